@@ -1,0 +1,80 @@
+"""What a rollout leaves: turns with their exact tokens, and the episode around them.
+
+Invariant: the prompt of turn ``i + 1`` begins with the prompt of turn ``i``
+followed by its response, so an episode is one token sequence with a mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from turntree.envs.message import Message
+from turntree.envs.task import Task
+
+from turntree.agents.engines.protocol import Completion
+
+
+class StopReason(StrEnum):
+    """Why an episode ended."""
+
+    DONE = "done"
+    """The task decided."""
+    MAX_TURNS = "max_turns"
+    MAX_TOOL_CALLS = "max_tool_calls"
+    MAX_TOKENS = "max_tokens"
+    FAILURE = "failure"
+    """The surroundings failed (a tool, the environment, the engine): no verdict on the policy."""
+
+    def is_truncated(self) -> bool:
+        """Whether a limit or a failure ended the episode, not the task."""
+        return self is not StopReason.DONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What the policy sampled between two observations."""
+
+    prompt_ids: tuple[int, ...]
+    """Every token before the policy spoke, shape (prompt,)."""
+    completion: Completion
+    """What the engine returned: token ids, log-probabilities, draft counters."""
+    text: str
+    """The response decoded, special tokens skipped: what the environment was given."""
+    observation: tuple[Message, ...] = ()
+    """What the environment answered."""
+    reward: float = 0.0
+    """Reward of this turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One dialogue about one task."""
+
+    env_id: str
+    """Registered id of the environment."""
+    task: Task | None
+    """The task; ``None`` only where the environment failed before it could draw one."""
+    seed: int | None
+    """Seed given to ``reset``."""
+    messages: tuple[Message, ...]
+    """The whole dialogue."""
+    turns: tuple[Turn, ...]
+    """The policy's turns in order."""
+    stop_reason: StopReason
+    """Why it ended."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """Named reward components, as the environment reported them at the end."""
+    failure: str = ""
+    """What failed, in one line; empty unless ``stop_reason`` is ``FAILURE``."""
+
+    @property
+    def reward(self) -> float:
+        """Sum of the turns' rewards."""
+        return sum(turn.reward for turn in self.turns)
+
+    @property
+    def masked(self) -> bool:
+        """Whether a trainer must leave this episode out: its outcome says nothing of the policy."""
+        return self.stop_reason is StopReason.FAILURE

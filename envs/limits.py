@@ -1,0 +1,31 @@
+"""How long an episode may last.
+
+The environment keeps ``max_turns`` and ``max_tool_calls``; the rollout keeps
+the limits that are counted in tokens, which an environment cannot see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of one episode. ``None`` means no bound."""
+
+    max_turns: int | None = 8
+    """Turns of the policy."""
+    max_tool_calls: int | None = None
+    """Tool calls in the whole episode."""
+    max_turn_tokens: int | None = 512
+    """Tokens that the policy samples in one turn."""
+    max_episode_tokens: int | None = None
+    """Tokens after the first prompt: sampled ones and observations together (verl's response length)."""
+    max_context_tokens: int | None = None
+    """Tokens of prompt and response together (the model's context)."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"Limits.{f.name} must be a positive integer or None, got {value!r}")

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Prints the path of a virtual environment that can run this checkout, and makes it where it is missing.
+#
+# Two layers: the dependencies, in a cache folder keyed by the requirement files and the Python version,
+# shared by every checkout; and a thin one for this checkout, with turntree itself installed editable.
+#   usage: scripts/venv.sh NAME     (requirements/NAME.txt pins it, pyproject's extra in its first line)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+name=${1:?usage: scripts/venv.sh NAME, for example: scripts/venv.sh cpu}
+pins=requirements/$name.txt
+[ -f "$pins" ] || { echo "no $pins; there is: $(ls requirements)" >&2; exit 2; }
+python=${PYTHON:-python3}
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+  echo "turntree needs Python 3.11 or newer, $("$python" --version) came; set PYTHON=python3.11" >&2; exit 2; }
+extra=$(sed -n '1s/^# extra: //p' "$pins")
+key=$( { "$python" -VV; uname -m; cat "$pins" pyproject.toml scripts/venv.sh; } | sha256sum | cut -c1-16)
+cache=${TURNTREE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/turntree}/venvs
+base=$cache/$name-$key
+thin=$base/checkouts/$(pwd -P | sha256sum | cut -c1-16)
+
+exec 9>&1 1>&2                                   # pip talks on stderr; only the path goes to stdout
+mkdir -p "$cache"
+exec 8>"$cache/$name-$key.lock"; flock 8         # two checkouts at once build it once
+if [ ! -f "$base/.complete" ]; then
+  echo "installing the pinned requirements of $pins (once; kept in $base)"
+  rm -rf "$base"
+  "$python" -m venv "$base"
+  "$base/bin/python" -m pip install --quiet --upgrade "pip>=24" "setuptools>=77" wheel
+  "$base/bin/python" -m pip install --quiet --constraint "$pins" --editable ".[$extra]"
+  "$base/bin/python" -m pip uninstall --quiet --yes turntree
+  touch "$base/.complete"
+fi
+if [ ! -f "$thin/.complete" ]; then
+  rm -rf "$thin"
+  "$base/bin/python" -m venv --without-pip "$thin"
+  site=$("$thin/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  "$base/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$site/dependencies.pth"
+  "$base/bin/python" -m pip --python "$thin/bin/python" install --quiet --no-deps --no-build-isolation --editable .
+  touch "$thin/.complete"
+fi
+echo "$thin" >&9

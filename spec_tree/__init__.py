@@ -1,0 +1,6 @@
+"""Prefix trees of what was said before at each dialogue state, as a model-free draft."""
+
+from turntree.spec_tree.draft import DraftBatch
+from turntree.spec_tree.state import DialogueState
+
+__all__ = ["DialogueState", "DraftBatch"]
