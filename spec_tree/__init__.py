@@ -1,6 +1,17 @@
 """Prefix trees of what was said before at each dialogue state, as a model-free draft."""
 
+from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.draft import DraftBatch
+from turntree.spec_tree.forest import ForestStats, SpecForest, UnknownTurn
+from turntree.spec_tree.prefix_tree import TreeNode
 from turntree.spec_tree.state import DialogueState
 
-__all__ = ["DialogueState", "DraftBatch"]
+__all__ = [
+    "DialogueState",
+    "DraftBatch",
+    "ForestConfig",
+    "ForestStats",
+    "SpecForest",
+    "TreeNode",
+    "UnknownTurn",
+]

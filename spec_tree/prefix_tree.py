@@ -1,0 +1,73 @@
+"""The explicit prefix tree of one dialogue state, for people to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True, kw_only=True)
+class TreeNode:
+    """One token on a path from the beginning of the turn."""
+
+    token: int
+    """Token id; -1 at the root."""
+    count: int = 0
+    """Turns that went through here."""
+    children: list[TreeNode] = field(default_factory=list)
+    """Next tokens, most frequent first."""
+
+    @classmethod
+    def from_turns(cls, turns: Iterable[Sequence[int]]) -> TreeNode:
+        """Merge ``turns`` (token ids, each of shape (tokens,)) into one tree."""
+        root = cls(token=-1)
+        for turn in turns:
+            node = root
+            node.count += 1
+            for token in turn:
+                child = next((c for c in node.children if c.token == token), None)
+                if child is None:
+                    child = cls(token=token)
+                    node.children.append(child)
+                child.count += 1
+                node = child
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            node.children.sort(key=lambda c: (-c.count, c.token))
+            stack.extend(node.children)
+        return root
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested dictionaries of JSON values."""
+        top: dict[str, Any] = {}
+        stack = [(self, top)]
+        while stack:
+            node, out = stack.pop()
+            children: list[dict[str, Any]] = [{} for _ in node.children]
+            out.update(token=node.token, count=node.count, children=children)
+            stack.extend(zip(node.children, children, strict=True))
+        return top
+
+    def to_text(self, decode: Callable[[int], str] | None = None) -> str:
+        """One line a node with its count; a path without branches is joined into one line.
+
+        Args:
+            decode: Text of one token id; without it the ids are written.
+        """
+        say = decode or (lambda token: f" {token}")
+        lines: list[str] = []
+        stack = [(self, 0)]
+        while stack:
+            node, depth = stack.pop()
+            text = "" if node.token == -1 else say(node.token)
+            count = node.count
+            while len(node.children) == 1 and node.children[0].count == count:
+                node = node.children[0]
+                text += say(node.token)
+            lines.append(
+                f"{'  ' * depth}{count:>4} {text!r}" if decode else f"{'  ' * depth}{count:>4}{text}"
+            )
+            stack.extend((child, depth + 1) for child in reversed(node.children))
+        return "\n".join(lines)
