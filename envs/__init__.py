@@ -1,0 +1,66 @@
+"""What a policy talks to: environments, tasks, tools, limits.
+
+Importing this registers the installed environments with Gymnasium, so
+``gymnasium.make("turntree/Arithmetic-v0")`` works afterwards; without an import
+of one's own, ``gymnasium.make("turntree.envs:turntree/Arithmetic-v0")`` does.
+"""
+
+from turntree.envs.env import Env
+from turntree.envs.errors import (
+    DataError,
+    EnvError,
+    MissingExtra,
+    OptionsError,
+    ResetNeeded,
+    SnapshotError,
+    TaskIndexError,
+    ToolDefinitionError,
+    ToolError,
+    UnknownEnvironment,
+    UnknownParser,
+)
+from turntree.envs.limits import Limits
+from turntree.envs.message import Message, Role, ToolCall
+from turntree.envs.parsers import CompactParser, HermesParser, ParsedTurn, ToolParser, get_parser
+from turntree.envs.progress import EnvStop
+from turntree.envs.registry import list_envs, make, register, register_with_gymnasium
+from turntree.envs.reply import Reply
+from turntree.envs.spaces import Unicode
+from turntree.envs.task import Task
+from turntree.envs.tool import Tool, tool
+
+register_with_gymnasium()
+
+__all__ = [
+    "CompactParser",
+    "DataError",
+    "Env",
+    "EnvError",
+    "EnvStop",
+    "HermesParser",
+    "Limits",
+    "Message",
+    "MissingExtra",
+    "OptionsError",
+    "ParsedTurn",
+    "Reply",
+    "ResetNeeded",
+    "Role",
+    "SnapshotError",
+    "Task",
+    "TaskIndexError",
+    "Tool",
+    "ToolCall",
+    "ToolDefinitionError",
+    "ToolError",
+    "ToolParser",
+    "Unicode",
+    "UnknownEnvironment",
+    "UnknownParser",
+    "get_parser",
+    "list_envs",
+    "make",
+    "register",
+    "register_with_gymnasium",
+    "tool",
+]

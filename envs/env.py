@@ -1,0 +1,339 @@
+"""The environment: a Gymnasium environment whose observations and actions are text.
+
+Authors write ``task``, ``reply`` and, where the task's prompt is not the whole
+opening, ``start``. The base class parses tool calls, runs the tools, keeps the
+limits that are counted in turns and calls, and turns an exception of a tool or
+of ``reply`` into a truncated episode. Invariant: an episode ends exactly once,
+as terminated (the task decided) or as truncated (a limit, a failure), never as
+both. Limits that are counted in tokens are not kept here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import operator
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import gymnasium
+
+from turntree.envs.errors import OptionsError, ResetNeeded, SnapshotError, TaskIndexError
+from turntree.envs.limits import Limits
+from turntree.envs.message import Message, Role, ToolCall
+from turntree.envs.parsers import ParsedTurn, ToolParser, get_parser
+from turntree.envs.progress import EnvStop, Progress
+from turntree.envs.reply import Reply
+from turntree.envs.spaces import Unicode
+from turntree.envs.task import Task
+from turntree.envs.tool import Tool
+from turntree.envs.tool_run import run_call
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_LIMITS = Limits()
+_MANY_TASKS = 2**31
+"""Indices are drawn below this where the number of tasks has no bound."""
+_FAILURE_LENGTH = 500
+
+
+class Env(gymnasium.Env[str, str], ABC):
+    """Base of all environments.
+
+    ``info`` of ``reset`` and ``step`` always has the same keys, and is JSON:
+
+    - ``messages``: OpenAI messages that are new in this step (the policy's own are not repeated)
+    - ``tools``: OpenAI schemas of the tools
+    - ``tool_calls``: OpenAI form of the calls parsed from the action
+    - ``task_id``, ``turn`` (turns of the policy so far)
+    - ``rewards``: named components, summed over the episode so far
+    - ``stop_reason``: empty while the episode runs, else ``done``, ``max_turns``, ``max_tool_calls``
+      or ``failure``
+    - ``failure``: one line, empty unless ``stop_reason`` is ``failure``
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (as in Gymnasium)
+    tools: tuple[Tool, ...] = ()
+    """Tools of the policy; methods decorated with ``@tool`` are added by themselves."""
+    num_tasks: int | None = None
+    """How many tasks there are; ``None`` means no end."""
+    static_attributes: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("limits", "tool_format", "render_mode", "spec", "action_space", "observation_space"),
+            *("tools", "parser", "_tools_json", "_system_prompt"),
+        }
+    )
+    """Attributes that no episode changes; snapshots leave them out."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        methods = [value for value in vars(cls).values() if isinstance(value, Tool) and value.is_method]
+        replaced = {method.name for method in methods}
+        cls.tools = (*(tool for tool in cls.tools if tool.name not in replaced), *methods)
+
+    def __init__(
+        self,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        tool_format: str = "hermes",
+        system_prompt: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        """Set up what all episodes share.
+
+        Args:
+            limits: Bounds of an episode.
+            tool_format: How the policy writes tool calls, see ``get_parser``.
+            system_prompt: First message; ``None`` takes the class's own, an empty text none.
+            render_mode: ``ansi`` or ``None``.
+
+        Raises:
+            UnknownParser: If there is no such ``tool_format``.
+            ValueError: If there is no such ``render_mode``.
+        """
+        get_parser(tool_format)
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise ValueError(f"render_mode must be 'ansi' or None, got {render_mode!r}")
+        self.limits = limits
+        self.tool_format = tool_format
+        self.render_mode = render_mode
+        self.action_space = Unicode()
+        self.observation_space = Unicode()
+        self._system_prompt = system_prompt
+        self._progress: Progress | None = None
+
+    @abstractmethod
+    def task(self, index: int) -> Task:
+        """The task with this index; the same one in every process."""
+
+    def start(self, task: Task) -> Sequence[Message]:
+        """Open the dialogue, after the system prompt; by default the user says ``task.prompt``."""
+        return [Message(role=Role.USER, content=task.prompt)]
+
+    @abstractmethod
+    def reply(self, message: Message) -> Reply:
+        """Answer a turn of the policy that calls no tool."""
+
+    def default_system_prompt(self) -> str:
+        """The system prompt where the caller gives none; empty for none."""
+        return ""
+
+    @property
+    def system_prompt(self) -> str:
+        """The first message of every dialogue; empty for none."""
+        return self.default_system_prompt() if self._system_prompt is None else self._system_prompt
+
+    @cached_property
+    def parser(self) -> ToolParser:
+        """Reads and writes tool calls."""
+        return get_parser(self.tool_format, self.tools)
+
+    @property
+    def current_task(self) -> Task:
+        """What the running episode is about.
+
+        Raises:
+            ResetNeeded: Before the first ``reset``.
+        """
+        return self._started().task
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The dialogue so far, the policy's turns included."""
+        return tuple(self._started().messages)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Begin an episode.
+
+        Args:
+            seed: Seeds ``self.np_random``.
+            options: ``{"task": Task}`` or ``{"index": int}``; without either, ``self.np_random``
+                draws the task.
+
+        Returns:
+            The opening as text, and ``info``.
+
+        Raises:
+            OptionsError: If an option is unknown or of the wrong type.
+            TaskIndexError: If there is no task with the index.
+        """
+        super().reset(seed=seed)
+        self._progress = None
+        progress = Progress(task=self._choose_task(options or {}))
+        opening = list(self.start(progress.task))
+        if self.system_prompt:
+            opening.insert(0, Message(role=Role.SYSTEM, content=self.system_prompt))
+        progress.messages.extend(opening)
+        self._progress = progress
+        return _text(opening), self._info(progress, opening)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take one turn of the policy.
+
+        Args:
+            action: The raw text of the turn, tool calls included.
+
+        Returns:
+            The new messages as text, reward, terminated, truncated, ``info``.
+
+        Raises:
+            ResetNeeded: Before ``reset`` or after the end of the episode.
+        """
+        progress = self._started()
+        if progress.stop is not EnvStop.RUNNING:
+            raise ResetNeeded(f"the episode has ended ({progress.stop}); call reset() before step()")
+        if not isinstance(action, str):
+            raise TypeError(f"an action is the text of one turn, got {type(action).__name__}: {action!r}")
+        parsed = self.parser.parse(action)
+        message = Message(role=Role.ASSISTANT, content=action, tool_calls=parsed.calls)
+        progress.messages.append(message)
+        progress.turn += 1
+        try:
+            reply = self._answer(message, parsed, progress)
+        except Exception as error:  # the one place where a failure of the surroundings becomes a stop reason
+            logger.warning("%s failed in task %s", progress.doing, progress.task.id, exc_info=True)
+            progress.stop = EnvStop.FAILURE
+            progress.failure = _one_line(f"{progress.doing} raised {type(error).__name__}: {error}")
+            reply = Reply()
+        else:
+            self._note_end(reply, progress)
+        progress.messages.extend(reply.messages)
+        progress.rewards.update({name: float(value) for name, value in reply.rewards.items()})
+        info = self._info(progress, reply.messages, parsed.calls)
+        stop = progress.stop
+        return _text(reply.messages), float(reply.reward), stop.terminated, stop.truncated, info
+
+    def snapshot(self) -> bytes:
+        """The state of the running episode, the random generator included.
+
+        It is a pickle: restore only what you have taken yourself. It holds every attribute that is not
+        among ``static_attributes``.
+        """
+        return pickle.dumps((type(self).__qualname__, self._dynamic_attributes()))
+
+    def restore(self, state: bytes) -> None:
+        """Go back to a snapshot, taken by an environment made with the same arguments.
+
+        Raises:
+            SnapshotError: If ``state`` is no snapshot of this class.
+        """
+        try:
+            name, attributes = pickle.loads(state)
+        except (
+            pickle.UnpicklingError,
+            EOFError,
+            ValueError,
+            TypeError,
+            AttributeError,
+            ImportError,
+        ) as error:
+            raise SnapshotError(f"expected the bytes of snapshot(), got something else: {error}") from error
+        if name != type(self).__qualname__:
+            raise SnapshotError(f"expected a snapshot of {type(self).__qualname__}, got one of {name}")
+        for attribute in self._dynamic_attributes():
+            delattr(self, attribute)
+        vars(self).update(attributes)
+
+    def render(self) -> str | None:  # type: ignore[override]
+        """The dialogue so far as text in mode ``ansi``; ``None`` without a render mode."""
+        if self.render_mode is None:
+            gymnasium.logger.warn("render() needs a mode: make the environment with render_mode='ansi'")
+            return None
+        messages = self._progress.messages if self._progress else []
+        return "\n\n".join(f"[{message.role}] {message.content}" for message in messages)
+
+    def _choose_task(self, options: Mapping[str, Any]) -> Task:
+        unknown = set(options) - {"task", "index"}
+        if unknown or len(options) > 1:
+            raise OptionsError(
+                "reset takes options={'task': Task} or {'index': int}, "
+                f"got the keys {sorted(map(str, options))}"
+            )
+        if "task" in options:
+            task = options["task"]
+            if not isinstance(task, Task):
+                raise OptionsError(f"options['task'] must be a Task, got {type(task).__name__}: {task!r}")
+            return task
+        if "index" in options:
+            return self._task_at(options["index"])
+        if self.num_tasks == 0:
+            raise TaskIndexError("the environment has no tasks to draw from")
+        return self.task(int(self.np_random.integers(self.num_tasks or _MANY_TASKS)))
+
+    def _task_at(self, index: Any) -> Task:
+        try:
+            number = operator.index(index)
+        except TypeError as error:
+            raise OptionsError(f"options['index'] must be an integer, got {index!r}") from error
+        if number < 0 or (self.num_tasks is not None and number >= self.num_tasks):
+            bound = "no upper bound" if self.num_tasks is None else f"{self.num_tasks} tasks"
+            raise TaskIndexError(f"options['index'] must be at least 0 and exist ({bound}), got {number}")
+        return self.task(number)
+
+    def _answer(self, message: Message, parsed: ParsedTurn, progress: Progress) -> Reply:
+        if parsed.error:
+            return Reply(messages=[Message(role=Role.TOOL, content=f"Error: {parsed.error}")])
+        if parsed.calls:
+            return Reply(messages=self._run_tools(parsed.calls, progress))
+        progress.doing = "reply()"
+        reply = self.reply(message)
+        if not isinstance(reply, Reply):
+            raise TypeError(f"reply() must return a Reply, got {type(reply).__name__}")
+        return reply
+
+    def _run_tools(self, calls: Sequence[ToolCall], progress: Progress) -> list[Message]:
+        messages = []
+        for call in calls:
+            if progress.tool_calls == self.limits.max_tool_calls:
+                progress.stop = EnvStop.MAX_TOOL_CALLS
+                break
+            progress.tool_calls += 1
+            progress.doing = f"tool {call.name!r}"
+            messages.append(run_call(call, self.tools, owner=self))
+        return messages
+
+    def _note_end(self, reply: Reply, progress: Progress) -> None:
+        if reply.done:
+            progress.stop = EnvStop.DONE
+        elif progress.stop is EnvStop.RUNNING and progress.turn == self.limits.max_turns:
+            progress.stop = EnvStop.MAX_TURNS
+
+    def _info(
+        self, progress: Progress, new: Sequence[Message], calls: Sequence[ToolCall] = ()
+    ) -> dict[str, Any]:
+        return {
+            "messages": [message.to_openai() for message in new],
+            "tools": json.loads(self._tools_json),  # a fresh copy every time: callers keep infos
+            "tool_calls": [call.to_openai() for call in calls],
+            "task_id": progress.task.id,
+            "turn": progress.turn,
+            "rewards": dict(progress.rewards),
+            "stop_reason": str(progress.stop),
+            "failure": progress.failure,
+        }
+
+    @cached_property
+    def _tools_json(self) -> str:
+        return json.dumps([tool.schema for tool in self.tools])
+
+    def _started(self) -> Progress:
+        if self._progress is None:
+            raise ResetNeeded("no episode has begun; call reset() first")
+        return self._progress
+
+    def _dynamic_attributes(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in self.static_attributes}
+
+
+def _text(messages: Sequence[Message]) -> str:
+    return "\n\n".join(message.content for message in messages)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _FAILURE_LENGTH else line[: _FAILURE_LENGTH - 3] + "..."

@@ -1,0 +1,53 @@
+"""Every error that an environment raises on purpose.
+
+A ``ToolError`` is said to the model and the episode goes on; all others are
+meant for whoever writes, configures or drives the environment.
+"""
+
+from __future__ import annotations
+
+import gymnasium
+
+
+class EnvError(Exception):
+    """Base of all errors of this package."""
+
+
+class UnknownEnvironment(EnvError, LookupError):
+    """No environment is registered under the id."""
+
+
+class UnknownParser(EnvError, LookupError):
+    """No tool-call format has the name."""
+
+
+class ToolDefinitionError(EnvError, TypeError):
+    """A function cannot be made a tool: a type hint or a line of its docstring is missing."""
+
+
+class ToolError(EnvError):
+    """The model used a tool wrongly; the text is its answer, in a tool message."""
+
+
+class OptionsError(EnvError, TypeError):
+    """The options of ``reset`` have an unknown key or a value of the wrong type."""
+
+
+class TaskIndexError(EnvError, IndexError):
+    """The environment has no task with this index."""
+
+
+class ResetNeeded(EnvError, gymnasium.error.ResetNeeded):
+    """``step`` was called before ``reset`` or after the episode had ended."""
+
+
+class SnapshotError(EnvError, ValueError):
+    """The bytes given to ``restore`` were not taken from such an environment."""
+
+
+class DataError(EnvError, ValueError):
+    """A file of tasks is missing, or one of its rows is malformed."""
+
+
+class MissingExtra(EnvError, ImportError):
+    """An optional library is needed and not installed."""

@@ -1,0 +1,54 @@
+"""How far an episode has come, as the environment counts it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from turntree.envs.message import Message
+from turntree.envs.task import Task
+
+
+class EnvStop(StrEnum):
+    """Why an environment ended the episode, as ``info["stop_reason"]`` says it."""
+
+    RUNNING = ""
+    DONE = "done"
+    """The task decided."""
+    MAX_TURNS = "max_turns"
+    MAX_TOOL_CALLS = "max_tool_calls"
+    FAILURE = "failure"
+    """A tool or the environment raised: no verdict on the policy."""
+
+    @property
+    def terminated(self) -> bool:
+        """Whether the task decided."""
+        return self is EnvStop.DONE
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a limit or a failure ended the episode."""
+        return self not in (EnvStop.RUNNING, EnvStop.DONE)
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """The running episode; all that the base class keeps between steps."""
+
+    task: Task
+    """What the episode is about."""
+    messages: list[Message] = field(default_factory=list)
+    """The whole dialogue."""
+    turn: int = 0
+    """Turns of the policy so far."""
+    tool_calls: int = 0
+    """Tool calls run so far."""
+    rewards: Counter[str] = field(default_factory=Counter)
+    """Named reward components, summed over the episode."""
+    stop: EnvStop = EnvStop.RUNNING
+    """Why it ended, if it has."""
+    failure: str = ""
+    """What failed, in one line."""
+    doing: str = ""
+    """What runs at the moment, to name it should it fail."""

@@ -1,0 +1,78 @@
+"""Environments by id.
+
+Gymnasium's registry holds them, so ``gymnasium.make`` finds what ``register``
+adds. Environments of other packages come from the entry-point group
+``turntree.envs`` (``"my/Env-v0" = "module:Class"``) and are imported when they
+are made, not before.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any
+
+import gymnasium
+
+from turntree.envs.env import Env
+from turntree.envs.errors import UnknownEnvironment
+
+logger = logging.getLogger(__name__)
+
+ENTRY_POINT_GROUP = "turntree.envs"
+_registered: set[str] = set()
+
+
+def register(id: str, entry_point: str | Callable[..., Env], **kwargs: Any) -> None:
+    """Register an environment, here and with Gymnasium.
+
+    Args:
+        id: ``namespace/Name-v0``.
+        entry_point: The class, or ``"module:Class"``, imported when first made.
+        **kwargs: Default arguments of the constructor.
+
+    Raises:
+        gymnasium.error.Error: If ``id`` has another form.
+    """
+    gymnasium.register(id=id, entry_point=entry_point, kwargs=kwargs)
+    _registered.add(id)
+
+
+def make(id: str, **kwargs: Any) -> Env:
+    """Make an environment, without Gymnasium's wrappers.
+
+    Args:
+        id: Registered id.
+        **kwargs: Arguments of the constructor.
+
+    Raises:
+        UnknownEnvironment: If there is no such id; the message names the nearest.
+        TypeError: If the id belongs to an environment that is no ``turntree.envs.Env``.
+    """
+    if id not in gymnasium.registry:
+        known = list_envs()
+        nearest = difflib.get_close_matches(str(id), known, n=1, cutoff=0.4)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"registered are: {', '.join(known)}"
+        raise UnknownEnvironment(f"no environment is registered as {id!r}; {hint}")
+    env = gymnasium.make(id, disable_env_checker=True, **kwargs).unwrapped
+    if not isinstance(env, Env):
+        raise TypeError(f"{id} is a {type(env).__name__}, not a turntree.envs.Env; use gymnasium.make for it")
+    return env
+
+
+def list_envs() -> list[str]:
+    """All registered ids, sorted."""
+    return sorted(_registered)
+
+
+def register_with_gymnasium() -> None:
+    """Register what installed packages offer; ids that Gymnasium knows already are left alone."""
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        if point.name in gymnasium.registry:
+            continue
+        try:
+            register(point.name, point.value)
+        except gymnasium.error.Error:
+            logger.warning("ignored the entry point %s = %s", point.name, point.value, exc_info=True)

@@ -1,0 +1,31 @@
+"""What an environment answers to a turn that calls no tool."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from turntree.envs.message import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The environment's answer to one turn."""
+
+    messages: Sequence[Message] = ()
+    """What it says; may be empty once the episode is over."""
+    reward: float = 0.0
+    """Reward of the turn."""
+    done: bool = False
+    """Whether the task has decided."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """Named components, for the record; ``reward`` alone is what trains."""
+
+    def __post_init__(self) -> None:
+        for name, value in {"reward": self.reward, **self.rewards}.items():
+            if not math.isfinite(value):
+                raise ValueError(f"reward {name!r} must be a finite number, got {value!r}")
+        for message in self.messages:
+            if not isinstance(message, Message):
+                raise TypeError(f"Reply.messages must hold Message objects, got {message!r}")

@@ -1,0 +1,116 @@
+"""A function that the policy may call.
+
+``@tool`` turns a function, or a method of an environment, into a ``Tool``: its
+type hints and Google docstring become the schema that the model sees. A
+``ToolError`` raised inside is said to the model; any other exception means that
+the surroundings failed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from types import MethodType
+from typing import Any, overload
+
+from turntree.envs.arguments import check_arguments
+from turntree.envs.errors import ToolError
+from turntree.envs.schema import function_schema, takes_self
+
+__all__ = ["Tool", "ToolError", "tool"]
+
+
+class Tool:
+    """A function with the schema that the model sees.
+
+    A tool can still be called like the function that it wraps; ``run`` is the
+    model's way in, with checked arguments and text out.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, name: str | None = None) -> None:
+        """Wrap ``function``.
+
+        Raises:
+            ToolDefinitionError: If type hints or docstring do not describe every parameter.
+        """
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.schema = function_schema(function, name=name)
+        self.is_method = takes_self(function)
+
+    @property
+    def name(self) -> str:
+        """Name that the model calls it by."""
+        return str(self.schema["function"]["name"])
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """JSON schema of each parameter, by name."""
+        properties: dict[str, Any] = self.schema["function"]["parameters"]["properties"]
+        return properties
+
+    def run(self, arguments: Mapping[str, Any], *, owner: object | None = None) -> str:
+        """Run the tool for the model.
+
+        Args:
+            arguments: Keyword arguments as the model passed them.
+            owner: The environment, for a tool that is a method.
+
+        Returns:
+            The result as text: strings as they are, anything else as JSON.
+
+        Raises:
+            ToolError: If the arguments do not fit, or from the tool itself.
+        """
+        check_arguments(self.schema, arguments)
+        result = self.function(owner, **arguments) if self.is_method else self.function(**arguments)
+        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself."""
+        return self.function(*args, **kwargs)
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Tool: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Tool | MethodType: ...
+    def __get__(self, instance: object | None, owner: type) -> Tool | MethodType:
+        return self if instance is None or not self.is_method else MethodType(self, instance)
+
+    def __reduce__(self) -> str:
+        return self.function.__qualname__  # found again by name, like a function
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name}({', '.join(self.properties)}))"
+
+
+@overload
+def tool(function: Callable[..., Any]) -> Tool: ...
+@overload
+def tool(*, name: str | None = None) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None, *, name: str | None = None
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    '''Make a function or a method a tool.
+
+    Args:
+        function: What to wrap; needs type hints and a Google docstring.
+        name: Name that the model calls it by, where it should differ from the function's.
+
+    Example:
+        >>> @tool
+        ... def add(a: int, b: int) -> int:
+        ...     """Add two numbers.
+        ...
+        ...     Args:
+        ...         a: First number.
+        ...         b: Second number.
+        ...     """
+        ...     return a + b
+        >>> add.run({"a": 2, "b": 3})
+        '5'
+    '''
+    if function is None:
+        return lambda wrapped: Tool(wrapped, name=name)
+    return Tool(function, name=name)

@@ -1,0 +1,79 @@
+"""The final answer in a text, and exact equality of numbers.
+
+Covered: answers in the form ``#### x`` and plain numbers. Not covered: boxes,
+units, symbolic equality. Text is only ever read with regular expressions and
+turned into fractions; nothing is evaluated, and long input is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_MARK = "####"
+_THINK_END = "</think>"
+_MAX_LENGTH = 200
+_SIGN = re.compile(r"\\?[$%]")
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+"
+_NUMBER = re.compile(rf"([+-]?)\s*({_DIGITS})(?:\s*/\s*({_DIGITS}))?")
+
+
+def final_answer(text: str) -> str | None:
+    """What stands behind the last ``####`` on its line, outside of ``<think>``.
+
+    Args:
+        text: The policy's own text, nothing that the environment said.
+
+    Returns:
+        The answer, stripped of blanks and of a full stop at its end; ``None`` without an answer.
+
+    Example:
+        >>> final_answer("3*4 is 12, so\\n#### 12")
+        '12'
+    """
+    spoken = text.rpartition(_THINK_END)[2]
+    _, mark, rest = spoken.rpartition(_MARK)
+    line = rest.strip(" \t").split("\n", 1)[0].strip()
+    answer = line.removesuffix(".").strip()
+    return answer if mark and answer else None
+
+
+def same_number(answer: str, gold: str) -> bool:
+    """Whether two texts name the same number, exactly.
+
+    Thousands separators, ``$``, ``%`` and trailing zeros do not matter; ``a/b`` is a fraction. Where the
+    gold answer is a percentage, its decimal form counts as well (25 % is 0.25).
+
+    Args:
+        answer: The policy's answer.
+        gold: The right answer.
+
+    Returns:
+        ``False`` also where either text is no number.
+
+    Example:
+        >>> same_number("$1,200.00", "1200"), same_number("0.5", "1/2"), same_number("0.333", "1/3")
+        (True, True, False)
+    """
+    ours, right = parse_number(answer), parse_number(gold)
+    if ours is None or right is None:
+        return False
+    decimal_of_percentage = "%" in gold and "%" not in answer and ours * 100 == right
+    return ours == right or decimal_of_percentage
+
+
+def parse_number(text: str) -> Fraction | None:
+    """The number that a text is, ``$`` and ``%`` dropped; ``None`` if it is anything else."""
+    if len(text) > _MAX_LENGTH:
+        return None
+    match = _NUMBER.fullmatch(_SIGN.sub("", text).replace("\N{MINUS SIGN}", "-").strip())
+    if match is None:
+        return None
+    sign, numerator, denominator = match.groups()
+    value = Fraction(numerator.replace(",", "").rstrip("."))
+    if denominator is not None:
+        divisor = Fraction(denominator.replace(",", "").rstrip("."))
+        if divisor == 0:
+            return None
+        value /= divisor
+    return -value if sign == "-" else value
