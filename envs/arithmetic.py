@@ -13,8 +13,8 @@ from turntree.envs.calculator import one_operation_calculator
 from turntree.envs.env import Env
 from turntree.envs.message import Message, ToolCall
 from turntree.envs.reply import Reply
+from turntree.envs.scoring import score_final_answer
 from turntree.envs.task import Task
-from turntree.rewards import final_answer, same_number
 
 OPERATORS = "+-*"
 MAX_INTERMEDIATE = 999
@@ -113,9 +113,7 @@ class Arithmetic(Env):
 
     def reply(self, message: Message) -> Reply:
         """Score the answer and end the episode."""
-        answer = final_answer(message.content)
-        correct = float(answer is not None and same_number(answer, self.current_task.answer))
-        return Reply(reward=correct, done=True, rewards={"correct": correct})
+        return score_final_answer(message.content, self.current_task.answer)
 
     @property
     def _lowest(self) -> int:

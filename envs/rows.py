@@ -1,0 +1,175 @@
+"""Rows of tasks from JSONL, Parquet or the Hugging Face hub.
+
+Invariant: every row knows where it stands, so that whoever finds it malformed
+can name file and line. What the columns mean is left to the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turntree.envs.errors import DataError, MissingExtra
+
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+|[\w-]+")
+_SUFFIXES = (".jsonl", ".parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row and its place."""
+
+    where: str
+    """File and line, for error messages."""
+    fields: Mapping[str, Any]
+    """Columns by name."""
+
+    def text(self, field: str) -> str:
+        """A field that must be a text with something in it.
+
+        Raises:
+            DataError: If it is missing, empty or no text; the message names the place.
+        """
+        if field not in self.fields:
+            columns = ", ".join(self.fields) or "none"
+            raise DataError(f"{self.where}: the field {field!r} is missing; the row has: {columns}")
+        value = self.fields[field]
+        if not isinstance(value, str) or not value.strip():
+            raise DataError(
+                f"{self.where}: the field {field!r} must be a text that is not empty, got {value!r}"
+            )
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRows:
+    """A file of rows; equal only while the file is unchanged."""
+
+    path: Path
+    """A ``.jsonl`` or ``.parquet`` file."""
+    stamp: tuple[int, int]
+    """Time of change in nanoseconds and size in bytes."""
+
+    def read(self) -> Iterator[Row]:
+        """Read the rows in order.
+
+        Raises:
+            DataError: If the file or one of its lines cannot be read.
+            MissingExtra: If a Parquet file needs pyarrow and it is not installed.
+        """
+        return _read_jsonl(self.path) if self.path.suffix == ".jsonl" else _read_parquet(self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubRows:
+    """A data set of the Hugging Face hub."""
+
+    name: str
+    """Its id, for example ``openai/gsm8k``."""
+    subset: str | None
+    """Configuration name; ``None`` for the only one."""
+    split: str
+    """Split, for example ``test``."""
+
+    def read(self) -> Iterator[Row]:
+        """Read the rows in order; downloads or reads the library's cache.
+
+        Raises:
+            DataError: If the data set cannot be loaded.
+            MissingExtra: If the ``datasets`` library is not installed.
+        """
+        try:
+            from datasets import load_dataset
+        except ImportError as error:
+            raise _missing("datasets", f"the data set {self.name!r}") from error
+        try:
+            rows = load_dataset(self.name, self.subset, split=self.split)
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"cannot load the data set {self.name!r}, subset {self.subset!r}, split {self.split!r}: {error}; "
+                "to read a file instead, give its path with the suffix .jsonl or .parquet"
+            ) from error
+        for number, fields in enumerate(rows, start=1):
+            yield Row(where=f"{self.name} [{self.split}], row {number}", fields=fields)
+
+
+def find_rows(data: str | Path, *, split: str, subset: str | None = None) -> FileRows | HubRows:
+    """Find where the rows are, without reading them.
+
+    Args:
+        data: A ``.jsonl`` or ``.parquet`` file, a folder that holds ``SPLIT.jsonl`` or
+            ``SPLIT.parquet``, or the id of a data set on the Hugging Face hub.
+        split: Split of the folder or the data set.
+        subset: Configuration name on the hub.
+
+    Raises:
+        DataError: If ``data`` is none of these, or the file is missing.
+    """
+    path = Path(data).expanduser()
+    if path.is_dir():
+        return _file_rows(_split_file(path, split))
+    if path.suffix in _SUFFIXES or path.exists():
+        return _file_rows(path)
+    if isinstance(data, str) and _HUB_ID.fullmatch(data):
+        return HubRows(name=data, subset=subset, split=split)
+    raise DataError(
+        f"expected a .jsonl or .parquet file, a folder with {split}.jsonl, or a Hugging Face data set id; "
+        f"got {str(data)!r}, which does not exist"
+    )
+
+
+def _split_file(folder: Path, split: str) -> Path:
+    for suffix in _SUFFIXES:
+        path = folder / f"{split}{suffix}"
+        if path.exists():
+            return path
+    raise DataError(f"the folder {folder} holds neither {split}.jsonl nor {split}.parquet")
+
+
+def _file_rows(path: Path) -> FileRows:
+    if path.suffix not in _SUFFIXES:
+        raise DataError(f"expected a .jsonl or .parquet file, got {path}")
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    return FileRows(path=path, stamp=(stat.st_mtime_ns, stat.st_size))
+
+
+def _read_jsonl(path: Path) -> Iterator[Row]:
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            where = f"{path}:{number}"
+            if not line.strip():
+                continue
+            try:
+                fields = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            except (ValueError, RecursionError) as error:
+                raise DataError(
+                    f"{where}: expected one JSON object a line, got bad JSON ({error})"
+                ) from error
+            if not isinstance(fields, dict):
+                raise DataError(f"{where}: expected one JSON object a line, got {type(fields).__name__}")
+            yield Row(where=where, fields=fields)
+
+
+def _read_parquet(path: Path) -> Iterator[Row]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise _missing("pyarrow", str(path)) from error
+    try:
+        rows = pyarrow.parquet.read_table(path).to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not a readable Parquet file: {error}") from error
+    for number, fields in enumerate(rows, start=1):
+        yield Row(where=f"{path}, row {number}", fields=fields)
+
+
+def _missing(library: str, what: str) -> MissingExtra:
+    return MissingExtra(f'reading {what} needs {library}; install it with: pip install "turntree[data]"')

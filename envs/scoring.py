@@ -1,0 +1,18 @@
+"""The verdict on a last turn that must say ``#### x``."""
+
+from __future__ import annotations
+
+from turntree.envs.reply import Reply
+from turntree.rewards import final_answer, same_number
+
+
+def score_final_answer(text: str, gold: str) -> Reply:
+    """End the episode: reward 1 if the text answers with the gold number, else 0.
+
+    Args:
+        text: The policy's last turn.
+        gold: The right number.
+    """
+    answer = final_answer(text)
+    correct = float(answer is not None and same_number(answer, gold))
+    return Reply(reward=correct, done=True, rewards={"correct": correct})
