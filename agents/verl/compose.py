@@ -1,0 +1,194 @@
+"""From one of our YAML files to the whole configuration of verl's ``main_ppo``.
+
+A file has a section ``turntree`` (the environment, the run folder) and, beside
+it, what differs from verl's own defaults, under verl's names. Every key is
+checked against verl's configuration before a process is started.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from turntree.agents.errors import MissingExtra
+from turntree.agents.verl.settings import (
+    ConfigError,
+    EngineSettings,
+    RunSettings,
+    from_mapping,
+    unknown_key,
+)
+
+_OPEN = ("engine_kwargs", "custom", "override_config", "ray_init", "override_optimizer_config")
+"""Sections of verl that it hands on without looking at their keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSettings:
+    """Section ``turntree`` of a training configuration."""
+
+    env: str
+    """Id of the environment."""
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Its settings, JSON values; ``limits`` is a mapping."""
+    val_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """What differs in them for validation, for example ``{split: test}``."""
+    train_tasks: int = 1024
+    """Tasks to train on; a step takes ``data.train_batch_size`` of them, an epoch all."""
+    val_tasks: int = 32
+    """Tasks to validate on."""
+    run_dir: str = "runs/train"
+    """Folder of the run."""
+    record_episodes: bool = True
+    """Write every training episode."""
+    save_policy_every: int = 0
+    """Keep the weights that sampled every so many steps; 0 keeps none."""
+
+    def __post_init__(self) -> None:
+        for name in ("train_tasks", "val_tasks"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """A checked configuration."""
+
+    settings: TrainSettings
+    """turntree's section."""
+    verl: DictConfig
+    """verl's whole configuration, interpolations unresolved."""
+
+
+def list_configs() -> tuple[str, ...]:
+    """Names of the configurations that ship with turntree."""
+    folder = resources.files("turntree.configs")
+    names = (Path(entry.name) for entry in folder.iterdir())
+    return tuple(sorted(name.stem for name in names if name.suffix == ".yaml"))
+
+
+def compose(config: str, overrides: Sequence[str] = ()) -> Composition:
+    """Read a configuration, apply overrides, and put it over verl's defaults.
+
+    Args:
+        config: Name of a shipped configuration, or path of a YAML file.
+        overrides: ``key=value`` in Hydra's grammar; ``turntree.`` keys are ours, all others verl's.
+
+    Raises:
+        ConfigError: If the configuration, a key or a value is unknown or missing.
+        MissingExtra: If verl or Hydra is not installed.
+    """
+    ours = _read(config)
+    for path, value in _parse(overrides):
+        OmegaConf.update(ours, path, value, merge=False, force_add=True)
+    section = ours.pop("turntree", None) or {}
+    settings = from_mapping(TrainSettings, OmegaConf.to_container(OmegaConf.create(section)), "turntree")
+    theirs = _verl_defaults()
+    _check_keys(ours, theirs, path="")
+    OmegaConf.set_struct(theirs, False)
+    merged = OmegaConf.merge(theirs, ours)
+    assert isinstance(merged, DictConfig)
+    _check_sections(merged)
+    return Composition(settings=settings, verl=merged)
+
+
+def _read(config: str) -> DictConfig:
+    path = Path(config)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise ConfigError(f"there is no file {config}; shipped configurations: {', '.join(list_configs())}")
+        text = path.read_text(encoding="utf-8")
+    else:
+        if config not in list_configs():
+            raise unknown_key(config, list_configs(), "the shipped configurations (a path ends in .yaml)")
+        text = resources.files("turntree.configs").joinpath(f"{config}.yaml").read_text(encoding="utf-8")
+    loaded = OmegaConf.create(text)
+    if not isinstance(loaded, DictConfig):
+        raise ConfigError(f"{config} holds a {type(loaded).__name__}, expected a mapping")
+    base = loaded.pop("base", None)
+    if base is None:
+        return loaded
+    folder = resources.files("turntree.configs").joinpath("base")
+    bases = [Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".yaml")]
+    if base not in bases:
+        raise unknown_key(base, bases, f"the bases that {config} may name")
+    merged = OmegaConf.merge(OmegaConf.create(folder.joinpath(f"{base}.yaml").read_text(encoding="utf-8")), loaded)
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+def _parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
+    try:
+        from hydra.core.override_parser.overrides_parser import OverridesParser
+        from hydra.errors import HydraException
+    except ImportError as error:
+        raise MissingExtra("training", "train") from error
+    try:
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+    except HydraException as error:
+        raise ConfigError(f"an override is key=value, got {' '.join(overrides)!r}: {error}") from error
+    for override in parsed:
+        if override.is_sweep_override() or override.is_delete():
+            raise ConfigError(f"an override sets one value, got {override.input_line!r}")
+    return [(override.key_or_group, override.value()) for override in parsed]
+
+
+def _verl_defaults() -> DictConfig:
+    spec = importlib.util.find_spec("verl")
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingExtra("training", "train")
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+
+    folder = Path(spec.submodule_search_locations[0]) / "trainer" / "config"
+    with initialize_config_dir(str(folder), version_base=None):
+        return hydra_compose("ppo_trainer")
+
+
+def _check_keys(ours: DictConfig, theirs: DictConfig, path: str) -> None:
+    """Every key of ``ours`` is known to verl."""
+    known = {str(key) for key in theirs}
+    for key in ours:
+        name = str(key)
+        where = f"{path}.{name}" if path else name
+        if name not in known and name not in _fields(theirs):
+            raise unknown_key(name, known | _fields(theirs) | ({"turntree"} if not path else set()), path or "verl")
+        value = OmegaConf.select(ours, name, throw_on_missing=False)
+        if not isinstance(value, DictConfig) or name in _OPEN or name not in known:
+            continue
+        section = theirs._get_node(name)
+        if isinstance(section, DictConfig) and not section._is_none() and not section._is_interpolation() and section:
+            _check_keys(value, section, where)
+
+
+def _fields(section: DictConfig) -> set[str]:
+    """Fields of the dataclass that verl makes of a section; it may have more than verl's YAML shows."""
+    target = section.get("_target_")
+    if not target:
+        return set()
+    module, _, name = target.rpartition(".")
+    kind = getattr(importlib.import_module(module), name)
+    return {f.name for f in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+
+
+def _check_sections(config: DictConfig) -> None:
+    """What only the running processes would find out, found out before they are started."""
+    missing = OmegaConf.missing_keys(config.actor_rollout_ref.model)
+    if missing:
+        raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
+    model = str(config.actor_rollout_ref.model.path)
+    if model.startswith((".", "/", "~")) and not (Path(model).expanduser() / "config.json").is_file():
+        raise ConfigError(f"actor_rollout_ref.model.path={model}: there is no config.json in that folder")
+    rollout = config.actor_rollout_ref.rollout
+    engine = OmegaConf.select(rollout, "engine_kwargs.turntree")
+    EngineSettings.parse(OmegaConf.to_container(engine) if engine is not None else None)
+    custom = OmegaConf.select(rollout, "custom")
+    RunSettings.parse(OmegaConf.to_container(custom) if custom is not None else None)

@@ -1,0 +1,81 @@
+"""verl's rollout servers as a turntree engine, so that training plays episodes by the same loop as all else.
+
+One object is one episode: verl routes all turns with one request id to the
+same server, which has the dialogue's keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from turntree.spec_tree import DialogueState
+
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling
+
+
+class VerlEngine:
+    """An ``Engine`` over ``server_manager.generate``.
+
+    Args:
+        server_manager: verl's client of the rollout servers.
+        pass_state: Whether the servers take the dialogue state (turntree's do, vLLM's and SGLang's do not).
+    """
+
+    def __init__(self, server_manager: Any, *, pass_state: bool) -> None:
+        self._server_manager = server_manager
+        self._pass_state = pass_state
+        self._request_id = uuid4().hex
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: Sampling, *, state: DialogueState | None = None
+    ) -> Completion:
+        """Sample one turn after ``prompt_ids`` (token ids, shape (prompt,)).
+
+        Raises:
+            RuntimeError: If the server returned no log-probabilities.
+        """
+        parameters: dict[str, Any] = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "max_tokens": sampling.max_tokens,
+            "stop_token_ids": list(sampling.stop_token_ids),
+            "logprobs": True,
+        }
+        if sampling.seed is not None:
+            parameters["seed"] = sampling.seed
+        output = await self._server_manager.generate(
+            request_id=self._request_id,
+            prompt_ids=list(prompt_ids),
+            sampling_params=parameters,
+            **({"state": state} if self._pass_state else {}),
+        )
+        if output.log_probs is None:
+            raise RuntimeError(
+                "the rollout server returned no log-probabilities; set rollout.calculate_log_probs=True"
+            )
+        extra = output.extra_fields
+        return Completion(
+            token_ids=tuple(output.token_ids),
+            logprobs=tuple(output.log_probs),
+            finish_reason=_finish_reason(output, sampling),
+            draft=DraftStats(
+                verify_steps=extra.get("spec_num_verify_steps") or 0,
+                drafted=extra.get("spec_num_draft_tokens") or 0,
+                accepted=extra.get("spec_num_accepted_tokens") or 0,
+            ),
+            accepted=tuple(extra.get("accepted") or ()),
+            cached_tokens=extra.get("num_cached_tokens") or 0,
+            weights_version=extra.get("global_steps") or 0,
+        )
+
+
+def _finish_reason(output: Any, sampling: Sampling) -> FinishReason:
+    if output.stop_reason in ("aborted", "abort"):
+        return FinishReason.ABORT
+    # Servers differ in what they call a full response; the tokens do not.
+    if output.token_ids and output.token_ids[-1] in sampling.stop_token_ids:
+        return FinishReason.STOP
+    return FinishReason.LENGTH

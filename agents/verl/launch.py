@@ -1,0 +1,246 @@
+"""``turntree train``: an unmodified ``python -m verl.trainer.main_ppo`` in a process of its own.
+
+The configuration is written to the run's folder and handed to Hydra as it is;
+the rows of the environment are written beside it. Ray's files live in a short
+temporary folder that is removed afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from turntree.agents.verl.compose import Composition, compose
+from turntree.agents.verl.dataset import write_rows
+from turntree.agents.verl.recording import RunFolder
+
+logger = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.2
+_GRACE_SECONDS = 20.0
+_LOG_TAIL = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """One finished training step."""
+
+    step: int
+    """From 1."""
+    metrics: Mapping[str, float]
+    """verl's metrics."""
+    engine: Mapping[str, float]
+    """What the engine did in this step; empty with another rollout backend."""
+
+    @property
+    def reward(self) -> float:
+        """Mean reward of the step's episodes."""
+        return self.metrics.get("critic/score/mean", float("nan"))
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the step."""
+        return self.metrics.get("timing_s/step", float("nan"))
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens per verify step of a request; 1 without speculation."""
+        return self.engine.get("tokens_per_step", float("nan"))
+
+
+def train(
+    config: str, overrides: Sequence[str] = (), *, on_step: Callable[[StepReport], None] | None = None
+) -> int:
+    """Train, and wait for the end.
+
+    Args:
+        config: Name of a shipped configuration, or path of a YAML file.
+        overrides: ``key=value``, see ``compose``.
+        on_step: Called after every training step.
+
+    Returns:
+        Exit status of verl: 0 when it trained to the end.
+
+    Raises:
+        ConfigError: If the configuration is wrong.
+        MissingExtra: If verl is not installed.
+        KeyboardInterrupt: After Ctrl-C, once verl and Ray are stopped.
+    """
+    composition = compose(config, overrides)
+    folder = RunFolder(Path(composition.settings.run_dir).absolute())
+    folder.root.mkdir(parents=True, exist_ok=True)
+    folder.clear()
+    # Ray's sockets lie in its folder, and a socket's path has about 100 characters at most.
+    ray_dir = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp" if os.path.isdir("/tmp") else None))
+    try:
+        prepare(composition, folder, ray_dir)
+        status = _run(folder, on_step)
+    finally:
+        shutil.rmtree(ray_dir, ignore_errors=True)
+    if status != 0:
+        tail = folder.log.read_text(errors="replace").splitlines()[-_LOG_TAIL:]
+        logger.error("verl ended with status %d; the end of %s:\n%s", status, folder.log, "\n".join(tail))
+    return status
+
+
+def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
+    """Write the rows and the final configuration of a run.
+
+    Args:
+        composition: The checked configuration.
+        folder: Of the run.
+        ray_dir: Where Ray may put its files.
+    """
+    settings, config = composition.settings, composition.verl
+    val_kwargs = {**settings.env_kwargs, **settings.val_env_kwargs}
+    train_rows = write_rows(
+        folder.rows("train"), settings.env, settings.env_kwargs, count=settings.train_tasks, split="train"
+    )
+    val_rows = write_rows(folder.rows("val"), settings.env, val_kwargs, count=settings.val_tasks, split="val")
+    loops = resources.files("turntree.configs").joinpath("loops", "turntree_env.yaml")
+    for key, value in {
+        "data.train_files": str(train_rows),
+        "data.val_files": str(val_rows),
+        "actor_rollout_ref.rollout.agent.agent_loop_config_path": str(loops),
+        "actor_rollout_ref.rollout.custom.turntree": {
+            "run_dir": str(folder.root),
+            "record_episodes": settings.record_episodes,
+            "save_policy_every": settings.save_policy_every,
+        },
+        "trainer.default_local_dir": str(folder.root / "checkpoints"),
+        "ray_kwargs.ray_init._temp_dir": str(ray_dir),
+    }.items():
+        OmegaConf.update(config, key, value, force_add=True)
+    OmegaConf.save(config, folder.config)
+
+
+def command(folder: RunFolder) -> list[str]:
+    """The command line of a prepared run."""
+    return [
+        sys.executable,
+        "-m",
+        "verl.trainer.main_ppo",
+        f"--config-path={folder.root}",
+        f"--config-name={folder.config.stem}",
+        "hydra.run.dir=.",
+        "hydra.output_subdir=null",
+        "hydra/job_logging=disabled",
+        "hydra/hydra_logging=disabled",
+    ]
+
+
+def environment(folder: RunFolder) -> dict[str, str]:
+    """The environment of a run; what the caller has set goes first."""
+    cores = str(os.cpu_count() or 1)
+    defaults = {
+        "PYTHONUNBUFFERED": "1",
+        "HYDRA_FULL_ERROR": "1",
+        "OMP_NUM_THREADS": cores,
+        "TOKENIZERS_PARALLELISM": "false",
+        "VERL_LOGGING_LEVEL": "WARN",
+        "VERL_FILE_LOGGER_PATH": str(folder.metrics),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+        # Ray starts a worker per pretended core at once; verl starts the few that it needs by itself.
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_enable_worker_prestart": "0",
+    }
+    return {**defaults, **os.environ, "VERL_FILE_LOGGER_PATH": str(folder.metrics)}
+
+
+def _run(folder: RunFolder, on_step: Callable[[StepReport], None] | None) -> int:
+    with folder.log.open("wb") as log:
+        process = subprocess.Popen(
+            command(folder),
+            cwd=folder.root,
+            env=environment(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        steps = _Steps(folder)
+        try:
+            while True:
+                try:
+                    status = process.wait(_POLL_SECONDS)
+                    break
+                except subprocess.TimeoutExpired:
+                    _report(steps, on_step)
+            _report(steps, on_step)
+            return status
+        except BaseException:
+            _stop(process)
+            raise
+
+
+def _report(steps: _Steps, on_step: Callable[[StepReport], None] | None) -> None:
+    for report in steps.new():
+        if on_step is not None:
+            on_step(report)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End verl: an interrupt lets its driver shut Ray down, and Ray's processes die with the driver."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            return
+        try:
+            process.wait(_GRACE_SECONDS)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+class _Steps:
+    """Reads what a run has recorded since the last look."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._metrics = _Lines(folder.metrics)
+        self._engine = _Lines(folder.engine)
+        self._counters: dict[int, dict[str, Any]] = {}
+
+    def new(self) -> Iterator[StepReport]:
+        """The training steps that have ended; verl writes its metrics after the engine's."""
+        rows = list(self._metrics.new())
+        for counters in self._engine.new():
+            self._counters[counters["step"]] = counters
+        for row in rows:
+            # Validation before training is logged as step 0, and has no training step in it.
+            if "training/global_step" in row["data"]:
+                yield StepReport(
+                    step=row["step"], metrics=row["data"], engine=self._counters.pop(row["step"], {})
+                )
+
+
+class _Lines:
+    """Whole JSON lines appended to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        yield from map(json.loads, whole.splitlines())

@@ -1,0 +1,81 @@
+"""An episode in the form that verl trains on.
+
+Invariant: whatever the episode, the output is valid for verl (at least one
+response token, a score, the same extra fields), and a failed episode has a
+response mask of zeros, so that nothing is learnt from it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+
+from turntree.agents.episode import Episode, StopReason
+from turntree.agents.token_view import TokenView
+
+
+class EpisodeOutput(AgentLoopOutput):
+    """verl's output with the reward of each turn on the turn's last token."""
+
+    turn_ends: list[int] = []
+    """Index in the response of the last token of each turn."""
+    turn_rewards: list[float] = []
+    """Reward of each turn."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """verl's row; ``rm_scores`` holds the turns' rewards instead of their sum at the end."""
+        row: dict[str, Any] = super().as_dict()
+        ends, rewards = row.pop("turn_ends"), row.pop("turn_rewards")
+        scores = torch.zeros_like(row["rm_scores"])
+        for end, reward in zip(ends, rewards, strict=True):
+            scores[end] += reward
+        row["rm_scores"] = scores
+        return row
+
+
+def to_output(episode: Episode, *, weights_version: int, filler_id: int, attempts: int) -> EpisodeOutput:
+    """Lay an episode out for verl.
+
+    Args:
+        episode: What was rolled out.
+        weights_version: Version of the weights, for an episode that has no turn to tell.
+        filler_id: Token id that stands in for the prompt and response of an episode without turns.
+        attempts: How often the episode was tried.
+    """
+    view = TokenView.of(episode)
+    failed = episode.masked
+    turns = episode.turns
+    drafts = [turn.completion.draft for turn in turns]
+    versions = [turn.completion.weights_version for turn in turns] or [weights_version]
+    score = 0.0 if failed else episode.reward
+    return EpisodeOutput(
+        prompt_ids=list(view.prompt_ids) or [filler_id],
+        response_ids=list(view.response_ids) or [filler_id],
+        response_mask=[0] * max(1, len(view.mask)) if failed else list(view.mask),
+        response_logprobs=list(view.logprobs) or [0.0],
+        reward_score=score,
+        turn_ends=[] if failed else list(view.turn_ends),
+        turn_rewards=[] if failed else [turn.reward for turn in turns],
+        num_turns=len(episode.messages),
+        metrics=AgentLoopMetrics(),
+        extra_fields={
+            "spec_num_draft_tokens": sum(draft.drafted for draft in drafts),
+            "spec_num_accepted_tokens": sum(draft.accepted for draft in drafts),
+            "spec_num_verify_steps": sum(draft.verify_steps for draft in drafts),
+            "min_global_steps": min(versions),
+            "max_global_steps": max(versions),
+            "turn_scores": [turn.reward for turn in turns],
+            "tool_rewards": [],
+            "reward_extra_info": {
+                "score": score,
+                "acc": float(not failed and episode.stop_reason is StopReason.DONE and score > 0),
+                "turns": len(turns),
+                "tool_calls": sum(len(message.tool_calls) for message in episode.messages),
+                "truncated": float(episode.stop_reason.is_truncated()),
+                "failure": float(failed),
+                "attempts": attempts,
+            },
+        },
+    )

@@ -1,0 +1,75 @@
+"""What verl loads in every process (entry-point group ``verl.plugins``).
+
+Registers the rollout backend ``turntree``, and on a machine without an
+accelerator the CPU platform with its patches. With an accelerator verl stays
+as it is. ``TURNTREE_VERL_CPU`` decides by hand: ``1`` trains on the CPU, ``0``
+never touches the platform.
+
+verl swallows what a plugin raises; it is logged here before it goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+logger = logging.getLogger(__name__)
+
+ROLLOUT_NAME = "turntree"
+"""Value of ``actor_rollout_ref.rollout.name`` that selects turntree's engine."""
+
+
+def register() -> None:
+    """Register what turntree adds to verl. Calling it again changes nothing."""
+    if _train_on_cpu():
+        _select_cpu_platform()
+    _register_rollout()
+
+
+def _train_on_cpu() -> bool:
+    choice = os.environ.get("TURNTREE_VERL_CPU", "")
+    if choice not in ("", "0", "1"):
+        raise ValueError(f"TURNTREE_VERL_CPU must be 0, 1 or unset, got {choice!r}")
+    if choice:
+        return choice == "1"
+    from verl.plugin.platform import PlatformRegistry
+
+    # verl's own detection, which also sees the accelerators that Ray hides from actors that hold none.
+    platforms = [PlatformRegistry.get(name) for name in PlatformRegistry.registered_names() if name != "cpu"]
+    return not any(platform().is_platform_available(use_smi_check=True) for platform in platforms)
+
+
+def _select_cpu_platform() -> None:
+    from verl.plugin.platform import PlatformRegistry, set_platform
+
+    from turntree.agents.verl.patches import apply_cpu_patches
+    from turntree.agents.verl.platform_cpu import PlatformCPU
+
+    if PlatformRegistry.get("cpu") is not PlatformCPU:
+        PlatformRegistry.register(platform="cpu")(PlatformCPU)
+        set_platform(PlatformCPU())
+    # verl's engines are registered for CUDA and NPU alone; this switch of verl's takes the CUDA ones, which
+    # ask the platform for their device.
+    os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
+    apply_cpu_patches()
+
+
+def _register_rollout() -> None:
+    from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    RolloutReplicaRegistry.register(ROLLOUT_NAME, _load_replica)
+    _ROLLOUT_REGISTRY[(ROLLOUT_NAME, "async")] = "turntree.agents.verl.weights.WeightSender"
+
+
+def _load_replica() -> type:
+    from turntree.agents.verl.replica import TurntreeReplica
+
+    return TurntreeReplica
+
+
+try:
+    register()
+except Exception:
+    logger.exception("turntree's verl plugin could not be loaded; verl goes on without it")
+    raise

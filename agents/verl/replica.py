@@ -1,0 +1,247 @@
+"""The rollout backend ``rollout.name=turntree``, server side: a Ray actor around the local engine.
+
+The actor lives for the whole run, and so does its ``SpecForest``: a weight
+update drops keys and values and keeps what was said, from which later steps
+draft. One call is one turn, token ids in and token ids out.
+
+Not covered: more than one device per replica, LoRA adapters, quantised
+rollouts, images.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from omegaconf import OmegaConf
+from verl.workers.rollout.replica import RolloutReplica, TokenOutput
+
+from turntree.spec_tree import DialogueState, SpecForest
+
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.agents.verl.recording import RunFolder, append_line, save_weights
+from turntree.agents.verl.settings import ConfigError, EngineSettings, RunSettings, unknown_key
+
+logger = logging.getLogger(__name__)
+
+_IGNORED = ("logprobs",)  # log-probabilities are always returned
+_NEUTRAL = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_p": 0.0}
+_STOP_REASONS = {
+    FinishReason.STOP: "completed",
+    FinishReason.LENGTH: "length",
+    FinishReason.ABORT: "aborted",
+}
+
+
+def server_name(replica_rank: int, suffix: str = "") -> str:
+    """Name under which the weight side finds the server of a replica."""
+    return f"turntree_server_{replica_rank}{suffix}"
+
+
+def to_sampling(parameters: Mapping[str, Any], *, default_max_tokens: int) -> Sampling:
+    """Read verl's sampling parameters.
+
+    Raises:
+        ConfigError: If a parameter is unknown, or asks for what the engine cannot do.
+    """
+    known = [name for name in Sampling.__dataclass_fields__]
+    values: dict[str, Any] = {"max_tokens": default_max_tokens}
+    for name, value in parameters.items():
+        if name in known:
+            values[name] = tuple(value) if name == "stop_token_ids" else value
+        elif name in _NEUTRAL:
+            if value != _NEUTRAL[name]:
+                raise ConfigError(f"the turntree engine samples without {name}; leave it at {_NEUTRAL[name]}")
+        elif name not in _IGNORED:
+            raise unknown_key(name, [*known, *_NEUTRAL, *_IGNORED], "the sampling parameters")
+    return Sampling(**values)
+
+
+def to_token_output(completion: Completion, global_steps: int) -> TokenOutput:
+    """A turn in verl's form, with the speculation counters under verl's names."""
+    return TokenOutput(
+        token_ids=list(completion.token_ids),
+        log_probs=list(completion.logprobs),
+        stop_reason=_STOP_REASONS[completion.finish_reason],
+        extra_fields={
+            "global_steps": global_steps,
+            "num_cached_tokens": completion.cached_tokens,
+            "spec_num_draft_tokens": completion.draft.drafted,
+            "spec_num_accepted_tokens": completion.draft.accepted,
+            "spec_num_verify_steps": completion.draft.verify_steps,
+            "accepted": list(completion.accepted),
+        },
+    )
+
+
+class TurntreeServer:
+    """What runs in the Ray actor.
+
+    Args:
+        config: verl's rollout configuration.
+        model_config: verl's model configuration; its ``path`` is loaded.
+        replica_rank: Rank of the replica; moves the seed.
+    """
+
+    def __init__(self, config: Any, model_config: Any, replica_rank: int) -> None:
+        from verl.utils.fs import copy_to_local
+
+        from turntree.agents.engines.local import LocalEngine
+
+        settings = EngineSettings.parse(_plain(config.engine_kwargs.get("turntree")))
+        self._max_tokens = config.response_length
+        engine_config = settings.engine_config(
+            max_batch=config.max_num_seqs,
+            max_context=config.max_model_len or config.prompt_length + config.response_length,
+            dtype=str(config.dtype).removeprefix("torch."),
+            seed=config.seed + replica_rank,
+        )
+        path = copy_to_local(model_config.path, use_shm=model_config.get("use_shm", False))
+        forest = SpecForest(settings.forest) if settings.speculation is not None else None
+        self.engine = LocalEngine.from_pretrained(path, config=engine_config, forest=forest)
+        self._ledger = _StepLedger(RunSettings.parse(_plain(config.custom)), replica_rank)
+        self._global_steps = 0
+        self._running = asyncio.Event()
+        self._running.set()
+        self._rejecting = False
+
+    async def ready(self) -> None:
+        """Returns once the model is loaded."""
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling_params: Mapping[str, Any],
+        request_id: str,
+        image_data: Any = None,
+        video_data: Any = None,
+        *,
+        state: DialogueState | None = None,
+    ) -> TokenOutput:
+        """Sample one turn after ``prompt_ids``.
+
+        Args:
+            prompt_ids: Token ids, shape (prompt,).
+            sampling_params: verl's names, see ``to_sampling``.
+            request_id: verl's name of the request; the engine needs none.
+            image_data: Must be ``None``.
+            video_data: Must be ``None``.
+            state: The dialogue state, for the drafter.
+        """
+        if image_data or video_data:
+            raise ConfigError("the turntree engine reads text alone; use rollout.name=vllm or sglang for images")
+        if self._rejecting:
+            raise RuntimeError("the rollout server takes no requests until resume_generation()")
+        await self._running.wait()
+        sampling = to_sampling(sampling_params, default_max_tokens=self._max_tokens)
+        completion = await self.engine.generate(prompt_ids, sampling, state=state)
+        return to_token_output(completion, self._global_steps)
+
+    async def update_weights(self, named: Mapping[str, Any]) -> None:
+        """Copy a bucket of weights in place."""
+        self._ledger.collect(named)
+        await asyncio.to_thread(
+            self.engine.update_weights, list(named.items()), version=self._global_steps
+        )
+
+    async def set_global_steps(self, global_steps: int) -> None:
+        """The weights are now those of ``global_steps``; closes the books of that step."""
+        self._global_steps = global_steps
+        self._ledger.close_step(global_steps, self.engine.stats().to_dict())
+
+    async def abort_all_requests(self, reject_request: bool = False) -> dict[str, Any]:
+        """End what runs and hold (or reject) what comes until ``resume_generation``."""
+        self._running.clear()
+        self._rejecting = reject_request
+        aborted = await asyncio.to_thread(self.engine.abort_all)
+        return {"aborted_count": aborted, "request_ids": []}
+
+    async def resume_generation(self) -> None:
+        """Take requests again."""
+        self._rejecting = False
+        self._running.set()
+
+    async def clear_kv_cache(self) -> None:
+        """Drop all keys and values; the store is kept."""
+        await asyncio.to_thread(self.engine.reset_prefix_cache)
+
+    sleep = release_kv_cache = clear_kv_cache
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Nothing was given away."""
+
+    async def resume_kv_cache(self) -> None:
+        """Nothing was given away."""
+
+    async def start_profile(self, **kwargs: Any) -> None:
+        """The engine has no profiler of its own."""
+
+    async def stop_profile(self) -> None:
+        """The engine has no profiler of its own."""
+
+
+class _StepLedger:
+    """Writes the engine's counters step by step, and the weights that sampled chosen steps."""
+
+    def __init__(self, settings: RunSettings, replica_rank: int) -> None:
+        # Replicas hold the same weights; the counters of the first are the record.
+        self._folder = RunFolder(Path(settings.run_dir)) if settings.run_dir and replica_rank == 0 else None
+        self._every = settings.save_policy_every if self._folder else 0
+        self._before: dict[str, float] | None = None
+        self._weights: dict[str, Any] = {}
+
+    def collect(self, named: Mapping[str, Any]) -> None:
+        """Remember a bucket of the coming weights, if they may be saved."""
+        if self._every:
+            self._weights.update(named)
+
+    def close_step(self, global_steps: int, totals: dict[str, float]) -> None:
+        """``global_steps`` updates were made: what was sampled since the last call was that step."""
+        if self._folder is None:
+            return
+        if self._before is not None:
+            row = {name: total - self._before.get(name, 0) for name, total in totals.items()}
+            row["tokens_per_step"] = row["tokens"] / row["verify_steps"] if row["verify_steps"] else 0.0
+            append_line(self._folder.engine, {"step": global_steps, **row})
+        self._before = totals
+        if self._every and global_steps % self._every == 0:
+            save_weights(self._folder.weights(global_steps + 1), self._weights.items())
+        self._weights = {}
+
+
+class TurntreeReplica(RolloutReplica):
+    """Starts the server actor of one replica, on the node of its trainer."""
+
+    async def launch_servers(self) -> None:
+        """Start the actor and wait for its model.
+
+        Raises:
+            ConfigError: If the replica is to span several devices.
+        """
+        if self.world_size != 1:
+            raise ConfigError(
+                f"a turntree replica runs on one device, the configuration asks for {self.world_size}; set "
+                "rollout.tensor_model_parallel_size, data_parallel_size and pipeline_model_parallel_size to 1"
+            )
+        node = await self.workers[0].__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+        strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        name = server_name(self.replica_rank, self.name_suffix)
+        server = (
+            ray.remote(TurntreeServer)
+            .options(
+                name=name, num_cpus=0, max_concurrency=self.max_concurrency, scheduling_strategy=strategy
+            )
+            .remote(self.config, self.model_config, self.replica_rank)
+        )
+        await server.ready.remote()
+        self.servers = [server]
+        self._server_handle = server
+        self._server_address = name
+
+
+def _plain(section: Any) -> Any:
+    return OmegaConf.to_container(section, resolve=True) if OmegaConf.is_config(section) else section

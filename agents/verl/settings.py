@@ -1,0 +1,129 @@
+"""turntree's own settings inside verl's configuration, checked.
+
+verl passes two dictionaries through untouched, and turntree reads them:
+``actor_rollout_ref.rollout.engine_kwargs.turntree`` (the engine and its store)
+and ``actor_rollout_ref.rollout.custom.turntree`` (what a run records). An
+unknown key is an error that names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
+from turntree.spec_tree import ForestConfig
+
+from turntree.agents.errors import AgentError
+
+T = TypeVar("T")
+
+
+class ConfigError(AgentError, ValueError):
+    """A training configuration has an unknown key or a value that cannot be."""
+
+
+def unknown_key(key: str, known: Collection[str], where: str) -> ConfigError:
+    """The error for ``key``, which is not among ``known`` in section ``where``."""
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known)) or 'none'}"
+    return ConfigError(f"unknown key {key!r} in {where}; {hint}")
+
+
+def from_mapping(kind: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Make the dataclass ``kind`` of ``values``.
+
+    Raises:
+        ConfigError: If a key is unknown, or ``kind`` refuses a value.
+    """
+    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    for key in values:
+        if key not in known:
+            raise unknown_key(str(key), known, where)
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Section ``rollout.engine_kwargs.turntree``; what verl itself decides (batch, context, dtype) is not
+    repeated here."""
+
+    speculation: Speculation | None = field(default_factory=Speculation)
+    """How much is drafted; ``null`` switches speculation off."""
+    forest: ForestConfig = field(default_factory=ForestConfig)
+    """The store of earlier turns."""
+    device: str = "cpu"
+    """Torch device of the engine."""
+    threads: int | None = None
+    """Torch threads of the engine; ``None`` leaves torch's setting."""
+    parked_slots: int | None = None
+    """As ``LocalEngineConfig.parked_slots``."""
+    prefill_chunk: int = 1024
+    """As ``LocalEngineConfig.prefill_chunk``."""
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any] | None) -> EngineSettings:
+        """Read the section, ``None`` being an empty one."""
+        where = "actor_rollout_ref.rollout.engine_kwargs.turntree"
+        sections = dict(values or {})
+        if sections.get("speculation") is not None:
+            sections["speculation"] = from_mapping(
+                Speculation, sections["speculation"], f"{where}.speculation"
+            )
+        if "forest" in sections:
+            forest = {
+                key: tuple(value) if isinstance(value, list) else value
+                for key, value in (sections["forest"] or {}).items()
+            }
+            sections["forest"] = from_mapping(ForestConfig, forest, f"{where}.forest")
+        return from_mapping(cls, sections, where)
+
+    def engine_config(self, *, max_batch: int, max_context: int, dtype: str, seed: int) -> LocalEngineConfig:
+        """The engine's configuration, with what verl decides."""
+        return LocalEngineConfig(
+            max_batch=max_batch,
+            max_context=max_context,
+            dtype=dtype,
+            seed=seed,
+            device=self.device,
+            threads=self.threads,
+            parked_slots=self.parked_slots,
+            prefill_chunk=self.prefill_chunk,
+            speculation=self.speculation,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Section ``rollout.custom.turntree``."""
+
+    run_dir: str = ""
+    """Folder of what the run records; empty records nothing."""
+    record_episodes: bool = True
+    """Write every training episode to ``run_dir``/episodes."""
+    save_policy_every: int = 0
+    """Keep the weights that sampled every so many steps, the first one included; 0 keeps none."""
+
+    def __post_init__(self) -> None:
+        if self.save_policy_every < 0:
+            raise ValueError(f"save_policy_every must not be negative, got {self.save_policy_every}")
+        if self.save_policy_every and not self.run_dir:
+            raise ValueError("save_policy_every needs a run_dir to save to")
+
+    @classmethod
+    def parse(cls, custom: Mapping[str, Any] | None) -> RunSettings:
+        """Read ``rollout.custom``; what is not turntree's in it is left alone."""
+        return from_mapping(
+            cls, dict((custom or {}).get("turntree") or {}), "actor_rollout_ref.rollout.custom.turntree"
+        )
+
+    @property
+    def path(self) -> Path | None:
+        """``run_dir`` as a path, or ``None``."""
+        return Path(self.run_dir) if self.run_dir else None
