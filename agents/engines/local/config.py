@@ -1,0 +1,71 @@
+"""Settings of the local engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """How much is drafted. Nothing here can change what is sampled."""
+
+    max_nodes: int = 8
+    """Draft nodes of one request in one step."""
+    max_depth: int = 8
+    """Depth of a draft."""
+    min_probability: float = 0.4
+    """A node is verified if the store believes that its whole path is accepted with at least this
+    probability."""
+    chain: bool = False
+    """Draft one continuation instead of a tree."""
+    max_step_nodes: int | None = None
+    """Draft nodes of all requests together in one step; ``None`` is no bound."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_nodes", "max_depth", "max_step_nodes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"Speculation.{name} must be at least 1, got {value}")
+        if not 0 <= self.min_probability <= 1:
+            raise ValueError(f"Speculation.min_probability must lie in [0, 1], got {self.min_probability}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalEngineConfig:
+    """Size and behaviour of one engine."""
+
+    max_batch: int = 32
+    """Requests that decode at once; more wait in line."""
+    max_context: int = 1024
+    """Tokens of prompt and response together."""
+    parked_slots: int | None = None
+    """Finished turns whose keys and values are kept for the dialogue's next turn; ``None`` keeps as
+    many as ``max_batch``."""
+    prefill_chunk: int = 1024
+    """Prompt tokens of one request that are processed in one step."""
+    dtype: str = "float32"
+    """Of weights and activations: float32, bfloat16, float16 or float64."""
+    device: str = "cpu"
+    """Torch device."""
+    speculation: Speculation | None = field(default_factory=Speculation)
+    """``None``: the draft is always empty."""
+    threads: int | None = None
+    """Torch threads of the engine; ``None`` leaves torch's setting."""
+    seed: int | None = None
+    """Seeds the noise of requests that bring no seed; ``None`` is fresh entropy."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch", "max_context", "prefill_chunk"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"LocalEngineConfig.{name} must be at least 1, got {getattr(self, name)}")
+        if self.parked_slots is not None and self.parked_slots < 0:
+            raise ValueError(f"LocalEngineConfig.parked_slots must not be negative, got {self.parked_slots}")
+        if self.dtype not in _DTYPES:
+            raise ValueError(f"LocalEngineConfig.dtype must be one of {', '.join(_DTYPES)}, got {self.dtype!r}")
+
+    @property
+    def slots(self) -> int:
+        """Sequences whose keys and values fit."""
+        return self.max_batch + (self.max_batch if self.parked_slots is None else self.parked_slots)

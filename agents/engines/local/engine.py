@@ -1,0 +1,234 @@
+"""``LocalEngine``: the asynchronous face of the core, which runs on a thread of its own.
+
+Invariant: only that thread touches the model, the cache and the requests; the
+callers hand over work through one inbox and get futures back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from turntree.agents.engines.local.config import LocalEngineConfig
+from turntree.agents.engines.local.core import EngineCore
+from turntree.agents.engines.local.model import Policy
+from turntree.agents.engines.local.request import Request
+from turntree.agents.engines.local.stats import EngineStats
+from turntree.agents.engines.protocol import Completion, Sampling
+from turntree.spec_tree import DialogueState, SpecForest
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class LocalEngine:
+    """Generates turns with a Hugging Face decoder in this process, on the CPU or a GPU.
+
+    >>> engine = LocalEngine.from_pretrained("path/to/model", forest=SpecForest())  # doctest: +SKIP
+    >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Policy,
+        *,
+        config: LocalEngineConfig | None = None,
+        forest: SpecForest | None = None,
+    ) -> None:
+        """Start the engine's thread.
+
+        Args:
+            model: A ``transformers`` causal language model, taken over by the engine.
+            config: Settings.
+            forest: The store that drafts; ``None`` makes one if the settings want speculation.
+        """
+        policy = model if isinstance(model, Policy) else Policy(model)
+        self.config = config or LocalEngineConfig()
+        if policy.max_positions is not None and self.config.max_context > policy.max_positions:
+            raise ValueError(
+                f"max_context is {self.config.max_context}, but the model has {policy.max_positions} positions; "
+                "lower LocalEngineConfig.max_context"
+            )
+        if forest is None and self.config.speculation is not None:
+            forest = SpecForest()
+        self.forest = forest
+        self._core = EngineCore(policy, self.config, forest)
+        self._seeds = np.random.default_rng(self.config.seed)
+        self._wake = threading.Condition()
+        self._inbox: list[Request] = []
+        self._jobs: list[tuple[Callable[[], Any], Future[Any]]] = []
+        self._done: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Completion], Request]]] = {}
+        self._closing = False
+        self._thread = threading.Thread(target=self._loop, name="turntree-local-engine", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        config: LocalEngineConfig | None = None,
+        forest: SpecForest | None = None,
+    ) -> LocalEngine:
+        """Load a model from a directory or a Hugging Face id and start an engine around it."""
+        config = config or LocalEngineConfig()
+        return cls(
+            Policy.load(path, dtype=config.dtype, device=config.device), config=config, forest=forest
+        )
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: Sampling, *, state: DialogueState | None = None
+    ) -> Completion:
+        """Sample one turn.
+
+        Args:
+            prompt_ids: Token ids, shape (prompt,).
+            sampling: How to draw.
+            state: The dialogue state; ``None`` keys the store by the tokens alone.
+
+        Raises:
+            ValueError: If the prompt is empty, holds an unknown token, or leaves no room in the context.
+            RuntimeError: If the engine is closed or failed.
+        """
+        prompt = [int(token) for token in prompt_ids]
+        self._check(prompt)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Completion] = loop.create_future()
+        seed = int(self._seeds.integers(1 << 63)) if sampling.seed is None else sampling.seed % (1 << 64)
+        request = Request(
+            prompt=prompt,
+            sampling=sampling,
+            state=state or DialogueState.from_tokens(prompt),
+            seed=seed,
+            deliver=lambda done: self._done.setdefault(loop, []).append((future, done)),
+        )
+        with self._wake:
+            if self._closing:
+                raise RuntimeError("the engine is closed; make a new LocalEngine")
+            self._inbox.append(request)
+            self._wake.notify()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            request.cancelled = True
+            raise
+
+    def _check(self, prompt: list[int]) -> None:
+        if not prompt:
+            raise ValueError("the prompt is empty; the policy needs at least one token to go on from")
+        low, high, vocabulary = min(prompt), max(prompt), self._core.policy.vocabulary
+        if low < 0 or high >= vocabulary:
+            raise ValueError(
+                f"the prompt holds token {low if low < 0 else high}, the model knows 0 to {vocabulary - 1}"
+            )
+        if len(prompt) >= self.config.max_context:
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens, max_context is {self.config.max_context}: no room is left "
+                "to sample; raise LocalEngineConfig.max_context or shorten the dialogue"
+            )
+
+    def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
+        """Copy new weights in place, between two steps. Keys and values are dropped, the store is kept:
+        drafts from an older policy are still exact.
+
+        Args:
+            named: Names as in the model's ``state_dict``, with tensors of the same shapes.
+            version: Version of the weights; ``None`` counts up.
+
+        Raises:
+            KeyError: If a name is unknown.
+            ValueError: If a shape differs.
+        """
+        self._call(lambda: self._core.update_weights(named, version))
+
+    def reset_prefix_cache(self) -> None:
+        """Drop all keys and values; the store is kept."""
+        self._call(self._core.forget_prefixes)
+
+    def abort_all(self) -> int:
+        """End every live request with what it has sampled; returns how many there were."""
+        return self._call(self._core.abort_all)
+
+    def stats(self) -> EngineStats:
+        """Counters since the start."""
+        return self._core.stats.copy()
+
+    def close(self) -> None:
+        """Stop the thread; live requests end as aborted. Closing twice is fine."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> LocalEngine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _call(self, job: Callable[[], T]) -> T:
+        future: Future[T] = Future()
+        with self._wake:
+            if self._closing:
+                raise RuntimeError("the engine is closed; make a new LocalEngine")
+            self._jobs.append((job, future))
+            self._wake.notify()
+        return future.result()
+
+    def _loop(self) -> None:
+        if self.config.threads is not None:
+            torch.set_num_threads(self.config.threads)
+        while True:
+            with self._wake:
+                while not (self._inbox or self._jobs or self._closing or self._core.busy):
+                    self._wake.wait()
+                arrived, self._inbox = self._inbox, []
+                jobs, self._jobs = self._jobs, []
+                closing = self._closing
+            for request in arrived:
+                self._core.add(request)
+            for job, future in jobs:
+                try:
+                    future.set_result(job())
+                except Exception as error:  # handed to the caller
+                    future.set_exception(error)
+            if closing:
+                self._core.abort_all()
+                self._deliver()
+                return
+            if self._core.busy:
+                self._step()
+            self._deliver()
+
+    def _step(self) -> None:
+        try:
+            self._core.step()
+        except Exception as error:  # the boundary: one broken step must not hang its callers
+            log.exception("a step of the local engine failed")
+            self._core.fail_all(error)
+
+    def _deliver(self) -> None:
+        finished, self._done = self._done, {}
+        for loop, done in finished.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_resolve, done)
+
+
+def _resolve(done: list[tuple[asyncio.Future[Completion], Request]]) -> None:
+    for future, request in done:
+        if future.done():
+            continue
+        if request.error is not None:
+            future.set_exception(RuntimeError(f"the local engine failed: {request.error!r}"))
+        else:
+            future.set_result(request.completion())

@@ -1,0 +1,111 @@
+"""Which slot a request gets: a parked one that it continues, a copy of a shared prefix, or a fresh one.
+
+Invariant: a slot is live, parked or free. A parked slot holds a finished turn
+for the dialogue's next one; the least recently parked is given away first.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from turntree.agents.engines.local.prefix import BLOCK, PrefixIndex, common_prefix
+from turntree.agents.engines.local.request import Request
+from turntree.agents.engines.local.slots import SlotCache
+
+
+class SlotPool:
+    """Hands out the slots of a cache."""
+
+    def __init__(self, cache: SlotCache) -> None:
+        self._cache = cache
+        self._index = PrefixIndex()
+        self._free = list(range(cache.slots))
+        self._parked: dict[int, None] = {}
+        self._live: dict[int, Request] = {}
+
+    @property
+    def live(self) -> list[Request]:
+        """Requests that hold a slot, in the order of their slots."""
+        return [self._live[slot] for slot in sorted(self._live)]
+
+    def place(self, request: Request) -> bool:
+        """Give ``request`` a slot with the longest prefix that is known. The last token of the prompt
+        is always left to compute, since its logits are needed.
+
+        Returns:
+            Whether a slot was free.
+        """
+        wanted = len(request.prompt) - 1
+        match = self._index.match(request.prompt)
+        source, length = match.slot, min(match.length, wanted)
+        if source in self._parked and length == len(self._index.tokens(source)):
+            del self._parked[source]
+            self._occupy(request, source, length)
+            return True
+        owner = self._live.get(source)
+        if owner is not None and owner.computed < length:
+            if length - owner.computed >= BLOCK:
+                request.leader = owner
+            length = owner.computed
+        slot = self._take(keep=source)
+        if slot is None:
+            return False
+        if length and request.leader is None:
+            self._cache.copy(source, slot, length)
+        self._occupy(request, slot, 0 if request.leader else length)
+        return True
+
+    def _occupy(self, request: Request, slot: int, computed: int) -> None:
+        request.slot, request.computed, request.cached = slot, computed, computed
+        self._live[slot] = request
+        self._index.put(slot, request.prompt)
+
+    def _take(self, keep: int) -> int | None:
+        if self._free:
+            return heapq.heappop(self._free)
+        for slot in self._parked:
+            if slot != keep or len(self._parked) == 1:
+                del self._parked[slot]
+                return slot
+        return None
+
+    def follow(self, request: Request) -> bool:
+        """Copy the leader's prefix as soon as it is there.
+
+        Returns:
+            Whether the request may run now.
+        """
+        leader = request.leader
+        if leader is None:
+            return True
+        if leader.finish is None and self._live.get(leader.slot) is leader:
+            shared = common_prefix(leader.prompt, request.prompt)
+            length = min(shared, len(request.prompt) - 1)
+            if leader.computed < length:
+                return False
+            self._cache.copy(leader.slot, request.slot, length)
+            request.computed = request.cached = length
+        request.leader = None
+        return True
+
+    def park(self, request: Request) -> None:
+        """The turn is over: keep its keys and values for the next one."""
+        slot = request.slot
+        del self._live[slot]
+        if request.computed < BLOCK:
+            self._index.remove(slot)
+            heapq.heappush(self._free, slot)
+            return
+        self._index.put(slot, request.tokens[: request.computed])
+        self._parked[slot] = None
+
+    def forget(self) -> None:
+        """The weights have changed: nothing that was computed holds any longer."""
+        for slot in self._parked:
+            self._index.remove(slot)
+            heapq.heappush(self._free, slot)
+        self._parked.clear()
+        for request in self._live.values():
+            request.computed = 0
+            request.leader = None
+

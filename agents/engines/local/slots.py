@@ -1,0 +1,61 @@
+"""Keys and values of every live or parked sequence, one slot each, written in place.
+
+Columns of a slot are the tokens of its sequence in order. Layers are allocated
+when the model first reaches them, with the shapes that it brings, so that any
+decoder fits.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+class SlotCache:
+    """Static storage for ``slots`` sequences of up to ``columns`` tokens."""
+
+    def __init__(self, slots: int, columns: int) -> None:
+        self.slots = slots
+        self.columns = columns
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer, shape (slots, key heads, columns, size) each.
+
+        Args:
+            index: The layer.
+            key: New keys, shape (1, key heads, tokens, size): the pattern for the allocation.
+            value: New values, likewise.
+        """
+        pair = self._layers.get(index)
+        if pair is None:
+            pair = (
+                key.new_zeros(self.slots, key.shape[1], self.columns, key.shape[3]),
+                value.new_zeros(self.slots, value.shape[1], self.columns, value.shape[3]),
+            )
+            self._layers[index] = pair
+        return pair
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the first ``length`` columns of one slot to another."""
+        for keys, values in self._layers.values():
+            keys[target, :, :length] = keys[source, :, :length]
+            values[target, :, :length] = values[source, :, :length]
+
+    def move(self, slots: Tensor, source: Tensor, target: Tensor) -> None:
+        """Move single columns, all at once: ``target[i]`` of ``slots[i]`` becomes ``source[i]``.
+
+        Args:
+            slots: int64, shape (n,).
+            source: Columns, int64, shape (n,).
+            target: Columns, int64, shape (n,).
+        """
+        for keys, values in self._layers.values():
+            keys[slots, :, target] = keys[slots, :, source]
+            values[slots, :, target] = values[slots, :, source]
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all layers."""
+        return sum(
+            t.element_size() * t.nelement() for pair in self._layers.values() for t in pair
+        )

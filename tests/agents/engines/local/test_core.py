@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from turntree.agents.engines.local import LocalEngineConfig, Speculation
+from turntree.agents.engines.local import core as core_module
+from turntree.agents.engines.local.core import EngineCore
+from turntree.agents.engines.local.model import Policy
+from turntree.agents.engines.protocol import FinishReason, Sampling
+from turntree.spec_tree import SpecForest
+
+from cores import AdversarialForest, FixedForest, run_core, tiny_llama
+
+GREEDY = Sampling(temperature=0, max_tokens=16)
+TREE = Speculation(max_nodes=8, max_depth=6, min_probability=0.0)
+
+
+def teacher_forced(model, prompt, tokens, temperature=1.0):
+    """Log-probabilities after the prompt by the model's own attention, shape (tokens, vocabulary)."""
+    model.set_attn_implementation("sdpa")
+    with torch.no_grad():
+        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(logits / temperature, -1)
+
+
+def before_step(core: EngineCore, number: int, action) -> None:
+    """Run ``action`` before the core's step of that number, counted from 0."""
+    step, taken = core.step, itertools.count()
+
+    def hooked() -> None:
+        if next(taken) == number:
+            action()
+        step()
+
+    core.step = hooked
+
+
+def test_greedy_output_is_the_argmax_of_the_model_itself(prompts):
+    model = tiny_llama()
+    for prompt, turn in zip(prompts, run_core(model, prompts, GREEDY, max_batch=4), strict=True):
+        own = teacher_forced(model, prompt, turn.token_ids)
+        assert own.argmax(-1).tolist() == list(turn.token_ids)
+
+
+def test_logprobs_are_the_models_at_the_sampling_temperature(prompts):
+    model = tiny_llama()
+    sampling = Sampling(temperature=0.7, max_tokens=12, top_k=5)
+    turns = run_core(model, prompts, sampling, forest=AdversarialForest(32), speculation=TREE)
+    for prompt, turn in zip(prompts, turns, strict=True):
+        own = teacher_forced(model, prompt, turn.token_ids, 0.7)
+        picked = own[range(len(turn.token_ids)), list(turn.token_ids)]
+        np.testing.assert_allclose(turn.logprobs, picked, atol=1e-9)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(max_tokens=16), Sampling(max_tokens=16, top_p=0.8)])
+@pytest.mark.parametrize("chain", [True, False])
+def test_no_draft_whatever_it_proposes_changes_what_is_sampled(prompts, sampling, chain):
+    model = tiny_llama(sharpness=2.0)
+    plain = run_core(model, prompts, sampling)
+    wild = run_core(model, prompts, sampling, forest=AdversarialForest(32, branching=8), speculation=TREE)
+    store = SpecForest()
+    own = Speculation(max_nodes=8, min_probability=0.05, chain=chain)
+    run_core(model, prompts, sampling, forest=store, speculation=own)
+    again = run_core(model, prompts, sampling, forest=store, speculation=own)
+    for turns in (wild, again):
+        assert [t.token_ids for t in turns] == [t.token_ids for t in plain]
+        np.testing.assert_allclose(
+            np.concatenate([t.logprobs for t in turns]), np.concatenate([t.logprobs for t in plain]), atol=1e-9
+        )
+    assert sum(sum(t.accepted) for t in again) > 60, "the second round must have been drafted"
+    steps = sum(t.draft.verify_steps for t in again)
+    assert steps < 0.5 * sum(len(t.token_ids) for t in again)
+
+
+def test_keys_of_accepted_branches_are_moved_into_place(prompts, monkeypatch):
+    """Control of the test above: without the move, a tree's second child leaves its sibling's keys behind."""
+    model = tiny_llama(sharpness=2.0)
+    sampling = Sampling(max_tokens=16)
+    plain = run_core(model, prompts, sampling)
+    monkeypatch.setattr(EngineCore, "_keep_path", lambda *_: None)
+    wild = run_core(model, prompts, sampling, forest=AdversarialForest(32), speculation=TREE)
+    assert [t.logprobs for t in wild] != [pytest.approx(t.logprobs, abs=1e-9) for t in plain]
+
+
+def test_requests_join_and_leave_at_any_step_without_touching_each_other(prompts):
+    model = tiny_llama()
+    sampling = Sampling(max_tokens=14, temperature=0.9)
+    alone = [run_core(model, [p], Sampling(max_tokens=14, temperature=0.9, seed=i))[0] for i, p in enumerate(prompts)]
+    crowd = run_core(
+        model, prompts, sampling, max_batch=3, prefill_chunk=7, arrivals=lambda i: 2 * i,
+        forest=AdversarialForest(32), speculation=TREE,
+    )  # fmt: skip
+    assert [t.token_ids for t in crowd] == [t.token_ids for t in alone]
+
+
+def test_a_stop_token_ends_the_turn_and_is_its_last_token(prompts):
+    model = tiny_llama()
+    free = run_core(model, prompts, GREEDY)
+    stop = free[0].token_ids[3]
+    turns = run_core(
+        model, prompts, Sampling(temperature=0, max_tokens=16, stop_token_ids=(stop,)),
+        forest=AdversarialForest(32), speculation=TREE,
+    )  # fmt: skip
+    for turn, whole in zip(turns, free, strict=True):
+        assert turn.token_ids == whole.token_ids[: len(turn.token_ids)]
+        assert stop not in turn.token_ids[:-1]
+        assert (turn.finish_reason is FinishReason.STOP) == (turn.token_ids[-1] == stop)
+    assert turns[0].finish_reason is FinishReason.STOP
+
+
+def test_max_tokens_and_the_context_bound_a_turn(prompts):
+    model = tiny_llama()
+    short = run_core(model, prompts, Sampling(max_tokens=3), forest=AdversarialForest(32), speculation=TREE)
+    assert {len(t.token_ids) for t in short} == {3}
+    full = run_core(
+        model, prompts[:4], Sampling(max_tokens=99), max_context=40,
+        forest=AdversarialForest(32), speculation=TREE,
+    )  # fmt: skip
+    assert [len(t.token_ids) + len(p) for t, p in zip(full, prompts, strict=False)] == [40] * 4
+    assert {t.finish_reason for t in full} == {FinishReason.LENGTH}
+
+
+def test_samples_of_one_prompt_and_turns_of_one_dialogue_share_keys_and_values(prompts):
+    model = tiny_llama()
+    core = EngineCore(Policy(model), LocalEngineConfig(max_context=128, speculation=None), None)
+    prompt = prompts[3]
+    first = run_core(model, [prompt] * 5, Sampling(max_tokens=6), core=core)
+    assert [t.cached_tokens for t in first] == [0] + [len(prompt) - 1] * 4
+    following = [*prompt, *first[2].token_ids, 7, 8, 9]
+    second = run_core(model, [following], Sampling(max_tokens=6, seed=5), core=core)[0]
+    assert second.cached_tokens == len(prompt) + 6 - 1
+    fresh = run_core(model, [following], Sampling(max_tokens=6, seed=5))[0]
+    assert fresh.cached_tokens == 0
+    assert second.token_ids == fresh.token_ids
+    assert second.logprobs == pytest.approx(fresh.logprobs, abs=1e-9)
+
+
+def test_reused_keys_matter(prompts):
+    """Control of the test above: damaged keys show in what the next turn says."""
+    model = tiny_llama()
+    core = EngineCore(Policy(model), LocalEngineConfig(max_context=128, speculation=None), None)
+    first = run_core(model, [prompts[3]], GREEDY, core=core)[0]
+    with torch.inference_mode():
+        for keys, _ in core._cache._layers.values():
+            keys.add_(1.0)
+    following = [*prompts[3], *first.token_ids, 7]
+    damaged = run_core(model, [following], GREEDY, core=core)[0]
+    assert damaged.logprobs != pytest.approx(run_core(model, [following], GREEDY)[0].logprobs, abs=1e-6)
+
+
+def test_new_weights_are_used_at_once_and_stale_keys_are_not(prompts):
+    old, new = tiny_llama(seed=0), tiny_llama(seed=1)
+    target = {k: v.clone() for k, v in new.state_dict().items()}
+    core = EngineCore(Policy(old), LocalEngineConfig(max_context=128, speculation=TREE), SpecForest())
+    before = run_core(old, prompts, GREEDY, core=core)
+    core.update_weights(target.items(), version=3)
+    after = run_core(old, prompts, GREEDY, core=core)
+    expected = run_core(new, prompts, GREEDY)
+    assert [t.token_ids for t in after] == [t.token_ids for t in expected]
+    assert [t.token_ids for t in before] != [t.token_ids for t in expected]
+    assert {t.weights_version for t in after} == {3}
+    assert {t.cached_tokens for t in after} == {0}
+
+
+def test_weights_may_change_in_the_middle_of_a_turn(prompts):
+    old, new = tiny_llama(seed=0), tiny_llama(seed=1)
+    core = EngineCore(Policy(old), LocalEngineConfig(max_context=128, speculation=None), None)
+    before_step(core, 5, lambda: core.update_weights(new.state_dict().items(), None))
+    turn = run_core(old, prompts[:1], GREEDY, core=core)[0]
+    own = teacher_forced(new, prompts[0], turn.token_ids)
+    assert own[5:].argmax(-1).tolist() == list(turn.token_ids[5:])
+
+
+def test_a_wrong_weight_is_named_with_its_nearest_neighbour():
+    policy = Policy(tiny_llama())
+    name = "model.layers.0.self_attn.q_proj.weight"
+    with pytest.raises(KeyError, match=r"did you mean 'model\.layers\.0\.self_attn\.q_proj\.weight'"):
+        policy.update([(name.replace("q_proj", "qproj"), torch.zeros(32, 32))])
+    with pytest.raises(ValueError, match=r"has shape \(32, 32\), got \(3,\)"):
+        policy.update([(name, torch.zeros(3))])
+
+
+def chi_square(model, monkeypatch, *, eager: bool) -> float:
+    """p-value of 12,000 drafted two-token turns against the model's own joint distribution."""
+    from scipy.stats import chisquare
+
+    monkeypatch.setattr(core_module, "_EAGER", 1 << 40 if eager else 0)
+    size, draws, prompt = 5, 12_000, [1, 2, 3]
+    ids = torch.tensor([[*prompt, token] for token in range(size)])
+    model.set_attn_implementation("sdpa")
+    with torch.no_grad():
+        probabilities = torch.softmax(model(ids).logits, -1)
+    expected = (probabilities[0, 2][:, None] * probabilities[:, 3]).reshape(-1).numpy() * draws
+    assert expected.min() > 5
+    turns = run_core(
+        model, [prompt] * draws, Sampling(max_tokens=2), max_batch=draws, parked_slots=0, max_context=8,
+        forest=FixedForest([0, 3, 1], [-1, -1, 0], [1, 1, 2]), speculation=Speculation(max_nodes=3),
+    )  # fmt: skip
+    assert sum(sum(t.accepted) for t in turns) > draws / 4, "the drafts must have been accepted often"
+    observed = np.bincount([a * size + b for a, b in (t.token_ids for t in turns)], minlength=size * size)
+    return float(chisquare(observed, expected).pvalue)
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_at_temperature_one_drafted_turns_follow_the_models_distribution(monkeypatch, eager):
+    assert chi_square(tiny_llama(5, sharpness=1.5), monkeypatch, eager=eager) > 1e-3
+
+
+def test_the_chi_square_test_catches_resampling_from_the_full_distribution(monkeypatch):
+    """Control: after a rejection, draw again from all of p instead of keeping what was drawn."""
+    right = core_module.sample_then_match
+
+    def broken(draft, draw, room, stops):
+        def again(rows, nodes, depth):
+            tokens, logprobs = draw(rows, nodes, depth)
+            width = int(draft.tokens.max(initial=0)) + 1
+            first = core_module.root(draft)
+            above = np.repeat(first, np.diff(draft.offsets)) + 1 + draft.parents
+            drafted = np.isin(nodes * width + tokens, above * width + draft.tokens)
+            has_children = np.isin(nodes, above)
+            fresh = draw(rows, nodes, depth + 1000)
+            reject = has_children & ~drafted
+            return np.where(reject, fresh[0], tokens), np.where(reject, fresh[1], logprobs)
+
+        return right(draft, again, room, stops)
+
+    monkeypatch.setattr(core_module, "sample_then_match", broken)
+    assert chi_square(tiny_llama(5, sharpness=1.5), monkeypatch, eager=False) < 1e-6
+
+
+def test_top_k_and_top_p_keep_the_most_probable_tokens_and_their_proportions():
+    from scipy.stats import chisquare
+
+    model = tiny_llama(8, sharpness=1.5)
+    probabilities = teacher_forced(model, [1, 2], [0])[0].exp().numpy()
+    order = np.argsort(-probabilities)
+    for sampling, kept in (
+        (Sampling(max_tokens=1, top_k=3), 3),
+        (Sampling(max_tokens=1, top_p=0.6), int((np.cumsum(probabilities[order]) < 0.6).sum()) + 1),
+    ):
+        turns = run_core(model, [[1, 2]] * 4000, sampling, max_batch=1000, max_context=8)
+        counts = np.bincount([t.token_ids[0] for t in turns], minlength=8)
+        assert set(np.flatnonzero(counts)) == set(order[:kept].tolist())
+        share = probabilities[order[:kept]] / probabilities[order[:kept]].sum()
+        assert chisquare(counts[order[:kept]], share * 4000).pvalue > 1e-3
+
+
+def test_an_aborted_request_gives_its_slot_and_its_place_in_the_store_back(prompts):
+    forest = AdversarialForest(32)
+    core = EngineCore(
+        Policy(tiny_llama()), LocalEngineConfig(max_batch=2, max_context=128, speculation=TREE), forest
+    )
+    before_step(core, 4, core.abort_all)
+    cut = run_core(core.policy.model, prompts[:2], GREEDY, core=core)
+    assert {t.finish_reason for t in cut} == {FinishReason.ABORT}
+    assert forest.withdrawn == 2
+    assert not core._pool.live
+    assert not forest.live
+    assert len(run_core(core.policy.model, prompts, GREEDY, core=core)) == len(prompts)

@@ -1,0 +1,52 @@
+"""Small tokenizers with chat templates, made on the spot: no test needs a hub."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+CORPUS = [
+    "What is 12 + 34? The answer is 46. Natalia sold clips to 48 of her friends in April.",
+    '<tool_call>\n{"name": "calculator", "arguments": {"expression": "12 + 34"}}\n</tool_call>',
+    "the answer answer answer #### 46 tool user assistant system calculator question",
+] * 4
+
+CHATML = (
+    "{% for m in messages %}"
+    "{% if loop.first and m.role != 'system' %}<|im_start|>system\nYou are helpful.<|im_end|>\n{% endif %}"
+    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+LLAMA3 = (
+    "{{ bos_token }}"
+    "{% if tools %}<|start_header_id|>system<|end_header_id|>\n\n"
+    "{% for t in tools %}{{ t | tojson }}\n{% endfor %}<|eot_id|>{% endif %}"
+    "{% for m in messages %}"
+    "<|start_header_id|>{{ 'ipython' if m.role == 'tool' else m.role }}<|end_header_id|>\n\n"
+    "{{ m.content | trim }}<|eot_id|>"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+)
+
+
+def make_tokenizer(template: str, *, special: list[str], eos: str, bos: str | None = None) -> Any:
+    """A small byte-level BPE with ``special`` tokens and ``template``."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    bpe.train_from_iterator(
+        CORPUS,
+        trainers.BpeTrainer(
+            vocab_size=400,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            special_tokens=[AddedToken(t, special=True, normalized=False) for t in special],
+            show_progress=False,
+        ),
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=eos, bos_token=bos)
+    tokenizer.chat_template = template
+    return tokenizer

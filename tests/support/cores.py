@@ -1,0 +1,152 @@
+"""Tiny random decoders, stores that draft on purpose, and ways to run the engine's core by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from turntree.agents.engines.local import LocalEngineConfig, Speculation
+from turntree.agents.engines.local.core import EngineCore
+from turntree.agents.engines.local.model import Policy
+from turntree.agents.engines.local.request import Request
+from turntree.agents.engines.protocol import Completion, Sampling
+from turntree.spec_tree import DialogueState, DraftBatch, SpecForest
+
+
+def tiny_llama(vocabulary: int = 32, *, seed: int = 0, sharpness: float = 3.0, dtype=torch.float64):
+    """A random Llama; ``sharpness`` scales its weights, so that its choices are not all alike."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=256,
+        )
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(sharpness)
+    return model.to(dtype).eval()
+
+
+class AdversarialForest(SpecForest):
+    """Drafts random trees, whatever was said: the output must not care."""
+
+    def __init__(self, vocabulary: int, seed: int = 0, branching: int = 3) -> None:
+        super().__init__()
+        self._vocabulary = vocabulary
+        self._rng = np.random.default_rng(seed)
+        self._branching = branching
+        self.live: set[int] = set()
+        self.withdrawn = 0
+
+    def begin(self, states: Sequence[DialogueState]) -> list[int]:
+        handles = super().begin(states)
+        self.live.update(handles)
+        return handles
+
+    def end(self, handles: Sequence[int], *, keep: bool = True) -> None:
+        self.live.difference_update(handles)
+        self.withdrawn += 0 if keep else len(handles)
+        super().end(handles, keep=keep)
+
+    def draft(self, handles, *, max_nodes, room, **_) -> DraftBatch:
+        tokens, parents, depths, offsets = [], [], [], [0]
+        for limit in room:
+            size = int(self._rng.integers(0, max_nodes + 1))
+            row: list[tuple[int, int, int]] = []
+            for _ in range(size):
+                parent = int(self._rng.integers(-1, len(row)))
+                depth = 1 if parent < 0 else row[parent][2] + 1
+                token = int(self._rng.integers(self._vocabulary))
+                if depth <= limit and (parent, token) not in {(p, t) for p, t, _ in row}:
+                    row.append((parent, token, depth))
+            parents += [p for p, _, _ in row]
+            tokens += [t for _, t, _ in row]
+            depths += [d for _, _, d in row]
+            offsets.append(len(tokens))
+        return DraftBatch(
+            tokens=np.array(tokens, np.int32),
+            parents=np.array(parents, np.int32),
+            depths=np.array(depths, np.int32),
+            probabilities=np.ones(len(tokens), np.float32),
+            offsets=np.array(offsets, np.int64),
+        )
+
+
+class FixedForest:
+    """Drafts the same tree for every row and remembers nothing."""
+
+    def __init__(self, tokens: Sequence[int], parents: Sequence[int], depths: Sequence[int]) -> None:
+        self._tree = [np.array(values, np.int32) for values in (tokens, parents, depths)]
+
+    def begin(self, states: Sequence[DialogueState]) -> list[int]:
+        return [0] * len(states)
+
+    def draft(self, handles, *, room, **_) -> DraftBatch:
+        tokens, parents, depths = self._tree
+        fits = [depths <= limit for limit in room]
+        return DraftBatch(
+            tokens=np.concatenate([tokens[fit] for fit in fits]),
+            parents=np.concatenate([parents[fit] for fit in fits]),
+            depths=np.concatenate([depths[fit] for fit in fits]),
+            probabilities=np.ones(int(sum(fit.sum() for fit in fits)), np.float32),
+            offsets=np.cumsum([0, *(fit.sum() for fit in fits)]).astype(np.int64),
+        )
+
+    def commit(self, handles, tokens) -> None:
+        pass
+
+    def end(self, handles, *, keep: bool = True) -> None:
+        pass
+
+
+def run_core(
+    model: torch.nn.Module,
+    prompts: Iterable[Sequence[int]],
+    sampling: Sampling | Callable[[int], Sampling],
+    *,
+    forest: Any = None,
+    speculation: Speculation | None = None,
+    arrivals: Callable[[int], int] = lambda _: 0,
+    core: EngineCore | None = None,
+    **settings,
+) -> list[Completion]:
+    """Run prompts through a core; request ``i`` joins at step ``arrivals(i)`` and has seed ``i`` unless
+    its sampling brings one."""
+    if core is None:
+        config = LocalEngineConfig(**{"max_context": 128, "speculation": speculation} | settings)
+        core = EngineCore(Policy(model), config, forest)
+    done: dict[int, Completion] = {}
+    waiting = []
+    for i, prompt in enumerate(prompts):
+        how = sampling(i) if callable(sampling) else sampling
+        waiting.append(
+            (
+                arrivals(i),
+                Request(
+                    prompt=list(prompt),
+                    sampling=how,
+                    state=DialogueState.from_tokens(prompt),
+                    seed=i if how.seed is None else how.seed,
+                    deliver=lambda r, i=i: done.__setitem__(i, r.completion()),
+                ),
+            )
+        )
+    step = 0
+    while waiting or core.busy:
+        for when, request in [w for w in waiting if w[0] <= step]:
+            core.add(request)
+        waiting = [w for w in waiting if w[0] > step]
+        core.step()
+        step += 1
+    return [done[i] for i in range(len(done))]
