@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+from cores import AdversarialForest, run_core, tiny_llama
+
+from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
+from turntree.agents.engines.protocol import Engine, FinishReason, Sampling
+
+CONFIG = LocalEngineConfig(max_batch=4, max_context=128, dtype="float64", threads=1)
+
+
+@pytest.fixture
+def engine():
+    with LocalEngine(tiny_llama(), config=CONFIG) as engine:
+        yield engine
+
+
+async def test_many_callers_get_what_each_would_get_alone(engine, prompts):
+    assert isinstance(engine, Engine)
+    alone = run_core(tiny_llama(), prompts, Sampling(max_tokens=10))
+    turns = await asyncio.gather(
+        *(engine.generate(p, Sampling(max_tokens=10, seed=i)) for i, p in enumerate(prompts))
+    )
+    assert [t.token_ids for t in turns] == [t.token_ids for t in alone]
+    stats = engine.stats()
+    assert stats.tokens == 100
+    assert stats.requests == len(prompts)
+    assert stats.verify_steps == sum(t.draft.verify_steps for t in turns)
+
+
+async def test_without_a_seed_samples_differ(engine, prompts):
+    turns = await asyncio.gather(*(engine.generate(prompts[0], Sampling(max_tokens=12)) for _ in range(6)))
+    assert len({t.token_ids for t in turns}) > 3
+
+
+async def test_a_second_round_is_drafted_from_the_first(engine, prompts):
+    sampling = Sampling(temperature=0, max_tokens=12)
+    first = await asyncio.gather(*(engine.generate(p, sampling) for p in prompts))
+    second = await asyncio.gather(*(engine.generate(p, sampling) for p in prompts))
+    assert [t.token_ids for t in second] == [t.token_ids for t in first]
+    assert sum(t.draft.verify_steps for t in second) < 0.6 * sum(t.draft.verify_steps for t in first)
+
+
+async def test_weights_arrive_while_turns_are_running(engine, prompts):
+    new = tiny_llama(seed=1)
+    running = [asyncio.create_task(engine.generate(p, Sampling(max_tokens=60))) for p in prompts]
+    await asyncio.sleep(0.02)
+    await asyncio.to_thread(engine.update_weights, new.state_dict().items(), version=7)
+    assert all(len(t.token_ids) == 60 for t in await asyncio.gather(*running))
+    turn = await engine.generate(prompts[0], Sampling(temperature=0, max_tokens=8))
+    own = run_core(new, prompts[:1], Sampling(temperature=0, max_tokens=8))[0]
+    assert turn.token_ids == own.token_ids
+    assert turn.weights_version == 7
+
+
+async def test_a_cancelled_turn_leaves_the_engine(prompts):
+    forest = AdversarialForest(32)
+    with LocalEngine(tiny_llama(), config=CONFIG, forest=forest) as engine:
+        task = asyncio.create_task(engine.generate(prompts[0], Sampling(max_tokens=120)))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await engine.generate(prompts[1], Sampling(max_tokens=5))
+        assert not engine._core._pool.live
+        assert not forest.live
+        assert forest.withdrawn == 1
+
+
+async def test_abort_all_returns_what_was_sampled(engine, prompts):
+    tasks = [asyncio.create_task(engine.generate(p, Sampling(max_tokens=100))) for p in prompts]
+    await asyncio.sleep(0.1)
+    count = await asyncio.to_thread(engine.abort_all)
+    turns = await asyncio.gather(*tasks)
+    assert sum(t.finish_reason is FinishReason.ABORT for t in turns) == count
+
+
+async def test_a_step_that_breaks_fails_its_callers_and_not_the_engine(engine, prompts, monkeypatch):
+    policy = engine._core.policy
+    whole = policy.logits
+    monkeypatch.setattr(policy, "logits", lambda *_: (_ for _ in ()).throw(MemoryError("no memory")))
+    with pytest.raises(RuntimeError, match="no memory"):
+        await engine.generate(prompts[0], Sampling(max_tokens=3))
+    monkeypatch.setattr(policy, "logits", whole)
+    assert len((await engine.generate(prompts[0], Sampling(max_tokens=3))).token_ids) == 3
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ([], "prompt is empty"),
+        ([1, 99], "holds token 99, the model knows 0 to 31"),
+        ([1] * 128, "max_context is 128: no room"),
+    ],
+)
+async def test_a_bad_prompt_is_refused_with_the_reason(engine, prompt, message):
+    with pytest.raises(ValueError, match=message):
+        await engine.generate(prompt, Sampling())
+
+
+async def test_a_closed_engine_says_so(prompts):
+    engine = LocalEngine(tiny_llama(), config=CONFIG)
+    pending = asyncio.create_task(engine.generate(prompts[0], Sampling(max_tokens=100)))
+    await asyncio.sleep(0.02)
+    await asyncio.to_thread(engine.close)
+    engine.close()
+    assert (await pending).finish_reason is FinishReason.ABORT
+    with pytest.raises(RuntimeError, match="closed"):
+        await engine.generate(prompts[0], Sampling())
+
+
+def test_a_context_beyond_the_models_positions_is_refused():
+    with pytest.raises(ValueError, match="the model has 256 positions"):
+        LocalEngine(tiny_llama(), config=LocalEngineConfig(max_context=512))
+
+
+def test_a_missing_model_directory_is_named():
+    with pytest.raises(FileNotFoundError, match="no model directory at ./nowhere"):
+        LocalEngine.from_pretrained("./nowhere")
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (LocalEngineConfig, {"max_batch": 0}),
+        (LocalEngineConfig, {"dtype": "int8"}),
+        (LocalEngineConfig, {"parked_slots": -1}),
+        (Speculation, {"max_nodes": 0}),
+        (Speculation, {"min_probability": 1.5}),
+    ],
+)
+def test_bad_settings_are_refused_by_name(kind, settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        kind(**settings)
+
+
+def test_bfloat16_runs(prompts):
+    turns = run_core(tiny_llama(dtype=torch.bfloat16), prompts, Sampling(max_tokens=4), dtype="bfloat16")
+    assert all(len(t.token_ids) == 4 for t in turns)
