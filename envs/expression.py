@@ -124,7 +124,8 @@ class _Reader:
         if depth > MAX_DEPTH:
             raise ToolError(f"the expression is nested more than {MAX_DEPTH} deep")
         if self.next in ("+", "-"):
-            return self.signed(depth + 1) * (-1 if self.take() == "-" else 1)
+            sign = -1 if self.take() == "-" else 1
+            return sign * self.signed(depth + 1)
         return self.power(depth)
 
     def power(self, depth: int) -> Fraction:

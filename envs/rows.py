@@ -90,8 +90,8 @@ class HubRows:
             rows = load_dataset(self.name, self.subset, split=self.split)
         except (OSError, ValueError) as error:
             raise DataError(
-                f"cannot load the data set {self.name!r}, subset {self.subset!r}, split {self.split!r}: {error}; "
-                "to read a file instead, give its path with the suffix .jsonl or .parquet"
+                f"cannot load the data set {self.name!r}, subset {self.subset!r}, split {self.split!r}: "
+                f"{error}; to read a file instead, give its path with the suffix .jsonl or .parquet"
             ) from error
         for number, fields in enumerate(rows, start=1):
             yield Row(where=f"{self.name} [{self.split}], row {number}", fields=fields)

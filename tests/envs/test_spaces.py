@@ -1,0 +1,80 @@
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turntree.envs import Unicode
+
+
+@given(text=st.text(max_size=8), limit=st.integers(0, 8))
+def test_a_text_is_inside_exactly_when_it_is_short_enough(text: str, limit: int) -> None:
+    assert (text in Unicode(limit)) == (len(text) <= limit)
+
+
+@pytest.mark.parametrize("other", [3, None, b"bytes", ["a"]])
+def test_nothing_but_text_is_inside(other: object) -> None:
+    assert other not in Unicode(10)
+
+
+def test_length_counts_code_points_beyond_the_basic_plane_as_one() -> None:
+    assert "\N{GRINNING FACE}" * 3 in Unicode(3)
+    assert "\N{GRINNING FACE}" * 4 not in Unicode(3)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 5, 1_000_000])
+def test_samples_are_inside_and_can_be_encoded(limit: int) -> None:
+    space = Unicode(limit, seed=0)
+    for _ in range(200):
+        sample = space.sample()
+        assert sample in space
+        assert sample.encode().decode() == sample
+
+
+def test_samples_mix_scripts_and_reach_the_empty_text() -> None:
+    space = Unicode(20, seed=0)
+    samples = [space.sample() for _ in range(500)]
+    assert "" in samples
+    assert len(set(samples)) > 400
+    characters = set("".join(samples))
+    assert any(c.isascii() for c in characters)
+    assert any(ord(c) > 0xFFFF for c in characters)
+    assert any(0x400 <= ord(c) < 0x500 for c in characters)
+
+
+def test_the_same_seed_gives_the_same_samples_and_another_seed_others() -> None:
+    def draw(seed: int) -> list[str]:
+        space = Unicode(seed=seed)
+        return [space.sample() for _ in range(5)]
+
+    assert draw(1) == draw(1)
+    assert draw(1) != draw(2)
+
+
+def test_masks_are_refused() -> None:
+    with pytest.raises(ValueError, match="neither mask nor probability"):
+        Unicode(3).sample(mask=(1, None))
+
+
+@pytest.mark.parametrize("limit", [-1, 2.5, True, "3"])
+def test_a_limit_that_is_no_count_is_refused(limit: object) -> None:
+    with pytest.raises(ValueError, match="max_length"):
+        Unicode(limit)  # type: ignore[arg-type]
+
+
+def test_spaces_are_equal_by_their_limit() -> None:
+    assert Unicode(3) == Unicode(3, seed=7)
+    assert Unicode(3) != Unicode(4)
+    assert Unicode(3) != 3
+    assert len({Unicode(3), Unicode(3), Unicode(4)}) == 2
+    assert repr(Unicode(3)) == "Unicode(3)"
+
+
+def test_samples_survive_json_and_the_space_survives_pickle() -> None:
+    space = Unicode(50, seed=3)
+    samples = [space.sample() for _ in range(20)]
+    assert space.from_jsonable(json.loads(json.dumps(space.to_jsonable(samples)))) == samples
+    copy = pickle.loads(pickle.dumps(space))
+    assert copy == space
+    assert copy.sample() == space.sample()
