@@ -85,10 +85,10 @@ def test_nothing_follows_a_stop_token():
 
 
 def test_the_emitted_law_is_the_policys_whatever_the_tree():
-    """Enumerates every outcome of three draws over three tokens: each continuation that extends what was
+    """Enumerates every outcome of four draws over three tokens: each continuation that extends what was
     emitted keeps the policy's probability, for every tree of up to three nodes."""
     rng = np.random.default_rng(0)
-    law = rng.dirichlet(np.ones(3), size=(3, 3, 3))
+    law = rng.dirichlet(np.ones(3), size=(3, 3))
     for tokens in itertools.product(range(3), repeat=3):
         for parents in [(-1, -1, -1), (-1, 0, 0), (-1, 0, 1), (-1, -1, 1)]:
             if len(set(zip(tokens, parents, strict=True))) < 3:

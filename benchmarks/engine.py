@@ -1,0 +1,181 @@
+"""Local engine with and without speculation, and against ``transformers``' ``generate``.
+
+Every ratio is measured side by side in one run: for each batch size the same prompts and seeds go through
+``generate`` (left-padded, its own cache), through the engine without drafts, and twice through the engine with
+drafts: the first epoch fills the store, the second is what a trainer sees from then on. Rounds are interleaved and
+the median of ``--repeats`` rounds counts.
+
+    python benchmarks/engine.py --model DIR [--batches 1 4 8 16] [--json OUT]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from turntree.agents.engines.local import LocalEngineConfig, Speculation
+from turntree.agents.engines.local.core import EngineCore
+from turntree.agents.engines.local.model import Policy
+from turntree.agents.engines.local.request import Request
+from turntree.agents.engines.protocol import Sampling
+from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
+
+QUESTIONS = [
+    "A baker sells 12 loaves in the morning and twice as many in the afternoon. How many loaves in all?",
+    "Tom has 48 marbles and gives a quarter of them away. How many are left?",
+    "A train goes 60 miles an hour for 3 hours and 40 miles an hour for 2. How far does it go?",
+    "Each of 7 boxes holds 9 pens. 15 pens are broken. How many pens can be used?",
+    "A shirt costs 20 dollars and is sold at 15 percent off. What is the price?",
+    "Lena reads 24 pages a day. How many days does she need for a book of 312 pages?",
+    "A garden is 14 meters long and 9 meters wide. How long is the fence around it?",
+    "Three friends share 87 cards equally. How many does each get?",
+]
+
+
+@dataclass
+class Row:
+    """One way to generate at one batch size."""
+
+    batch: int
+    way: str
+    tokens_per_second: float
+    tokens_per_step: float
+    ratio_to_plain: float
+    seconds: float
+
+
+def run_engine(core: EngineCore, prompts: list[list[int]], sampling: Sampling, tasks: list[int], seed: int) -> None:
+    for i, prompt in enumerate(prompts):
+        state = DialogueState.from_tokens(prompt, task=str(tasks[i]), env="benchmark")
+        core.add(Request(prompt=prompt, sampling=sampling, state=state, seed=seed + i, deliver=lambda _: None))
+    while core.busy:
+        core.step()
+
+
+def measure(args: argparse.Namespace, batch: int) -> list[Row]:
+    dtype = getattr(torch, args.dtype)
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    reference = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).to(args.device).eval()
+    policy = Policy.load(args.model, dtype=args.dtype, device=args.device)
+    tasks = [i % len(QUESTIONS) for i in range(batch)]
+    prompts = [
+        list(
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": QUESTIONS[t]}], add_generation_prompt=True, return_dict=True
+            )["input_ids"]
+        )
+        for t in tasks
+    ]
+    sampling = Sampling(temperature=args.temperature, max_tokens=args.tokens)
+    size = {"max_batch": batch, "max_context": max(map(len, prompts)) + args.tokens + 1, "dtype": args.dtype}
+    drafts = Speculation(max_nodes=args.nodes, min_probability=args.min_probability, chain=args.chain)
+    plain = EngineCore(policy, LocalEngineConfig(**size, speculation=None), None)
+    drafting = EngineCore(policy, LocalEngineConfig(**size, speculation=drafts), SpecForest(ForestConfig()))
+
+    width = max(map(len, prompts))
+    pad = tokenizer.pad_token_id or 0
+    ids = torch.tensor([[pad] * (width - len(p)) + p for p in prompts], device=args.device)
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=args.device)
+
+    def generate() -> None:
+        torch.manual_seed(args.seed)
+        reference.generate(
+            ids, attention_mask=mask, do_sample=args.temperature > 0, temperature=args.temperature or None,
+            top_k=0, max_new_tokens=args.tokens, min_new_tokens=args.tokens, pad_token_id=pad,
+        )  # fmt: skip
+
+    def epoch(core: EngineCore, seed: int) -> None:
+        core.forget_prefixes()
+        run_engine(core, prompts, sampling, tasks, seed)
+
+    seconds: dict[str, list[float]] = {"generate": [], "engine": [], "engine + drafts": []}
+    run = {
+        "generate": lambda seed: generate(),
+        "engine": lambda seed: epoch(plain, seed),
+        "engine + drafts": lambda seed: epoch(drafting, seed),
+    }
+    for way in run:
+        run[way](args.seed)  # warm up; fills the store
+    before = {"engine": plain.stats.copy(), "engine + drafts": drafting.stats.copy()}
+    for repeat in range(1, args.repeats + 1):
+        for way in list(run)[:: 1 if repeat % 2 else -1]:
+            began = time.perf_counter()
+            run[way](args.seed + 1000 * repeat)
+            seconds[way].append(time.perf_counter() - began)
+    steps = {
+        "generate": 1.0,
+        "engine": (plain.stats - before["engine"]).tokens_per_step,
+        "engine + drafts": (drafting.stats - before["engine + drafts"]).tokens_per_step,
+    }
+    base = statistics.median(seconds["engine"])
+    return [
+        Row(
+            batch=batch,
+            way=way,
+            tokens_per_second=batch * args.tokens / statistics.median(times),
+            tokens_per_step=steps[way],
+            ratio_to_plain=base / statistics.median(times),
+            seconds=statistics.median(times),
+        )
+        for way, times in seconds.items()
+    ]
+
+
+def machine(device: str) -> str:
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name()
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    return f"{model}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="directory in Hugging Face format")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 8, 16])
+    parser.add_argument("--tokens", type=int, default=48, help="sampled per request")
+    parser.add_argument("--temperature", type=float, default=0.7)
+    parser.add_argument("--nodes", type=int, default=8)
+    parser.add_argument("--min-probability", type=float, default=0.4)
+    parser.add_argument("--chain", action="store_true")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    command = "python " + " ".join(sys.argv)
+    rows = [row for batch in args.batches for row in measure(args, batch)]
+    where = machine(args.device)
+    table = Table(title=f"{where}; torch {torch.__version__}; {args.dtype}\n{command}")
+    for column in ("batch", "way", "tokens/s", "tokens/step", "speed / engine without drafts"):
+        table.add_column(column, justify="left" if column == "way" else "right")
+    for row in rows:
+        table.add_row(
+            str(row.batch), row.way, f"{row.tokens_per_second:.1f}", f"{row.tokens_per_step:.2f}",
+            f"{row.ratio_to_plain:.2f}",
+        )  # fmt: skip
+    Console(width=110).print(table)
+    if args.json:
+        args.json.write_text(
+            json.dumps({"machine": where, "command": command, "rows": [asdict(row) for row in rows]}, indent=1)
+        )
+
+
+if __name__ == "__main__":
+    main()
