@@ -1,0 +1,60 @@
+"""An engine that says what it was told to: for tests, demonstrations and dry runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.agents.errors import AgentError
+from turntree.spec_tree import DialogueState
+
+
+class ScriptEnded(AgentError):
+    """More turns were asked for than the script has."""
+
+
+class ScriptedEngine:
+    """Answers with texts that are known beforehand, each followed by the turn's first stop token.
+
+    Args:
+        script: The texts, one a call in the order of the calls; or a function from the prompt's token ids
+            to the text, which several episodes at once can share.
+        tokenizer: A Hugging Face tokenizer; the texts are tokenised without special tokens around them.
+    """
+
+    def __init__(self, script: Iterable[str] | Callable[[tuple[int, ...]], str], tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._say = script if callable(script) else _in_order(script)
+
+    async def generate(
+        self, prompt_ids: tuple[int, ...], sampling: Sampling, *, state: DialogueState | None = None
+    ) -> Completion:
+        """The next text, cut at ``sampling.max_tokens``; log-probabilities are 0.
+
+        Raises:
+            ScriptEnded: If no text is left.
+        """
+        tokens = list(self._tokenizer(self._say(prompt_ids), add_special_tokens=False)["input_ids"])
+        tokens += sampling.stop_token_ids[:1]
+        cut = len(tokens) > sampling.max_tokens or not sampling.stop_token_ids
+        tokens = tokens[: sampling.max_tokens]
+        return Completion(
+            token_ids=tuple(tokens),
+            logprobs=(0.0,) * len(tokens),
+            finish_reason=FinishReason.LENGTH if cut else FinishReason.STOP,
+        )
+
+
+def _in_order(texts: Iterable[str]) -> Callable[[tuple[int, ...]], str]:
+    left = iter(texts)
+    said = 0
+
+    def say(_: tuple[int, ...]) -> str:
+        nonlocal said
+        for text in left:
+            said += 1
+            return text
+        raise ScriptEnded(f"the script has {said} texts and one more was asked for; give it another one")
+
+    return say

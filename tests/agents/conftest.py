@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from chat_tokenizers import CHATML, LLAMA3, make_tokenizer
+
+from turntree.agents.renderer import Renderer
+
+
+@pytest.fixture(scope="session")
+def chatml() -> Any:
+    return make_tokenizer(
+        CHATML, special=["<|endoftext|>", "<|im_start|>", "<|im_end|>"], eos="<|endoftext|>"
+    )
+
+
+@pytest.fixture(scope="session")
+def llama3() -> Any:
+    return make_tokenizer(
+        LLAMA3,
+        special=["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+        eos="<|eot_id|>",
+        bos="<|begin_of_text|>",
+    )
+
+
+@pytest.fixture(scope="session")
+def renderer(chatml: Any) -> Renderer:
+    return Renderer(chatml)

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from chat_tokenizers import CHATML, make_tokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turntree.agents.errors import RenderError
+from turntree.agents.renderer import Renderer
+
+ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 12 + 34?"}]
+CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "12 + 34"}}\n</tool_call>'
+HEARD = [{"role": "tool", "content": "46", "name": "calculator", "tool_call_id": "call-0"}]
+TOOLS = [{"type": "function", "function": {"name": "calculator", "parameters": {}}}]
+NO_TOOL_ROLE = (
+    "{% for m in messages %}"
+    "{% if m.role == 'tool' %}{{ raise_exception('unknown role tool') }}{% endif %}"
+    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SILENT_TOOL_ROLE = NO_TOOL_ROLE.replace("{{ raise_exception('unknown role tool') }}{% endif %}", "{% else %}")
+SILENT_TOOL_ROLE = SILENT_TOOL_ROLE.replace("{% endfor %}", "{% endif %}{% endfor %}")
+
+
+@pytest.fixture(scope="session", params=["chatml", "llama3"])
+def tokenizer(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
+
+
+def with_template(template: str, eos: str | None = "<|im_end|>") -> Any:
+    return make_tokenizer(template, special=["<|endoftext|>", "<|im_start|>", "<|im_end|>"], eos=eos)
+
+
+def encode(tokenizer: Any, text: str) -> tuple[int, ...]:
+    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def whole(tokenizer: Any, messages: list[dict[str, Any]], tools: Any = None) -> tuple[int, ...]:
+    rendered = tokenizer.apply_chat_template(
+        messages, tools=tools, add_generation_prompt=True, tokenize=False
+    )
+    return encode(tokenizer, rendered)
+
+
+def test_the_first_prompt_is_the_templates_own_rendering(tokenizer: Any) -> None:
+    assert Renderer(tokenizer).initial(ASKED) == whole(tokenizer, ASKED)
+
+
+def test_tools_reach_a_template_that_uses_them(llama3: Any) -> None:
+    renderer = Renderer(llama3)
+    prompt = renderer.initial(ASKED, TOOLS)
+    assert prompt == whole(llama3, ASKED, TOOLS)
+    assert "calculator" in renderer.decode(prompt)
+    assert "calculator" not in renderer.decode(renderer.initial(ASKED))
+
+
+@pytest.mark.parametrize(
+    "heard",
+    [HEARD, [*HEARD, *HEARD], [{"role": "user", "content": "Are you sure?"}]],
+    ids=["one tool", "two tools", "user"],
+)
+def test_a_canonical_turn_extends_to_the_templates_own_rendering(tokenizer: Any, heard: Any) -> None:
+    renderer = Renderer(tokenizer)
+    prompt = renderer.initial(ASKED)
+    response = (*encode(tokenizer, CALL), renderer.stop_token_ids[0])
+    said = {"role": "assistant", "content": CALL}
+    assert renderer.extend(prompt, response, heard) == whole(tokenizer, [*ASKED, said, *heard])
+
+
+def test_three_turns_extend_to_the_templates_own_rendering(tokenizer: Any) -> None:
+    renderer = Renderer(tokenizer)
+    dialogue = list(ASKED)
+    prompt = renderer.initial(ASKED)
+    for text in (CALL, "wait", "#### 46"):
+        prompt = renderer.extend(prompt, (*encode(tokenizer, text), renderer.stop_token_ids[0]), HEARD)
+        dialogue += [{"role": "assistant", "content": text}, *HEARD]
+    assert prompt == whole(tokenizer, dialogue)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_what_was_sampled_stays_as_it_is_whatever_it_was(tokenizer: Any, data: st.DataObject) -> None:
+    renderer = Renderer(tokenizer)
+    token = st.integers(0, len(tokenizer) - 1)
+    prompt = renderer.initial([{"role": "user", "content": data.draw(st.text(max_size=20))}])
+    response = tuple(data.draw(st.lists(token, max_size=12)))
+    heard = [{"role": "tool", "content": data.draw(st.text(max_size=20))}]
+    extended = renderer.extend(prompt, response, heard)
+    assert extended[: len(prompt) + len(response)] == prompt + response
+    assert len(extended) > len(prompt) + len(response)
+
+
+def test_a_split_that_the_tokenizer_would_not_choose_is_kept(tokenizer: Any) -> None:
+    renderer = Renderer(tokenizer)
+    stop = renderer.stop_token_ids[0]
+    canonical = encode(tokenizer, "answer")
+    letters = tuple(token for letter in "answer" for token in encode(tokenizer, letter))
+    assert len(letters) > len(canonical)
+    prompt = renderer.initial(ASKED)
+    extended = renderer.extend(prompt, (*letters, stop), HEARD)
+    assert extended[len(prompt) :][: len(letters)] == letters
+    # The control: rendering the text again gives other ids than those that were sampled.
+    said = {"role": "assistant", "content": renderer.decode(letters)}
+    assert said["content"] == "answer"
+    assert whole(tokenizer, [*ASKED, said, *HEARD]) != extended
+
+
+def test_a_turn_cut_by_length_gets_its_end_from_the_template(tokenizer: Any) -> None:
+    renderer = Renderer(tokenizer)
+    prompt, stop = renderer.initial(ASKED), renderer.stop_token_ids[0]
+    cut = encode(tokenizer, CALL)
+    assert renderer.extend(prompt, cut, HEARD) == renderer.extend(prompt, (*cut, stop), HEARD)
+
+
+def test_turns_end_at_the_templates_end_of_turn_and_at_eos(chatml: Any, llama3: Any) -> None:
+    names = chatml.convert_ids_to_tokens(Renderer(chatml).stop_token_ids)
+    assert names == ["<|im_end|>", "<|endoftext|>"]
+    assert llama3.convert_ids_to_tokens(Renderer(llama3).stop_token_ids) == ["<|eot_id|>"]
+    assert Renderer(llama3, stop_token_ids=[7, 7]).stop_token_ids[1:] == (7,)
+
+
+def test_decoding_skips_special_tokens_and_keeps_spaces(chatml: Any) -> None:
+    renderer = Renderer(chatml)
+    ids = encode(chatml, " a , b  c !<|im_end|>")
+    assert renderer.decode(ids) == " a , b  c !"
+
+
+@pytest.mark.parametrize("template", [NO_TOOL_ROLE, SILENT_TOOL_ROLE], ids=["raises", "drops it"])
+def test_a_template_without_a_tool_role_gets_tool_answers_as_one_user_message(
+    template: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer = with_template(template)
+    renderer = Renderer(tokenizer)
+    prompt = renderer.initial(ASKED)
+    with caplog.at_level(logging.WARNING):
+        extended = renderer.extend(prompt, (renderer.stop_token_ids[0],), [*HEARD, *HEARD])
+    assert "no tool role" in caplog.text
+    heard = renderer.decode(extended[len(prompt) :])
+    assert heard == (
+        "\nuser\n<tool_response>\n46\n</tool_response>\n<tool_response>\n46\n</tool_response>\nassistant\n"
+    )
+
+
+def test_a_template_that_wants_the_call_before_the_answer_is_served() -> None:
+    template = (
+        "{% for m in messages %}"
+        "{% if m.role == 'tool' and not messages[loop.index0 - 1].tool_calls %}"
+        "{{ raise_exception('a tool answers a call') }}{% endif %}"
+        "<|im_start|>{{ m.role }}\n{% if not m.tool_calls %}{{ m.content }}{% endif %}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    renderer = Renderer(with_template(template))
+    prompt = renderer.initial(ASKED)
+    extended = renderer.extend(prompt, (renderer.stop_token_ids[0],), HEARD)
+    assert renderer.decode(extended[len(prompt) :]) == "\ntool\n46\nassistant\n"
+
+
+def test_a_template_whose_turns_end_where_the_next_begins_gets_no_token_twice() -> None:
+    template = (
+        "{% for m in messages %}{{ '<|im_start|>' if m.role == 'user' else '<|im_end|>' }}{{ m.content }}"
+        "{% endfor %}{% if add_generation_prompt %}<|im_end|>{% endif %}"
+    )
+    tokenizer = with_template(template)
+    opens = tokenizer.convert_tokens_to_ids("<|im_start|>")
+    renderer = Renderer(tokenizer, stop_token_ids=[opens])
+    heard = [{"role": "user", "content": "46"}]
+    ended = renderer.extend((5,), (6, opens), heard)
+    assert ended.count(opens) == 1
+    assert ended == renderer.extend((5,), (6,), heard)
+
+
+def test_an_empty_answer_block_before_the_last_answer_does_not_matter() -> None:
+    template = CHATML.replace(
+        "\n{{ m.content }}",
+        "\n{% if m.role == 'assistant' and loop.last %}<think></think>{% endif %}{{ m.content }}",
+    )
+    renderer = Renderer(with_template(template))
+    extended = renderer.extend((5,), (6, renderer.stop_token_ids[0]), HEARD)
+    assert renderer.decode(extended[3:]) == "\ntool\n46\nassistant\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "eos", "says"),
+    [
+        (None, "<|im_end|>", "chat_template"),
+        ("{{ raise_exception('never') }}", "<|im_end|>", "roles user, assistant: never"),
+        ("{{ messages[0].content }}", "<|im_end|>", "drops the text"),
+        ("{% for m in messages %}{{ m.content }}\n{% endfor %}", None, "nothing ends a turn"),
+    ],
+)
+def test_a_template_that_cannot_work_is_refused_at_once(template: Any, eos: Any, says: str) -> None:
+    with pytest.raises(RenderError, match=says):
+        Renderer(with_template(template, eos))
+
+
+def test_a_template_that_ends_the_last_turn_differently_is_refused_when_it_extends() -> None:
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.content }}"
+        "{{ '<|endoftext|>' if loop.last else '<|im_end|>' }}{% endfor %}"
+    )
+    renderer = Renderer(with_template(template))
+    with pytest.raises(RenderError, match="cannot be extended"):
+        renderer.extend((5,), (6,), [{"role": "user", "content": "46"}])
+
+
+def test_a_refused_first_prompt_names_the_roles() -> None:
+    renderer = Renderer(with_template(NO_TOOL_ROLE.replace("'tool'", "'system'")))
+    with pytest.raises(RenderError, match="roles system, user: unknown role"):
+        renderer.initial(ASKED)
+
+
+def test_template_options_reach_the_template(chatml: Any) -> None:
+    tokenizer = with_template(CHATML + "{% if quiet %}<quiet>{% endif %}")
+    loud, quiet = Renderer(tokenizer), Renderer(tokenizer, template_options={"quiet": True})
+    assert quiet.decode(quiet.initial(ASKED)) == loud.decode(loud.initial(ASKED)) + "<quiet>"

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from threading import current_thread
+from typing import Any
+
+import gymnasium
+import pytest
+from adder import Adder, play
+
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.agents.engines.scripted import ScriptedEngine
+from turntree.agents.episode import StopReason
+from turntree.agents.renderer import Renderer
+from turntree.agents.rollout import derive_seed, rollout
+from turntree.envs.limits import Limits
+from turntree.envs.message import Role
+from turntree.envs.task import Task
+from turntree.spec_tree import DialogueState
+
+
+async def test_an_episode_holds_the_dialogue_its_rewards_and_why_it_ended(renderer: Renderer) -> None:
+    episode, _ = await play(renderer, "call 4", "call 5", "5", seed=3)
+    assert [str(m.role) for m in episode.messages] == ["user", *["assistant", "tool"] * 2, "assistant"]
+    assert [turn.text for turn in episode.turns] == ["call 4", "call 5", "5"]
+    assert [turn.reward for turn in episode.turns] == [0.25, 0.25, 1.0]
+    assert episode.turns[0].observation[0].content == "heard 4"
+    assert episode.messages[1].tool_calls[0].arguments == {"x": "4"}
+    assert (episode.stop_reason, episode.rewards, episode.failure) == (StopReason.DONE, {"right": 1.0}, "")
+    assert (episode.task.id, episode.seed, episode.env_id) == ("adder/4", 3, "Adder")
+
+
+async def test_each_prompt_begins_with_the_prompt_and_response_before_it(renderer: Renderer) -> None:
+    episode, engine = await play(renderer, "call 4", "call 5", "call 6", "5")
+    for before, after in zip(episode.turns, episode.turns[1:], strict=False):
+        said = before.prompt_ids + before.completion.token_ids
+        assert after.prompt_ids[: len(said)] == said
+        assert len(after.prompt_ids) > len(said)
+    assert [prompt for prompt, _, _ in engine.asked] == [turn.prompt_ids for turn in episode.turns]
+
+
+async def test_the_engine_is_told_the_dialogue_state(renderer: Renderer) -> None:
+    episode, engine = await play(renderer, "call 4", "call 5", "5")
+    states = [state for _, _, state in engine.asked]
+    history = ["", '["add",{"x":"4"}]', '["add",{"x":"4"}]["add",{"x":"5"}]']
+    assert states == [
+        DialogueState.from_tokens(turn.prompt_ids, task="adder/4", tools=tools, env="Adder")
+        for turn, tools in zip(episode.turns, history, strict=True)
+    ]
+
+
+async def test_a_task_can_be_given_drawn_or_named_by_its_index(renderer: Renderer) -> None:
+    task = Task(id="mine", prompt="2+2", answer="4")
+    given, _ = await play(renderer, "4", task=task, index=None)
+    drawn, _ = await play(renderer, "4", index=None, seed=1)
+    again, _ = await play(renderer, "4", index=None, seed=1)
+    assert given.task is task
+    assert given.reward == 1.0
+    assert drawn.task == again.task
+    with pytest.raises(ValueError, match="not both"):
+        await play(renderer, "4", task=task, index=3)
+
+
+async def test_each_turn_draws_with_its_own_seed_derived_from_the_episodes(renderer: Renderer) -> None:
+    async def seeds(**options: Any) -> list[int | None]:
+        _, engine = await play(renderer, "call 4", "5", **options)
+        return [sampling.seed for _, sampling, _ in engine.asked]
+
+    assert await seeds() == [None, None]
+    assert await seeds(seed=7) == [derive_seed(7, 0), derive_seed(7, 1)]
+    assert await seeds(seed=7, sampling=Sampling(seed=9)) == [derive_seed(9, 0), derive_seed(9, 1)]
+    assert derive_seed(7, 0) != derive_seed(7, 1)
+    assert all(0 <= derive_seed(a, b) < 2**63 for a in range(20) for b in range(20))
+
+
+async def test_a_turn_gets_what_the_limits_leave(renderer: Renderer) -> None:
+    async def rooms(**limits: Any) -> list[int]:
+        _, engine = await play(
+            renderer, "call 4", "5", limits=Limits(**limits), sampling=Sampling(max_tokens=30)
+        )
+        return [sampling.max_tokens for _, sampling, _ in engine.asked]
+
+    episode, _ = await play(renderer, "call 4", "5")
+    first, second = (len(turn.prompt_ids) for turn in episode.turns)
+    assert await rooms(max_turn_tokens=40) == [40, 40]
+    assert await rooms(max_turn_tokens=None) == [30, 30]
+    assert await rooms(max_turn_tokens=40, max_episode_tokens=100) == [40, 40]
+    assert await rooms(max_turn_tokens=40, max_episode_tokens=35) == [35, 35 - (second - first)]
+    assert await rooms(max_turn_tokens=40, max_context_tokens=first + 35) == [35, 35 - (second - first)]
+
+
+async def test_the_environments_own_limits_hold_where_none_are_given(renderer: Renderer) -> None:
+    _, engine = await play(renderer, "5", env=Adder(max_turn_tokens=17))
+    assert engine.asked[0][1].max_tokens == 17
+
+
+async def test_an_episode_without_room_for_a_turn_ends_for_its_tokens(renderer: Renderer) -> None:
+    none, engine = await play(renderer, "5", limits=Limits(max_context_tokens=3))
+    assert (none.stop_reason, none.turns, engine.asked) == (StopReason.MAX_TOKENS, (), [])
+    one, _ = await play(renderer, "call 4", "5", limits=Limits(max_episode_tokens=8))
+    assert one.stop_reason is StopReason.MAX_TOKENS
+    assert [turn.reward for turn in one.turns] == [0.25]
+    assert not one.masked
+
+
+async def test_the_environment_ends_an_episode_at_its_own_limit(renderer: Renderer) -> None:
+    episode, _ = await play(renderer, "call 4", "call 5", "5", env=Adder(max_turns=2))
+    assert (episode.stop_reason, len(episode.turns)) == (StopReason.MAX_TURNS, 2)
+
+
+async def test_an_environment_that_raises_gives_a_masked_episode_with_the_turns_so_far(
+    renderer: Renderer,
+) -> None:
+    episode, _ = await play(renderer, "call 4", "crash", "5")
+    assert episode.masked
+    assert episode.failure == "RuntimeError: the disk is full"
+    assert [turn.text for turn in episode.turns] == ["call 4", "crash"]
+    assert episode.messages[-1].role is Role.ASSISTANT
+
+
+async def test_a_reset_that_raises_gives_a_masked_episode_without_turns(renderer: Renderer) -> None:
+    class Broken(Adder):
+        def reset(self, **_: Any) -> Any:
+            raise OSError("no such file")
+
+    episode, _ = await play(renderer, "5", env=Broken())
+    assert (episode.stop_reason, episode.failure) == (StopReason.FAILURE, "OSError: no such file")
+    assert (episode.turns, episode.messages, episode.task) == ((), (), None)
+
+
+async def test_a_failure_that_the_environment_reports_is_masked(renderer: Renderer) -> None:
+    episode, _ = await play(renderer, "report")
+    assert (episode.stop_reason, episode.failure) == (StopReason.FAILURE, "calculator raised OSError")
+
+
+@pytest.mark.parametrize(
+    ("completion", "says"),
+    [
+        (Completion(token_ids=(5,), logprobs=(0.0,), finish_reason=FinishReason.ABORT), "aborted turn 1"),
+        (Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.STOP), "sampled nothing in turn 1"),
+        (None, "the script has 1 texts"),
+    ],
+)
+async def test_an_engine_that_fails_gives_a_masked_episode(
+    renderer: Renderer, completion: Completion | None, says: str
+) -> None:
+    class Failing(ScriptedEngine):
+        calls = 0
+
+        async def generate(self, *args: Any, **options: Any) -> Completion:
+            self.calls += 1
+            if self.calls > 1 and completion is not None:
+                return completion
+            return await super().generate(*args, **options)
+
+    episode = await rollout(Adder(), Failing(["call 4"], renderer.tokenizer), renderer, index=4)
+    assert episode.stop_reason is StopReason.FAILURE
+    assert says in episode.failure
+    assert len(episode.turns) == 1
+
+
+async def test_a_cancelled_rollout_is_cancelled_and_not_a_failure(renderer: Renderer) -> None:
+    class Slow:
+        async def generate(self, *_: Any, **__: Any) -> Completion:
+            await asyncio.sleep(60)
+            raise AssertionError
+
+    running = asyncio.create_task(rollout(Adder(), Slow(), renderer, index=4))
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_the_environment_runs_in_the_executor_when_one_is_given(renderer: Renderer) -> None:
+    inline, aside = Adder(), Adder()
+    await play(renderer, "call 4", "5", env=inline)
+    with ThreadPoolExecutor(1, thread_name_prefix="aside") as executor:
+        await play(renderer, "call 4", "5", env=aside, executor=executor)
+    assert set(inline.threads) == {current_thread().name}
+    assert [name[:5] for name in aside.threads] == ["aside"] * 3
+
+
+async def test_a_wrapped_environment_plays_like_the_bare_one(renderer: Renderer) -> None:
+    bare, _ = await play(renderer, "call 4", "5")
+    wrapped, _ = await play(renderer, "call 4", "5", env=gymnasium.wrappers.OrderEnforcing(Adder()))
+    assert wrapped == bare

@@ -1,0 +1,83 @@
+"""An environment of a few lines that speaks the contract, and an engine that remembers what it was asked."""
+
+from __future__ import annotations
+
+from threading import current_thread
+from typing import Any
+
+import gymnasium
+
+from turntree.agents.engines.protocol import Completion, Sampling
+from turntree.agents.engines.scripted import ScriptedEngine
+from turntree.agents.renderer import Renderer
+from turntree.agents.rollout import rollout
+from turntree.envs.limits import Limits
+from turntree.envs.task import Task
+from turntree.spec_tree import DialogueState
+
+
+class Adder(gymnasium.Env[str, str]):
+    """Speaks the contract of an environment: ``call N`` runs a tool, anything else answers."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.limits = Limits(**limits)
+        self.threads: list[str] = []
+
+    def task(self, index: int) -> Task:
+        return Task(id=f"adder/{index}", prompt=f"{index}+1", answer=str(index + 1))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        options = options or {"index": int(self.np_random.integers(100))}
+        self.current_task = options.get("task") or self.task(options["index"])
+        self.turn = 0
+        self.threads.append(current_thread().name)
+        return self.current_task.prompt, self.info([{"role": "user", "content": self.current_task.prompt}])
+
+    def step(self, action: str) -> Any:
+        self.turn += 1
+        self.threads.append(current_thread().name)
+        if action == "crash":
+            raise RuntimeError("the disk is\nfull")
+        if action == "report":
+            return "", 0.0, False, True, self.info([], stop="failure", failure="calculator raised OSError")
+        if action.startswith("call "):
+            call = {"type": "function", "function": {"name": "add", "arguments": {"x": action[5:]}}}
+            heard = [{"role": "tool", "content": f"heard {action[5:]}", "name": "add"}]
+            stop = "max_turns" if self.turn == self.limits.max_turns else ""
+            return "", 0.25, False, bool(stop), self.info(heard, calls=[{**call, "id": "7"}], stop=stop)
+        right = float(action == self.current_task.answer)
+        return "", right, True, False, self.info([], stop="done", rewards={"right": right})
+
+    def info(
+        self, messages: Any, *, calls: Any = (), stop: str = "", failure: str = "", rewards: Any = None
+    ) -> dict[str, Any]:
+        return {
+            "messages": messages,
+            "tools": [],
+            "tool_calls": list(calls),
+            "task_id": self.current_task.id,
+            "turn": self.turn,
+            "rewards": rewards or {},
+            "stop_reason": stop,
+            "failure": failure,
+        }
+
+
+class Recording:
+    """Passes requests on and remembers them."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+        self.asked: list[tuple[tuple[int, ...], Sampling, DialogueState]] = []
+
+    async def generate(self, prompt_ids: Any, sampling: Sampling, *, state: Any = None) -> Completion:
+        self.asked.append((prompt_ids, sampling, state))
+        return await self.engine.generate(prompt_ids, sampling, state=state)
+
+
+async def play(renderer: Renderer, *texts: str, env: Any = None, **options: Any) -> Any:
+    engine = Recording(ScriptedEngine(texts, renderer.tokenizer))
+    options = {"index": 4, **options}
+    episode = await rollout(env or Adder(), engine, renderer, **options)
+    return episode, engine
