@@ -1,0 +1,71 @@
+"""The house: imports point down, the packages that promise to be light are light."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ALLOWED = {
+    "spec_tree": {"spec_tree"},
+    "rewards": {"rewards"},
+    "envs": {"envs", "rewards"},
+    "agents": {"agents", "envs", "rewards", "spec_tree", "configs"},
+}
+HEAVY = {"torch", "transformers", "verl", "vllm", "sglang", "ray"}
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names that a file imports, wherever in the file."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            names.add(node.module or "")
+    return names
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_imports_only_point_down(package):
+    for path in (ROOT / package).rglob("*.py"):
+        for name in imports(path):
+            if name.startswith("turntree."):
+                assert name.split(".")[1] in ALLOWED[package], f"{path.relative_to(ROOT)} imports {name}"
+            if package != "agents":
+                assert name.split(".")[0] not in HEAVY, f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_the_rule_above_sees_every_kind_of_import(tmp_path):
+    source = tmp_path / "m.py"
+    source.write_text("import torch\ndef f():\n    from turntree.agents.rollout import rollout\n")
+    assert imports(source) == {"torch", "turntree.agents.rollout"}
+
+
+@pytest.mark.parametrize("package", ["turntree.envs", "turntree.rewards", "turntree.spec_tree"])
+def test_light_packages_load_nothing_heavy(package):
+    code = f"import sys, {package}; print(sorted({HEAVY!r} & set(sys.modules)))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def modules() -> list[str]:
+    found = []
+    for package in ALLOWED:
+        root = importlib.import_module(f"turntree.{package}")
+        found += [m.name for m in pkgutil.walk_packages(root.__path__, f"turntree.{package}.")]
+    return [name for name in found if ".verl" not in name]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_doctests(name):
+    results = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert results.failed == 0
