@@ -1,0 +1,385 @@
+import json
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from turntree.envs import (
+    Env,
+    Limits,
+    Message,
+    OptionsError,
+    Reply,
+    ResetNeeded,
+    Role,
+    SnapshotError,
+    Task,
+    TaskIndexError,
+    ToolCall,
+    ToolError,
+    UnknownParser,
+    tool,
+)
+
+INFO_KEYS = {"messages", "tools", "tool_calls", "task_id", "turn", "rewards", "stop_reason", "failure"}
+
+
+class Shop(Env):
+    """Sells things; a turn without a call either buys (ends) or haggles (goes on)."""
+
+    num_tasks = 5
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.basket: list[str] = []
+
+    def task(self, index: int) -> Task:
+        return Task(id=f"shop/{index}", prompt=f"Buy item {index}.", answer=str(index))
+
+    def start(self, task: Task) -> list[Message]:
+        self.basket = []
+        return [
+            *super().start(task),
+            Message(role=Role.USER, content=f"Luck: {self.np_random.integers(1000)}"),
+        ]
+
+    def default_system_prompt(self) -> str:
+        return "This is a shop."
+
+    @tool
+    def take(self, item: str) -> str:
+        """Put an item into the basket.
+
+        Args:
+            item: What to take
+        """
+        if item == "nothing":
+            raise ToolError("there is no such item")
+        if item == "bomb":
+            raise OSError("the shop\nexploded")
+        self.basket.append(item)
+        return f"{len(self.basket)} in the basket"
+
+    def reply(self, message: Message) -> Reply:
+        if message.content == "steal":
+            raise RuntimeError("alarm")
+        if message.content == "nonsense":
+            return "no Reply"  # type: ignore[return-value]
+        if message.content == "infinite":
+            return Reply(reward=float("inf"))
+        if message.content == "haggle":
+            luck = int(self.np_random.integers(1000))
+            return Reply(
+                messages=[Message(role=Role.USER, content=f"No. {luck}")], reward=-0.5, rewards={"talk": 1}
+            )
+        bought = self.current_task.answer in self.basket
+        return Reply(reward=float(bought), done=True, rewards={"bought": bought})
+
+
+def call(*items: str) -> str:
+    return "".join(
+        f'<tool_call>{{"name": "take", "arguments": {{"item": {json.dumps(item)}}}}}</tool_call>'
+        for item in items
+    )
+
+
+def play(
+    env: Env, actions: Sequence[str], **options: Any
+) -> list[tuple[str, float, bool, bool, dict[str, Any]]]:
+    env.reset(seed=1, options=options or {"index": 3})
+    return [env.step(action) for action in actions]
+
+
+class TestReset:
+    def test_the_opening_is_the_system_prompt_and_what_start_says(self) -> None:
+        text, info = Shop().reset(seed=1, options={"index": 3})
+        assert text.startswith("This is a shop.\n\nBuy item 3.\n\nLuck: ")
+        assert [message["role"] for message in info["messages"]] == ["system", "user", "user"]
+        assert (info["task_id"], info["turn"]) == ("shop/3", 0)
+
+    @pytest.mark.parametrize(
+        ("given", "roles"), [("Hello.", ["system", "user", "user"]), ("", ["user", "user"])]
+    )
+    def test_the_system_prompt_can_be_replaced_or_left_out(self, given: str, roles: list[str]) -> None:
+        _, info = Shop(system_prompt=given).reset(seed=1)
+        assert [message["role"] for message in info["messages"]] == roles
+        assert not given or info["messages"][0]["content"] == given
+
+    def test_the_seed_decides_the_drawn_task(self) -> None:
+        drawn = [Shop().reset(seed=seed)[1]["task_id"] for seed in range(30)]
+        assert drawn == [Shop().reset(seed=seed)[1]["task_id"] for seed in range(30)]
+        assert set(drawn) == {f"shop/{i}" for i in range(5)}
+
+    def test_a_task_can_be_given(self) -> None:
+        task = Task(id="mine", prompt="Buy a hat.", answer="hat")
+        env = Shop()
+        _, info = env.reset(options={"task": task})
+        assert info["task_id"] == "mine"
+        assert env.current_task is task
+
+    def test_an_index_of_numpy_is_an_index(self) -> None:
+        assert Shop().reset(options={"index": np.int64(2)})[1]["task_id"] == "shop/2"
+
+    @pytest.mark.parametrize(
+        ("options", "complaint"),
+        [
+            ({"task": "shop/1"}, r"options\['task'\] must be a Task, got str"),
+            ({"index": "1"}, r"options\['index'\] must be an integer, got '1'"),
+            ({"index": 1.0}, "must be an integer, got 1.0"),
+            ({"indx": 1}, r"got the keys \['indx'\]"),
+            ({"index": 1, "task": None}, r"got the keys \['index', 'task'\]"),
+        ],
+    )
+    def test_wrong_options_raise(self, options: dict[str, Any], complaint: str) -> None:
+        with pytest.raises(OptionsError, match=complaint):
+            Shop().reset(options=options)
+
+    @pytest.mark.parametrize("index", [-1, 5])
+    def test_an_index_without_a_task_raises(self, index: int) -> None:
+        with pytest.raises(TaskIndexError, match=f"5 tasks.*got {index}"):
+            Shop().reset(options={"index": index})
+
+    def test_a_failed_reset_does_not_leave_the_old_episode_running(self) -> None:
+        env = Shop()
+        env.reset(seed=1)
+        with pytest.raises(OptionsError):
+            env.reset(options={"index": "x"})
+        with pytest.raises(ResetNeeded):
+            env.step("buy")
+
+
+class TestStep:
+    def test_a_call_is_answered_by_a_tool_message_and_the_episode_goes_on(self) -> None:
+        [(text, reward, terminated, truncated, info)] = play(Shop(), [call("3")])
+        assert (text, reward, terminated, truncated) == ("1 in the basket", 0.0, False, False)
+        assert info["messages"] == [{"role": "tool", "content": "1 in the basket", "name": "take"}]
+        assert info["tool_calls"] == [ToolCall(name="take", arguments={"item": "3"}).to_openai()]
+        assert (info["turn"], info["stop_reason"]) == (1, "")
+
+    def test_several_calls_are_run_in_order(self) -> None:
+        env = Shop()
+        [(text, *_, info)] = play(env, [call("a", "nothing", "b")])
+        assert env.basket == ["a", "b"]
+        assert text == "1 in the basket\n\nError: there is no such item\n\n2 in the basket"
+        assert len(info["messages"]) == 3
+
+    def test_the_task_decides(self) -> None:
+        *_, (text, reward, terminated, truncated, info) = play(Shop(), [call("3"), "buy"])
+        assert (text, reward, terminated, truncated) == ("", 1.0, True, False)
+        assert (info["stop_reason"], info["rewards"]) == ("done", {"bought": 1.0})
+
+    def test_reward_components_are_summed_over_the_episode(self) -> None:
+        steps = play(Shop(), ["haggle", "haggle", "buy"])
+        assert [step[1] for step in steps] == [-0.5, -0.5, 0.0]
+        assert steps[-1][4]["rewards"] == {"talk": 2.0, "bought": 0.0}
+
+    def test_a_malformed_call_is_told_to_the_model_and_costs_a_turn(self) -> None:
+        [(text, reward, terminated, truncated, info)] = play(Shop(), ["<tool_call>{take}</tool_call>"])
+        assert text.startswith("Error: malformed tool call")
+        assert info["messages"][0]["role"] == "tool"
+        assert (reward, terminated, truncated, info["turn"], info["tool_calls"]) == (0.0, False, False, 1, [])
+
+    def test_the_compact_format_finds_the_tools_of_the_environment(self) -> None:
+        [(text, *_)] = play(Shop(tool_format="compact"), ["take(3)"])
+        assert text == "1 in the basket"
+
+    def test_infos_always_have_the_same_keys_and_are_json(self) -> None:
+        env = Shop()
+        _, first = env.reset(seed=1)
+        infos = [first, *(step[4] for step in play(env, [call("x"), "haggle", call("bomb")]))]
+        for info in infos:
+            assert set(info) == INFO_KEYS
+            assert json.loads(json.dumps(info, allow_nan=False)) == info
+
+    def test_infos_share_nothing_with_each_other(self) -> None:
+        env = Shop()
+        _, first = env.reset(seed=1)
+        first["tools"].clear()
+        assert env.step("haggle")[4]["tools"][0]["function"]["name"] == "take"
+
+    def test_the_dialogue_can_be_read_back(self) -> None:
+        env = Shop(system_prompt="")
+        play(env, [call("3"), "buy"])
+        assert [message.role for message in env.messages] == [
+            "user",
+            "user",
+            "assistant",
+            "tool",
+            "assistant",
+        ]
+        assert env.messages[2].content == call("3")
+        assert env.messages[2].tool_calls[0].name == "take"
+
+    def test_stepping_before_reset_or_after_the_end_raises(self) -> None:
+        env = Shop()
+        with pytest.raises(ResetNeeded, match="call reset"):
+            env.step("buy")
+        play(env, ["buy"])
+        with pytest.raises(ResetNeeded, match="ended \\(done\\)"):
+            env.step("buy")
+
+    def test_an_action_that_is_no_text_raises(self) -> None:
+        env = Shop()
+        env.reset(seed=1)
+        with pytest.raises(TypeError, match="text of one turn, got int"):
+            env.step(3)  # type: ignore[arg-type]
+
+
+class TestLimits:
+    def test_the_last_turn_is_answered_and_then_truncates(self) -> None:
+        first, last = play(Shop(limits=Limits(max_turns=2)), ["haggle", call("3")])
+        assert (first[2], first[3], first[4]["stop_reason"]) == (False, False, "")
+        assert (last[2], last[3], last[4]["stop_reason"]) == (False, True, "max_turns")
+        assert last[0] == "1 in the basket"
+
+    def test_a_task_that_decides_in_the_last_turn_is_not_truncated(self) -> None:
+        *_, (_, _, terminated, truncated, info) = play(Shop(limits=Limits(max_turns=1)), ["buy"])
+        assert (terminated, truncated, info["stop_reason"]) == (True, False, "done")
+
+    def test_the_call_beyond_the_limit_is_not_run_and_truncates(self) -> None:
+        env = Shop(limits=Limits(max_tool_calls=3))
+        first, last = play(env, [call("a", "b"), call("c", "d")])
+        assert first[3] is False
+        assert (last[2], last[3], last[4]["stop_reason"]) == (False, True, "max_tool_calls")
+        assert env.basket == ["a", "b", "c"]
+
+    def test_the_last_allowed_call_leaves_room_for_an_answer(self) -> None:
+        *_, (_, reward, terminated, _, _) = play(Shop(limits=Limits(max_tool_calls=1)), [call("3"), "buy"])
+        assert (reward, terminated) == (1.0, True)
+
+    def test_without_limits_nothing_truncates(self) -> None:
+        steps = play(Shop(limits=Limits(max_turns=None)), ["haggle"] * 50)
+        assert not any(step[3] for step in steps)
+
+
+class TestFailure:
+    @pytest.mark.parametrize(
+        ("action", "failure"),
+        [
+            (call("a", "bomb"), "tool 'take' raised OSError: the shop exploded"),
+            ("steal", "reply() raised RuntimeError: alarm"),
+            ("nonsense", "reply() raised TypeError: reply() must return a Reply, got str"),
+            ("infinite", "reply() raised ValueError: reward 'reward' must be a finite number, got inf"),
+        ],
+    )
+    def test_a_failure_of_the_surroundings_truncates_with_one_line(self, action: str, failure: str) -> None:
+        [(text, reward, terminated, truncated, info)] = play(Shop(), [action])
+        assert (text, reward, terminated, truncated) == ("", 0.0, False, True)
+        assert (info["stop_reason"], info["failure"]) == ("failure", failure)
+
+    def test_what_the_model_did_wrong_is_no_failure(self) -> None:
+        steps = play(
+            Shop(), [call("nothing"), '<tool_call>{"name": "take", "arguments": {"item": 3}}</tool_call>']
+        )
+        assert [step[4]["stop_reason"] for step in steps] == ["", ""]
+        assert steps[1][0] == "Error: argument 'item' of take must be of type string, got 3"
+
+    def test_the_environment_can_be_reset_after_a_failure(self) -> None:
+        env = Shop()
+        play(env, [call("bomb")])
+        *_, (_, reward, _, _, info) = play(env, [call("3"), "buy"])
+        assert (reward, info["failure"]) == (1.0, "")
+
+    def test_an_interrupt_is_no_failure(self) -> None:
+        class Interrupted(Shop):
+            def reply(self, message: Message) -> Reply:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            play(Interrupted(), ["buy"])
+
+
+class TestSnapshot:
+    def test_a_restored_episode_goes_on_as_the_original_did(self) -> None:
+        env = Shop()
+        play(env, [call("3"), "haggle"])
+        state = env.snapshot()
+        after = [env.step("haggle"), env.step("buy")]
+        env.reset(seed=99)
+        env.restore(state)
+        assert [env.step("haggle"), env.step("buy")] == after
+
+    def test_another_environment_with_the_same_arguments_can_take_over(self) -> None:
+        env, other = Shop(), Shop()
+        play(env, [call("3"), "haggle"])
+        other.restore(env.snapshot())
+        assert other.basket == ["3"]
+        assert other.messages == env.messages
+        assert other.step("haggle") == env.step("haggle")
+
+    def test_it_holds_the_random_generator(self) -> None:
+        env = Shop()
+        play(env, [])
+        state = env.snapshot()
+        first = env.step("haggle")[0]
+        assert env.step("haggle")[0] != first
+        env.restore(state)
+        assert env.step("haggle")[0] == first
+
+    def test_it_is_not_changed_by_what_happens_later(self) -> None:
+        env = Shop()
+        play(env, [call("a")])
+        state = env.snapshot()
+        env.step(call("b"))
+        env.restore(state)
+        assert env.basket == ["a"]
+
+    @pytest.mark.parametrize("state", [b"", b"nonsense", pickle.dumps(3)])
+    def test_other_bytes_are_refused(self, state: bytes) -> None:
+        with pytest.raises(SnapshotError, match="expected the bytes of snapshot"):
+            Shop().restore(state)
+
+    def test_a_snapshot_of_another_class_is_refused(self) -> None:
+        class Market(Shop):
+            pass
+
+        with pytest.raises(SnapshotError, match=r"expected a snapshot of .*Market, got one of Shop"):
+            Market().restore(Shop().snapshot())
+
+
+class TestGymnasium:
+    def test_render_shows_the_dialogue(self) -> None:
+        env = Shop(render_mode="ansi")
+        play(env, [call("3")])
+        rendered = env.render()
+        assert rendered is not None
+        assert rendered.startswith("[system] This is a shop.\n\n[user] Buy item 3.")
+        assert rendered.endswith("[tool] 1 in the basket")
+
+    def test_unknown_modes_and_formats_are_refused_at_once(self) -> None:
+        with pytest.raises(ValueError, match="render_mode must be 'ansi' or None, got 'human'"):
+            Shop(render_mode="human")
+        with pytest.raises(UnknownParser, match="did you mean 'compact'"):
+            Shop(tool_format="compct")
+
+    def test_a_copy_through_pickle_goes_on_alike(self) -> None:
+        env = Shop()
+        play(env, [call("3")])
+        copy = pickle.loads(pickle.dumps(env))
+        assert copy.step("haggle") == env.step("haggle")
+
+    def test_it_is_a_gymnasium_environment_that_passes_the_checker(
+        self, recwarn: pytest.WarningsRecorder
+    ) -> None:
+        env = Shop()
+        assert isinstance(env, gymnasium.Env)
+        check_env(env)
+        complaints = [str(warning.message) for warning in recwarn]
+        assert all("not having a spec" in complaint for complaint in complaints), complaints
+
+    def test_closing_twice_is_fine(self) -> None:
+        env = Shop()
+        env.close()
+        env.close()
+
+    def test_an_environment_must_say_its_tasks_and_its_replies(self) -> None:
+        class Half(Env):
+            def reply(self, message: Message) -> Reply:
+                return Reply(done=True)
+
+        with pytest.raises(TypeError, match="task"):
+            Half()  # type: ignore[abstract]
