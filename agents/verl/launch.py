@@ -154,6 +154,8 @@ def environment(folder: RunFolder) -> dict[str, str]:
         "VERL_FILE_LOGGER_PATH": str(folder.metrics),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_DEDUP_LOGS": "0",
+        "RAY_worker_niceness": "0",
+        "TQ_NUM_THREADS": cores,
         # Ray starts a worker per pretended core at once; verl starts the few that it needs by itself.
         "RAY_prestart_worker_first_driver": "0",
         "RAY_enable_worker_prestart": "0",

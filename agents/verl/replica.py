@@ -25,6 +25,7 @@ from turntree.spec_tree import DialogueState, SpecForest
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
 from turntree.agents.verl.recording import RunFolder, append_line, save_weights
 from turntree.agents.verl.settings import ConfigError, EngineSettings, RunSettings, unknown_key
+from turntree.agents.verl.turn_pipe import TurnDesk, TurnReply, TurnRequest
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +104,7 @@ class TurntreeServer:
         path = copy_to_local(model_config.path, use_shm=model_config.get("use_shm", False))
         forest = SpecForest(settings.forest) if settings.speculation is not None else None
         self.engine = LocalEngine.from_pretrained(path, config=engine_config, forest=forest)
+        self._desk = TurnDesk(self.engine)
         self._ledger = _StepLedger(RunSettings.parse(_plain(config.custom)), replica_rank)
         self._global_steps = 0
         self._running = asyncio.Event()
@@ -140,6 +142,15 @@ class TurntreeServer:
         sampling = to_sampling(sampling_params, default_max_tokens=self._max_tokens)
         completion = await self.engine.generate(prompt_ids, sampling, state=state)
         return to_token_output(completion, self._global_steps)
+
+    async def submit_turns(self, client: str, requests: Sequence[TurnRequest]) -> None:
+        """Start turns for a ``TurnPipe``."""
+        await self._running.wait()
+        self._desk.submit(client, requests)
+
+    async def collect_turns(self, client: str) -> list[TurnReply]:
+        """Finished turns of a ``TurnPipe``, at least one."""
+        return await self._desk.collect(client)
 
     async def update_weights(self, named: Mapping[str, Any]) -> None:
         """Copy a bucket of weights in place."""
