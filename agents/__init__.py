@@ -1,0 +1,30 @@
+"""The loop of the project: policy text in, episodes out."""
+
+from turntree.agents.engines.protocol import Completion, DraftStats, Engine, FinishReason, Sampling
+from turntree.agents.engines.scripted import ScriptedEngine
+from turntree.agents.episode import Episode, StopReason, Turn
+from turntree.agents.evaluate import Evaluation, evaluate
+from turntree.agents.record import EpisodeWriter, read_episodes, read_records
+from turntree.agents.renderer import Renderer
+from turntree.agents.rollout import rollout
+from turntree.agents.token_view import TokenView
+
+__all__ = [
+    "Completion",
+    "DraftStats",
+    "Engine",
+    "Episode",
+    "EpisodeWriter",
+    "Evaluation",
+    "FinishReason",
+    "Renderer",
+    "Sampling",
+    "ScriptedEngine",
+    "StopReason",
+    "TokenView",
+    "Turn",
+    "evaluate",
+    "read_episodes",
+    "read_records",
+    "rollout",
+]

@@ -57,7 +57,8 @@ async def rollout(
         sampling: How tokens are drawn. ``limits.max_turn_tokens`` and what is left of the other bounds say
             how many; ``sampling.max_tokens`` counts only where ``max_turn_tokens`` is ``None``. The stop
             tokens of the renderer are added. Each turn gets its own seed, derived from ``sampling.seed``
-            (else from ``seed``) and the turn's number; without either the noise is fresh.
+            (else from ``seed``) and the turn's number: samples of one task differ only if one of the two
+            does. Without either the noise is fresh.
         executor: Where ``env.reset`` and ``env.step`` run; ``None`` runs them in the event loop, which is
             best for environments that answer in microseconds.
 

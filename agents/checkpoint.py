@@ -1,0 +1,62 @@
+"""A Hugging Face checkpoint, as far as it is needed before an engine starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turntree.agents.errors import AgentError, MissingExtra
+
+
+class CheckpointError(AgentError):
+    """A model cannot be found or loaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Tokenizer and size of a model; its weights are left to the engine."""
+
+    name: str
+    """Directory or Hugging Face id."""
+    tokenizer: Any
+    """Hugging Face tokenizer."""
+    max_positions: int | None
+    """Tokens of context that the model has positions for; ``None`` where it does not say."""
+
+    @classmethod
+    def open(cls, name: str) -> Checkpoint:
+        """Read tokenizer and configuration.
+
+        Args:
+            name: A directory with ``config.json``, or an id of the Hugging Face hub.
+
+        Raises:
+            CheckpointError: If there is no such model, or its files are damaged.
+            MissingExtra: If transformers is not installed.
+        """
+        if _is_path(name) and not (Path(name) / "config.json").is_file():
+            raise CheckpointError(
+                f"{name!r} is not a model directory: expected a folder with config.json, weights and "
+                "tokenizer; check the path, or give the id of a model on the Hugging Face hub"
+            )
+        try:
+            from transformers import AutoConfig, AutoTokenizer
+        except ImportError as error:
+            raise MissingExtra("reading a model", "local") from error
+        try:
+            config = AutoConfig.from_pretrained(name)
+            tokenizer = AutoTokenizer.from_pretrained(name)
+        except (OSError, ValueError, KeyError) as error:
+            reason = str(error).partition("\n")[0]
+            raise CheckpointError(f"the model {name!r} cannot be loaded: {reason}") from error
+        return cls(
+            name=name, tokenizer=tokenizer, max_positions=getattr(config, "max_position_embeddings", None)
+        )
+
+
+def _is_path(name: str) -> bool:
+    """Whether ``name`` means a place on this machine; hub ids are ``name`` or ``owner/name``."""
+    path = Path(name)
+    outside = path.is_absolute() or name.startswith((".", "~")) or len(path.parts) != 2
+    return path.exists() or outside or path.parent.is_dir()

@@ -1,0 +1,165 @@
+"""Play many tasks and sum up how it went.
+
+Invariant: an episode that a failure of the surroundings ended counts as a
+failure and as nothing else; it is neither right nor wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import nan, sqrt
+from typing import Any, NamedTuple
+
+from turntree.agents.engines.protocol import Engine, Sampling
+from turntree.agents.episode import Episode
+from turntree.agents.renderer import Renderer
+from turntree.agents.rollout import derive_seed, rollout
+from turntree.envs.limits import Limits
+
+_Z95 = 1.959964
+"""Two-sided 95 % quantile of the standard normal distribution."""
+
+
+async def evaluate(
+    make_env: Callable[[], Any],
+    engine: Engine,
+    renderer: Renderer,
+    indices: Iterable[int],
+    *,
+    limits: Limits | None = None,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+    concurrency: int = 16,
+    on_episode: Callable[[Episode], None] | None = None,
+) -> list[Episode]:
+    """Play the tasks ``indices``, several at once.
+
+    Args:
+        make_env: Makes an environment; called ``concurrency`` times at most.
+        engine: Samples the turns.
+        renderer: Built on the tokenizer of the engine's model.
+        indices: Numbers of the tasks.
+        limits: As in ``rollout``.
+        sampling: As in ``rollout``; its seed is replaced.
+        seed: With the task's number it seeds the episode and its sampling, so an episode does not depend
+            on what else is played.
+        concurrency: Episodes at once.
+        on_episode: Called with each episode as it ends.
+
+    Returns:
+        The episodes in the order of ``indices``.
+    """
+    todo = list(indices)
+    done: dict[int, Episode] = {}
+    places = iter(range(len(todo)))
+
+    async def play(env: Any, places: Iterator[int]) -> None:
+        for place in places:
+            own = derive_seed(seed, todo[place])
+            episode = await rollout(
+                env, engine, renderer, limits, index=todo[place], seed=own, sampling=sampling
+            )
+            done[place] = episode
+            if on_episode is not None:
+                on_episode(episode)
+        env.close()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(concurrency, len(todo))):
+            group.create_task(play(make_env(), places))
+    return [done[place] for place in range(len(todo))]
+
+
+def solved(episode: Episode) -> bool:
+    """Whether the environment called the episode right: component ``correct``, else the reward, is 1."""
+    return episode.rewards.get("correct", episode.reward) >= 1.0
+
+
+class Interval(NamedTuple):
+    """A confidence interval."""
+
+    low: float
+    """Lower end."""
+    high: float
+    """Upper end."""
+
+
+def wilson_interval(successes: int, trials: int) -> Interval:
+    """95 % interval of a success rate (Wilson 1927); unlike the normal one it is sound near 0 and 1.
+
+    >>> low, high = wilson_interval(0, 20)
+    >>> f"{low:.3f} {high:.3f}"
+    '0.000 0.161'
+    """
+    if trials == 0:
+        return Interval(0.0, 1.0)
+    rate, square = successes / trials, _Z95**2
+    middle = (rate + square / (2 * trials)) / (1 + square / trials)
+    half = _Z95 * sqrt(rate * (1 - rate) / trials + square / (4 * trials**2)) / (1 + square / trials)
+    return Interval(max(0.0, middle - half), min(1.0, middle + half))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Sums over episodes; all but ``failures`` and ``stop_reasons`` leave failed episodes out."""
+
+    scored: int
+    """Episodes with a verdict."""
+    solved: int
+    """Scored episodes that the environment called right."""
+    failures: int
+    """Episodes that the surroundings ended; masked."""
+    reward: float
+    """Sum of the rewards."""
+    turns: int
+    """Turns of the policy."""
+    tokens: int
+    """Tokens sampled."""
+    verify_steps: int
+    """Forward passes in which tokens were sampled; 0 where the engine does not count them."""
+    prompt_tokens: int
+    """Tokens of all turns' prompts."""
+    cached_tokens: int
+    """Those whose keys and values were reused."""
+    stop_reasons: dict[str, int]
+    """How many episodes ended for which reason, the most frequent first."""
+
+    @classmethod
+    def of(cls, episodes: Sequence[Episode]) -> Evaluation:
+        """Sum up ``episodes``."""
+        scored = [episode for episode in episodes if not episode.masked]
+        turns = [turn for episode in scored for turn in episode.turns]
+        return cls(
+            scored=len(scored),
+            solved=sum(map(solved, scored)),
+            failures=len(episodes) - len(scored),
+            reward=sum(episode.reward for episode in scored),
+            turns=len(turns),
+            tokens=sum(len(turn.completion.token_ids) for turn in turns),
+            verify_steps=sum(turn.completion.draft.verify_steps for turn in turns),
+            prompt_tokens=sum(len(turn.prompt_ids) for turn in turns),
+            cached_tokens=sum(turn.completion.cached_tokens for turn in turns),
+            stop_reasons=dict(Counter(str(episode.stop_reason) for episode in episodes).most_common()),
+        )
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the scored episodes that are right; NaN without any."""
+        return self.solved / self.scored if self.scored else nan
+
+    @property
+    def interval(self) -> Interval:
+        """95 % interval of the accuracy."""
+        return wilson_interval(self.solved, self.scored)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens sampled per verify step; 1 without speculation, NaN where the engine does not count."""
+        return self.tokens / self.verify_steps if self.verify_steps else nan
+
+    def per_episode(self, total: float) -> float:
+        """``total`` per scored episode; NaN without any."""
+        return total / self.scored if self.scored else nan

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from adder import Adder, play
+
+from turntree.agents.engines.protocol import Completion, DraftStats, Sampling
+from turntree.agents.engines.scripted import ScriptedEngine
+from turntree.agents.episode import Episode, StopReason
+from turntree.agents.evaluate import Evaluation, evaluate, solved, wilson_interval
+from turntree.agents.renderer import Renderer
+
+
+def answer(renderer: Renderer, crash_on: int = -1) -> Any:
+    """Answers ``5`` to everything, which is right for task 4 alone, and crashes in task ``crash_on``."""
+
+    def say(prompt: tuple[int, ...]) -> str:
+        return "crash" if f"{crash_on}+1" in renderer.decode(prompt) else "5"
+
+    return ScriptedEngine(say, renderer.tokenizer)
+
+
+async def test_episodes_come_in_the_order_of_their_tasks_whatever_ends_first(renderer: Renderer) -> None:
+    class Hasty(ScriptedEngine):
+        async def generate(self, *args: Any, **options: Any) -> Completion:
+            await asyncio.sleep(0.02 if "0+1" in renderer.decode(args[0]) else 0)
+            return await super().generate(*args, **options)
+
+    ended: list[str] = []
+    episodes = await evaluate(
+        Adder,
+        Hasty(lambda _: "5", renderer.tokenizer),
+        renderer,
+        [0, 4, 2],
+        on_episode=lambda episode: ended.append(episode.task.id),
+    )
+    assert [episode.task.id for episode in episodes] == ["adder/0", "adder/4", "adder/2"]
+    assert ended == ["adder/4", "adder/2", "adder/0"]
+    assert [solved(episode) for episode in episodes] == [False, True, False]
+
+
+async def test_no_more_environments_are_made_than_play_at_once(renderer: Renderer) -> None:
+    made: list[Adder] = []
+
+    def make() -> Adder:
+        made.append(Adder())
+        return made[-1]
+
+    await evaluate(make, answer(renderer), renderer, range(10), concurrency=3)
+    assert len(made) == 3
+    await evaluate(make, answer(renderer), renderer, range(2), concurrency=16)
+    assert len(made) == 5
+
+
+async def test_an_episode_does_not_depend_on_what_else_is_played(renderer: Renderer) -> None:
+    together = await evaluate(Adder, answer(renderer), renderer, range(6), seed=1, concurrency=4)
+    alone = await evaluate(Adder, answer(renderer), renderer, [5], seed=1, concurrency=1)
+    other = await evaluate(Adder, answer(renderer), renderer, [5], seed=2, concurrency=1)
+    assert together[5] == alone[0]
+    assert alone[0].seed != other[0].seed
+    assert len({episode.seed for episode in together}) == 6
+
+
+async def test_each_task_samples_with_its_own_noise(renderer: Renderer) -> None:
+    seeds: list[int | None] = []
+
+    class Noting(ScriptedEngine):
+        async def generate(self, prompt: Any, sampling: Sampling, **options: Any) -> Completion:
+            seeds.append(sampling.seed)
+            return await super().generate(prompt, sampling, **options)
+
+    await evaluate(Adder, Noting(lambda _: "5", renderer.tokenizer), renderer, range(5))
+    assert len(set(seeds)) == 5
+    assert None not in seeds
+
+
+async def test_a_failed_episode_is_neither_right_nor_wrong(renderer: Renderer) -> None:
+    episodes = await evaluate(Adder, answer(renderer, crash_on=2), renderer, [2, 3, 4])
+    result = Evaluation.of(episodes)
+    assert (result.scored, result.solved, result.failures) == (2, 1, 1)
+    assert result.accuracy == 0.5
+    assert result.stop_reasons == {"done": 2, "failure": 1}
+    # The control: the same episodes without the failure mark give another accuracy.
+    unmarked = [replace(episode, stop_reason=StopReason.DONE) for episode in episodes]
+    assert Evaluation.of(unmarked).accuracy == pytest.approx(1 / 3)
+
+
+async def test_counts_are_summed_over_turns(renderer: Renderer) -> None:
+    episode, _ = await play(renderer, "call 4", "5")
+    sizes = [len(turn.completion.token_ids) for turn in episode.turns]
+    turns = tuple(
+        replace(
+            turn,
+            completion=replace(turn.completion, draft=DraftStats(verify_steps=steps), cached_tokens=cached),
+        )
+        for turn, steps, cached in zip(episode.turns, (1, 2), (0, 7), strict=True)
+    )
+    result = Evaluation.of([replace(episode, turns=turns)] * 2)
+    assert (result.turns, result.tokens, result.cached_tokens) == (4, 2 * sum(sizes), 14)
+    assert result.prompt_tokens == 2 * sum(len(turn.prompt_ids) for turn in turns)
+    assert result.tokens_per_step == sum(sizes) / 3
+    assert result.per_episode(result.turns) == 2
+
+
+def test_without_a_scored_episode_there_is_no_accuracy() -> None:
+    result = Evaluation.of([])
+    assert math.isnan(result.accuracy)
+    assert math.isnan(result.tokens_per_step)
+    assert result.interval == (0.0, 1.0)
+
+
+def test_correctness_decides_where_it_is_reported_and_the_reward_elsewhere() -> None:
+    plain = Episode(
+        env_id="", task=None, seed=None, messages=(), turns=(), stop_reason=StopReason.DONE, rewards={}
+    )
+    assert not solved(plain)
+    assert solved(replace(plain, rewards={"correct": 1.0}))
+    assert not solved(replace(plain, rewards={"correct": 0.0, "format": 1.0}))
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    [(0, 20, 0.0, 0.1611), (1, 20, 0.0089, 0.2361), (10, 20, 0.2993, 0.7007), (20, 20, 0.8389, 1.0)],
+)
+def test_the_interval_is_wilsons(successes: int, trials: int, low: float, high: float) -> None:
+    from scipy.stats import binomtest
+
+    expected = binomtest(successes, trials).proportion_ci(method="wilson")
+    interval = wilson_interval(successes, trials)
+    assert interval == pytest.approx((expected.low, expected.high), abs=1e-6)
+    assert interval == pytest.approx((low, high), abs=1e-4)
