@@ -13,10 +13,12 @@ python=${PYTHON:-python3}
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
   echo "turntree needs Python 3.11 or newer, $("$python" --version) came; set PYTHON=python3.11" >&2; exit 2; }
 extra=$(sed -n '1s/^# extra: //p' "$pins")
-key=$( { "$python" -VV; uname -m; cat "$pins" pyproject.toml scripts/venv.sh; } | sha256sum | cut -c1-16)
+wanted=$("$python" -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]
+print(p["dependencies"], p["optional-dependencies"])')
+key=$( { "$python" -VV; uname -m; cat "$pins"; echo "$wanted"; } | sha256sum | cut -c1-16)
 cache=${TURNTREE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/turntree}/venvs
 base=$cache/$name-$key
-thin=$base/checkouts/$(pwd -P | sha256sum | cut -c1-16)
+thin=$base/checkouts/$( { pwd -P; cat pyproject.toml; } | sha256sum | cut -c1-16)
 
 exec 9>&1 1>&2                                   # pip talks on stderr; only the path goes to stdout
 mkdir -p "$cache"
