@@ -186,3 +186,30 @@ async def test_a_wrapped_environment_plays_like_the_bare_one(renderer: Renderer)
     bare, _ = await play(renderer, "call 4", "5")
     wrapped, _ = await play(renderer, "call 4", "5", env=gymnasium.wrappers.OrderEnforcing(Adder()))
     assert wrapped == bare
+
+
+async def test_the_arithmetic_environment_plays_through_to_its_reward(renderer: Renderer) -> None:
+    from turntree.envs import make
+
+    env = make("turntree/Arithmetic-v0", tool_format="compact")
+    task = Task(id="mine", prompt="2+3*4-1", answer="13")
+    turns = ("calculator(3*4)", "calculator(2+12)", "calculator(14-1)", "#### 13")
+    episode, engine = await play(renderer, *turns, env=env, task=task, index=None)
+    assert (episode.stop_reason, episode.reward) == (StopReason.DONE, 1.0)
+    assert [message.content for message in episode.messages if message.role is Role.TOOL] == [
+        "12",
+        "14",
+        "13",
+    ]
+    assert episode.env_id == "turntree/Arithmetic-v0"
+    assert len({state.tools for _, _, state in engine.asked}) == 4
+    wrong, _ = await play(renderer, "#### 12", env=env, task=task, index=None)
+    assert (wrong.stop_reason, wrong.reward) == (StopReason.DONE, 0.0)
+
+
+async def test_an_environment_plays_on_after_an_episode_that_failed(renderer: Renderer) -> None:
+    env = Adder()
+    failed, _ = await play(renderer, "crash", env=env)
+    after, _ = await play(renderer, "5", env=env)
+    assert [failed.masked, after.masked] == [True, False]
+    assert after.reward == 1.0
