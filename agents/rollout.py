@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from turntree.agents.dialogue import canonical_call, dialogue_state
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling
 from turntree.agents.episode import Episode, StopReason, Turn
 from turntree.agents.errors import AgentError
@@ -24,7 +24,6 @@ from turntree.agents.renderer import Renderer
 from turntree.envs.limits import Limits
 from turntree.envs.message import Message, Role
 from turntree.envs.task import Task
-from turntree.spec_tree import DialogueState
 
 logger = logging.getLogger(__name__)
 
@@ -180,9 +179,7 @@ class _Play:
             stop_token_ids=tuple(dict.fromkeys(stops)),
             seed=None if base is None else derive_seed(base, len(self.turns)),
         )
-        state = DialogueState.from_tokens(
-            prompt, task=self.task_id, tools="".join(self.tool_history), env=self.env_id
-        )
+        state = dialogue_state(prompt, task_id=self.task_id, calls=self.tool_history, env_id=self.env_id)
         completion = await self.engine.generate(prompt, sampling, state=state)
         if completion.finish_reason is FinishReason.ABORT:
             raise EngineAborted(f"the engine aborted turn {len(self.turns)}")
@@ -206,7 +203,7 @@ class _Play:
         if calls:
             parsed = Message.from_openai({"role": "assistant", "content": text, "tool_calls": calls})
             self.messages[-1] = parsed
-            self.tool_history += map(_canonical, calls)
+            self.tool_history += map(canonical_call, calls)
         self.messages += observation
         self.rewards = {name: float(value) for name, value in info["rewards"].items()}
         self.failure = info["failure"]
@@ -231,9 +228,3 @@ class _Play:
             rewards=self.rewards,
             failure=self.failure if stop_reason is StopReason.FAILURE else "",
         )
-
-
-def _canonical(call: Mapping[str, Any]) -> str:
-    """A tool call as text without its id, the same for the same call."""
-    function = call["function"]
-    return json.dumps([function["name"], function["arguments"]], sort_keys=True, separators=(",", ":"))
