@@ -29,3 +29,15 @@ class Limits:
             value = getattr(self, f.name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"Limits.{f.name} must be a positive integer or None, got {value!r}")
+
+    def within(self, other: Limits) -> Limits:
+        """These limits, none wider than the other's.
+
+        >>> Limits(max_turns=8).within(Limits(max_turns=None, max_turn_tokens=64)).max_turn_tokens
+        64
+        """
+        tightest = {}
+        for f in fields(self):
+            bounds = [b for b in (getattr(self, f.name), getattr(other, f.name)) if b is not None]
+            tightest[f.name] = min(bounds, default=None)
+        return Limits(**tightest)

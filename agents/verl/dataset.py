@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from turntree.envs import Env, Limits, make
-
 from turntree.agents.errors import MissingExtra
 from turntree.agents.verl.settings import ConfigError, from_mapping
+from turntree.envs import Env, Limits, make
 
 AGENT_NAME = "turntree_env"
 """Name of the agent loop that plays the rows."""
@@ -36,6 +35,16 @@ def make_env(env_id: str, settings: Mapping[str, Any]) -> Env:
     if "limits" in kwargs:
         kwargs["limits"] = from_mapping(Limits, kwargs["limits"], f"limits of {env_id}")
     return make(env_id, **kwargs)
+
+
+def token_bounds(prompt_length: int, response_length: int) -> Limits:
+    """The lengths of verl's rows as limits of an episode, in tokens."""
+    return Limits(
+        max_turns=None,
+        max_turn_tokens=None,
+        max_episode_tokens=int(response_length),
+        max_context_tokens=int(prompt_length) + int(response_length),
+    )
 
 
 def rows(env_id: str, settings: Mapping[str, Any], *, count: int, split: str) -> Iterator[dict[str, Any]]:

@@ -11,21 +11,19 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from omegaconf import OmegaConf
-
-from turntree.envs import Env, Limits
 
 from turntree.agents.engines.protocol import Engine, Sampling
 from turntree.agents.episode import Episode, StopReason
 from turntree.agents.renderer import Renderer
 from turntree.agents.rollout import derive_seed, describe, rollout
-from turntree.agents.verl.dataset import make_env
+from turntree.agents.verl.dataset import make_env, token_bounds
 from turntree.agents.verl.output import EpisodeOutput, to_output
 from turntree.agents.verl.recording import EpisodeRecorder, RunFolder
 from turntree.agents.verl.settings import RunSettings
+from turntree.envs import Env
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +43,7 @@ class EpisodePlayer:
         self._renderer = Renderer(tokenizer)
         self._filler = 0 if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         self._seed = int(rollout_config.seed)
-        self._response_length = int(rollout_config.response_length)
-        self._context_length = int(rollout_config.prompt_length) + self._response_length
+        self._bounds = token_bounds(rollout_config.prompt_length, rollout_config.response_length)
         custom = rollout_config.get("custom")
         settings = RunSettings.parse(OmegaConf.to_container(custom) if custom is not None else None)
         recording = settings.path is not None and settings.record_episodes
@@ -76,7 +73,9 @@ class EpisodePlayer:
             episode = await self._attempt(row, index, sampling, engine)
             if not episode.masked:
                 break
-            logger.warning("task %d, sample %d, attempt %d failed: %s", index, session, attempt, episode.failure)
+            logger.warning(
+                "task %d, sample %d, attempt %d failed: %s", index, session, attempt, episode.failure
+            )
         if self._recorder is not None and (row.get("extra_info") or {}).get("split") == "train":
             self._recorder.write(episode, step=step, index=index, session=session, seed=seed)
         return to_output(episode, weights_version=step - 1, filler_id=self._filler, attempts=attempt)
@@ -93,7 +92,7 @@ class EpisodePlayer:
                 env,
                 engine(),
                 self._renderer,
-                self._limits(env.unwrapped.limits),
+                env.unwrapped.limits.within(self._bounds),
                 index=index,
                 seed=index,
                 sampling=sampling,
@@ -113,11 +112,3 @@ class EpisodePlayer:
         if not episode.masked:
             idle.append(env)
         return episode
-
-    def _limits(self, limits: Limits) -> Limits:
-        """The environment's limits, within verl's."""
-        return replace(
-            limits,
-            max_episode_tokens=min(limits.max_episode_tokens or self._response_length, self._response_length),
-            max_context_tokens=min(limits.max_context_tokens or self._context_length, self._context_length),
-        )

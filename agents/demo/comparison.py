@@ -1,0 +1,280 @@
+"""The same tasks and seeds, with speculation and without: what it saved in a recorded run.
+
+For chosen training steps the recorded weights play the recorded tasks again,
+twice in one process: over an engine that drafts and over one that does not.
+Both must say the same, token for token, since noise depends on seeds alone.
+The store of the drafting engine holds what it held then: the turns of all
+earlier steps, from the records where a step is not played again.
+
+Not covered: verl's own part of a step (see the run's ``metrics.jsonl``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from turntree.agents.dialogue import dialogue_states
+from turntree.agents.engines.protocol import Sampling
+from turntree.agents.episode import Episode
+from turntree.agents.record import Record, read_records
+from turntree.agents.renderer import Renderer
+from turntree.agents.rollout import rollout
+from turntree.agents.verl.compose import Composition
+from turntree.agents.verl.dataset import make_env, token_bounds
+from turntree.agents.verl.recording import RunFolder
+from turntree.agents.verl.settings import EngineSettings
+from turntree.spec_tree import SpecForest
+
+if TYPE_CHECKING:
+    from turntree.agents.engines.local import EngineStats, LocalEngine
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What the engine did for the episodes of one step."""
+
+    forward_passes: int
+    """Runs of the model."""
+    seconds: float
+    """Wall time in the engine."""
+    draft_seconds: float
+    """The store's part of it."""
+    tokens: int
+    """Tokens sampled."""
+    drafted: int
+    """Draft tokens verified."""
+    accepted: int
+    """Draft tokens that the policy itself sampled."""
+    tokens_per_step: float
+    """Tokens per verify step of a request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepComparison:
+    """One training step played both ways."""
+
+    step: int
+    """From 1."""
+    episodes: int
+    """Episodes of the step."""
+    equal: int
+    """How many came out the same, token for token."""
+    speculative: Cost
+    """With drafts."""
+    plain: Cost
+    """Without."""
+
+    @property
+    def speedup(self) -> float:
+        """Engine seconds without drafts, by those with."""
+        return self.plain.seconds / self.speculative.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A recorded run, compared."""
+
+    steps: tuple[StepComparison, ...]
+    """The steps that were played again, in order."""
+
+    @property
+    def last_third(self) -> tuple[StepComparison, ...]:
+        """The last third of the steps."""
+        return self.steps[-max(1, len(self.steps) // 3) :]
+
+    @property
+    def equal(self) -> bool:
+        """Whether every episode of every step came out the same."""
+        return all(step.equal == step.episodes for step in self.steps)
+
+    def save(self, path: Path) -> None:
+        """Write JSON, whole or not at all."""
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
+        partial.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Comparison:
+        """Read what ``save`` wrote."""
+        return cls(
+            steps=tuple(
+                StepComparison(
+                    **{**step, "speculative": Cost(**step["speculative"]), "plain": Cost(**step["plain"])}
+                )
+                for step in json.loads(path.read_text(encoding="utf-8"))["steps"]
+            )
+        )
+
+
+def speedup(steps: Sequence[StepComparison]) -> float:
+    """Engine seconds without drafts by those with, over all of ``steps``."""
+    return sum(s.plain.seconds for s in steps) / sum(s.speculative.seconds for s in steps)
+
+
+def compare(
+    composition: Composition, *, every: int = 3, on_step: Callable[[StepComparison], None] | None = None
+) -> Comparison:
+    """Play recorded steps again, with speculation and without.
+
+    Args:
+        composition: The configuration of the run; its folder holds episodes and weights.
+        every: Distance of the steps that are played; the first and the last one always are.
+        on_step: Called after each of them.
+
+    Raises:
+        FileNotFoundError: If the run kept no episodes or no weights.
+    """
+    folder = RunFolder(Path(composition.settings.run_dir))
+    recorded = [step for step in range(1, _last_step(folder) + 1) if folder.weights(step).is_file()]
+    if not recorded:
+        raise FileNotFoundError(
+            f"{folder.root} has no recorded steps with weights; train with turntree.record_episodes=true and "
+            "turntree.save_policy_every=1"
+        )
+    chosen = {*recorded[::every], recorded[-1]}
+    with _Bench(composition) as bench:
+        done = []
+        for step in range(1, recorded[-1] + 1):
+            records = list(read_records(folder.episodes(step)))
+            if step not in chosen:
+                bench.remember(record.episode for record in records)
+                continue
+            bench.load(folder.weights(step), step)
+            if not done:
+                bench.warm_up(records)
+            done.append(bench.play(step, records, speculative_first=len(done) % 2 == 0))
+            if on_step is not None:
+                on_step(done[-1])
+    return Comparison(steps=tuple(done))
+
+
+def _last_step(folder: RunFolder) -> int:
+    steps = [int(path.stem.removeprefix("step_")) for path in folder.root.glob("episodes/step_*.jsonl")]
+    return max(steps, default=0)
+
+
+class _Bench:
+    """Two engines around one model."""
+
+    def __init__(self, composition: Composition) -> None:
+        from transformers import AutoTokenizer
+
+        from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
+        from turntree.agents.engines.local.model import Policy
+
+        settings, config = composition.settings, composition.verl
+        model = config.actor_rollout_ref.model.path
+        self._settings = settings
+        self._rollout: Any = config.actor_rollout_ref.rollout
+        self._lengths = int(config.data.max_prompt_length), int(config.data.max_response_length)
+        own = EngineSettings.parse(_plain(self._rollout.engine_kwargs.get("turntree")))
+        engine = own.engine_config(
+            max_batch=int(self._rollout.max_num_seqs), max_context=sum(self._lengths), dtype="float32", seed=0
+        )
+        if engine.speculation is None:
+            raise ValueError("the run was made without speculation; there is nothing to compare")
+        policy = Policy.load(model, dtype=engine.dtype, device=engine.device)
+        self.forest = SpecForest(own.forest)
+        without = {name: getattr(engine, name) for name in LocalEngineConfig.__dataclass_fields__}
+        without["speculation"] = None
+        self._speculative = LocalEngine(policy, config=engine, forest=self.forest)
+        self._plain = LocalEngine(policy, config=LocalEngineConfig(**without))
+        self._renderer = Renderer(AutoTokenizer.from_pretrained(model))
+        self._envs: list[Any] = []
+
+    def __enter__(self) -> _Bench:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._speculative.close()
+        self._plain.close()
+
+    def load(self, weights: Path, version: int) -> None:
+        from safetensors.torch import load_file
+
+        named = load_file(weights)
+        for engine in (self._speculative, self._plain):
+            engine.update_weights(named.items(), version=version)
+
+    def remember(self, episodes: Any) -> None:
+        """Put recorded turns into the store."""
+        for episode in episodes:
+            for state, turn in zip(dialogue_states(episode), episode.turns, strict=True):
+                self.forest.insert(state, turn.completion.token_ids)
+
+    def warm_up(self, records: Sequence[Record]) -> None:
+        """Let torch settle before anything is timed."""
+        self._run(self._plain, records[: len(records) // 4])
+        self._plain.reset_prefix_cache()
+
+    def play(self, step: int, records: Sequence[Record], *, speculative_first: bool) -> StepComparison:
+        order = [self._speculative, self._plain][:: 1 if speculative_first else -1]
+        results = {engine: self._run(engine, records) for engine in order}
+        (drafted, cost), (plain, plain_cost) = results[self._speculative], results[self._plain]
+        equal = sum(_tokens(a) == _tokens(b) for a, b in zip(drafted, plain, strict=True))
+        if equal < len(records):
+            logger.warning("step %d: %d of %d episodes differ", step, len(records) - equal, len(records))
+        return StepComparison(
+            step=step, episodes=len(records), equal=equal, speculative=cost, plain=plain_cost
+        )
+
+    def _run(self, engine: LocalEngine, records: Sequence[Record]) -> tuple[list[Episode], Cost]:
+        settings = self._settings
+        while len(self._envs) < len(records):
+            self._envs.append(make_env(settings.env, settings.env_kwargs))
+        limits = self._envs[0].limits.within(token_bounds(*self._lengths))
+
+        async def play() -> list[Episode]:
+            return await asyncio.gather(
+                *(
+                    rollout(
+                        env,
+                        engine,
+                        self._renderer,
+                        limits,
+                        index=record.labels["index"],
+                        seed=record.labels["index"],
+                        sampling=Sampling(
+                            temperature=float(self._rollout.temperature),
+                            top_p=float(self._rollout.top_p),
+                            top_k=int(self._rollout.top_k),
+                            seed=record.labels["seed"],
+                        ),
+                    )
+                    for env, record in zip(self._envs, records, strict=False)
+                )
+            )
+
+        before = engine.stats()
+        episodes = asyncio.run(play())
+        return episodes, _cost(engine.stats() - before)
+
+
+def _cost(stats: EngineStats) -> Cost:
+    return Cost(
+        forward_passes=stats.forward_passes,
+        seconds=stats.seconds,
+        draft_seconds=stats.draft_seconds,
+        tokens=stats.tokens,
+        drafted=stats.drafted,
+        accepted=stats.accepted,
+        tokens_per_step=stats.tokens_per_step,
+    )
+
+
+def _tokens(episode: Episode) -> list[tuple[int, ...]]:
+    return [turn.completion.token_ids for turn in episode.turns]
+
+
+def _plain(section: Any) -> Any:
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(section, resolve=True) if OmegaConf.is_config(section) else section
