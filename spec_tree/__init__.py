@@ -2,9 +2,10 @@
 
 from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.draft import DraftBatch
-from turntree.spec_tree.forest import ForestStats, SpecForest, UnknownTurn
+from turntree.spec_tree.forest import SpecForest, UnknownTurn
 from turntree.spec_tree.prefix_tree import TreeNode
 from turntree.spec_tree.state import DialogueState
+from turntree.spec_tree.stats import ForestStats
 
 __all__ = [
     "DialogueState",

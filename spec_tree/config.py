@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+
+RUNGS = ("exact", "tools", "task", "env")
+"""Names of the rungs of ``DialogueState.ladder()``, narrowest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,12 +19,16 @@ class ForestConfig:
     """Finished turns kept of each dialogue state; the oldest go first."""
     max_tokens: int = 1_000_000
     """Tokens of finished turns kept in all; the least recently used states go first."""
-    exact_orders: tuple[int, ...] = (8, 3)
-    """Context lengths counted under the exact dialogue state, longest first."""
-    wide_orders: tuple[int, ...] = (3,)
-    """Context lengths counted under each wider key of the state's ladder, longest first."""
-    prior: float = 0.5
-    """Weight that a context gives to the opinion of the next wider one, in counts."""
+    levels: tuple[tuple[str, int, float], ...] = (
+        ("exact", 12, 1.0),
+        ("exact", 4, 1.0),
+        ("tools", 4, 1.0),
+        ("task", 3, 1.0),
+        ("env", 3, 1.0),
+        ("env", 1, 1.0),
+    )
+    """Contexts that are counted, narrowest first: rung of the state's ladder, context length in tokens,
+    and weight of the next level's opinion, in counts. Neither rung nor length may grow narrower."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "end_tokens", frozenset(self.end_tokens))
@@ -28,11 +36,13 @@ class ForestConfig:
             value = getattr(self, name)
             if value < 1:
                 raise ValueError(f"ForestConfig.{name} must be at least 1, got {value}")
-        for name in ("exact_orders", "wide_orders"):
-            orders = getattr(self, name)
-            if any(order < 1 for order in orders) or list(orders) != sorted(set(orders), reverse=True):
-                raise ValueError(f"ForestConfig.{name} must fall and stay positive, as (8, 3); got {orders}")
-        if not self.exact_orders:
-            raise ValueError("ForestConfig.exact_orders needs at least one context length, as (8, 3)")
-        if self.prior <= 0:
-            raise ValueError(f"ForestConfig.prior must be positive, got {self.prior}")
+        if not self.levels or self.levels[0][0] != RUNGS[0]:
+            raise ValueError(f"ForestConfig.levels must begin with the rung {RUNGS[0]!r}; got {self.levels}")
+        for rung, order, prior in self.levels:
+            if rung not in RUNGS:
+                raise ValueError(f"a level's rung is one of {', '.join(RUNGS)}; got {rung!r}")
+            if order < 1 or prior <= 0:
+                raise ValueError(f"a level's length and weight must be positive; got {(rung, order, prior)}")
+        for (rung, order, _), (wider, shorter, _) in pairwise(self.levels):
+            if RUNGS.index(wider) < RUNGS.index(rung) or shorter > order:
+                raise ValueError(f"levels go from narrow to wide: {(wider, shorter)} may not follow {(rung, order)}")

@@ -1,7 +1,5 @@
-"""From counts to drafts: what the policy may say after a context.
+"""Drafts from the graph of contexts: trees, chains, and how much of them came true.
 
-The probability of a token blends the levels from narrow to wide: at a context
-seen ``total`` times, ``p(t) = (count(t) + prior * p_wider(t)) / (total + prior)``.
 Trees grow best first by the probability of the whole path, which maximises the
 expected number of accepted tokens for a given number of nodes. A draft never
 changes what is sampled: the verifier decides.
@@ -9,14 +7,18 @@ changes what is sampled: the verifier decides.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from collections.abc import Sequence
+from heapq import heappop, heappush, heapreplace
 from typing import NamedTuple
 
-from turntree.spec_tree.contexts import Node
+import numpy as np
+
+from turntree.spec_tree.contexts import ContextGraph, Continuation
+from turntree.spec_tree.draft import DraftBatch
 
 
 class Nodes(NamedTuple):
-    """Draft nodes of all rows so far, as growing columns."""
+    """Draft nodes of all rows so far, as growing columns; see ``DraftBatch``."""
 
     tokens: list[int]
     parents: list[int]
@@ -24,67 +26,99 @@ class Nodes(NamedTuple):
     probabilities: list[float]
 
 
-_NEGLIGIBLE = 0.05
-"""Share of the probability below which wider levels are not asked."""
-
-
-def continuations(node: Node) -> dict[int, tuple[float, Node]]:
-    """Known next tokens with their probability and the narrowest context that each leads to."""
-    found: dict[int, tuple[float, Node]] = {}
-    left = 1.0
-    at: Node | None = node
-    while at is not None and left > _NEGLIGIBLE:
-        if at.total:
-            share = left / (at.total + at.level.prior)
-            for token, edge in at.edges.items():
-                known = found.get(token)
-                if known is None:
-                    found[token] = (share * edge.count, edge.node)
-                else:
-                    found[token] = (known[0] + share * edge.count, known[1])
-            left = share * at.level.prior
-        at = at.back
-    return found
-
-
 def grow_tree(
-    node: Node, out: Nodes, *, max_nodes: int, room: int, floor: float, end_tokens: frozenset[int]
+    graph: ContextGraph,
+    context: int,
+    nodes: Nodes,
+    max_nodes: int,
+    room: int,
+    floor: float,
+    end_tokens: frozenset[int],
 ) -> None:
-    """Append the most probable ``max_nodes`` nodes after ``node`` to ``out``, parents first."""
+    """Append the ``max_nodes`` most probable nodes after ``context``, no deeper than ``room``.
+
+    The heap holds, for each node of the tree, its best child that has not been taken yet.
+    """
     if max_nodes < 1 or room < 1:
         return
-    heap: list[tuple[float, int, int, int, Node]] = []
-    for token, (p, successor) in continuations(node).items():
-        if p >= floor:
-            heappush(heap, (-p, 1, token, -1, successor))
+    tokens, parents, depths, probabilities = nodes
+    # (-probability of the path, parent, depth of the parent, rank among its children, children, parent's)
+    heap: list[tuple[float, int, int, int, list[Continuation], float]] = []
+    children = graph.continuations(context)
+    if children and -children[0][0] >= floor:
+        heap.append((children[0][0], -1, 0, 0, children, 1.0))
     for index in range(max_nodes):
         if not heap:
             return
-        negative, depth, token, parent, successor = heappop(heap)
-        out.tokens.append(token)
-        out.parents.append(parent)
-        out.depths.append(depth)
-        out.probabilities.append(-negative)
-        if depth < room and token not in end_tokens:
-            for next_token, (p, following) in continuations(successor).items():
-                if -negative * p >= floor:
-                    heappush(heap, (negative * p, depth + 1, next_token, index, following))
+        cost, parent, depth, rank, children, before = heap[0]
+        token, after = children[rank][1:]
+        tokens.append(token)
+        parents.append(parent)
+        depths.append(depth + 1)
+        probabilities.append(-cost)
+        rank += 1
+        if rank < len(children) and -before * children[rank][0] >= floor:
+            heapreplace(heap, (before * children[rank][0], parent, depth, rank, children, before))
+        else:
+            heappop(heap)
+        if depth + 1 < room and token not in end_tokens:
+            children = graph.continuations(after)
+            if children and cost * children[0][0] >= floor:
+                heappush(heap, (-cost * children[0][0], index, depth + 1, 0, children, -cost))
 
 
 def grow_chain(
-    node: Node, out: Nodes, *, max_nodes: int, room: int, floor: float, end_tokens: frozenset[int]
+    graph: ContextGraph,
+    context: int,
+    nodes: Nodes,
+    max_nodes: int,
+    room: int,
+    floor: float,
+    end_tokens: frozenset[int],
 ) -> None:
-    """Append the chain of best children after ``node`` to ``out``."""
+    """Append the chain of best children after ``context``, no deeper than ``room``."""
     path = 1.0
-    for index in range(min(max_nodes, room)):
-        best = max(((p, -token, after) for token, (p, after) in continuations(node).items()), default=None)
-        if best is None or path * best[0] < floor:
+    for depth in range(min(max_nodes, room)):
+        children = graph.continuations(context)
+        if not children:
             return
-        path *= best[0]
-        token, node = -best[1], best[2]
-        out.tokens.append(token)
-        out.parents.append(index - 1)
-        out.depths.append(index + 1)
-        out.probabilities.append(path)
+        cost, token, context = children[0]
+        path *= -cost
+        if path < floor:
+            return
+        nodes.tokens.append(token)
+        nodes.parents.append(depth - 1)
+        nodes.depths.append(depth + 1)
+        nodes.probabilities.append(path)
         if token in end_tokens:
             return
+
+
+def accepted(nodes: Nodes, start: int, stop: int, said: Sequence[int]) -> int:
+    """How many tokens of ``said`` lie on one path of the draft ``nodes[start:stop]``."""
+    at, parent = start, -1
+    for count, token in enumerate(said):
+        try:
+            at = nodes.tokens.index(token, at, stop)
+            while nodes.parents[at] != parent:
+                at = nodes.tokens.index(token, at + 1, stop)
+        except ValueError:
+            return count
+        parent = at - start
+    return len(said)
+
+
+def most_probable(batch: DraftBatch, total: int) -> DraftBatch:
+    """Keep the ``total`` most probable nodes of the batch; ties leave parents before children."""
+    kept = np.zeros(len(batch.tokens), bool)
+    kept[np.argsort(-batch.probabilities, kind="stable")[: max(total, 0)]] = True
+    before = np.concatenate([[0], np.cumsum(kept)])
+    rows = np.repeat(np.arange(batch.rows), np.diff(batch.offsets))
+    parents = before[np.maximum(batch.parents, 0) + batch.offsets[rows]] - before[batch.offsets[rows]]
+    return DraftBatch(
+        tokens=batch.tokens[kept],
+        parents=np.where(batch.parents < 0, -1, parents)[kept].astype(np.int32),
+        depths=batch.depths[kept],
+        probabilities=batch.probabilities[kept],
+        offsets=before[batch.offsets].astype(np.int64),
+    )

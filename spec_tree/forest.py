@@ -12,118 +12,95 @@ its counts back. Drafts are hints: nothing here decides what is emitted.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from array import array
+from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from turntree.spec_tree.config import ForestConfig
-from turntree.spec_tree.contexts import Level, Node
+from turntree.spec_tree.config import RUNGS, ForestConfig
+from turntree.spec_tree.contexts import START, ContextGraph
 from turntree.spec_tree.draft import DraftBatch
-from turntree.spec_tree.drafting import Nodes, grow_chain, grow_tree
+from turntree.spec_tree.drafting import Nodes, accepted, grow_chain, grow_tree, most_probable
 from turntree.spec_tree.prefix_tree import TreeNode
 from turntree.spec_tree.state import DialogueState
+from turntree.spec_tree.stats import ForestStats
 
 
 class UnknownTurn(LookupError):
     """A handle that ``begin`` did not give, or whose turn has ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForestStats:
-    """What a forest holds and has done."""
-
-    states: int
-    """Dialogue states held."""
-    rollouts: int
-    """Finished turns held."""
-    live: int
-    """Turns that have begun and not ended."""
-    tokens: int
-    """Tokens of the finished turns held."""
-    contexts: int
-    """Nodes of the context graph, all levels."""
-    bytes: int
-    """Approximate memory of the contexts and tokens, in bytes."""
-    drafted: int
-    """Draft nodes returned since the beginning."""
-    accepted: int
-    """Drafted nodes that were committed since the beginning."""
-    committed: int
-    """Tokens committed since the beginning."""
-    evicted_rollouts: int
-    """Finished turns dropped for the quota of their state or for memory."""
-    evicted_states: int
-    """Dialogue states dropped for memory."""
-
-
-class _Rung:
-    """The levels of one key of the ladder."""
-
-    __slots__ = ("levels", "users")
-
-    def __init__(self, levels: tuple[Level, ...]) -> None:
-        self.levels = levels
-        self.users = 0
-
-
 class _State:
-    """One dialogue state: where its turns start, and the finished ones that are kept."""
+    """A dialogue state: the context where its turns start, and the finished ones that are kept."""
 
-    __slots__ = ("key", "live", "rollouts", "rungs", "starts", "tokens")
+    __slots__ = ("key", "live", "rollouts", "start")
 
-    def __init__(self, key: int, rungs: tuple[int, ...], starts: list[Node]) -> None:
+    def __init__(self, key: int, start: int) -> None:
         self.key = key
-        self.rungs = rungs
-        self.starts = starts
-        """``START`` on every level, narrowest first."""
-        self.rollouts: list[tuple[int, ...]] = []
+        self.start = start
         self.live = 0
-        self.tokens = 0
+        self.rollouts: deque[array[int]] = deque()
 
 
 class _Turn:
-    """A live turn: its cursor, what it has said, and the draft that awaits its verdict."""
+    """A live turn: where it stands, its path from ``START``, and the draft that awaits its verdict."""
 
-    __slots__ = ("draft", "draft_end", "draft_start", "node", "state", "tokens")
+    __slots__ = ("context", "draft", "path", "state")
 
     def __init__(self, state: _State) -> None:
         self.state = state
-        self.node = state.starts[0]
-        self.tokens: list[int] = []
-        self.draft: Nodes | None = None
-        self.draft_start = 0
-        self.draft_end = 0
+        self.context = state.start
+        self.path = [START]
+        self.draft: tuple[Nodes, int, int] | None = None
+        """Columns of the last batch, and which of their entries are this turn's."""
+
+    @property
+    def tokens(self) -> array[int]:
+        return array("i", self.path[1:])
 
 
 class SpecForest:
-    """Earlier turns, by dialogue state, as drafts for the next ones. Safe to share between threads."""
+    """Earlier turns, by dialogue state, as drafts for the next ones. Safe to share between threads.
+
+    Example:
+        >>> forest = SpecForest()
+        >>> state = DialogueState.from_tokens([1, 2, 3])
+        >>> forest.insert(state, [7, 8, 9])
+        >>> turn = forest.begin([state])
+        >>> forest.draft(turn, max_nodes=2, room=[8]).tokens.tolist()
+        [7, 8]
+        >>> forest.commit(turn, [[7, 8, 5]])
+        >>> forest.end(turn)
+        >>> forest.stats().accepted
+        2
+    """
 
     def __init__(self, config: ForestConfig | None = None) -> None:
+        """Make an empty forest; without ``config``, with the defaults."""
         self.config = config or ForestConfig()
         self._lock = threading.Lock()
         self._handles = 0
         self._drafted = self._accepted = self._committed = 0
         self._evicted_rollouts = self._evicted_states = 0
-        self._reset()
+        self._empty()
 
-    def _reset(self) -> None:
-        self._rungs: dict[int, _Rung] = {}
-        self._states: OrderedDict[int, _State] = OrderedDict()
+    def _empty(self) -> None:
+        self._graph = ContextGraph([(length, prior) for _, length, prior in self.config.levels])
+        self._states: OrderedDict[int, _State] = OrderedDict()  # least recently used first
         self._turns: dict[int, _Turn] = {}
         self._tokens = 0
 
     def begin(self, states: Sequence[DialogueState]) -> list[int]:
         """Start one turn at each state and return their handles."""
         with self._lock:
-            first = self._handles
-            self._handles += len(states)
-            handles = list(range(first, self._handles))
-            for handle, state in zip(handles, states, strict=True):
+            handles = []
+            for state in states:
                 held = self._hold(state)
                 held.live += 1
-                self._turns[handle] = _Turn(held)
+                self._turns[self._handles] = _Turn(held)
+                handles.append(self._handles)
+                self._handles += 1
             return handles
 
     def draft(
@@ -142,7 +119,7 @@ class SpecForest:
             handles: Live turns, shape (rows,).
             max_nodes: Nodes a row at most.
             room: Greatest depth allowed in each row, shape (rows,).
-            min_probability: Nodes whose path is estimated to be accepted less often are left out.
+            min_probability: Nodes whose whole path is estimated to be accepted less often are left out.
             chain: One child a node.
             total_nodes: Nodes of the whole batch at most; the most probable are kept.
 
@@ -155,33 +132,26 @@ class SpecForest:
         grow = grow_chain if chain else grow_tree
         end_tokens = self.config.end_tokens
         with self._lock:
-            turns = [self._turn(handle) for handle in handles]
-            out = Nodes([], [], [], [])
+            turns = self._live(handles)
+            nodes = Nodes([], [], [], [])
             offsets = [0]
             for turn, depth in zip(turns, room, strict=True):
-                if not turn.tokens or turn.tokens[-1] not in end_tokens:
-                    grow(
-                        turn.node,
-                        out,
-                        max_nodes=max_nodes,
-                        room=depth,
-                        floor=min_probability,
-                        end_tokens=end_tokens,
-                    )
-                offsets.append(len(out.tokens))
+                if turn.path[-1] not in end_tokens:
+                    grow(self._graph, turn.context, nodes, max_nodes, depth, min_probability, end_tokens)
+                offsets.append(len(nodes.tokens))
             batch = DraftBatch(
-                tokens=np.array(out.tokens, np.int32),
-                parents=np.array(out.parents, np.int32),
-                depths=np.array(out.depths, np.int32),
-                probabilities=np.array(out.probabilities, np.float32),
+                tokens=np.array(nodes.tokens, np.int32),
+                parents=np.array(nodes.parents, np.int32),
+                depths=np.array(nodes.depths, np.int32),
+                probabilities=np.array(nodes.probabilities, np.float32),
                 offsets=np.array(offsets, np.int64),
             )
-            if total_nodes is not None and len(out.tokens) > total_nodes:
-                batch = _most_probable(batch, total_nodes)
+            if total_nodes is not None and len(batch.tokens) > total_nodes:
+                batch = most_probable(batch, total_nodes)
+                nodes = Nodes(batch.tokens.tolist(), batch.parents.tolist(), [], [])
                 offsets = batch.offsets.tolist()
-                out = Nodes(batch.tokens.tolist(), batch.parents.tolist(), [], [])
-            for row, turn in enumerate(turns):
-                turn.draft, turn.draft_start, turn.draft_end = out, offsets[row], offsets[row + 1]
+            for turn, start, stop in zip(turns, offsets, offsets[1:], strict=False):
+                turn.draft = (nodes, start, stop)
             self._drafted += len(batch.tokens)
             return batch
 
@@ -199,15 +169,11 @@ class SpecForest:
         if len(tokens) != len(handles):
             raise ValueError(f"tokens needs one entry a row: expected {len(handles)}, got {len(tokens)}")
         with self._lock:
-            for turn, said in zip([self._turn(handle) for handle in handles], tokens, strict=True):
+            for turn, said in zip(self._live(handles), tokens, strict=True):
                 if turn.draft is not None:
-                    self._accepted += _accepted(turn, said)
+                    self._accepted += accepted(*turn.draft, said)
                     turn.draft = None
-                node = turn.node
-                for token in said:
-                    node = node.learn(token)
-                turn.node = node
-                turn.tokens.extend(said)
+                turn.context = self._graph.learn(turn.context, said, turn.path)
                 self._committed += len(said)
 
     def end(self, handles: Sequence[int], *, keep: bool = True) -> None:
@@ -221,41 +187,40 @@ class SpecForest:
             UnknownTurn: If a handle is not live.
         """
         with self._lock:
-            for handle in handles:
-                turn = self._turn(handle)
+            for handle, turn in zip(handles, self._live(handles), strict=True):
                 del self._turns[handle]
                 turn.state.live -= 1
-                if keep and turn.tokens:
-                    self._keep(turn.state, tuple(turn.tokens))
+                if keep and len(turn.path) > 1:
+                    self._keep(turn.state, turn.tokens)
                 else:
-                    self._forget(turn.state, turn.tokens)
+                    self._graph.forget(turn.state.start, turn.tokens)
                     if not turn.state.live and not turn.state.rollouts:
                         self._drop(turn.state)
             self._shrink()
 
     def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
-        """Add a finished turn, as if it had just been sampled."""
+        """Add a finished turn, as if it had just been sampled.
+
+        Args:
+            state: Where it was said.
+            tokens: What was said, shape (tokens,).
+        """
         with self._lock:
-            held = self._hold(state)
-            node = held.starts[0]
-            said = tuple(int(token) for token in tokens)
-            for token in said:
-                node = node.learn(token)
-            self._keep(held, said)
+            turn = _Turn(self._hold(state))
+            self._graph.learn(turn.context, [int(token) for token in tokens], turn.path)
+            self._keep(turn.state, turn.tokens)
             self._shrink()
 
     def stats(self) -> ForestStats:
         """Count what is held and what was done."""
         with self._lock:
-            levels = [level for rung in self._rungs.values() for level in rung.levels]
-            contexts = sum(len(level.nodes) for level in levels)
             return ForestStats(
                 states=len(self._states),
                 rollouts=sum(len(state.rollouts) for state in self._states.values()),
                 live=len(self._turns),
                 tokens=self._tokens,
-                contexts=contexts,
-                bytes=contexts * 600 + self._tokens * 8,
+                contexts=len(self._graph),
+                bytes=self._graph.bytes + 4 * self._tokens,
                 drafted=self._drafted,
                 accepted=self._accepted,
                 committed=self._committed,
@@ -268,67 +233,49 @@ class SpecForest:
         with self._lock:
             held = self._states.get(state.exact)
             if held is None:
-                return TreeNode(token=-1)
-            live = [tuple(turn.tokens) for turn in self._turns.values() if turn.state is held and turn.tokens]
+                return TreeNode(token=START)
+            live = [turn.tokens for turn in self._turns.values() if turn.state is held and len(turn.path) > 1]
             return TreeNode.from_turns([*held.rollouts, *live])
 
     def clear(self) -> None:
-        """Forget everything; live turns end."""
+        """Forget all turns. Handles of live turns become unknown; counters go on."""
         with self._lock:
-            self._reset()
+            self._empty()
 
-    def _turn(self, handle: int) -> _Turn:
-        turn = self._turns.get(handle)
-        if turn is None:
+    def _live(self, handles: Sequence[int]) -> list[_Turn]:
+        try:
+            return [self._turns[handle] for handle in handles]
+        except KeyError as error:
             raise UnknownTurn(
-                f"handle {handle!r} names no live turn: it was never begun, or has ended; call begin() first"
-            )
-        return turn
+                f"handle {error.args[0]!r} names no live turn: expected one that begin() returned and "
+                "end() has not finished"
+            ) from None
 
     def _hold(self, state: DialogueState) -> _State:
         """The record of ``state``, made where it is new, as the most recently used one."""
         held = self._states.get(state.exact)
-        if held is not None:
+        if held is None:
+            keys = dict(zip(_rungs(state), state.ladder(), strict=True))
+            chain = [(keys[rung], i) for i, (rung, _, _) in enumerate(self.config.levels) if rung in keys]
+            held = self._states[state.exact] = _State(state.exact, self._graph.hold(chain))
+        else:
             self._states.move_to_end(state.exact)
-            return held
-        keys = state.ladder()
-        levels: list[Level] = []
-        for rung_index, key in enumerate(keys):
-            rung = self._rungs.get(key)
-            if rung is None:
-                orders = self.config.wide_orders if rung_index else self.config.exact_orders
-                rung = self._rungs[key] = _Rung(tuple(Level(order, self.config.prior) for order in orders))
-            rung.users += 1
-            levels.extend(rung.levels)
-        starts: list[Node] = []
-        back: Node | None = None
-        for level in reversed(levels):
-            back = level.start(back)
-            starts.append(back)
-        held = self._states[state.exact] = _State(state.exact, keys, starts[::-1])
         return held
 
-    def _keep(self, state: _State, tokens: tuple[int, ...]) -> None:
+    def _keep(self, state: _State, tokens: array[int]) -> None:
         state.rollouts.append(tokens)
-        state.tokens += len(tokens)
         self._tokens += len(tokens)
         if len(state.rollouts) > self.config.rollouts_per_state:
             self._evict_oldest(state)
 
     def _evict_oldest(self, state: _State) -> None:
-        oldest = state.rollouts.pop(0)
-        state.tokens -= len(oldest)
+        oldest = state.rollouts.popleft()
         self._tokens -= len(oldest)
         self._evicted_rollouts += 1
-        self._forget(state, oldest)
-
-    def _forget(self, state: _State, tokens: Sequence[int]) -> None:
-        node = state.starts[0]
-        for token in tokens:
-            node = node.forget(token)
+        self._graph.forget(state.start, oldest)
 
     def _shrink(self) -> None:
-        """Drop the least recently used states that no live turn holds until the rest fits."""
+        """Drop the least recently used states without live turns until the rest fits."""
         if self._tokens <= self.config.max_tokens:
             return
         for state in [state for state in self._states.values() if not state.live]:
@@ -341,48 +288,10 @@ class SpecForest:
 
     def _drop(self, state: _State) -> None:
         del self._states[state.key]
-        for node in state.starts:
-            node.release()
-        for key in state.rungs:
-            rung = self._rungs[key]
-            rung.users -= 1
-            if not rung.users:
-                del self._rungs[key]
+        self._graph.release(state.start)
 
 
-def _accepted(turn: _Turn, said: Sequence[int]) -> int:
-    """How many of the tokens ``said`` lie on a path of the turn's draft."""
-    assert turn.draft is not None
-    tokens, parents, end = turn.draft.tokens, turn.draft.parents, turn.draft_end
-    count, at, parent = 0, turn.draft_start, -1
-    for token in said:
-        while True:
-            try:
-                at = tokens.index(token, at, end)
-            except ValueError:
-                return count
-            if parents[at] == parent:
-                break
-            at += 1
-        parent = at - turn.draft_start
-        count += 1
-        at += 1
-    return count
-
-
-def _most_probable(batch: DraftBatch, total: int) -> DraftBatch:
-    """Keep the ``total`` most probable nodes; a stable order keeps parents before children."""
-    kept = np.zeros(len(batch.tokens), bool)
-    kept[np.argsort(-batch.probabilities, kind="stable")[: max(total, 0)]] = True
-    before = np.concatenate([[0], np.cumsum(kept)])
-    offsets = before[batch.offsets]
-    rows = np.repeat(np.arange(batch.rows), np.diff(batch.offsets))
-    absolute = batch.parents + batch.offsets[rows]
-    parents = np.where(batch.parents < 0, -1, before[np.maximum(absolute, 0)] - offsets[rows])
-    return DraftBatch(
-        tokens=batch.tokens[kept],
-        parents=parents[kept].astype(np.int32),
-        depths=batch.depths[kept],
-        probabilities=batch.probabilities[kept],
-        offsets=offsets.astype(np.int64),
-    )
+def _rungs(state: DialogueState) -> list[str]:
+    """Names of the keys in ``state.ladder()``, which leaves out what is not known."""
+    known = {"exact": True, "tools": bool(state.task), "task": bool(state.task), "env": bool(state.env)}
+    return [rung for rung in RUNGS if known[rung]]

@@ -66,8 +66,6 @@ class TreeNode:
             while len(node.children) == 1 and node.children[0].count == count:
                 node = node.children[0]
                 text += say(node.token)
-            lines.append(
-                f"{'  ' * depth}{count:>4} {text!r}" if decode else f"{'  ' * depth}{count:>4}{text}"
-            )
+            lines.append(f"{'  ' * depth}{count:>4} {text!r}" if decode else f"{'  ' * depth}{count:>4}{text}")
             stack.extend((child, depth + 1) for child in reversed(node.children))
         return "\n".join(lines)
