@@ -32,11 +32,12 @@ def dialogue_state(
 
 def dialogue_states(episode: Episode) -> list[DialogueState]:
     """The state before each turn of an episode."""
-    said = [message for message in episode.messages if message.role == "assistant"]
+    task_id = episode.task.id if episode.task is not None else ""
+    at = len(episode.messages) - sum(1 + len(turn.observation) for turn in episode.turns)
     calls: list[str] = []
     states = []
-    for turn, message in zip(episode.turns, said, strict=True):
-        task_id = episode.task.id if episode.task is not None else ""
+    for turn in episode.turns:
         states.append(dialogue_state(turn.prompt_ids, task_id=task_id, calls=calls, env_id=episode.env_id))
-        calls += [canonical_call(call.to_openai()) for call in message.tool_calls]
+        calls += [canonical_call(call.to_openai()) for call in episode.messages[at].tool_calls]
+        at += 1 + len(turn.observation)
     return states
