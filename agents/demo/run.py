@@ -1,0 +1,139 @@
+"""``turntree demo``: make a policy, train it, compare with no speculation, report.
+
+With ``model`` the same is done for a real one, by the configuration
+``demo_model`` instead of ``demo``: Hermes tool calls, a system prompt, longer
+turns, a smaller step.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from turntree.agents.demo.comparison import Comparison, StepComparison, compare, speedup
+from turntree.agents.demo.report import write_report
+from turntree.agents.demo.warm_start import warm_started_policy
+from turntree.agents.verl.compose import compose
+from turntree.agents.verl.launch import StepReport, train
+from turntree.agents.verl.recording import RunFolder
+
+_WINDOW = 10
+"""Steps that the first and the last success rate are averaged over."""
+
+
+def main(
+    *, model: str | None = None, steps: int = 60, out: Path = Path("runs/demo"), seed: int = 0, every: int = 3
+) -> int:
+    """Run the demo.
+
+    Args:
+        model: Directory or Hugging Face id of a model; ``None`` makes a tiny one.
+        steps: Training steps.
+        out: Folder of the run; an earlier run in it is replaced.
+        seed: Of the warm start, the tasks and the sampling.
+        every: Every how many steps the comparison plays again.
+
+    Returns:
+        Exit status: 0 if verl trained to the end and both ways of playing agreed.
+    """
+    console = Console()
+    policy = model or str(_warm_start(console, seed))
+    overrides = [
+        f"actor_rollout_ref.model.path={policy}",
+        f"actor_rollout_ref.rollout.seed={seed}",
+        f"trainer.total_training_steps={steps}",
+        f"turntree.run_dir={out.absolute()}",
+        "turntree.save_policy_every=1",
+    ]
+    config = "demo" if model is None else "demo_model"
+    composition = compose(config, overrides)
+    reports = _train(console, config, overrides, steps)
+    if reports is None:
+        return 1
+    with _bar(console) as progress:
+        bar = progress.add_task("with and without speculation", total=(steps - 1) // every + 1, note="")
+
+        def compared(step: StepComparison) -> None:
+            progress.update(bar, advance=1, note=f"step {step.step}: {step.speedup:.2f}x")
+
+        comparison = compare(composition, every=every, on_step=compared)
+        progress.update(bar, total=len(comparison.steps))
+    comparison.save(RunFolder(out).root / "comparison.json")
+    report = write_report(out)
+    console.print(summary(reports, comparison))
+    console.print(f"report: {report}", soft_wrap=True)
+    return 0 if comparison.equal else 1
+
+
+def summary(reports: list[StepReport], comparison: Comparison) -> Table:
+    """What happened, as a table for the terminal."""
+    window = min(_WINDOW, len(reports))
+    table = Table(title="What the training and the speculation did", title_justify="left")
+    table.add_column("")
+    table.add_column(f"first {window} steps", justify="right")
+    table.add_column(f"last {window} steps", justify="right")
+    for name, values in (
+        ("success rate", [report.reward for report in reports]),
+        ("tokens per verify step", [report.tokens_per_step for report in reports]),
+        ("seconds per training step", [report.seconds for report in reports]),
+    ):
+        table.add_row(name, f"{_mean(values[:window]):.2f}", f"{_mean(values[-window:]):.2f}")
+    table.add_section()
+    table.add_row("[bold]same tasks and seeds", "[bold]without", "[bold]with speculation")
+    last = comparison.last_third
+    for name, part in (("all compared steps", comparison.steps), ("the last third", last)):
+        plain, drafted = [s.plain for s in part], [s.speculative for s in part]
+        table.add_row(
+            f"forward passes, {name}",
+            f"{sum(c.forward_passes for c in plain)}",
+            f"{sum(c.forward_passes for c in drafted)}",
+        )
+        table.add_row(
+            f"engine seconds, {name}", f"{sum(c.seconds for c in plain):.2f}", f"{sum(c.seconds for c in drafted):.2f}"
+        )
+        table.add_row(f"engine seconds without / with, {name}", "", f"[bold]{speedup(part):.2f}")
+    episodes, equal = sum(s.episodes for s in comparison.steps), sum(s.equal for s in comparison.steps)
+    table.add_row("episodes equal token for token", "", f"{equal} of {episodes}")
+    return table
+
+
+def _warm_start(console: Console, seed: int) -> Path:
+    with console.status("warm start: the policy learns the dialogue's form from noisy demonstrations (once)"):
+        return warm_started_policy(seed=seed)
+
+
+def _train(console: Console, config: str, overrides: list[str], steps: int) -> list[StepReport] | None:
+    reports: list[StepReport] = []
+    with _bar(console) as progress:
+        bar = progress.add_task("training: verl and Ray start", total=steps, note="")
+
+        def trained(report: StepReport) -> None:
+            reports.append(report)
+            recent = [r.reward for r in reports[-_WINDOW:]]
+            progress.update(
+                bar,
+                advance=1,
+                description="training",
+                note=f"success {_mean(recent):.2f}  tokens/step {report.tokens_per_step:.2f}  {report.seconds:.1f} s",
+            )
+
+        status = train(config, overrides, on_step=trained)
+    return reports if status == 0 and reports else None
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+    )
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")
