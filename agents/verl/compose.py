@@ -104,7 +104,9 @@ def _read(config: str) -> DictConfig:
     path = Path(config)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
-            raise ConfigError(f"there is no file {config}; shipped configurations: {', '.join(list_configs())}")
+            raise ConfigError(
+                f"there is no file {config}; shipped configurations: {', '.join(list_configs())}"
+            )
         text = path.read_text(encoding="utf-8")
     else:
         if config not in list_configs():
@@ -120,7 +122,9 @@ def _read(config: str) -> DictConfig:
     bases = [Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".yaml")]
     if base not in bases:
         raise unknown_key(base, bases, f"the bases that {config} may name")
-    merged = OmegaConf.merge(OmegaConf.create(folder.joinpath(f"{base}.yaml").read_text(encoding="utf-8")), loaded)
+    merged = OmegaConf.merge(
+        OmegaConf.create(folder.joinpath(f"{base}.yaml").read_text(encoding="utf-8")), loaded
+    )
     assert isinstance(merged, DictConfig)
     return merged
 
@@ -160,12 +164,19 @@ def _check_keys(ours: DictConfig, theirs: DictConfig, path: str) -> None:
         name = str(key)
         where = f"{path}.{name}" if path else name
         if name not in known and name not in _fields(theirs):
-            raise unknown_key(name, known | _fields(theirs) | ({"turntree"} if not path else set()), path or "verl")
+            raise unknown_key(
+                name, known | _fields(theirs) | ({"turntree"} if not path else set()), path or "verl"
+            )
         value = OmegaConf.select(ours, name, throw_on_missing=False)
         if not isinstance(value, DictConfig) or name in _OPEN or name not in known:
             continue
         section = theirs._get_node(name)
-        if isinstance(section, DictConfig) and not section._is_none() and not section._is_interpolation() and section:
+        if (
+            isinstance(section, DictConfig)
+            and not section._is_none()
+            and not section._is_interpolation()
+            and section
+        ):
             _check_keys(value, section, where)
 
 
@@ -183,7 +194,9 @@ def _check_sections(config: DictConfig) -> None:
     """What only the running processes would find out, found out before they are started."""
     missing = OmegaConf.missing_keys(config.actor_rollout_ref.model)
     if missing:
-        raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
+        raise ConfigError(
+            "no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR"
+        )
     model = str(config.actor_rollout_ref.model.path)
     if model.startswith((".", "/", "~")) and not (Path(model).expanduser() / "config.json").is_file():
         raise ConfigError(f"actor_rollout_ref.model.path={model}: there is no config.json in that folder")

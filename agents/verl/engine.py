@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from turntree.spec_tree import DialogueState
-
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling
+from turntree.spec_tree import DialogueState
 
 
 class VerlEngine:

@@ -72,7 +72,9 @@ class EpisodeWorker:
         reward_loop_worker_handles: Any = None,
     ) -> None:
         if teacher_client is not None:
-            raise ConfigError("distillation needs verl's own agent-loop manager; set agent_loop_manager_class=null")
+            raise ConfigError(
+                "distillation needs verl's own agent-loop manager; set agent_loop_manager_class=null"
+            )
         transfer_queue.init()
         rollout = config.actor_rollout_ref.rollout
         self._rollout = rollout
@@ -91,13 +93,19 @@ class EpisodeWorker:
         options = self._rollout.val_kwargs if validate else self._rollout
         sampling = {name: options[name] for name in ("temperature", "top_p", "top_k")}
         for row in _rows(batch):
-            task = asyncio.create_task(self._play_group(row, sampling, int(row.pop("__rollout_n__", options.n)), validate))
+            task = asyncio.create_task(
+                self._play_group(row, sampling, int(row.pop("__rollout_n__", options.n)), validate)
+            )
             self._groups.add(task)
             task.add_done_callback(self._group_done)
 
-    async def _play_group(self, row: dict[str, Any], sampling: Mapping[str, Any], size: int, validate: bool) -> None:
+    async def _play_group(
+        self, row: dict[str, Any], sampling: Mapping[str, Any], size: int, validate: bool
+    ) -> None:
         if row.get("agent_name", AGENT_NAME) != AGENT_NAME:
-            raise ConfigError(f"this agent-loop manager plays rows of {AGENT_NAME}, got {row['agent_name']!r}")
+            raise ConfigError(
+                f"this agent-loop manager plays rows of {AGENT_NAME}, got {row['agent_name']!r}"
+            )
         pipe = self._pipes[int(row["index"]) % len(self._pipes)]
         outputs = await asyncio.gather(
             *(

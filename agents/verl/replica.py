@@ -20,12 +20,11 @@ import ray
 from omegaconf import OmegaConf
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
-from turntree.spec_tree import DialogueState, SpecForest
-
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
 from turntree.agents.verl.recording import RunFolder, append_line, save_weights
 from turntree.agents.verl.settings import ConfigError, EngineSettings, RunSettings, unknown_key
 from turntree.agents.verl.turn_pipe import TurnDesk, TurnReply, TurnRequest
+from turntree.spec_tree import DialogueState, SpecForest
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +134,9 @@ class TurntreeServer:
             state: The dialogue state, for the drafter.
         """
         if image_data or video_data:
-            raise ConfigError("the turntree engine reads text alone; use rollout.name=vllm or sglang for images")
+            raise ConfigError(
+                "the turntree engine reads text alone; use rollout.name=vllm or sglang for images"
+            )
         if self._rejecting:
             raise RuntimeError("the rollout server takes no requests until resume_generation()")
         await self._running.wait()
@@ -155,9 +156,7 @@ class TurntreeServer:
     async def update_weights(self, named: Mapping[str, Any]) -> None:
         """Copy a bucket of weights in place."""
         self._ledger.collect(named)
-        await asyncio.to_thread(
-            self.engine.update_weights, list(named.items()), version=self._global_steps
-        )
+        await asyncio.to_thread(self.engine.update_weights, list(named.items()), version=self._global_steps)
 
     async def set_global_steps(self, global_steps: int) -> None:
         """The weights are now those of ``global_steps``; closes the books of that step."""

@@ -56,7 +56,9 @@ class PromptReplayBuffer(ReplayBuffer):
                 f"this sampler is for trainer.v1.trainer_mode=sync, got {kwargs['trainer_mode']!r}; set "
                 "trainer.v1.sampler.custom_sampler.path=null"
             )
-        plain = OmegaConf.to_container(sampler_kwargs) if OmegaConf.is_config(sampler_kwargs) else sampler_kwargs
+        plain = (
+            OmegaConf.to_container(sampler_kwargs) if OmegaConf.is_config(sampler_kwargs) else sampler_kwargs
+        )
         settings = from_mapping(SamplerSettings, plain, "trainer.v1.sampler.sampler_kwargs")
         self._submit = refill_fn
         self._submitted = 0

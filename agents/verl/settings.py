@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
-from turntree.spec_tree import ForestConfig
-
 from turntree.agents.errors import AgentError
+from turntree.spec_tree import ForestConfig
 
 T = TypeVar("T")
 

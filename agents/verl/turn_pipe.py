@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turntree.spec_tree import DialogueState
-
 from turntree.agents.engines.protocol import Completion, Engine, Sampling
+from turntree.spec_tree import DialogueState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +129,9 @@ class TurnDesk:
 
     async def _run(self, client: str, request: TurnRequest) -> None:
         try:
-            completion = await self._engine.generate(request.prompt_ids, request.sampling, state=request.state)
+            completion = await self._engine.generate(
+                request.prompt_ids, request.sampling, state=request.state
+            )
             reply = TurnReply(number=request.number, completion=completion)
         except Exception as error:
             # The client's side of this boundary raises it again, inside the episode that asked.

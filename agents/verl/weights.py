@@ -72,10 +72,14 @@ class WeightSender(BaseRollout):
             ConfigError: If the weights come as deltas or as an adapter.
         """
         if wire_format != "named_tensors":
-            raise ConfigError(f"the turntree engine takes whole tensors, not {wire_format!r}; use "
-                              "checkpoint_engine.backend=naive")
+            raise ConfigError(
+                f"the turntree engine takes whole tensors, not {wire_format!r}; use "
+                "checkpoint_engine.backend=naive"
+            )
         if peft_config is not None:
-            raise ConfigError("the turntree engine takes no adapters; set actor_rollout_ref.model.lora.merge=True")
+            raise ConfigError(
+                "the turntree engine takes no adapters; set actor_rollout_ref.model.lora.merge=True"
+            )
         server = self._server
         for bucket in _buckets(weights, self._bucket_bytes):
             await server.update_weights.remote(bucket)
