@@ -8,6 +8,7 @@ The command line writes a file by hand; ``turntree train`` does it by itself.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,16 +26,25 @@ def make_env(env_id: str, settings: Mapping[str, Any]) -> Env:
     """Make an environment from plain values.
 
     Args:
-        env_id: Registered id.
+        env_id: Registered id, or ``module:Class`` of an environment that no package registers.
         settings: Keyword arguments; ``limits`` is a mapping of ``Limits`` fields.
 
     Raises:
-        ConfigError: If a limit is unknown.
+        ConfigError: If a limit is unknown, or there is no such class.
+        UnknownEnvironment: If there is no such id.
     """
     kwargs = dict(settings)
     if "limits" in kwargs:
         kwargs["limits"] = from_mapping(Limits, kwargs["limits"], f"limits of {env_id}")
-    return make(env_id, **kwargs)
+    module, colon, name = env_id.partition(":")
+    if not colon:
+        return make(env_id, **kwargs)
+    try:
+        kind = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"there is no environment {env_id}: {error}; is its folder on PYTHONPATH?") from error
+    env: Env = kind(**kwargs)
+    return env
 
 
 def token_bounds(prompt_length: int, response_length: int) -> Limits:
@@ -51,8 +61,8 @@ def rows(env_id: str, settings: Mapping[str, Any], *, count: int, split: str) ->
     """The first ``count`` tasks of an environment as rows.
 
     Args:
-        env_id: Registered id.
-        settings: Keyword arguments of the environment, JSON values.
+        env_id: As in ``make_env``.
+        settings: As in ``make_env``, JSON values.
         count: Number of tasks.
         split: ``train`` or ``val``; only episodes of ``train`` are recorded.
 
