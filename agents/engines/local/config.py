@@ -22,6 +22,9 @@ class Speculation:
     """Draft one continuation instead of a tree."""
     max_step_nodes: int | None = None
     """Draft nodes of all requests together in one step; ``None`` is no bound."""
+    adaptive: bool = True
+    """Raise ``min_probability``, up to drafting nothing, while measured steps say that drafts cost more
+    than they save."""
 
     def __post_init__(self) -> None:
         for name in ("max_nodes", "max_depth", "max_step_nodes"):

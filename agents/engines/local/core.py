@@ -27,6 +27,7 @@ from turntree.agents.engines.local.slots import SlotCache
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.engines.protocol import FinishReason
 from turntree.spec_tree import DraftBatch, SpecForest
+from turntree.spec_tree.budget import DraftBudget
 from turntree.spec_tree.noise import uniform
 from turntree.spec_tree.verify import Verified, root, sample_then_match
 
@@ -43,7 +44,10 @@ class EngineCore:
         self.forest = forest if config.speculation is not None else None
         self.stats = EngineStats()
         self.version = 0
-        drafts = 0 if config.speculation is None else config.speculation.max_nodes
+        speculation = config.speculation
+        self._floor = 1.0 if speculation is None else speculation.min_probability
+        self._budget = DraftBudget(self._floor) if speculation is not None and speculation.adaptive else None
+        drafts = 0 if speculation is None else speculation.max_nodes
         self._cache = SlotCache(config.slots, config.max_context + drafts)
         self._pool = SlotPool(self._cache)
         self._waiting: deque[Request] = deque()
@@ -96,9 +100,11 @@ class EngineCore:
             self._waiting.popleft()
             live += 1
         rows = [request for request in self._pool.live if self._pool.follow(request)]
-        if rows:
-            self._run(rows)
-        self.stats.seconds += time.perf_counter() - began
+        step = self._run(rows) if rows else None
+        seconds = time.perf_counter() - began
+        self.stats.seconds += seconds
+        if step is not None:
+            self._learn(*step, seconds)
 
     def _drop_cancelled(self) -> None:
         for request in [r for r in self._pool.live if r.cancelled]:
@@ -107,7 +113,7 @@ class EngineCore:
             self._waiting.remove(request)
             self._finish(request, FinishReason.ABORT)
 
-    def _run(self, rows: list[Request]) -> None:
+    def _run(self, rows: list[Request]) -> tuple[StepPlan, Verified | None]:
         chunk = self.config.prefill_chunk
         pending = np.array([min(r.pending, chunk) for r in rows], np.int64)
         sampling = np.array([r.pending <= chunk for r in rows])
@@ -123,23 +129,46 @@ class EngineCore:
         logits = self._forward(step, who)
         for request, n in zip(rows, pending.tolist(), strict=True):
             request.computed += n
-        if len(who):
-            self._emit([rows[b] for b in who], _rows_of(draft, who), step, who, logits)
+        if not len(who):
+            return step, None
+        return step, self._emit([rows[b] for b in who], _rows_of(draft, who), step, who, logits)
+
+    def _learn(self, step: StepPlan, verified: Verified | None, seconds: float) -> None:
+        """Tell the budget what the step cost and gained; steps that mostly read prompts say little."""
+        draft, rows = step.draft, len(step.slot)
+        if self._budget is None or verified is None or len(verified.emitted) < rows:
+            return
+        if len(step.tokens) - len(draft.tokens) > 2 * rows + 16:
+            return
+        accepted = np.zeros(len(draft.tokens), bool)
+        depth, row = np.nonzero(verified.path >= 0)
+        accepted[draft.offsets[row] + verified.path[depth, row]] = True
+        self._budget.observe(
+            estimates=draft.probabilities,
+            accepted=accepted,
+            tokens=len(step.tokens),
+            seconds=seconds,
+            emitted=int(verified.emitted.sum()),
+        )
 
     def _draft(self, rows: list[Request], sampling: NDArray[np.bool_]) -> DraftBatch:
         speculation = self.config.speculation
         if self.forest is None or speculation is None or not sampling.any():
             return DraftBatch.empty(len(rows))
+        least = self._floor if self._budget is None else self._budget.threshold
         began = time.perf_counter()
         asking = [r for r, ready in zip(rows, sampling, strict=True) if ready]
         new = [r for r in asking if r.handle is None]
         for request, handle in zip(new, self.forest.begin([r.state for r in new]), strict=True):
             request.handle = handle
+        if least > 1:
+            self.stats.draft_seconds += time.perf_counter() - began
+            return DraftBatch.empty(len(rows))
         draft = self.forest.draft(
             [r.handle for r in asking if r.handle is not None],
             max_nodes=speculation.max_nodes,
             room=[min(speculation.max_depth, self._room(r) - 1) for r in asking],
-            min_probability=speculation.min_probability,
+            min_probability=least,
             chain=speculation.chain,
             total_nodes=speculation.max_step_nodes,
         )
@@ -158,9 +187,7 @@ class EngineCore:
 
     def _room(self, request: Request) -> int:
         """Tokens that a request may still sample."""
-        return min(
-            request.sampling.max_tokens - request.sampled, self.config.max_context - len(request.tokens)
-        )
+        return min(request.sampling.max_tokens - request.sampled, self.config.max_context - len(request.tokens))
 
     def _forward(self, step: StepPlan, who: Ints) -> Tensor:
         began = time.perf_counter()
@@ -179,9 +206,7 @@ class EngineCore:
         self.stats.model_seconds += time.perf_counter() - began
         return logits
 
-    def _emit(
-        self, rows: list[Request], draft: DraftBatch, step: StepPlan, who: Ints, logits: Tensor
-    ) -> None:
+    def _emit(self, rows: list[Request], draft: DraftBatch, step: StepPlan, who: Ints, logits: Tensor) -> Verified:
         room = np.array([self._room(r) for r in rows], np.int64)
         ends = [frozenset(r.sampling.stop_token_ids) for r in rows]
 
@@ -209,6 +234,7 @@ class EngineCore:
                 self._finish(request, FinishReason.STOP)
             elif self._room(request) <= 0:
                 self._finish(request, FinishReason.LENGTH)
+        return verified
 
     def _keep_path(self, slot: Ints, base: Ints, verified: Verified) -> None:
         """Move the keys and values of accepted nodes to the columns that follow the row's tokens."""

@@ -81,9 +81,7 @@ class LocalEngine:
     ) -> LocalEngine:
         """Load a model from a directory or a Hugging Face id and start an engine around it."""
         config = config or LocalEngineConfig()
-        return cls(
-            Policy.load(path, dtype=config.dtype, device=config.device), config=config, forest=forest
-        )
+        return cls(Policy.load(path, dtype=config.dtype, device=config.device), config=config, forest=forest)
 
     async def generate(
         self, prompt_ids: Sequence[int], sampling: Sampling, *, state: DialogueState | None = None

@@ -52,9 +52,7 @@ class Policy:
         try:
             from transformers import AutoModelForCausalLM
         except ImportError as error:
-            raise ImportError(
-                'the local engine needs transformers: pip install "turntree[local]"'
-            ) from error
+            raise ImportError('the local engine needs transformers: pip install "turntree[local]"') from error
         if not Path(path).is_dir() and (Path(path).is_absolute() or str(path).startswith(".")):
             raise FileNotFoundError(
                 f"no model directory at {path}; give a directory in Hugging Face format or a model id"
@@ -112,9 +110,7 @@ class Policy:
                     hint = f"; did you mean {near[0]!r}?" if near else ""
                     raise KeyError(f"the model has no weight {name!r}{hint}")
                 if target.shape != value.shape:
-                    raise ValueError(
-                        f"weight {name!r} has shape {tuple(target.shape)}, got {tuple(value.shape)}"
-                    )
+                    raise ValueError(f"weight {name!r} has shape {tuple(target.shape)}, got {tuple(value.shape)}")
                 target.copy_(value)
                 copied += 1
         return copied

@@ -72,9 +72,7 @@ class Request:
             token_ids=tuple(self.tokens[len(self.prompt) :]),
             logprobs=tuple(self.logprobs),
             finish_reason=self.finish,
-            draft=DraftStats(
-                verify_steps=self.verify_steps, drafted=self.drafted, accepted=sum(self.accepted)
-            ),
+            draft=DraftStats(verify_steps=self.verify_steps, drafted=self.drafted, accepted=sum(self.accepted)),
             accepted=tuple(self.accepted),
             cached_tokens=self.cached,
             weights_version=self.version,

@@ -39,9 +39,7 @@ class Transforms(NamedTuple):
 
     def at(self, rows: Tensor) -> Transforms:
         """The parameters of the given rows, index tensor of shape (n,)."""
-        return Transforms(
-            self.temperature[rows], self.top_k[rows], self.top_p[rows], self.greedy, self.truncates
-        )
+        return Transforms(self.temperature[rows], self.top_k[rows], self.top_p[rows], self.greedy, self.truncates)
 
 
 def truncate(logprobs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

@@ -108,4 +108,3 @@ class SlotPool:
         for request in self._live.values():
             request.computed = 0
             request.leader = None
-

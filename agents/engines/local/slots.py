@@ -56,6 +56,4 @@ class SlotCache:
     @property
     def bytes(self) -> int:
         """Memory of all layers."""
-        return sum(
-            t.element_size() * t.nelement() for pair in self._layers.values() for t in pair
-        )
+        return sum(t.element_size() * t.nelement() for pair in self._layers.values() for t in pair)
