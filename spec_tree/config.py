@@ -20,9 +20,8 @@ class ForestConfig:
     max_tokens: int = 1_000_000
     """Tokens of finished turns kept in all; the least recently used states go first."""
     levels: tuple[tuple[str, int, float], ...] = (
-        ("exact", 12, 1.0),
-        ("exact", 4, 1.0),
-        ("tools", 4, 1.0),
+        ("exact", 8, 1.0),
+        ("tools", 3, 1.0),
         ("task", 3, 1.0),
         ("env", 3, 1.0),
         ("env", 1, 1.0),

@@ -19,7 +19,7 @@ small objects would keep Python's garbage collector busy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 START = -1
 """Stands before the first token of a turn."""
@@ -32,10 +32,15 @@ Continuation = tuple[float, int, int]
 _TOKEN_BITS = 32
 _BRANCHES = 8
 """Continuations of one context that are considered."""
-_NEGLIGIBLE = 0.05
+_NEGLIGIBLE = 0.12
 """Share of the probability below which wider levels are not asked."""
 
-_NONE: tuple[int, int, list[Continuation]] = (-1, 0, [])
+
+_Opinion = tuple[int, int, tuple[Continuation, ...]]
+"""What ``continuations`` found, after how long it holds: the sum of ``changes`` of the context and of the
+wider ones that it rests on, above which it is asked anew; and the number of these wider ones. (A plain
+tuple of tuples of numbers: the garbage collector forgets about those.)"""
+_NONE: _Opinion = (-1, 0, ())
 
 
 class ContextGraph:
@@ -65,7 +70,7 @@ class ContextGraph:
         self._ways: list[int] = []  # edges that lead here, and holders of a START; at 0 it goes
         self._out: list[tuple[int, ...]] = []  # its edges
         self._best: list[tuple[int, ...]] = []  # the most frequent ones, where there are many
-        self._opinion: list[tuple[int, int, list[Continuation]]] = []  # see continuations()
+        self._opinion: list[_Opinion] = []
         # one entry an edge
         self._token: list[int] = []
         self._count: list[int] = []
@@ -136,42 +141,38 @@ class ContextGraph:
             path.append(token)
             context = self._forget_one(context, token, path)
 
-    def continuations(self, context: int) -> list[Continuation]:
+    def continuations(self, context: int) -> tuple[Continuation, ...]:
         """What may follow, most probable first.
 
         ``p(t) = (count(t) + prior * p_wider(t)) / (total + prior)``, from narrow to wide. The answer
-        is remembered with the number of contexts that it rests on and the sum of their changes.
+        is kept until a count changes among those that it rests on; one that rests on many counts of
+        a single context, until an eighth of them has changed.
         """
         back, changes = self._back, self._changes
         while not self._total[context] and back[context] != NOWHERE:
             context = back[context]
-        stamp, asked, found = self._opinion[context]
-        at, now = context, 0
-        for _ in range(asked):
-            now += changes[at]
+        until, wider, found = self._opinion[context]
+        now, at = changes[context], context
+        for _ in range(wider):
             at = back[at]
-        return found if now == stamp else self._ask(context)
+            now += changes[at]
+        return found if now <= until else self._ask(context)
 
-    def _ask(self, context: int) -> list[Continuation]:
+    def _ask(self, context: int) -> tuple[Continuation, ...]:
         token_of, count, following = self._token, self._count, self._next
         odds: dict[int, float] = {}
         after: dict[int, int] = {}
-        at, left, stamp, asked = context, 1.0, 0, 0
+        at, left, until, wider = context, 1.0, 0, -1
         while at != NOWHERE and left > _NEGLIGIBLE:
-            stamp += self._changes[at]
-            asked += 1
-            total = self._total[at]
-            if total:
+            until += self._changes[at]
+            wider += 1
+            if total := self._total[at]:
                 prior = self._priors[self._level[at]]
                 share = left / (total + prior)
                 left = share * prior
-                out = self._out[at]
+                out: Iterable[int] = self._out[at]
                 if len(out) > _BRANCHES:
-                    # what is known on a narrow level is known on the wider ones
-                    out = {
-                        *self._most_frequent(at),
-                        *(self._edges[at << _TOKEN_BITS | token] for token in odds),
-                    }
+                    out = self._worth_asking(at, odds)
                 for edge in out:
                     token = token_of[edge]
                     if token in odds:
@@ -180,9 +181,20 @@ class ContextGraph:
                         odds[token] = share * count[edge]
                         after[token] = following[edge]
             at = self._back[at]
-        found = sorted([(-p, token, after[token]) for token, p in odds.items()])[:_BRANCHES]
-        self._opinion[context] = (stamp, asked, found)
-        return found
+        if not wider:
+            until += self._total[context] // 8
+        found = [(-p, token, after[token]) for token, p in odds.items()]
+        if len(found) > 1:
+            found.sort()
+            del found[_BRANCHES:]
+        self._opinion[context] = (until, wider, tuple(found))
+        return self._opinion[context][2]
+
+    def _worth_asking(self, context: int, known: Iterable[int]) -> set[int]:
+        """Of many edges, the most frequent and those of the tokens that narrower levels know (which this
+        level knows too)."""
+        known_edges = [self._edges[context << _TOKEN_BITS | token] for token in known]
+        return {*self._most_frequent(context), *known_edges}
 
     def _most_frequent(self, context: int) -> tuple[int, ...]:
         best = self._best[context]
@@ -236,6 +248,7 @@ class ContextGraph:
         self._total[context] -= 1
         self._changes[context] += 1
         self._best[context] = ()
+        self._opinion[context] = _NONE
         if not self._count[edge]:
             del self._edges[place]
             self._out[context] = tuple(other for other in self._out[context] if other != edge)

@@ -43,7 +43,7 @@ def grow_tree(
         return
     tokens, parents, depths, probabilities = nodes
     # (-probability of the path, parent, depth of the parent, rank among its children, children, parent's)
-    heap: list[tuple[float, int, int, int, list[Continuation], float]] = []
+    heap: list[tuple[float, int, int, int, tuple[Continuation, ...], float]] = []
     children = graph.continuations(context)
     if children and -children[0][0] >= floor:
         heap.append((children[0][0], -1, 0, 0, children, 1.0))
@@ -96,16 +96,11 @@ def grow_chain(
 
 def accepted(nodes: Nodes, start: int, stop: int, said: Sequence[int]) -> int:
     """How many tokens of ``said`` lie on one path of the draft ``nodes[start:stop]``."""
-    at, parent = start, -1
-    for count, token in enumerate(said):
-        try:
-            at = nodes.tokens.index(token, at, stop)
-            while nodes.parents[at] != parent:
-                at = nodes.tokens.index(token, at + 1, stop)
-        except ValueError:
-            return count
-        parent = at - start
-    return len(said)
+    count, parent = 0, -1
+    for node, (token, above) in enumerate(zip(nodes.tokens[start:stop], nodes.parents[start:stop], strict=True)):
+        if above == parent and count < len(said) and token == said[count]:
+            count, parent = count + 1, node
+    return count
 
 
 def most_probable(batch: DraftBatch, total: int) -> DraftBatch:

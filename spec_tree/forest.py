@@ -255,7 +255,7 @@ class SpecForest:
         """The record of ``state``, made where it is new, as the most recently used one."""
         held = self._states.get(state.exact)
         if held is None:
-            keys = dict(zip(_rungs(state), state.ladder(), strict=True))
+            keys = _keys(state)
             chain = [(keys[rung], i) for i, (rung, _, _) in enumerate(self.config.levels) if rung in keys]
             held = self._states[state.exact] = _State(state.exact, self._graph.hold(chain))
         else:
@@ -291,7 +291,11 @@ class SpecForest:
         self._graph.release(state.start)
 
 
-def _rungs(state: DialogueState) -> list[str]:
-    """Names of the keys in ``state.ladder()``, which leaves out what is not known."""
+def _keys(state: DialogueState) -> dict[str, int]:
+    """The keys of the rungs that tell more than the next one. Before the first tool call, "same task and
+    tool history" says the same as the exact state."""
     known = {"exact": True, "tools": bool(state.task), "task": bool(state.task), "env": bool(state.env)}
-    return [rung for rung in RUNGS if known[rung]]
+    keys = dict(zip([rung for rung in RUNGS if known[rung]], state.ladder(), strict=True))
+    if not state.tools:
+        keys.pop("tools", None)
+    return keys
