@@ -1,0 +1,160 @@
+"""Dialogues to warm-start the demo policy on, most of them wrong on purpose.
+
+They teach the form of a dialogue, and leave to reinforcement learning which
+way of calculating pays. Invariant: a right demonstration scores 1 in the
+environment and any other 0, and each is an episode of the project's own loop,
+so its tokens are exactly those that a rollout would have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from turntree.agents.engines.scripted import ScriptedEngine
+from turntree.agents.episode import Episode
+from turntree.agents.renderer import Renderer
+from turntree.agents.rollout import rollout
+from turntree.envs import Env, Limits, Task, ToolCall, make
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+SPLIT = "warm-start"
+"""Split of the demonstrations' tasks; training uses another one."""
+_OPERATIONS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
+
+
+class Kind(StrEnum):
+    """How a demonstration calculates."""
+
+    RIGHT = "right"
+    """Products first, then sums, and the value as the answer."""
+    LEFT_TO_RIGHT = "left_to_right"
+    """From left to right, where that gives another value."""
+    EARLY = "early"
+    """Right, but the last result is given as the answer before all operations are done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """Shares of the kinds; they add up to 1."""
+
+    right: float = 0.30
+    """Share of ``Kind.RIGHT``."""
+    left_to_right: float = 0.45
+    """Share of ``Kind.LEFT_TO_RIGHT``."""
+    early: float = 0.25
+    """Share of ``Kind.EARLY``."""
+
+    def __post_init__(self) -> None:
+        shares = [getattr(self, f.name) for f in fields(self)]
+        if min(shares) < 0 or abs(sum(shares) - 1) > 1e-9:
+            raise ValueError(f"the shares of a mixture are at least 0 and add up to 1, got {self}")
+
+
+class Demonstration(NamedTuple):
+    """One dialogue."""
+
+    kind: Kind
+    """How it calculates."""
+    episode: Episode
+    """What the loop recorded."""
+
+
+class Operation(NamedTuple):
+    """One call of the calculator."""
+
+    expression: str
+    """What it is asked."""
+    result: int
+    """What it answers."""
+
+
+def demonstration_env() -> Env:
+    """The environment of the demonstrations; training plays the same with other tasks."""
+    return make(
+        "turntree/Arithmetic-v0",
+        tool_format="compact",
+        system_prompt="",
+        split=SPLIT,
+        limits=Limits(max_turns=6, max_turn_tokens=16),
+    )
+
+
+def demonstrations(
+    tokenizer: PreTrainedTokenizerFast, *, count: int, seed: int = 0, mixture: Mixture | None = None
+) -> list[Demonstration]:
+    """Play ``count`` demonstrations.
+
+    Args:
+        tokenizer: The policy's.
+        count: Number of demonstrations.
+        seed: Of kinds and tasks; the same seed gives the same dialogues.
+        mixture: Shares of the kinds.
+    """
+    return asyncio.run(_play(tokenizer, count, random.Random(seed), mixture or Mixture()))
+
+
+def operations(expression: str, *, precedence: bool = True) -> list[Operation]:
+    """The calls that evaluate ``expression``, one operation each.
+
+    Args:
+        expression: Numbers with ``+``, ``-`` or ``*`` between them.
+        precedence: Products first; otherwise from left to right.
+
+    Example:
+        >>> [call.expression for call in operations("2+3*4-1")]
+        ['3*4', '2+12', '14-1']
+        >>> [call.expression for call in operations("2+3*4-1", precedence=False)]
+        ['2+3', '5*4', '20-1']
+    """
+    numbers = [int(number) for number in re.findall(r"\d+", expression)]
+    operators = re.findall(r"[-+*]", expression)
+    calls = []
+    while operators:
+        at = operators.index("*") if precedence and "*" in operators else 0
+        left, right = numbers[at : at + 2]
+        result = _OPERATIONS[operators[at]](left, right)
+        calls.append(Operation(f"{left}{operators.pop(at)}{right}", result))
+        numbers[at : at + 2] = [result]
+    return calls
+
+
+async def _play(
+    tokenizer: PreTrainedTokenizerFast, count: int, rng: random.Random, mixture: Mixture
+) -> list[Demonstration]:
+    env, renderer = demonstration_env(), Renderer(tokenizer)
+    tasks = _tasks(env, rng)
+    kinds = rng.choices(list(Kind), [getattr(mixture, kind) for kind in Kind], k=count)
+    played = []
+    for kind in kinds:
+        for task in tasks:
+            calls = _calls(task, kind, rng)
+            answer = str(calls[-1].result) if calls else re.split(r"\D", task.prompt)[0]
+            if (kind is Kind.RIGHT) == (answer == task.answer):
+                break
+        texts = [
+            env.parser.format_call(ToolCall(name="calculator", arguments={"expression": call.expression}))
+            for call in calls
+        ]
+        engine = ScriptedEngine([*texts, f"#### {answer}"], tokenizer)
+        played.append(Demonstration(kind, await rollout(env, engine, renderer, task=task)))
+    env.close()
+    return played
+
+
+def _tasks(env: Env, rng: random.Random) -> Iterator[Task]:
+    first = rng.randrange(2**31)
+    return map(env.task, itertools.count(first))
+
+
+def _calls(task: Task, kind: Kind, rng: random.Random) -> list[Operation]:
+    calls = operations(task.prompt, precedence=kind is not Kind.LEFT_TO_RIGHT)
+    return calls[: rng.randrange(len(calls))] if kind is Kind.EARLY else calls

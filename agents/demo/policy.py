@@ -1,0 +1,82 @@
+"""The demo policy: a tiny Llama in Hugging Face format, about half a million parameters.
+
+It is small enough to be trained on two cores, and otherwise an ordinary model
+folder: every engine and trainer that reads Hugging Face folders reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from turntree.agents.demo.tokenizer import END, PAD, build_tokenizer, vocabulary
+from turntree.agents.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyShape:
+    """Size of the model."""
+
+    hidden: int = 128
+    """Width of the residual stream."""
+    layers: int = 3
+    """Number of layers."""
+    heads: int = 4
+    """Attention heads; each has keys and values of its own."""
+    intermediate: int = 256
+    """Width of the feed-forward part."""
+    context: int = 256
+    """Tokens of prompt and response together."""
+    rope_theta: float = 1000.0
+    """Base of the rotary positions; small, since dialogues are short."""
+    initial_std: float = 0.08
+    """Standard deviation of the first weights. At this width the usual 0.02 takes twice the steps."""
+
+
+def build_policy(shape: PolicyShape | None = None, *, seed: int = 0) -> LlamaForCausalLM:
+    """Make an untrained policy; torch's own random state is left as it was.
+
+    Args:
+        shape: Size of the model.
+        seed: Of the first weights.
+
+    Raises:
+        MissingExtra: If torch or transformers is not installed.
+    """
+    try:
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM
+    except ImportError as error:
+        raise MissingExtra("the demo policy", "local") from error
+
+    shape = shape or PolicyShape()
+    ids = vocabulary()
+    config = LlamaConfig(
+        vocab_size=len(ids),
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        max_position_embeddings=shape.context,
+        initializer_range=shape.initial_std,
+        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=ids[END],
+        pad_token_id=ids[PAD],
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config).float()
+
+
+def save_policy(model: LlamaForCausalLM, folder: Path) -> Path:
+    """Write weights, configuration and tokenizer to ``folder``, and return it."""
+    model.save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    return folder

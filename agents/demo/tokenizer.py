@@ -1,0 +1,67 @@
+"""The demo policy's tokenizer: one token a character of an expression, one a word of the dialogue.
+
+Invariant: text made of ``WORDS`` and ``CHARACTERS`` survives encoding and
+decoding unchanged. A run of anything else becomes one unknown token, so every
+text has a rendering, but not every rendering has its text back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from turntree.agents.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+PAD, UNKNOWN, END = "<|pad|>", "<|unknown|>", "<|end|>"
+ROLES = ("system", "user", "assistant", "tool")
+WORDS = ("calculator", "####")
+CHARACTERS = "0123456789+-*/().,= \n"
+CHAT_TEMPLATE = (
+    "{%- for message in messages %}"
+    "{%- if message['role'] not in ['system', 'user', 'assistant', 'tool'] %}"
+    "{{- raise_exception('no such role: ' + message['role']) }}"
+    "{%- endif %}"
+    "{{- '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|assistant|>' }}{%- endif %}"
+)
+
+
+def vocabulary() -> dict[str, int]:
+    """Every token with its id; the special ones come first."""
+    special = (PAD, UNKNOWN, END, *(f"<|{role}|>" for role in ROLES))
+    return {token: number for number, token in enumerate((*special, *WORDS, *CHARACTERS))}
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """Make the tokenizer, chat template included.
+
+    Raises:
+        MissingExtra: If transformers is not installed.
+    """
+    try:
+        from tokenizers import AddedToken, Regex, Tokenizer
+        from tokenizers.decoders import Fuse
+        from tokenizers.models import WordLevel
+        from tokenizers.pre_tokenizers import Split
+        from transformers import PreTrainedTokenizerFast
+    except ImportError as error:
+        raise MissingExtra("the demo policy", "local") from error
+
+    backend = Tokenizer(WordLevel(vocabulary(), unk_token=UNKNOWN))
+    known = "|".join((*WORDS, *("\\" + c if c in "+-*/().#" else c for c in CHARACTERS)))
+    backend.pre_tokenizer = Split(Regex(known), behavior="isolated")
+    backend.decoder = Fuse()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=PAD,
+        unk_token=UNKNOWN,
+        eos_token=END,
+        extra_special_tokens=[AddedToken(f"<|{role}|>", special=True) for role in ROLES],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+    )
+    return tokenizer
