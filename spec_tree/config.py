@@ -17,8 +17,8 @@ class ForestConfig:
     """Tokens that end a turn; nothing is drafted after one."""
     rollouts_per_state: int = 32
     """Finished turns kept of each dialogue state; the oldest go first."""
-    max_tokens: int = 1_000_000
-    """Tokens of finished turns kept in all; the least recently used states go first."""
+    max_tokens: int = 500_000
+    """Tokens of finished turns kept in all (250 to 650 bytes each); the least recently used states go first."""
     levels: tuple[tuple[str, int, float], ...] = (
         ("exact", 8, 1.0),
         ("tools", 3, 1.0),
@@ -31,6 +31,7 @@ class ForestConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "end_tokens", frozenset(self.end_tokens))
+        object.__setattr__(self, "levels", tuple((rung, order, prior) for rung, order, prior in self.levels))
         for name in ("rollouts_per_state", "max_tokens"):
             value = getattr(self, name)
             if value < 1:

@@ -19,7 +19,7 @@ small objects would keep Python's garbage collector busy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 START = -1
 """Stands before the first token of a turn."""
@@ -82,7 +82,15 @@ class ContextGraph:
     @property
     def bytes(self) -> int:
         """Approximate memory in bytes, by the measured size of a context and of an edge."""
-        return 400 * len(self._contexts) + 200 * len(self._edges)
+        return 245 * len(self._contexts) + 122 * len(self._edges)
+
+    def counts(self) -> dict[int, dict[int, int]]:
+        """Everything that is counted: hash of a context -> next token -> count. Graphs that know the same
+        turns are equal here, however they came to know them."""
+        return {
+            name: {self._token[edge]: self._count[edge] for edge in self._out[context]}
+            for name, context in self._contexts.items()
+        }
 
     def hold(self, keys: Sequence[tuple[int, int]]) -> int:
         """Make sure of the ``START`` contexts of a chain of levels.
@@ -170,7 +178,7 @@ class ContextGraph:
                 prior = self._priors[self._level[at]]
                 share = left / (total + prior)
                 left = share * prior
-                out: Iterable[int] = self._out[at]
+                out: Collection[int] = self._out[at]
                 if len(out) > _BRANCHES:
                     out = self._worth_asking(at, odds)
                 for edge in out:

@@ -15,6 +15,7 @@ import threading
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -150,7 +151,7 @@ class SpecForest:
                 batch = most_probable(batch, total_nodes)
                 nodes = Nodes(batch.tokens.tolist(), batch.parents.tolist(), [], [])
                 offsets = batch.offsets.tolist()
-            for turn, start, stop in zip(turns, offsets, offsets[1:], strict=False):
+            for turn, (start, stop) in zip(turns, pairwise(offsets), strict=True):
                 turn.draft = (nodes, start, stop)
             self._drafted += len(batch.tokens)
             return batch

@@ -1,0 +1,48 @@
+import json
+
+from turntree.spec_tree import TreeNode
+
+TURNS = [[1, 2, 3], [1, 2, 4], [1, 2, 4], [5]]
+
+
+def test_turns_merge_into_counts_most_frequent_first() -> None:
+    tree = TreeNode.from_turns(TURNS)
+    assert (tree.token, tree.count) == (-1, 4)
+    assert [(child.token, child.count) for child in tree.children] == [(1, 3), (5, 1)]
+    two = tree.children[0].children[0]
+    assert [(child.token, child.count) for child in two.children] == [(4, 2), (3, 1)]
+
+
+def test_dictionaries_are_json() -> None:
+    tree = json.loads(json.dumps(TreeNode.from_turns([[1, 2]]).to_dict()))
+    assert tree["children"][0] == {
+        "token": 1,
+        "count": 1,
+        "children": [{"token": 2, "count": 1, "children": []}],
+    }
+
+
+def test_text_joins_paths_without_branches() -> None:
+    assert TreeNode.from_turns(TURNS).to_text().splitlines() == [
+        "   4",
+        "     3 1 2",
+        "       2 4",
+        "       1 3",
+        "     1 5",
+    ]
+
+
+def test_text_with_a_decoder_is_quoted() -> None:
+    text = TreeNode.from_turns([[1, 2]]).to_text(lambda token: "\n" if token == 2 else "a")
+    assert text == "   1 'a\\n'"
+
+
+def test_a_turn_that_ends_inside_another_keeps_its_line() -> None:
+    lines = TreeNode.from_turns([[1], [1, 2]]).to_text().splitlines()
+    assert lines == ["   2 1", "     1 2"]
+
+
+def test_long_turns_do_not_recurse() -> None:
+    tree = TreeNode.from_turns([list(range(5000))])
+    assert len(tree.to_text().splitlines()) == 1
+    assert tree.to_dict()["count"] == 1
