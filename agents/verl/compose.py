@@ -7,11 +7,13 @@ checked against verl's configuration before a process is started.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -90,9 +92,11 @@ def compose(config: str, overrides: Sequence[str] = ()) -> Composition:
     for path, value in _parse(overrides):
         OmegaConf.update(ours, path, value, merge=False, force_add=True)
     section = ours.pop("turntree", None) or {}
-    settings = from_mapping(TrainSettings, OmegaConf.to_container(OmegaConf.create(section)), "turntree")
+    settings = from_mapping(TrainSettings, _plain(OmegaConf.create(section)), "turntree")
     theirs = _verl_defaults()
-    _check_keys(ours, theirs, path="")
+    _check_keys(_plain(ours), _plain(theirs), path="")
+    if OmegaConf.select(ours, "actor_rollout_ref.model") and OmegaConf.is_missing(ours.actor_rollout_ref.model, "path"):
+        raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
     OmegaConf.set_struct(theirs, False)
     merged = OmegaConf.merge(theirs, ours)
     assert isinstance(merged, DictConfig)
@@ -146,6 +150,11 @@ def _parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
 
 
 def _verl_defaults() -> DictConfig:
+    return copy.deepcopy(_read_verl_defaults())
+
+
+@lru_cache(maxsize=1)
+def _read_verl_defaults() -> DictConfig:
     spec = importlib.util.find_spec("verl")
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtra("training", "train")
@@ -157,30 +166,19 @@ def _verl_defaults() -> DictConfig:
         return hydra_compose("ppo_trainer")
 
 
-def _check_keys(ours: DictConfig, theirs: DictConfig, path: str) -> None:
-    """Every key of ``ours`` is known to verl."""
-    known = {str(key) for key in theirs}
-    for key in ours:
-        name = str(key)
-        where = f"{path}.{name}" if path else name
-        if name not in known and name not in _fields(theirs):
-            raise unknown_key(
-                name, known | _fields(theirs) | ({"turntree"} if not path else set()), path or "verl"
-            )
-        value = OmegaConf.select(ours, name, throw_on_missing=False)
-        if not isinstance(value, DictConfig) or name in _OPEN or name not in known:
-            continue
-        section = theirs._get_node(name)
-        if (
-            isinstance(section, DictConfig)
-            and not section._is_none()
-            and not section._is_interpolation()
-            and section
-        ):
-            _check_keys(value, section, where)
+def _check_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -> None:
+    """Every key of ``ours`` is known to verl. Both are plain, interpolations as text."""
+    for key, value in ours.items():
+        if key not in theirs and key not in _fields(theirs):
+            known = {*theirs, *_fields(theirs), *(() if path else ("turntree",))}
+            raise unknown_key(key, known, path or "verl")
+        section = theirs.get(key)
+        # An empty section, or none, is one that verl leaves to its user.
+        if isinstance(value, dict) and isinstance(section, dict) and section and key not in _OPEN:
+            _check_keys(value, section, f"{path}.{key}" if path else key)
 
 
-def _fields(section: DictConfig) -> set[str]:
+def _fields(section: Mapping[str, Any]) -> set[str]:
     """Fields of the dataclass that verl makes of a section; it may have more than verl's YAML shows."""
     target = section.get("_target_")
     if not target:
@@ -192,8 +190,7 @@ def _fields(section: DictConfig) -> set[str]:
 
 def _check_sections(config: DictConfig) -> None:
     """What only the running processes would find out, found out before they are started."""
-    missing = OmegaConf.missing_keys(config.actor_rollout_ref.model)
-    if missing:
+    if OmegaConf.is_missing(config.actor_rollout_ref.model, "path"):
         raise ConfigError(
             "no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR"
         )
@@ -201,7 +198,9 @@ def _check_sections(config: DictConfig) -> None:
     if model.startswith((".", "/", "~")) and not (Path(model).expanduser() / "config.json").is_file():
         raise ConfigError(f"actor_rollout_ref.model.path={model}: there is no config.json in that folder")
     rollout = config.actor_rollout_ref.rollout
-    engine = OmegaConf.select(rollout, "engine_kwargs.turntree")
-    EngineSettings.parse(OmegaConf.to_container(engine) if engine is not None else None)
-    custom = OmegaConf.select(rollout, "custom")
-    RunSettings.parse(OmegaConf.to_container(custom) if custom is not None else None)
+    EngineSettings.parse(_plain(OmegaConf.select(rollout, "engine_kwargs.turntree")))
+    RunSettings.parse(_plain(OmegaConf.select(rollout, "custom")))
+
+
+def _plain(section: Any) -> Any:
+    return OmegaConf.to_container(section) if OmegaConf.is_config(section) else section

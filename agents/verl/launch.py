@@ -15,7 +15,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -87,7 +89,8 @@ def train(
     ray_dir = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp" if os.path.isdir("/tmp") else None))
     try:
         prepare(composition, folder, ray_dir)
-        status = _run(folder, on_step)
+        with _ending_on_sigterm():
+            status = _run(folder, on_step)
     finally:
         shutil.rmtree(ray_dir, ignore_errors=True)
     if status != 0:
@@ -187,6 +190,19 @@ def _run(folder: RunFolder, on_step: Callable[[StepReport], None] | None) -> int
         except BaseException:
             _stop(process)
             raise
+
+
+@contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM unwind the stack as Ctrl-C does, so that verl and Ray are stopped by both."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _report(steps: _Steps, on_step: Callable[[StepReport], None] | None) -> None:

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from turntree.agents.verl.compose import compose, list_configs
+from turntree.agents.verl.settings import ConfigError
+from turntree.envs import list_envs
+
+
+@pytest.mark.parametrize("name", list_configs())
+def test_every_shipped_configuration_is_known_to_verl(name: str, tiny_model: Path) -> None:
+    composition = compose(name, [f"actor_rollout_ref.model.path={tiny_model}"])
+    assert composition.settings.env in list_envs()
+    assert composition.verl.actor_rollout_ref.rollout.name == "turntree"
+    assert composition.verl.trainer.total_training_steps > 0
+    OmegaConf.resolve(composition.verl)
+
+
+def test_what_a_configuration_does_not_say_is_verls_default(tiny_model: Path) -> None:
+    composition = compose("demo", [f"actor_rollout_ref.model.path={tiny_model}"])
+    assert composition.verl.actor_rollout_ref.actor.optim.betas == [0.9, 0.999]
+
+
+def test_overrides_go_over_the_configuration(tiny_model: Path) -> None:
+    composition = compose(
+        "demo",
+        [
+            f"actor_rollout_ref.model.path={tiny_model}",
+            "turntree.train_tasks=64",
+            "turntree.env_kwargs.max_numbers=3",
+            "data.train_batch_size=2",
+            "trainer.logger=[console,file]",
+            "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation=null",
+        ],
+    )
+    assert composition.settings.train_tasks == 64
+    assert composition.settings.env_kwargs["max_numbers"] == 3
+    assert composition.settings.env_kwargs["tool_format"] == "compact"
+    assert composition.verl.data.train_batch_size == 2
+    assert composition.verl.trainer.logger == ["console", "file"]
+    assert composition.verl.actor_rollout_ref.rollout.engine_kwargs.turntree.speculation is None
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.train_batch_sizes=2", "unknown key 'train_batch_sizes' in data; did you mean 'train_batch_size'"),
+        ("trainr.logger=[file]", "unknown key 'trainr' in verl; did you mean 'trainer'"),
+        ("actor_rollout_ref.actor.optim.learning_rate=1", "unknown key 'learning_rate' in actor_rollout_ref.actor.optim"),
+        ("turntree.train_task=3", "unknown key 'train_task' in turntree; did you mean 'train_tasks'"),
+        ("turntree.val_tasks=0", "val_tasks must be at least 1, got 0"),
+        (
+            "actor_rollout_ref.rollout.engine_kwargs.turntree.speculaton=null",
+            "unknown key 'speculaton' .* did you mean 'speculation'",
+        ),
+        ("trainer", "an override is key=value"),
+        ("data.train_batch_size=1,2", "sets one value"),
+    ],
+)
+def test_an_override_that_cannot_be_says_what_to_do(override: str, message: str, tiny_model: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compose("demo", [f"actor_rollout_ref.model.path={tiny_model}", override])
+
+
+def test_a_field_that_verls_yaml_hides_is_known(tiny_model: Path) -> None:
+    key = "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"
+    composition = compose("demo", [f"actor_rollout_ref.model.path={tiny_model}", f"{key}=bf16"])
+    assert OmegaConf.select(composition.verl, key) == "bf16"
+
+
+def test_a_missing_model_is_asked_for() -> None:
+    with pytest.raises(ConfigError, match=r"actor_rollout_ref\.model\.path=DIR"):
+        compose("demo")
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no config\.json"):
+        compose("demo", [f"actor_rollout_ref.model.path={tmp_path}"])
+
+
+def test_an_unknown_configuration_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'demo'"):
+        compose("demmo")
+
+
+def test_a_file_of_ones_own_may_build_on_a_base(tmp_path: Path, tiny_model: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: cpu\nturntree: {env: turntree/Arithmetic-v0}\ntrainer: {total_training_steps: 7}\n")
+    composition = compose(str(file), [f"actor_rollout_ref.model.path={tiny_model}"])
+    assert composition.verl.trainer.total_training_steps == 7
+    assert composition.verl.trainer.device == "cpu"
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"there is no file nowhere\.yaml; shipped .*demo"):
+        compose("nowhere.yaml")
+
+
+def test_an_unknown_base_names_the_nearest(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: cpus\n")
+    with pytest.raises(ConfigError, match="did you mean 'cpu'"):
+        compose(str(file))

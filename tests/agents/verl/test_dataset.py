@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from turntree.agents.verl.dataset import main, make_env, rows, write_rows
+from turntree.agents.verl.settings import ConfigError
+from turntree.envs import UnknownEnvironment
+from turntree.envs.arithmetic import Arithmetic
+
+COMPACT = {"tool_format": "compact", "system_prompt": ""}
+
+
+def test_a_row_names_the_task_and_holds_its_prompt() -> None:
+    row = list(rows("turntree/Arithmetic-v0", COMPACT, count=3, split="val"))[2]
+    task = make_env("turntree/Arithmetic-v0", COMPACT).task(2)
+    assert row["prompt"] == [{"role": "user", "content": task.prompt}]
+    assert row["reward_model"] == {"style": "rule", "ground_truth": task.answer}
+    assert row["extra_info"] == {"index": 2, "split": "val", "task_id": task.id}
+    assert row["agent_name"] == "turntree_env"
+    assert row["env_id"] == "turntree/Arithmetic-v0"
+    assert json.loads(row["env_kwargs"]) == COMPACT
+
+
+def test_rows_of_different_settings_live_in_one_parquet_file(tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "data" / "rows.parquet", "turntree/Arithmetic-v0", COMPACT, count=4, split="train")
+    read = pyarrow.parquet.read_table(file).to_pylist()
+    assert [row["extra_info"]["index"] for row in read] == [0, 1, 2, 3]
+    assert read[0] == next(rows("turntree/Arithmetic-v0", COMPACT, count=1, split="train"))
+
+
+def test_more_tasks_than_there_are_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "two.jsonl"
+    file.write_text('{"question": "1+1?", "answer": "#### 2"}\n{"question": "1+2?", "answer": "#### 3"}\n')
+    with pytest.raises(ConfigError, match="has 2 tasks .* 3 were asked for"):
+        list(rows("turntree/GSM8K-v0", {"data": str(file)}, count=3, split="train"))
+
+
+def test_limits_come_as_a_mapping() -> None:
+    env = make_env("turntree/Arithmetic-v0", {"limits": {"max_turns": 3}})
+    assert env.limits.max_turns == 3
+
+
+def test_an_unknown_limit_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'max_turns'"):
+        make_env("turntree/Arithmetic-v0", {"limits": {"max_turn": 3}})
+
+
+def test_an_unknown_environment_names_the_nearest() -> None:
+    with pytest.raises(UnknownEnvironment, match="turntree/Arithmetic-v0"):
+        make_env("turntree/Arithmetik-v0", {})
+
+
+def test_an_environment_that_no_package_registers_is_named_by_module_and_class() -> None:
+    env = make_env("turntree.envs.arithmetic:Arithmetic", {"max_value": 5})
+    assert isinstance(env, Arithmetic)
+    assert env.max_value == 5
+
+
+def test_a_module_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="nowhere:Env: .*PYTHONPATH"):
+        make_env("nowhere:Env", {})
+
+
+def test_the_command_line_writes_the_same_rows(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    main(["turntree/Arithmetic-v0", str(file), "-n", "2", "--env-kwargs", json.dumps(COMPACT), "--split", "val"])
+    read = pyarrow.parquet.read_table(file).to_pylist()
+    assert read == list(rows("turntree/Arithmetic-v0", COMPACT, count=2, split="val"))
+
+
+def test_writing_rows_needs_no_trainer() -> None:
+    code = "import sys, turntree.agents.verl.dataset as d; sys.exit('verl' in sys.modules or 'ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

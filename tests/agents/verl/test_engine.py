@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from verl.workers.rollout.replica import TokenOutput
+
+from turntree.agents.engines.protocol import Engine, FinishReason, Sampling
+from turntree.agents.verl.engine import VerlEngine
+from turntree.spec_tree import DialogueState
+
+SAMPLING = Sampling(temperature=0.5, max_tokens=3, stop_token_ids=(9,), seed=4)
+
+
+class Servers:
+    """Stands in for verl's client."""
+
+    def __init__(self, *outputs: TokenOutput) -> None:
+        self.outputs = list(outputs)
+        self.asked: list[dict[str, Any]] = []
+
+    async def generate(self, request_id: str, **request: Any) -> TokenOutput:
+        self.asked.append({"request_id": request_id, **request})
+        return self.outputs.pop(0)
+
+
+def output(*tokens: int, stop_reason: str = "completed", **extra: Any) -> TokenOutput:
+    return TokenOutput(
+        token_ids=list(tokens), log_probs=[-1.0] * len(tokens), stop_reason=stop_reason, extra_fields=extra
+    )
+
+
+async def test_all_turns_of_an_episode_go_to_one_server() -> None:
+    servers = Servers(output(1, 9), output(2, 9), output(3, 9))
+    engine = VerlEngine(servers, pass_state=False)
+    await engine.generate((5,), SAMPLING)
+    await engine.generate((5, 1, 9), SAMPLING)
+    await VerlEngine(servers, pass_state=False).generate((5,), SAMPLING)
+    first, second, other = (request["request_id"] for request in servers.asked)
+    assert first == second != other
+
+
+async def test_sampling_and_state_reach_the_server() -> None:
+    servers = Servers(output(1, 9))
+    state = DialogueState.from_tokens((5,), task="t")
+    await VerlEngine(servers, pass_state=True).generate((5,), SAMPLING, state=state)
+    (request,) = servers.asked
+    assert request["prompt_ids"] == [5]
+    assert request["state"] is state
+    parameters = request["sampling_params"]
+    assert (parameters["temperature"], parameters["max_tokens"], parameters["seed"]) == (0.5, 3, 4)
+    assert parameters["stop_token_ids"] == [9]
+
+
+async def test_servers_that_know_no_state_are_not_given_one() -> None:
+    servers = Servers(output(1, 9))
+    await VerlEngine(servers, pass_state=False).generate((5,), SAMPLING, state=DialogueState.from_tokens((5,)))
+    assert "state" not in servers.asked[0]
+
+
+async def test_counters_come_back_under_our_names() -> None:
+    servers = Servers(
+        output(
+            1,
+            9,
+            global_steps=7,
+            num_cached_tokens=2,
+            spec_num_draft_tokens=4,
+            spec_num_accepted_tokens=1,
+            spec_num_verify_steps=2,
+            accepted=[True, False],
+        )
+    )
+    completion = await VerlEngine(servers, pass_state=False).generate((5,), SAMPLING)
+    assert completion.token_ids == (1, 9)
+    assert completion.logprobs == (-1.0, -1.0)
+    assert (completion.draft.drafted, completion.draft.accepted, completion.draft.verify_steps) == (4, 1, 2)
+    assert completion.accepted == (True, False)
+    assert (completion.cached_tokens, completion.weights_version) == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (output(1, 9), FinishReason.STOP),
+        (output(1, 2, 3), FinishReason.LENGTH),
+        (output(1, stop_reason="aborted"), FinishReason.ABORT),
+    ],
+)
+async def test_why_a_turn_ended_is_read_from_its_tokens(answer: TokenOutput, reason: FinishReason) -> None:
+    completion = await VerlEngine(Servers(answer), pass_state=False).generate((5,), SAMPLING)
+    assert completion.finish_reason is reason
+
+
+async def test_a_server_without_log_probabilities_is_an_error() -> None:
+    answer = TokenOutput(token_ids=[1], log_probs=None)
+    with pytest.raises(RuntimeError, match="calculate_log_probs=True"):
+        await VerlEngine(Servers(answer), pass_state=False).generate((5,), SAMPLING)
+
+
+def test_it_is_an_engine() -> None:
+    assert isinstance(VerlEngine(Servers(), pass_state=False), Engine)

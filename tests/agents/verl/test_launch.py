@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+from omegaconf import OmegaConf
+
+from turntree.agents.verl import launch
+from turntree.agents.verl.compose import compose
+from turntree.agents.verl.launch import StepReport, train
+from turntree.agents.verl.recording import RunFolder
+from turntree.agents.verl.settings import ConfigError
+
+
+@pytest.fixture
+def overrides(tiny_model: Path, tmp_path: Path) -> list[str]:
+    return [
+        f"actor_rollout_ref.model.path={tiny_model}",
+        f"turntree.run_dir={tmp_path / 'run'}",
+        "turntree.train_tasks=4",
+        "turntree.val_tasks=2",
+    ]
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Run ``script`` instead of verl; ``$RUN`` in it is the run's folder."""
+    monkeypatch.setattr(
+        launch,
+        "command",
+        lambda folder: [sys.executable, "-c", script.replace("$RUN", str(folder.root))],
+    )
+
+
+WRITES_TWO_STEPS = """
+import json, time
+run = "$RUN"
+for step in (1, 2):
+    with open(run + "/engine.jsonl", "a") as f: f.write(json.dumps({"step": step, "tokens_per_step": 1.0 + step}) + "\\n")
+    with open(run + "/metrics.jsonl", "a") as f:
+        f.write(json.dumps({"step": step, "data": {"training/global_step": step, "critic/score/mean": 0.5}})[:20])
+        f.flush(); time.sleep(0.3)
+        f.write(json.dumps({"step": step, "data": {"training/global_step": step, "critic/score/mean": 0.5}})[20:] + "\\n")
+"""
+
+
+def test_every_step_is_reported_once_and_whole(monkeypatch: pytest.MonkeyPatch, overrides: list[str]) -> None:
+    pretend(monkeypatch, WRITES_TWO_STEPS)
+    reports: list[StepReport] = []
+    assert train("demo", overrides, on_step=reports.append) == 0
+    assert [(report.step, report.reward, report.tokens_per_step) for report in reports] == [(1, 0.5, 2.0), (2, 0.5, 3.0)]
+
+
+def test_the_folder_holds_what_verl_is_started_with(overrides: list[str], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.root.mkdir()
+    launch.prepare(compose("demo", overrides), folder, tmp_path / "ray")
+    config = OmegaConf.load(folder.config)
+    assert config.data.train_files == str(folder.rows("train"))
+    assert pyarrow.parquet.read_table(config.data.train_files).num_rows == 4
+    assert pyarrow.parquet.read_table(config.data.val_files).num_rows == 2
+    assert config.actor_rollout_ref.rollout.custom.turntree.run_dir == str(folder.root)
+    assert config.ray_kwargs.ray_init._temp_dir == str(tmp_path / "ray")
+    loops = OmegaConf.load(config.actor_rollout_ref.rollout.agent.agent_loop_config_path)
+    assert [loop.name for loop in loops] == ["turntree_env"]
+
+
+def test_validation_has_settings_of_its_own(overrides: list[str], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    launch.prepare(compose("demo", overrides), folder, tmp_path / "ray")
+    row = pyarrow.parquet.read_table(folder.rows("val")).to_pylist()[0]
+    assert json.loads(row["env_kwargs"])["split"] == "test"
+    assert row["extra_info"]["split"] == "val"
+
+
+def test_the_callers_environment_goes_first_but_for_the_metrics(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", "/elsewhere")
+    environment = launch.environment(RunFolder(tmp_path))
+    assert environment["OMP_NUM_THREADS"] == "7"
+    assert environment["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert environment["VERL_FILE_LOGGER_PATH"] == str(tmp_path / "metrics.jsonl")
+
+
+def test_a_failed_run_shows_the_end_of_its_log(
+    monkeypatch: pytest.MonkeyPatch, overrides: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    pretend(monkeypatch, "print('the reason'); raise SystemExit(3)")
+    with caplog.at_level(logging.ERROR):
+        assert train("demo", overrides) == 3
+    assert "status 3" in caplog.text
+    assert "the reason" in caplog.text
+
+
+def test_rays_folder_is_short_and_removed(
+    monkeypatch: pytest.MonkeyPatch, overrides: list[str], tmp_path: Path
+) -> None:
+    pretend(monkeypatch, "pass")
+    train("demo", overrides)
+    ray_dir = Path(OmegaConf.load(tmp_path / "run" / "config.yaml").ray_kwargs.ray_init._temp_dir)
+    assert len(str(ray_dir)) < 30
+    assert not ray_dir.exists()
+
+
+def test_an_interrupt_ends_verl_and_its_children(
+    monkeypatch: pytest.MonkeyPatch, overrides: list[str], tmp_path: Path
+) -> None:
+    pretend(
+        monkeypatch,
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "open('$RUN/pids', 'w').write(f'{os.getpid()} {child.pid}')\n"
+        "open('$RUN/metrics.jsonl', 'w').write('{\"step\": 1, \"data\": {\"training/global_step\": 1}}\\n')\n"
+        "time.sleep(60)\n",
+    )
+
+    def interrupt(_: StepReport) -> None:
+        raise KeyboardInterrupt
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        train("demo", overrides, on_step=interrupt)
+    assert time.monotonic() - started < 30
+    for pid in map(int, (tmp_path / "run" / "pids").read_text().split()):
+        assert not alive(pid)
+
+
+def test_sigterm_stops_verl_too(tmp_path: Path, tiny_model: Path) -> None:
+    script = (
+        "import sys\n"
+        "from turntree.agents.verl import launch\n"
+        "launch.command = lambda folder: [sys.executable, '-c', "
+        "f'import os, time; open(\"{folder.root}/pids\", \"w\").write(str(os.getpid())); time.sleep(60)']\n"
+        f"launch.train('demo', ['actor_rollout_ref.model.path={tiny_model}', 'turntree.run_dir={tmp_path}', "
+        "'turntree.train_tasks=1', 'turntree.val_tasks=1'])\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script])
+    try:
+        for _ in range(600):
+            if (tmp_path / "pids").exists() and (tmp_path / "pids").read_text():
+                break
+            time.sleep(0.1)
+        process.terminate()
+        assert process.wait(30) == 143
+    finally:
+        process.kill()
+    assert not alive(int((tmp_path / "pids").read_text()))
+    assert not Path(OmegaConf.load(tmp_path / "config.yaml").ray_kwargs.ray_init._temp_dir).exists()
+
+
+def alive(pid: int) -> bool:
+    for _ in range(50):
+        try:
+            os.kill(pid, 0)
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (ProcessLookupError, FileNotFoundError):
+            return False
+        if state == "Z":
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_a_wrong_key_is_found_before_anything_is_started(
+    monkeypatch: pytest.MonkeyPatch, overrides: list[str], tmp_path: Path
+) -> None:
+    def never(*_: Any) -> None:
+        raise AssertionError("verl was started")
+
+    monkeypatch.setattr(launch, "_run", never)
+    with pytest.raises(ConfigError, match="did you mean 'total_epochs'"):
+        train("demo", [*overrides, "trainer.total_epoch=3"])
+    assert not (tmp_path / "run").exists()

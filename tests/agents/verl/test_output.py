@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
+from turntree.agents.episode import Episode, StopReason, Turn
+from turntree.agents.verl.output import EpisodeOutput, to_output
+from turntree.envs import Message, Role, ToolCall
+
+
+def turn(prompt: tuple[int, ...], *tokens: int, reward: float, version: int) -> Turn:
+    return Turn(
+        prompt_ids=prompt,
+        completion=Completion(
+            token_ids=tokens,
+            logprobs=(-0.5,) * len(tokens),
+            finish_reason=FinishReason.STOP,
+            draft=DraftStats(verify_steps=2, drafted=3, accepted=1),
+            weights_version=version,
+        ),
+        text="t",
+        reward=reward,
+    )
+
+
+def episode(**changes: Any) -> Episode:
+    call = Message(role=Role.ASSISTANT, content="t", tool_calls=(ToolCall(name="f"),))
+    fields: dict[str, Any] = {
+        "env_id": "e",
+        "task": None,
+        "seed": 0,
+        "messages": (call, Message(role=Role.ASSISTANT, content="t")),
+        "turns": (
+            turn((1, 2), 3, 4, reward=0.25, version=6),
+            turn((1, 2, 3, 4, 8, 8), 5, reward=1.0, version=7),
+        ),
+        "stop_reason": StopReason.DONE,
+    }
+    return Episode(**{**fields, **changes})
+
+
+def lay_out(episode: Episode) -> EpisodeOutput:
+    return to_output(episode, weights_version=9, filler_id=0, attempts=1)
+
+
+def test_tokens_lie_end_to_end_and_observations_are_masked() -> None:
+    output = lay_out(episode())
+    assert output.prompt_ids == [1, 2]
+    assert output.response_ids == [3, 4, 8, 8, 5]
+    assert output.response_mask == [1, 1, 0, 0, 1]
+    assert output.response_logprobs == [-0.5, -0.5, 0.0, 0.0, -0.5]
+
+
+def test_the_reward_of_a_turn_lies_on_its_last_token() -> None:
+    row = lay_out(episode()).as_dict()
+    assert row["rm_scores"].tolist() == [0.0, 0.25, 0.0, 0.0, 1.0]
+    assert "turn_ends" not in row
+    assert "turn_rewards" not in row
+
+
+def test_counters_are_summed_over_the_turns() -> None:
+    extra = lay_out(episode()).extra_fields
+    assert extra["spec_num_draft_tokens"] == 6
+    assert extra["spec_num_accepted_tokens"] == 2
+    assert extra["spec_num_verify_steps"] == 4
+    assert (extra["min_global_steps"], extra["max_global_steps"]) == (6, 7)
+    info = extra["reward_extra_info"]
+    assert (info["acc"], info["turns"], info["tool_calls"], info["failure"]) == (1.0, 2, 1, 0.0)
+
+
+def test_a_failed_episode_teaches_nothing_and_is_counted() -> None:
+    output = lay_out(episode(stop_reason=StopReason.FAILURE, failure="the tool broke"))
+    row = output.as_dict()
+    assert row["response_mask"].sum() == 0
+    assert row["rm_scores"].sum() == 0
+    assert output.extra_fields["reward_extra_info"]["failure"] == 1.0
+    assert output.extra_fields["reward_extra_info"]["acc"] == 0.0
+
+
+def test_an_episode_without_a_turn_is_still_valid_for_verl() -> None:
+    output = lay_out(episode(turns=(), messages=(), stop_reason=StopReason.FAILURE, failure="no env"))
+    row = output.as_dict()
+    assert len(row["prompts"]) == len(row["responses"]) == len(row["response_mask"]) == 1
+    assert row["rollout_log_probs"].shape == row["rm_scores"].shape == (1,)
+    assert row["response_mask"].tolist() == [0]
+    assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (9, 9)
+
+
+def test_every_output_has_the_same_fields() -> None:
+    failed = episode(turns=(), stop_reason=StopReason.FAILURE, failure="x")
+    truncated = episode(stop_reason=StopReason.MAX_TOKENS)
+    outputs = [lay_out(e) for e in (episode(), failed, truncated)]
+    assert len({tuple(sorted(output.extra_fields)) for output in outputs}) == 1
+    assert len({tuple(output.extra_fields["reward_extra_info"]) for output in outputs}) == 1
+    assert len({tuple(sorted(output.as_dict())) for output in outputs}) == 1
+
+
+def test_a_limit_that_ends_an_episode_is_no_failure() -> None:
+    output = lay_out(episode(stop_reason=StopReason.MAX_TOKENS))
+    assert output.extra_fields["reward_extra_info"]["truncated"] == 1.0
+    assert torch.tensor(output.response_mask).sum() == 3

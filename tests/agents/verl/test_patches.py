@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+import torch
+import verl
+import verl.utils.distributed
+import verl.utils.fsdp_utils
+import verl.utils.model
+
+from turntree.agents.verl import patches
+
+
+def upstream(path: str) -> str:
+    """Source of a verl module as it is on disk, whatever has been patched in memory."""
+    return (Path(verl.__file__).parent / path).read_text(encoding="utf-8")
+
+
+def test_the_installed_verl_is_one_that_the_patches_were_checked_against() -> None:
+    assert importlib.metadata.version("verl") in patches.VERSIONS
+
+
+def test_another_verl_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patches, "VERSIONS", ("0.0.1",))
+    with pytest.raises(RuntimeError, match=r'pip install "verl==0\.0\.1"'):
+        patches.apply_cpu_patches()
+
+
+def test_upstream_still_names_the_device_twice_and_torch_still_refuses_that() -> None:
+    assert 'backend or f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"' in upstream("utils/distributed.py")
+    with pytest.raises(ValueError, match="cpu"):
+        torch.distributed.distributed_c10d.BackendConfig(torch.distributed.Backend("cpu:gloo,cpu:gloo"))
+
+
+def test_the_process_group_of_the_cpu_has_one_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *, backend, **_: asked.append(backend))
+    patches.name_one_process_group_backend()
+    verl.utils.distributed.initialize_global_process_group_ray()
+    verl.utils.distributed.initialize_global_process_group_ray(backend="cpu:mpi")
+    assert asked == ["cpu:gloo", "cpu:mpi"]
+
+
+def test_upstream_still_pins_the_reference_policy() -> None:
+    source = upstream("workers/engine/fsdp/transformer_impl.py")
+    assert "offload_policy = CPUOffloadPolicy(pin_memory=True)" in source
+
+
+def test_the_reference_policy_stays_where_it_is() -> None:
+    patches.keep_reference_policy_unpinned()
+    policy = verl.utils.fsdp_utils.CPUOffloadPolicy(pin_memory=True)
+    assert type(policy) is torch.distributed.fsdp.OffloadPolicy
+
+
+def test_upstream_still_loads_critics_with_flash_attention_alone() -> None:
+    source = upstream("utils/model.py").partition("def load_valuehead_model")[2].partition("\ndef ")[0]
+    assert 'attn_implementation="flash_attention_2"' in source
+
+
+def test_a_critic_loads_without_flash_attention(tiny_model: Path) -> None:
+    from transformers import AutoConfig
+
+    patches.load_critic_without_flash_attention()
+    config = AutoConfig.from_pretrained(tiny_model, num_labels=1)
+    critic = verl.utils.model.load_valuehead_model(str(tiny_model), torch.float32, config, False)
+    assert critic.config._attn_implementation == "sdpa"
+    assert critic(torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 1)
+
+
+def test_applying_the_patches_twice_wraps_nothing_twice() -> None:
+    patches.apply_cpu_patches()
+    before = verl.utils.distributed.initialize_global_process_group_ray
+    patches.apply_cpu_patches()
+    assert verl.utils.distributed.initialize_global_process_group_ray is before

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import verl  # noqa: F401  loads the plugin
+from verl.plugin.platform import get_platform
+from verl.workers.rollout.base import get_rollout_class
+from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+from turntree.agents.verl import plugin
+from turntree.agents.verl.platform_cpu import PlatformCPU
+
+
+def test_verl_runs_on_the_cpu_platform_once_the_plugin_is_loaded() -> None:
+    assert isinstance(get_platform(), PlatformCPU)
+
+
+def test_the_rollout_backend_has_a_server_side_and_a_weight_side() -> None:
+    from turntree.agents.verl.replica import TurntreeReplica
+    from turntree.agents.verl.weights import WeightSender
+
+    assert RolloutReplicaRegistry.get("turntree") is TurntreeReplica
+    assert get_rollout_class("turntree") is WeightSender
+
+
+@pytest.mark.parametrize(("choice", "cpu"), [("0", False), ("1", True)])
+def test_the_environment_variable_decides(monkeypatch: pytest.MonkeyPatch, choice: str, cpu: bool) -> None:
+    monkeypatch.setenv("TURNTREE_VERL_CPU", choice)
+    assert plugin._train_on_cpu() is cpu
+
+
+def test_an_odd_choice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNTREE_VERL_CPU", "yes")
+    with pytest.raises(ValueError, match="must be 0, 1 or unset, got 'yes'"):
+        plugin._train_on_cpu()
+
+
+def test_a_machine_with_an_accelerator_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    from verl.plugin.platform import PlatformRegistry
+
+    class Accelerator:
+        def is_platform_available(self, use_smi_check: bool) -> bool:
+            return True
+
+    selected: list[Any] = []
+    monkeypatch.delenv("TURNTREE_VERL_CPU", raising=False)
+    monkeypatch.setitem(PlatformRegistry._platforms, "new", Accelerator)
+    monkeypatch.setattr(plugin, "_select_cpu_platform", lambda: selected.append(1))
+    plugin.register()
+    assert selected == []
+
+
+def test_a_plugin_that_fails_says_so_although_verl_swallows_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import importlib
+
+    monkeypatch.setenv("TURNTREE_VERL_CPU", "maybe")
+    with caplog.at_level(logging.ERROR), pytest.raises(ValueError, match="maybe"):
+        importlib.reload(plugin)
+    assert "could not be loaded" in caplog.text

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from safetensors.torch import load_file
+
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
+from turntree.agents.verl.replica import TurntreeReplica, TurntreeServer, to_sampling, to_token_output
+from turntree.agents.verl.settings import ConfigError
+from turntree.spec_tree import DialogueState
+
+
+@pytest.fixture
+def server(tiny_model: Path, tmp_path: Path) -> Iterator[TurntreeServer]:
+    config = SimpleNamespace(
+        engine_kwargs={"turntree": {"threads": 1, "speculation": {"min_probability": 0.0}}},
+        custom=OmegaConf.create({"turntree": {"run_dir": str(tmp_path), "save_policy_every": 2}}),
+        response_length=8,
+        prompt_length=24,
+        max_model_len=None,
+        max_num_seqs=4,
+        dtype="float32",
+        seed=0,
+    )
+    server = TurntreeServer(config, OmegaConf.create({"path": str(tiny_model)}), 0)
+    yield server
+    server.engine.close()
+
+
+@pytest.fixture
+def weights(tiny_model: Path) -> dict[str, torch.Tensor]:
+    """The model's weights under the names that the trainer sends."""
+    from transformers import AutoModelForCausalLM
+
+    return dict(AutoModelForCausalLM.from_pretrained(tiny_model).state_dict())
+
+
+async def ask(server: TurntreeServer, *prompt: int, **parameters: Any) -> Any:
+    return await server.generate(
+        list(prompt), {"temperature": 1.0, "max_tokens": 4, **parameters}, "r", state=DialogueState.from_tokens(prompt)
+    )
+
+
+def test_verls_sampling_parameters_are_read() -> None:
+    sampling = to_sampling(
+        {"temperature": 0.5, "top_k": 3, "repetition_penalty": 1.0, "logprobs": True, "stop_token_ids": [4]},
+        default_max_tokens=11,
+    )
+    assert (sampling.temperature, sampling.top_k, sampling.max_tokens, sampling.stop_token_ids) == (0.5, 3, 11, (4,))
+
+
+def test_what_the_engine_cannot_do_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"without repetition_penalty; leave it at 1\.0"):
+        to_sampling({"repetition_penalty": 1.2}, default_max_tokens=1)
+    with pytest.raises(ConfigError, match="unknown key 'temprature' .* did you mean 'temperature'"):
+        to_sampling({"temprature": 1.2}, default_max_tokens=1)
+
+
+def test_the_counters_have_verls_names() -> None:
+    completion = Completion(
+        token_ids=(1, 2),
+        logprobs=(-1.0, -2.0),
+        finish_reason=FinishReason.LENGTH,
+        draft=DraftStats(verify_steps=1, drafted=3, accepted=2),
+        accepted=(True, True),
+        cached_tokens=5,
+    )
+    output = to_token_output(completion, 7)
+    assert (output.token_ids, output.log_probs, output.stop_reason) == ([1, 2], [-1.0, -2.0], "length")
+    assert output.extra_fields == {
+        "global_steps": 7,
+        "num_cached_tokens": 5,
+        "spec_num_draft_tokens": 3,
+        "spec_num_accepted_tokens": 2,
+        "spec_num_verify_steps": 1,
+        "accepted": [True, True],
+    }
+
+
+async def test_a_turn_is_token_in_and_token_out(server: TurntreeServer) -> None:
+    output = await ask(server, 1, 2, 3, seed=5)
+    assert len(output.token_ids) == len(output.log_probs) == 4
+    assert all(logprob <= 0 for logprob in output.log_probs)
+    assert (await ask(server, 1, 2, 3, seed=5)).token_ids == output.token_ids
+
+
+async def test_new_weights_change_the_policy_and_keep_the_store(
+    server: TurntreeServer, weights: dict[str, torch.Tensor]
+) -> None:
+    await server.set_global_steps(0)
+    before = await ask(server, 1, 2, 3, seed=5)
+    assert server.engine.forest is not None
+    kept = server.engine.forest.stats().rollouts
+    assert kept > 0
+    await server.update_weights({name: torch.randn_like(value) for name, value in weights.items()})
+    await server.set_global_steps(1)
+    after = await ask(server, 1, 2, 3, seed=5)
+    assert after.log_probs != before.log_probs
+    assert after.extra_fields["global_steps"] == 1
+    assert server.engine.forest.stats().rollouts > kept
+
+
+async def test_a_step_is_booked_when_its_weights_are_replaced(
+    server: TurntreeServer, weights: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    for step in range(3):
+        await server.update_weights({name: value + step for name, value in weights.items()})
+        await server.set_global_steps(step)
+        for _ in range(step + 1):
+            await ask(server, 1, 2, 3)
+    rows = [json.loads(line) for line in (tmp_path / "engine.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["requests"], row["tokens"]) for row in rows] == [(1, 1, 4), (2, 2, 8)]
+    assert rows[0]["tokens_per_step"] == rows[0]["tokens"] / rows[0]["verify_steps"]
+    saved = sorted(path.name for path in (tmp_path / "weights").iterdir())
+    assert saved == ["step_000001.safetensors", "step_000003.safetensors"]
+    name = next(iter(weights))
+    assert torch.equal(load_file(tmp_path / "weights" / saved[1])[name], weights[name] + 2)
+
+
+async def test_requests_wait_while_generation_is_stopped(server: TurntreeServer) -> None:
+    await server.abort_all_requests()
+    waiting = asyncio.create_task(ask(server, 1, 2))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await server.resume_generation()
+    assert len((await asyncio.wait_for(waiting, 10)).token_ids) == 4
+
+
+async def test_requests_are_rejected_where_verl_asks_for_that(server: TurntreeServer) -> None:
+    await server.abort_all_requests(reject_request=True)
+    with pytest.raises(RuntimeError, match="until resume_generation"):
+        await ask(server, 1, 2)
+
+
+async def test_the_caches_can_be_dropped_at_any_time(server: TurntreeServer) -> None:
+    await ask(server, 1, 2, 3)
+    await server.sleep()
+    await server.wake_up(tags=["weights"])
+    await server.resume_kv_cache()
+    assert (await ask(server, 1, 2, 3)).extra_fields["num_cached_tokens"] == 0
+
+
+async def test_images_are_refused(server: TurntreeServer) -> None:
+    with pytest.raises(ConfigError, match="text alone"):
+        await server.generate([1], {}, "r", image_data=["x"])
+
+
+async def test_a_replica_over_several_devices_is_refused() -> None:
+    replica = TurntreeReplica.__new__(TurntreeReplica)
+    replica.world_size = 2
+    with pytest.raises(ConfigError, match="asks for 2; set .*tensor_model_parallel_size"):
+        await replica.launch_servers()

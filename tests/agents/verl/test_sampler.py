@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from turntree.agents.verl.sampler import PromptReplayBuffer
+from turntree.agents.verl.settings import ConfigError
+
+
+def make(mode: str = "sync", refill_fn: Any = None, **settings: Any) -> PromptReplayBuffer:
+    return PromptReplayBuffer(
+        trainer_mode=mode,
+        trainer_config=OmegaConf.create({}),
+        max_off_policy_threshold=8,
+        max_off_policy_strategy="drop",
+        sampler_kwargs=OmegaConf.create(settings),
+        refill_fn=refill_fn,
+    )
+
+
+def test_the_interval_comes_from_the_configuration() -> None:
+    assert make(poll_interval=0.05).poll_interval == 0.05
+
+
+def test_verls_own_interval_is_still_long_and_still_not_configurable() -> None:
+    import inspect
+
+    from verl.trainer.ppo.v1 import trainer_base
+    from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+    assert inspect.signature(ReplayBuffer).parameters["poll_interval"].default == 2.0
+    assert "poll_interval" not in inspect.getsource(trainer_base)
+
+
+def test_an_unknown_setting_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'poll_interval'"):
+        make(poll_intervall=1)
+
+
+def test_dapos_filter_is_passed_on() -> None:
+    buffer = make(filter_groups_metric="reward", train_batch_size=4, refill_fn=lambda n: n)
+    assert buffer.filter_groups_metric == "reward"
+    assert buffer.train_batch_size == 4
+
+
+def test_a_filter_that_never_ends_is_ended() -> None:
+    asked: list[int] = []
+    buffer = make(
+        filter_groups_metric="reward", train_batch_size=4, max_num_gen_batches=2, refill_fn=asked.append
+    )
+    buffer.refill_fn(8)
+    with pytest.raises(RuntimeError, match="asked for 9 new prompts .* the bound is 8"):
+        buffer.refill_fn(1)
+    assert asked == [8]
+
+
+def test_another_trainer_mode_is_refused() -> None:
+    with pytest.raises(ConfigError, match="trainer_mode=sync, got 'colocate_async'"):
+        make("colocate_async")
