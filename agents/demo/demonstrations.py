@@ -15,16 +15,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episode import Episode
 from turntree.agents.renderer import Renderer
 from turntree.agents.rollout import rollout
 from turntree.envs import Env, Limits, Task, ToolCall, make
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 SPLIT = "warm-start"
 """Split of the demonstrations' tasks; training uses another one."""
@@ -88,13 +85,11 @@ def demonstration_env() -> Env:
     )
 
 
-def demonstrations(
-    tokenizer: PreTrainedTokenizerFast, *, count: int, seed: int = 0, mixture: Mixture | None = None
-) -> list[Demonstration]:
+def demonstrations(tokenizer: Any, *, count: int, seed: int = 0, mixture: Mixture | None = None) -> list[Demonstration]:
     """Play ``count`` demonstrations.
 
     Args:
-        tokenizer: The policy's.
+        tokenizer: The policy's, a Hugging Face one.
         count: Number of demonstrations.
         seed: Of kinds and tasks; the same seed gives the same dialogues.
         mixture: Shares of the kinds.
@@ -127,9 +122,7 @@ def operations(expression: str, *, precedence: bool = True) -> list[Operation]:
     return calls
 
 
-async def _play(
-    tokenizer: PreTrainedTokenizerFast, count: int, rng: random.Random, mixture: Mixture
-) -> list[Demonstration]:
+async def _play(tokenizer: Any, count: int, rng: random.Random, mixture: Mixture) -> list[Demonstration]:
     env, renderer = demonstration_env(), Renderer(tokenizer)
     tasks = _tasks(env, rng)
     kinds = rng.choices(list(Kind), [getattr(mixture, kind) for kind in Kind], k=count)

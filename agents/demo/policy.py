@@ -72,7 +72,8 @@ def build_policy(shape: PolicyShape | None = None, *, seed: int = 0) -> LlamaFor
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(config).float()
+        model: LlamaForCausalLM = LlamaForCausalLM(config).float()
+        return model
 
 
 def save_policy(model: LlamaForCausalLM, folder: Path) -> Path:

@@ -97,9 +97,7 @@ def warm_started_policy(settings: WarmStart | None = None, *, seed: int = 0) -> 
     return folder
 
 
-def train(
-    settings: WarmStart, *, on_step: Callable[[int, float], None] | None = None
-) -> LlamaForCausalLM:
+def train(settings: WarmStart, *, on_step: Callable[[int, float], None] | None = None) -> LlamaForCausalLM:
     """Train a policy from nothing.
 
     Args:
@@ -109,9 +107,7 @@ def train(
     import torch
 
     tokenizer = build_tokenizer()
-    played = demonstrations(
-        tokenizer, count=settings.demonstrations, seed=settings.seed, mixture=settings.mixture
-    )
+    played = demonstrations(tokenizer, count=settings.demonstrations, seed=settings.seed, mixture=settings.mixture)
     views = [TokenView.of(demonstration.episode) for demonstration in played]
     model = build_policy(settings.shape, seed=settings.seed)
     model.train()
@@ -151,9 +147,7 @@ def _parameters(model: LlamaForCausalLM) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _schedule(step: int, settings: WarmStart) -> float:
-    return min(1.0, (step + 1) / settings.warm_up) * max(
-        0.05, 0.5 * (1 + math.cos(math.pi * step / settings.steps))
-    )
+    return min(1.0, (step + 1) / settings.warm_up) * max(0.05, 0.5 * (1 + math.cos(math.pi * step / settings.steps)))
 
 
 def _batches(views: Sequence[TokenView], settings: WarmStart) -> Iterator[list[TokenView]]:

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from turntree.agents.demo.demonstrations import Kind, Mixture, demonstrations, operations
+from turntree.agents.demo.tokenizer import END, build_tokenizer
+from turntree.agents.episode import StopReason
+from turntree.agents.token_view import TokenView
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def played(tokenizer):
+    return demonstrations(tokenizer, count=400, seed=0)
+
+
+def test_the_right_ones_score_one_and_all_others_nothing(played):
+    assert {d.episode.reward for d in played if d.kind is Kind.RIGHT} == {1.0}
+    assert {d.episode.reward for d in played if d.kind is not Kind.RIGHT} == {0.0}
+
+
+def test_the_kinds_have_their_shares(played):
+    shares = {kind: number / len(played) for kind, number in Counter(d.kind for d in played).items()}
+    for kind in Kind:
+        assert shares[kind] == pytest.approx(getattr(Mixture(), kind), abs=0.08)
+
+
+def test_another_mixture_gives_other_kinds(tokenizer):
+    clean = demonstrations(tokenizer, count=20, mixture=Mixture(right=1, left_to_right=0, early=0))
+    assert {d.kind for d in clean} == {Kind.RIGHT}
+
+
+def test_early_ones_call_less_often_than_there_are_operations(played):
+    for kind, episode in played:
+        missing = len(operations(episode.task.prompt)) - (len(episode.turns) - 1)
+        assert missing > 0 if kind is Kind.EARLY else missing == 0
+
+
+def test_every_demonstration_ends_by_the_task_and_every_call_is_answered_by_a_number(played):
+    for _, episode in played:
+        assert episode.stop_reason is StopReason.DONE
+        assert all(message.content.lstrip("-").isdigit() for t in episode.turns[:-1] for message in t.observation)
+
+
+def test_tokens_are_those_of_the_whole_dialogue_rendered_at_once(played, tokenizer):
+    for _, episode in played[:50]:
+        view = TokenView.of(episode)
+        dialogue = [message.to_openai() for message in episode.messages]
+        whole = tokenizer.apply_chat_template(dialogue, tokenize=False)
+        assert list(view.prompt_ids + view.response_ids) == tokenizer(whole, add_special_tokens=False)["input_ids"]
+        assert tokenizer.decode(view.response_ids[-1]) == END
+        assert view.mask[-1] == 1
+
+
+def test_a_seed_fixes_the_dialogues_and_another_one_changes_them(tokenizer):
+    first, same, other = (
+        [d.episode.messages for d in demonstrations(tokenizer, count=10, seed=seed)] for seed in (5, 5, 6)
+    )
+    assert first == same
+    assert first != other
+
+
+def test_precedence_decides_which_operation_comes_first():
+    assert [call.expression for call in operations("1+2*3*4")] == ["2*3", "6*4", "1+24"]
+    assert operations("9-2*3", precedence=False)[-1].result == 21
+
+
+def test_shares_that_do_not_add_up_are_refused():
+    with pytest.raises(ValueError, match="add up to 1"):
+        Mixture(right=0.5)

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+
+transformers = pytest.importorskip("transformers")
+
+from turntree.agents.demo.tokenizer import END, UNKNOWN, build_tokenizer, vocabulary  # noqa: E402
+from turntree.agents.renderer import Renderer  # noqa: E402
+
+DIALOGUE = [
+    {"role": "user", "content": "2+3*4-1"},
+    {"role": "assistant", "content": "calculator(3*4)"},
+    {"role": "tool", "content": "12", "name": "calculator"},
+    {"role": "assistant", "content": "calculator(2+12)"},
+    {"role": "tool", "content": "14", "name": "calculator"},
+    {"role": "assistant", "content": "#### 14"},
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build_tokenizer()
+
+
+def ids(tokenizer, text):
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("text", ["calculator(13*4)", "#### -7", "12+3*4-1", "1/2 = 0.5, (3)\n"])
+def test_text_of_known_words_survives_a_round_trip(tokenizer, text):
+    assert UNKNOWN not in tokenizer.convert_ids_to_tokens(ids(tokenizer, text))
+    assert tokenizer.decode(ids(tokenizer, text)) == text
+
+
+def test_digits_are_tokens_and_so_are_the_words_of_the_dialogue(tokenizer):
+    tokens = tokenizer.convert_ids_to_tokens(ids(tokenizer, "calculator(13*4)"))
+    assert tokens == ["calculator", "(", "1", "3", "*", "4", ")"]
+
+
+def test_a_run_of_unknown_text_is_one_unknown_token(tokenizer):
+    assert tokenizer.convert_ids_to_tokens(ids(tokenizer, "12Fehlerß3")) == ["1", "2", UNKNOWN, "3"]
+
+
+def test_the_vocabulary_is_small_and_ids_are_dense(tokenizer):
+    assert sorted(vocabulary().values()) == list(range(len(tokenizer)))
+    assert len(tokenizer) < 64
+
+
+def test_a_saved_tokenizer_loads_as_it_was(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    options = {"add_generation_prompt": True, "tokenize": False}
+    assert ids(loaded, "calculator(3*4)") == ids(tokenizer, "calculator(3*4)")
+    assert loaded.apply_chat_template(DIALOGUE, **options) == tokenizer.apply_chat_template(DIALOGUE, **options)
+    assert (loaded.eos_token, loaded.pad_token) == (tokenizer.eos_token, tokenizer.pad_token)
+
+
+def test_the_renderer_extends_to_what_the_template_renders_at_once(tokenizer):
+    renderer = Renderer(tokenizer)
+    prompt = renderer.initial(DIALOGUE[:1])
+    for at in (1, 3):
+        said = tuple(ids(tokenizer, DIALOGUE[at]["content"] + END))
+        prompt = renderer.extend(prompt, said, DIALOGUE[at + 1 : at + 2])
+        assert prompt == renderer.initial(DIALOGUE[: at + 2])
+    assert renderer.stop_token_ids == (vocabulary()[END],)
+
+
+def test_a_turn_that_was_cut_gets_its_end(tokenizer):
+    renderer = Renderer(tokenizer)
+    cut = tuple(ids(tokenizer, "calculator(3"))
+    extended = renderer.extend((1,), cut, DIALOGUE[2:3])
+    assert extended[: 1 + len(cut) + 1] == (1, *cut, vocabulary()[END])
+
+
+def test_the_template_refuses_an_unknown_role(tokenizer):
+    with pytest.raises(Exception, match="no such role: critic"):
+        tokenizer.apply_chat_template([{"role": "critic", "content": "1"}], tokenize=False)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from turntree.agents.demo import warm_start  # noqa: E402
+from turntree.agents.demo.policy import PolicyShape  # noqa: E402
+from turntree.agents.demo.warm_start import WarmStart, train, warm_started_policy  # noqa: E402
+
+TINY = WarmStart(
+    shape=PolicyShape(hidden=32, layers=1, heads=2, intermediate=32),
+    demonstrations=48,
+    steps=12,
+    batch=16,
+    warm_up=2,
+)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TURNTREE_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_a_few_steps_lower_the_loss_and_without_a_learning_rate_they_do_not():
+    falls, stays = [], []
+    train(TINY, on_step=lambda _, loss: falls.append(loss))
+    train(replace(TINY, learning_rate=0.0), on_step=lambda _, loss: stays.append(loss))
+    assert falls[-1] < 0.7 * falls[0]
+    assert stays[-1] > 0.9 * stays[0]
+
+
+def test_training_is_reproducible():
+    vectors = [torch.nn.utils.parameters_to_vector(train(TINY).parameters()) for _ in range(2)]
+    assert torch.equal(*vectors)
+
+
+def test_the_loss_counts_the_policys_tokens_alone():
+    from turntree.agents.demo.demonstrations import demonstrations
+    from turntree.agents.demo.tokenizer import build_tokenizer
+    from turntree.agents.token_view import TokenView
+
+    view = TokenView.of(demonstrations(build_tokenizer(), count=1)[0].episode)
+    inputs, targets = warm_start._tensors([view])
+    counted = targets[targets >= 0].tolist()
+    assert counted == [token for token, mine in zip(view.response_ids, view.mask, strict=True) if mine]
+    assert inputs.shape == targets.shape
+
+
+def test_a_second_run_finds_the_policy_in_the_cache(cache, monkeypatch):
+    made = warm_started_policy(TINY)
+    assert made.parent == cache
+    monkeypatch.setattr(warm_start, "train", lambda *_, **__: pytest.fail("it was trained again"))
+    assert warm_started_policy(TINY) == made
+    assert [path.name for path in cache.iterdir()] == [made.name], "nothing unfinished is left"
+
+
+def test_other_settings_are_another_policy(cache):
+    assert warm_started_policy(replace(TINY, steps=1)) != warm_started_policy(replace(TINY, steps=2))
+
+
+def test_a_broken_training_leaves_nothing_in_the_cache(cache, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("interrupted")
+
+    monkeypatch.setattr(warm_start, "train", broken)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        warm_started_policy(TINY)
+    assert list(cache.iterdir()) == []
+
+
+def test_impossible_settings_are_refused():
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        WarmStart(steps=0)
