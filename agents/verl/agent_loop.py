@@ -40,9 +40,7 @@ class EnvAgentLoop(AgentLoopBase):
         """Play the episode of ``row``; never raises, see ``EpisodePlayer``."""
         pass_state = self.rollout_config.name == ROLLOUT_NAME
         player = _player(_ById(self.tokenizer), _ById(self.rollout_config))
-        return await player.play(
-            sampling_params, row, lambda: VerlEngine(self.server_manager, pass_state=pass_state)
-        )
+        return await player.play(sampling_params, row, lambda: VerlEngine(self.server_manager, pass_state=pass_state))
 
 
 class _ById:

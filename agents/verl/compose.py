@@ -21,13 +21,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.errors import MissingExtra
-from turntree.agents.verl.settings import (
-    ConfigError,
-    EngineSettings,
-    RunSettings,
-    from_mapping,
-    unknown_key,
-)
+from turntree.agents.verl.sections import ConfigError, from_mapping, plain, unknown_key
+from turntree.agents.verl.settings import EngineSettings, RunSettings
 
 _OPEN = ("engine_kwargs", "custom", "override_config", "ray_init", "override_optimizer_config")
 """Sections of verl that it hands on without looking at their keys."""
@@ -92,9 +87,9 @@ def compose(config: str, overrides: Sequence[str] = ()) -> Composition:
     for path, value in _parse(overrides):
         OmegaConf.update(ours, path, value, merge=False, force_add=True)
     section = ours.pop("turntree", None) or {}
-    settings = from_mapping(TrainSettings, _plain(OmegaConf.create(section)), "turntree")
+    settings = from_mapping(TrainSettings, plain(OmegaConf.create(section)), "turntree")
     theirs = _verl_defaults()
-    _check_keys(_plain(ours), _plain(theirs), path="")
+    _check_keys(plain(ours), plain(theirs), path="")
     if OmegaConf.select(ours, "actor_rollout_ref.model") and OmegaConf.is_missing(ours.actor_rollout_ref.model, "path"):
         raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
     OmegaConf.set_struct(theirs, False)
@@ -108,9 +103,7 @@ def _read(config: str) -> DictConfig:
     path = Path(config)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
-            raise ConfigError(
-                f"there is no file {config}; shipped configurations: {', '.join(list_configs())}"
-            )
+            raise ConfigError(f"there is no file {config}; shipped configurations: {', '.join(list_configs())}")
         text = path.read_text(encoding="utf-8")
     else:
         if config not in list_configs():
@@ -126,9 +119,7 @@ def _read(config: str) -> DictConfig:
     bases = [Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".yaml")]
     if base not in bases:
         raise unknown_key(base, bases, f"the bases that {config} may name")
-    merged = OmegaConf.merge(
-        OmegaConf.create(folder.joinpath(f"{base}.yaml").read_text(encoding="utf-8")), loaded
-    )
+    merged = OmegaConf.merge(OmegaConf.create(folder.joinpath(f"{base}.yaml").read_text(encoding="utf-8")), loaded)
     assert isinstance(merged, DictConfig)
     return merged
 
@@ -191,16 +182,10 @@ def _fields(section: Mapping[str, Any]) -> set[str]:
 def _check_sections(config: DictConfig) -> None:
     """What only the running processes would find out, found out before they are started."""
     if OmegaConf.is_missing(config.actor_rollout_ref.model, "path"):
-        raise ConfigError(
-            "no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR"
-        )
+        raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
     model = str(config.actor_rollout_ref.model.path)
     if model.startswith((".", "/", "~")) and not (Path(model).expanduser() / "config.json").is_file():
         raise ConfigError(f"actor_rollout_ref.model.path={model}: there is no config.json in that folder")
     rollout = config.actor_rollout_ref.rollout
-    EngineSettings.parse(_plain(OmegaConf.select(rollout, "engine_kwargs.turntree")))
-    RunSettings.parse(_plain(OmegaConf.select(rollout, "custom")))
-
-
-def _plain(section: Any) -> Any:
-    return OmegaConf.to_container(section) if OmegaConf.is_config(section) else section
+    EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree")))
+    RunSettings.parse(plain(OmegaConf.select(rollout, "custom")))

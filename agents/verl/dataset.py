@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from turntree.agents.errors import MissingExtra
-from turntree.agents.verl.settings import ConfigError, from_mapping
+from turntree.agents.verl.sections import ConfigError, from_mapping
 from turntree.envs import Env, Limits, make
 
 AGENT_NAME = "turntree_env"
@@ -70,13 +70,13 @@ def rows(env_id: str, settings: Mapping[str, Any], *, count: int, split: str) ->
         ConfigError: If the environment has fewer tasks.
     """
     env = make_env(env_id, settings)
-    available = env.unwrapped.num_tasks
+    available = env.num_tasks
     if available is not None and count > available:
         raise ConfigError(f"{env_id} has {available} tasks with {dict(settings)}, {count} were asked for")
     # Arrow would unite structs over all rows, so settings travel as text.
     text = json.dumps(settings, sort_keys=True)
     for index in range(count):
-        task = env.unwrapped.task(index)
+        task = env.task(index)
         _, info = env.reset(seed=index, options={"index": index})
         yield {
             "data_source": task.data_source or env_id,

@@ -52,9 +52,7 @@ class VerlEngine:
             **({"state": state} if self._pass_state else {}),
         )
         if output.log_probs is None:
-            raise RuntimeError(
-                "the rollout server returned no log-probabilities; set rollout.calculate_log_probs=True"
-            )
+            raise RuntimeError("the rollout server returned no log-probabilities; set rollout.calculate_log_probs=True")
         extra = output.extra_fields
         return Completion(
             token_ids=tuple(output.token_ids),

@@ -63,9 +63,7 @@ class StepReport:
         return self.engine.get("tokens_per_step", float("nan"))
 
 
-def train(
-    config: str, overrides: Sequence[str] = (), *, on_step: Callable[[StepReport], None] | None = None
-) -> int:
+def train(config: str, overrides: Sequence[str] = (), *, on_step: Callable[[StepReport], None] | None = None) -> int:
     """Train, and wait for the end.
 
     Args:
@@ -241,9 +239,7 @@ class _Steps:
         for row in rows:
             # Validation before training is logged as step 0, and has no training step in it.
             if "training/global_step" in row["data"]:
-                yield StepReport(
-                    step=row["step"], metrics=row["data"], engine=self._counters.pop(row["step"], {})
-                )
+                yield StepReport(step=row["step"], metrics=row["data"], engine=self._counters.pop(row["step"], {}))
 
 
 class _Lines:

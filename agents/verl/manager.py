@@ -31,7 +31,7 @@ from turntree.agents.verl.output import EpisodeOutput
 from turntree.agents.verl.player import EpisodePlayer
 from turntree.agents.verl.plugin import ROLLOUT_NAME
 from turntree.agents.verl.replica import server_name
-from turntree.agents.verl.settings import ConfigError
+from turntree.agents.verl.sections import ConfigError
 from turntree.agents.verl.turn_pipe import TurnPipe
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class EpisodeManager(AgentLoopManagerTQ):
                 f"got {name} and {mode}; set actor_rollout_ref.rollout.agent.agent_loop_manager_class=null"
             )
         super().__init__(config, *args, **kwargs)
-        self.agent_loop_workers_class = ray.remote(EpisodeWorker)
+        self.agent_loop_workers_class: Any = ray.remote(EpisodeWorker)
 
 
 class EpisodeWorker:
@@ -72,9 +72,7 @@ class EpisodeWorker:
         reward_loop_worker_handles: Any = None,
     ) -> None:
         if teacher_client is not None:
-            raise ConfigError(
-                "distillation needs verl's own agent-loop manager; set agent_loop_manager_class=null"
-            )
+            raise ConfigError("distillation needs verl's own agent-loop manager; set agent_loop_manager_class=null")
         transfer_queue.init()
         rollout = config.actor_rollout_ref.rollout
         self._rollout = rollout
@@ -99,19 +97,12 @@ class EpisodeWorker:
             self._groups.add(task)
             task.add_done_callback(self._group_done)
 
-    async def _play_group(
-        self, row: dict[str, Any], sampling: Mapping[str, Any], size: int, validate: bool
-    ) -> None:
+    async def _play_group(self, row: dict[str, Any], sampling: Mapping[str, Any], size: int, validate: bool) -> None:
         if row.get("agent_name", AGENT_NAME) != AGENT_NAME:
-            raise ConfigError(
-                f"this agent-loop manager plays rows of {AGENT_NAME}, got {row['agent_name']!r}"
-            )
+            raise ConfigError(f"this agent-loop manager plays rows of {AGENT_NAME}, got {row['agent_name']!r}")
         pipe = self._pipes[int(row["index"]) % len(self._pipes)]
         outputs = await asyncio.gather(
-            *(
-                self._player.play(sampling, {**row, "session_id": session}, lambda: pipe)
-                for session in range(size)
-            )
+            *(self._player.play(sampling, {**row, "session_id": session}, lambda: pipe) for session in range(size))
         )
         self._outbox.append(_Group(row, outputs, validate))
         if self._carrier is None or self._carrier.done():

@@ -9,6 +9,7 @@ no longer has the defect. Nothing else in turntree assigns to a verl module.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.metadata
 from collections.abc import Callable
 from typing import Any
@@ -61,7 +62,7 @@ def keep_reference_policy_unpinned() -> None:
     model; pinning memory needs an accelerator, and on the CPU the parameters are
     where they would be offloaded to.
     """
-    import verl.utils.fsdp_utils as fsdp_utils
+    fsdp_utils: Any = importlib.import_module("verl.utils.fsdp_utils")
     from torch.distributed.fsdp import OffloadPolicy
 
     if _is_ours(fsdp_utils.CPUOffloadPolicy):
@@ -86,9 +87,7 @@ def load_critic_without_flash_attention() -> None:
         return
 
     @_ours
-    def load_valuehead_model(
-        local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool
-    ) -> Any:
+    def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
         from transformers import AutoModelForTokenClassification
 
         return AutoModelForTokenClassification.from_pretrained(

@@ -13,8 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from turntree.agents.engines.protocol import Engine, Sampling
 from turntree.agents.episode import Episode, StopReason
 from turntree.agents.renderer import Renderer
@@ -22,6 +20,7 @@ from turntree.agents.rollout import derive_seed, describe, rollout
 from turntree.agents.verl.dataset import make_env, token_bounds
 from turntree.agents.verl.output import EpisodeOutput, to_output
 from turntree.agents.verl.recording import EpisodeRecorder, RunFolder
+from turntree.agents.verl.sections import plain
 from turntree.agents.verl.settings import RunSettings
 from turntree.envs import Env
 
@@ -44,8 +43,7 @@ class EpisodePlayer:
         self._filler = 0 if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         self._seed = int(rollout_config.seed)
         self._bounds = token_bounds(rollout_config.prompt_length, rollout_config.response_length)
-        custom = rollout_config.get("custom")
-        settings = RunSettings.parse(OmegaConf.to_container(custom) if custom is not None else None)
+        settings = RunSettings.parse(plain(rollout_config.get("custom")))
         recording = settings.path is not None and settings.record_episodes
         self._recorder = EpisodeRecorder(RunFolder(settings.path)) if recording and settings.path else None
         # Between two episodes, by id and settings: making an environment may read a data set.
@@ -73,9 +71,7 @@ class EpisodePlayer:
             episode = await self._attempt(row, index, sampling, engine)
             if not episode.masked:
                 break
-            logger.warning(
-                "task %d, sample %d, attempt %d failed: %s", index, session, attempt, episode.failure
-            )
+            logger.warning("task %d, sample %d, attempt %d failed: %s", index, session, attempt, episode.failure)
         if self._recorder is not None and (row.get("extra_info") or {}).get("split") == "train":
             self._recorder.write(episode, step=step, index=index, session=session, seed=seed)
         return to_output(episode, weights_version=step - 1, filler_id=self._filler, attempts=attempt)
@@ -92,7 +88,7 @@ class EpisodePlayer:
                 env,
                 engine(),
                 self._renderer,
-                env.unwrapped.limits.within(self._bounds),
+                env.limits.within(self._bounds),
                 index=index,
                 seed=index,
                 sampling=sampling,

@@ -35,8 +35,8 @@ def _train_on_cpu() -> bool:
     from verl.plugin.platform import PlatformRegistry
 
     # verl's own detection, which also sees the accelerators that Ray hides from actors that hold none.
-    platforms = [PlatformRegistry.get(name) for name in PlatformRegistry.registered_names() if name != "cpu"]
-    return not any(platform().is_platform_available(use_smi_check=True) for platform in platforms)
+    platforms = (PlatformRegistry.get(name) for name in PlatformRegistry.registered_names() if name != "cpu")
+    return not any(platform().is_platform_available(use_smi_check=True) for platform in platforms if platform)
 
 
 def _select_cpu_platform() -> None:

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from omegaconf import OmegaConf
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
 from turntree.agents.verl.recording import RunFolder, append_line, save_weights
-from turntree.agents.verl.settings import ConfigError, EngineSettings, RunSettings, unknown_key
+from turntree.agents.verl.sections import ConfigError, plain, unknown_key
+from turntree.agents.verl.settings import EngineSettings, RunSettings
 from turntree.agents.verl.turn_pipe import TurnDesk, TurnReply, TurnRequest
 from turntree.spec_tree import DialogueState, SpecForest
 
@@ -92,7 +92,7 @@ class TurntreeServer:
 
         from turntree.agents.engines.local import LocalEngine
 
-        settings = EngineSettings.parse(_plain(config.engine_kwargs.get("turntree")))
+        settings = EngineSettings.parse(plain(config.engine_kwargs.get("turntree")))
         self._max_tokens = config.response_length
         engine_config = settings.engine_config(
             max_batch=config.max_num_seqs,
@@ -104,7 +104,7 @@ class TurntreeServer:
         forest = SpecForest(settings.forest) if settings.speculation is not None else None
         self.engine = LocalEngine.from_pretrained(path, config=engine_config, forest=forest)
         self._desk = TurnDesk(self.engine)
-        self._ledger = _StepLedger(RunSettings.parse(_plain(config.custom)), replica_rank)
+        self._ledger = _StepLedger(RunSettings.parse(plain(config.custom)), replica_rank)
         self._global_steps = 0
         self._running = asyncio.Event()
         self._running.set()
@@ -134,9 +134,7 @@ class TurntreeServer:
             state: The dialogue state, for the drafter.
         """
         if image_data or video_data:
-            raise ConfigError(
-                "the turntree engine reads text alone; use rollout.name=vllm or sglang for images"
-            )
+            raise ConfigError("the turntree engine reads text alone; use rollout.name=vllm or sglang for images")
         if self._rejecting:
             raise RuntimeError("the rollout server takes no requests until resume_generation()")
         await self._running.wait()
@@ -242,16 +240,10 @@ class TurntreeReplica(RolloutReplica):
         name = server_name(self.replica_rank, self.name_suffix)
         server = (
             ray.remote(TurntreeServer)
-            .options(
-                name=name, num_cpus=0, max_concurrency=self.max_concurrency, scheduling_strategy=strategy
-            )
+            .options(name=name, num_cpus=0, max_concurrency=self.max_concurrency, scheduling_strategy=strategy)
             .remote(self.config, self.model_config, self.replica_rank)
         )
         await server.ready.remote()
         self.servers = [server]
         self._server_handle = server
         self._server_address = name
-
-
-def _plain(section: Any) -> Any:
-    return OmegaConf.to_container(section, resolve=True) if OmegaConf.is_config(section) else section

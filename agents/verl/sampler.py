@@ -13,10 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import OmegaConf
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-from turntree.agents.verl.settings import ConfigError, from_mapping
+from turntree.agents.verl.sections import ConfigError, from_mapping, plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +55,7 @@ class PromptReplayBuffer(ReplayBuffer):
                 f"this sampler is for trainer.v1.trainer_mode=sync, got {kwargs['trainer_mode']!r}; set "
                 "trainer.v1.sampler.custom_sampler.path=null"
             )
-        plain = (
-            OmegaConf.to_container(sampler_kwargs) if OmegaConf.is_config(sampler_kwargs) else sampler_kwargs
-        )
-        settings = from_mapping(SamplerSettings, plain, "trainer.v1.sampler.sampler_kwargs")
+        settings = from_mapping(SamplerSettings, plain(sampler_kwargs), "trainer.v1.sampler.sampler_kwargs")
         self._submit = refill_fn
         self._submitted = 0
         self._most = settings.max_num_gen_batches * (settings.train_batch_size or 0)

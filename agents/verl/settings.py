@@ -2,50 +2,19 @@
 
 verl passes two dictionaries through untouched, and turntree reads them:
 ``actor_rollout_ref.rollout.engine_kwargs.turntree`` (the engine and its store)
-and ``actor_rollout_ref.rollout.custom.turntree`` (what a run records). An
-unknown key is an error that names the nearest known one.
+and ``actor_rollout_ref.rollout.custom.turntree`` (what a run records).
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
-from turntree.agents.errors import AgentError
+from turntree.agents.verl.sections import from_mapping
 from turntree.spec_tree import ForestConfig
-
-T = TypeVar("T")
-
-
-class ConfigError(AgentError, ValueError):
-    """A training configuration has an unknown key or a value that cannot be."""
-
-
-def unknown_key(key: str, known: Collection[str], where: str) -> ConfigError:
-    """The error for ``key``, which is not among ``known`` in section ``where``."""
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known)) or 'none'}"
-    return ConfigError(f"unknown key {key!r} in {where}; {hint}")
-
-
-def from_mapping(kind: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Make the dataclass ``kind`` of ``values``.
-
-    Raises:
-        ConfigError: If a key is unknown, or ``kind`` refuses a value.
-    """
-    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
-    for key in values:
-        if key not in known:
-            raise unknown_key(str(key), known, where)
-    try:
-        return kind(**values)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +41,7 @@ class EngineSettings:
         where = "actor_rollout_ref.rollout.engine_kwargs.turntree"
         sections = dict(values or {})
         if sections.get("speculation") is not None:
-            sections["speculation"] = from_mapping(
-                Speculation, sections["speculation"], f"{where}.speculation"
-            )
+            sections["speculation"] = from_mapping(Speculation, sections["speculation"], f"{where}.speculation")
         if "forest" in sections:
             forest = {
                 key: tuple(value) if isinstance(value, list) else value

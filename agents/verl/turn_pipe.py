@@ -77,7 +77,8 @@ class TurnPipe:
         future = self._waiting[self._sent] = loop.create_future()
         if self._collector is None or self._collector.done():
             self._collector = asyncio.create_task(self._collect())
-        return await future
+        completion: Completion = await future
+        return completion
 
     def _send(self) -> None:
         requests, self._unsent = self._unsent, []
@@ -129,9 +130,7 @@ class TurnDesk:
 
     async def _run(self, client: str, request: TurnRequest) -> None:
         try:
-            completion = await self._engine.generate(
-                request.prompt_ids, request.sampling, state=request.state
-            )
+            completion = await self._engine.generate(request.prompt_ids, request.sampling, state=request.state)
             reply = TurnReply(number=request.number, completion=completion)
         except Exception as error:
             # The client's side of this boundary raises it again, inside the episode that asked.

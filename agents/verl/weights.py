@@ -15,7 +15,7 @@ import torch
 from verl.workers.rollout.base import BaseRollout
 
 from turntree.agents.verl.replica import server_name
-from turntree.agents.verl.settings import ConfigError
+from turntree.agents.verl.sections import ConfigError
 
 
 class WeightSender(BaseRollout):
@@ -73,13 +73,10 @@ class WeightSender(BaseRollout):
         """
         if wire_format != "named_tensors":
             raise ConfigError(
-                f"the turntree engine takes whole tensors, not {wire_format!r}; use "
-                "checkpoint_engine.backend=naive"
+                f"the turntree engine takes whole tensors, not {wire_format!r}; use checkpoint_engine.backend=naive"
             )
         if peft_config is not None:
-            raise ConfigError(
-                "the turntree engine takes no adapters; set actor_rollout_ref.model.lora.merge=True"
-            )
+            raise ConfigError("the turntree engine takes no adapters; set actor_rollout_ref.model.lora.merge=True")
         server = self._server
         for bucket in _buckets(weights, self._bucket_bytes):
             await server.update_weights.remote(bucket)
@@ -87,9 +84,7 @@ class WeightSender(BaseRollout):
             await server.set_global_steps.remote(global_steps)
 
 
-def _buckets(
-    weights: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int
-) -> Iterator[dict[str, torch.Tensor]]:
+def _buckets(weights: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int) -> Iterator[dict[str, torch.Tensor]]:
     bucket: dict[str, torch.Tensor] = {}
     size = 0
     for name, tensor in weights:

@@ -47,9 +47,7 @@ async def test_only_our_backend_is_given_the_dialogue_state(
     assert output.extra_fields["max_global_steps"] == 4
 
 
-async def test_servers_that_are_gone_mask_the_episode(
-    rollout_config: Any, chatml: Any, row: dict[str, Any]
-) -> None:
+async def test_servers_that_are_gone_mask_the_episode(rollout_config: Any, chatml: Any, row: dict[str, Any]) -> None:
     class Gone:
         async def generate(self, **request: Any) -> TokenOutput:
             raise ConnectionError("no such actor")

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from turntree.agents.verl.compose import compose, list_configs
-from turntree.agents.verl.settings import ConfigError
+from turntree.agents.verl.sections import ConfigError
 from turntree.envs import list_envs
 
 
@@ -49,7 +49,10 @@ def test_overrides_go_over_the_configuration(tiny_model: Path) -> None:
     [
         ("data.train_batch_sizes=2", "unknown key 'train_batch_sizes' in data; did you mean 'train_batch_size'"),
         ("trainr.logger=[file]", "unknown key 'trainr' in verl; did you mean 'trainer'"),
-        ("actor_rollout_ref.actor.optim.learning_rate=1", "unknown key 'learning_rate' in actor_rollout_ref.actor.optim"),
+        (
+            "actor_rollout_ref.actor.optim.learning_rate=1",
+            "unknown key 'learning_rate' in actor_rollout_ref.actor.optim",
+        ),
         ("turntree.train_task=3", "unknown key 'train_task' in turntree; did you mean 'train_tasks'"),
         ("turntree.val_tasks=0", "val_tasks must be at least 1, got 0"),
         (

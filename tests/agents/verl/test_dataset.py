@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from turntree.agents.verl.dataset import main, make_env, rows, write_rows
-from turntree.agents.verl.settings import ConfigError
+from turntree.agents.verl.sections import ConfigError
 from turntree.envs import UnknownEnvironment
 from turntree.envs.arithmetic import Arithmetic
 
@@ -37,7 +37,7 @@ def test_rows_of_different_settings_live_in_one_parquet_file(tmp_path: Path) -> 
 def test_more_tasks_than_there_are_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "two.jsonl"
     file.write_text('{"question": "1+1?", "answer": "#### 2"}\n{"question": "1+2?", "answer": "#### 3"}\n')
-    with pytest.raises(ConfigError, match="has 2 tasks .* 3 were asked for"):
+    with pytest.raises(ConfigError, match=r"has 2 tasks .* 3 were asked for"):
         list(rows("turntree/GSM8K-v0", {"data": str(file)}, count=3, split="train"))
 
 
@@ -63,7 +63,7 @@ def test_an_environment_that_no_package_registers_is_named_by_module_and_class()
 
 
 def test_a_module_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigError, match="nowhere:Env: .*PYTHONPATH"):
+    with pytest.raises(ConfigError, match=r"nowhere:Env: .*PYTHONPATH"):
         make_env("nowhere:Env", {})
 
 

@@ -17,7 +17,7 @@ from turntree.agents.verl import launch
 from turntree.agents.verl.compose import compose
 from turntree.agents.verl.launch import StepReport, train
 from turntree.agents.verl.recording import RunFolder
-from turntree.agents.verl.settings import ConfigError
+from turntree.agents.verl.sections import ConfigError
 
 
 @pytest.fixture
@@ -41,13 +41,15 @@ def pretend(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 
 WRITES_TWO_STEPS = """
 import json, time
-run = "$RUN"
 for step in (1, 2):
-    with open(run + "/engine.jsonl", "a") as f: f.write(json.dumps({"step": step, "tokens_per_step": 1.0 + step}) + "\\n")
-    with open(run + "/metrics.jsonl", "a") as f:
-        f.write(json.dumps({"step": step, "data": {"training/global_step": step, "critic/score/mean": 0.5}})[:20])
-        f.flush(); time.sleep(0.3)
-        f.write(json.dumps({"step": step, "data": {"training/global_step": step, "critic/score/mean": 0.5}})[20:] + "\\n")
+    with open("$RUN/engine.jsonl", "a") as file:
+        file.write(json.dumps({"step": step, "tokens_per_step": 1.0 + step}) + "\\n")
+    line = json.dumps({"step": step, "data": {"training/global_step": step, "critic/score/mean": 0.5}}) + "\\n"
+    with open("$RUN/metrics.jsonl", "a") as file:
+        file.write(line[:20])
+        file.flush()
+        time.sleep(0.3)
+        file.write(line[20:])
 """
 
 
@@ -55,7 +57,10 @@ def test_every_step_is_reported_once_and_whole(monkeypatch: pytest.MonkeyPatch, 
     pretend(monkeypatch, WRITES_TWO_STEPS)
     reports: list[StepReport] = []
     assert train("demo", overrides, on_step=reports.append) == 0
-    assert [(report.step, report.reward, report.tokens_per_step) for report in reports] == [(1, 0.5, 2.0), (2, 0.5, 3.0)]
+    assert [(report.step, report.reward, report.tokens_per_step) for report in reports] == [
+        (1, 0.5, 2.0),
+        (2, 0.5, 3.0),
+    ]
 
 
 def test_the_folder_holds_what_verl_is_started_with(overrides: list[str], tmp_path: Path) -> None:
@@ -139,7 +144,7 @@ def test_sigterm_stops_verl_too(tmp_path: Path, tiny_model: Path) -> None:
         "import sys\n"
         "from turntree.agents.verl import launch\n"
         "launch.command = lambda folder: [sys.executable, '-c', "
-        "f'import os, time; open(\"{folder.root}/pids\", \"w\").write(str(os.getpid())); time.sleep(60)']\n"
+        'f\'import os, time; open("{folder.root}/pids", "w").write(str(os.getpid())); time.sleep(60)\']\n'
         f"launch.train('demo', ['actor_rollout_ref.model.path={tiny_model}', 'turntree.run_dir={tmp_path}', "
         "'turntree.train_tasks=1', 'turntree.val_tasks=1'])\n"
     )

@@ -141,9 +141,7 @@ async def test_samples_of_a_group_differ_and_a_rerun_does_not(
     assert len({await seed(session_id=s, global_steps=g) for s in range(3) for g in range(3)}) == 9
 
 
-async def test_the_samples_of_a_task_start_in_one_state(
-    rollout_config: Any, chatml: Any, row: dict[str, Any]
-) -> None:
+async def test_the_samples_of_a_task_start_in_one_state(rollout_config: Any, chatml: Any, row: dict[str, Any]) -> None:
     first, _ = await play(rollout_config, chatml, {**row, "session_id": 0}, "#### 1")
     second, _ = await play(rollout_config, chatml, {**row, "session_id": 1}, "#### 1")
     other, _ = await play(rollout_config, chatml, {**row, "index": 4}, "#### 1")
@@ -187,8 +185,6 @@ async def test_settings_with_limits_reach_the_environment(
     rollout_config: Any, chatml: Any, fragile_row: dict[str, Any]
 ) -> None:
     settings = json.dumps({"limits": {"max_turns": 2}})
-    output, engine = await play(
-        rollout_config, chatml, {**fragile_row, "env_kwargs": settings}, *["fragile(a)"] * 5
-    )
+    output, engine = await play(rollout_config, chatml, {**fragile_row, "env_kwargs": settings}, *["fragile(a)"] * 5)
     assert len(engine.asked) == 2
     assert output.extra_fields["reward_extra_info"]["truncated"] == 1.0

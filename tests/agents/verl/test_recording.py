@@ -9,9 +9,7 @@ from turntree.agents.episode import Episode, StopReason
 from turntree.agents.record import read_records
 from turntree.agents.verl.recording import EpisodeRecorder, RunFolder, append_line, save_weights
 
-EPISODE = Episode(
-    env_id="e", task=None, seed=1, messages=(), turns=(), stop_reason=StopReason.FAILURE, failure="broke"
-)
+EPISODE = Episode(env_id="e", task=None, seed=1, messages=(), turns=(), stop_reason=StopReason.FAILURE, failure="broke")
 
 
 def test_episodes_go_to_the_file_of_their_step(tmp_path: Path) -> None:

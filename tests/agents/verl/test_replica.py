@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
 from turntree.agents.verl.replica import TurntreeReplica, TurntreeServer, to_sampling, to_token_output
-from turntree.agents.verl.settings import ConfigError
+from turntree.agents.verl.sections import ConfigError
 from turntree.spec_tree import DialogueState
 
 
@@ -60,7 +60,7 @@ def test_verls_sampling_parameters_are_read() -> None:
 def test_what_the_engine_cannot_do_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"without repetition_penalty; leave it at 1\.0"):
         to_sampling({"repetition_penalty": 1.2}, default_max_tokens=1)
-    with pytest.raises(ConfigError, match="unknown key 'temprature' .* did you mean 'temperature'"):
+    with pytest.raises(ConfigError, match=r"unknown key 'temprature' .* did you mean 'temperature'"):
         to_sampling({"temprature": 1.2}, default_max_tokens=1)
 
 
@@ -156,5 +156,5 @@ async def test_images_are_refused(server: TurntreeServer) -> None:
 async def test_a_replica_over_several_devices_is_refused() -> None:
     replica = TurntreeReplica.__new__(TurntreeReplica)
     replica.world_size = 2
-    with pytest.raises(ConfigError, match="asks for 2; set .*tensor_model_parallel_size"):
+    with pytest.raises(ConfigError, match=r"asks for 2; set .*tensor_model_parallel_size"):
         await replica.launch_servers()

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from turntree.agents.verl.sampler import PromptReplayBuffer
-from turntree.agents.verl.settings import ConfigError
+from turntree.agents.verl.sections import ConfigError
 
 
 def make(mode: str = "sync", refill_fn: Any = None, **settings: Any) -> PromptReplayBuffer:
@@ -47,11 +47,9 @@ def test_dapos_filter_is_passed_on() -> None:
 
 def test_a_filter_that_never_ends_is_ended() -> None:
     asked: list[int] = []
-    buffer = make(
-        filter_groups_metric="reward", train_batch_size=4, max_num_gen_batches=2, refill_fn=asked.append
-    )
+    buffer = make(filter_groups_metric="reward", train_batch_size=4, max_num_gen_batches=2, refill_fn=asked.append)
     buffer.refill_fn(8)
-    with pytest.raises(RuntimeError, match="asked for 9 new prompts .* the bound is 8"):
+    with pytest.raises(RuntimeError, match=r"asked for 9 new prompts .* the bound is 8"):
         buffer.refill_fn(1)
     assert asked == [8]
 

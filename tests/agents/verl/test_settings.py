@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from turntree.agents.verl.settings import ConfigError, EngineSettings, RunSettings
+from turntree.agents.verl.sections import ConfigError
+from turntree.agents.verl.settings import EngineSettings, RunSettings
 
 
 def test_an_unknown_engine_setting_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="unknown key 'thread' in .*engine_kwargs.turntree; did you mean 'threads'"):
+    with pytest.raises(ConfigError, match=r"unknown key 'thread' in .*engine_kwargs.turntree; did you mean 'threads'"):
         EngineSettings.parse({"thread": 2})
 
 

@@ -79,7 +79,7 @@ async def test_a_turn_may_be_asked_for_while_others_run() -> None:
         prompt: tuple[int, ...] = (number, number)
         for _ in range(3):
             await asyncio.sleep(number / 1000)
-            prompt = (await pipe.generate(prompt, Sampling())).token_ids + (0,)
+            prompt = (*(await pipe.generate(prompt, Sampling())).token_ids, 0)
         return prompt
 
     episodes = await asyncio.gather(*map(episode, range(20)))

@@ -1,0 +1,46 @@
+"""Configuration sections as dataclasses: an unknown key is an error that names the nearest known one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from omegaconf import OmegaConf
+
+from turntree.agents.errors import AgentError
+
+T = TypeVar("T")
+
+
+class ConfigError(AgentError, ValueError):
+    """A training configuration has an unknown key or a value that cannot be."""
+
+
+def unknown_key(key: str, known: Collection[str], where: str) -> ConfigError:
+    """The error for ``key``, which is not among ``known`` in section ``where``."""
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known)) or 'none'}"
+    return ConfigError(f"unknown key {key!r} in {where}; {hint}")
+
+
+def from_mapping(kind: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Make the dataclass ``kind`` of ``values``.
+
+    Raises:
+        ConfigError: If a key is unknown, or ``kind`` refuses a value.
+    """
+    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    for key in values:
+        if key not in known:
+            raise unknown_key(str(key), known, where)
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def plain(section: Any) -> Any:
+    """An OmegaConf section as plain values, interpolations as text; anything else as it is."""
+    return OmegaConf.to_container(section) if OmegaConf.is_config(section) else section
