@@ -106,9 +106,7 @@ class Comparison:
         """Read what ``save`` wrote."""
         return cls(
             steps=tuple(
-                StepComparison(
-                    **{**step, "speculative": Cost(**step["speculative"]), "plain": Cost(**step["plain"])}
-                )
+                StepComparison(**{**step, "speculative": Cost(**step["speculative"]), "plain": Cost(**step["plain"])})
                 for step in json.loads(path.read_text(encoding="utf-8"))["steps"]
             )
         )
@@ -222,9 +220,7 @@ class _Bench:
         equal = sum(_tokens(a) == _tokens(b) for a, b in zip(drafted, plain, strict=True))
         if equal < len(records):
             logger.warning("step %d: %d of %d episodes differ", step, len(records) - equal, len(records))
-        return StepComparison(
-            step=step, episodes=len(records), equal=equal, speculative=cost, plain=plain_cost
-        )
+        return StepComparison(step=step, episodes=len(records), equal=equal, speculative=cost, plain=plain_cost)
 
     def _run(self, engine: LocalEngine, records: Sequence[Record]) -> tuple[list[Episode], Cost]:
         settings = self._settings

@@ -1,0 +1,105 @@
+"""Line charts as small inline SVG; colours come from the page.
+
+Text sizes are chosen for a chart that is about 460 units wide, so a chart can
+be read on a phone. Everything that is written into the picture is escaped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 460, 250
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 14, 38
+_TICKS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line."""
+
+    name: str
+    """Shown in the legend and the tooltips."""
+    style: str
+    """Class of the page's style sheet: ``main``, ``other`` or ``faint``."""
+    points: tuple[tuple[float, float], ...]
+    """(x, y), finite, in order of x."""
+
+
+def line_chart(
+    series: Sequence[Series], *, title: str, x_label: str = "training step", top: float | None = None
+) -> str:
+    """An SVG element.
+
+    Args:
+        series: Lines, later ones above earlier ones; together at least one point.
+        title: What is shown, for those who cannot see it.
+        x_label: Below the horizontal axis.
+        top: Highest value of the vertical axis, which begins at 0; ``None`` fits the data.
+    """
+    xs = [x for line in series for x, _ in line.points]
+    low, high = min(xs), max(xs)
+    step = _nice((top or max(y for line in series for _, y in line.points) or 1.0) / (_TICKS - 1))
+    ceiling = top or step * math.ceil(max(y for line in series for _, y in line.points) / step - 1e-9) or step
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        across = (x - low) / (high - low) if high > low else 0.5
+        return (
+            _LEFT + across * (WIDTH - _LEFT - _RIGHT),
+            HEIGHT - _BOTTOM - min(y / ceiling, 1.0) * (HEIGHT - _TOP - _BOTTOM),
+        )
+
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">']
+    for tick in range(round(ceiling / step) + 1):
+        _, y = at(low, tick * step)
+        parts.append(
+            f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick * step:g}</text>'
+        )
+    for value in _whole_ticks(low, high):
+        x, _ = at(value, 0)
+        parts.append(
+            f'<text class="tick" x="{x:.1f}" y="{HEIGHT - _BOTTOM + 16}" text-anchor="middle">{value:g}</text>'
+        )
+    parts.append(
+        f'<text class="tick" x="{(WIDTH + _LEFT - _RIGHT) / 2}" y="{HEIGHT - 4}" '
+        f'text-anchor="middle">{escape(x_label)}</text>'
+    )
+    parts += [_line(line, [at(x, y) for x, y in line.points]) for line in series if line.points]
+    return "".join([*parts, "</svg>"])
+
+
+def moving_average(values: Sequence[float], window: int) -> list[float]:
+    """The mean of each value and the ``window - 1`` before it, fewer at the beginning.
+
+    Example:
+        >>> moving_average([1.0, 3.0, 5.0], 2)
+        [1.0, 2.0, 4.0]
+    """
+    cut = [values[max(0, end - window) : end] for end in range(1, len(values) + 1)]
+    return [sum(part) / len(part) for part in cut]
+
+
+def _line(line: Series, places: Sequence[tuple[float, float]]) -> str:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    dots = "".join(
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{escape(f"{line.name}, step {at:g}: {value:.3g}")}'
+        "</title></circle>"
+        for (x, y), (at, value) in zip(places, line.points, strict=True)
+    )
+    return f'<g class="line {escape(line.style)}"><polyline points="{path}"/>{dots}</g>'
+
+
+def _whole_ticks(low: float, high: float) -> list[float]:
+    step = max(1.0, _nice((high - low) / _TICKS)) if high > low else 1.0
+    first = math.ceil(low / step) * step
+    inner = [first + step * n for n in range(math.floor((high - first) / step) + 1)] if first <= high else []
+    return inner if low in inner else [low, *(value for value in inner if value - low > step / 2)]
+
+
+def _nice(value: float) -> float:
+    """The nearest of 1, 2, 2.5 and 5 times a power of ten that is not below ``value``."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(power * step for step in (1, 2, 2.5, 5, 10) if power * step >= value * (1 - 1e-9))

@@ -1,0 +1,169 @@
+"""What a finished run says about itself, read back for the report."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from turntree.agents.demo.comparison import Comparison
+from turntree.agents.dialogue import dialogue_states
+from turntree.agents.episode import Episode
+from turntree.agents.errors import RecordError
+from turntree.agents.record import read_episodes
+from turntree.agents.verl.recording import RunFolder
+from turntree.spec_tree import DialogueState, SpecForest, TreeNode
+
+logger = logging.getLogger(__name__)
+
+_TREE_STEPS = 8
+"""Last steps among whose dialogue states the tree is chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One training step."""
+
+    step: int
+    """From 1."""
+    success: float
+    """Mean reward of its episodes."""
+    tokens_per_step: float | None
+    """Tokens per verify step; ``None`` where the engine recorded none."""
+    seconds: float
+    """Wall time of the training step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateTree:
+    """The turns that the policy took at one dialogue state."""
+
+    prompt: str
+    """The dialogue up to the state, special tokens included."""
+    root: TreeNode
+    """The turns, merged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """Everything that the report shows of a run."""
+
+    points: tuple[Point, ...]
+    """Training steps in order, at least one."""
+    comparison: Comparison | None
+    """With and without speculation; ``None`` where it was not made."""
+    episode: Episode | None
+    """An episode of the last recorded step."""
+    episode_step: int
+    """Its step; 0 without an episode."""
+    tree: StateTree | None
+    """Of a dialogue state that several episodes passed."""
+    decode: Callable[[int], str]
+    """Text of one token."""
+
+
+def read_run(root: Path) -> RunRecord:
+    """Read the folder of a run.
+
+    Raises:
+        FileNotFoundError: If there is no ``metrics.jsonl``.
+        RecordError: If a line of the records is damaged, or no training step is in them.
+    """
+    folder = RunFolder(root)
+    decode = _decoder(folder)
+    points = _points(folder)
+    steps = [step for step in (point.step for point in points) if folder.episodes(step).is_file()]
+    late = [list(read_episodes(folder.episodes(step))) for step in steps[-_TREE_STEPS:]]
+    last = late[-1] if late else []
+    comparison = root / "comparison.json"
+    return RunRecord(
+        points=points,
+        comparison=Comparison.load(comparison) if comparison.is_file() else None,
+        episode=max(last, key=_telling, default=None),
+        episode_step=steps[-1] if steps else 0,
+        tree=_tree(itertools.chain(*late), decode),
+        decode=decode,
+    )
+
+
+def _points(folder: RunFolder) -> tuple[Point, ...]:
+    if not folder.metrics.is_file():
+        raise FileNotFoundError(f"{folder.metrics} is missing; a run writes it while it trains")
+    counters = {row["step"]: row for row in _rows(folder.engine)} if folder.engine.is_file() else {}
+    points = tuple(
+        Point(
+            step=row["step"],
+            success=row["data"]["critic/score/mean"],
+            tokens_per_step=counters.get(row["step"], {}).get("tokens_per_step"),
+            seconds=row["data"].get("timing_s/step", float("nan")),
+        )
+        for row in _rows(folder.metrics)
+        if "critic/score/mean" in row["data"]
+    )
+    if not points:
+        raise RecordError(f"{folder.metrics} holds no training step; look at {folder.log} for what went wrong")
+    return points
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise RecordError(f"{path}, line {number}: expected one JSON object, got {line[:60]!r}") from error
+    return rows
+
+
+def _telling(episode: Episode) -> tuple[int, float, int]:
+    """What makes an episode worth showing: turns, success, and drafts both accepted and missing."""
+    flags = [flag for turn in episode.turns for flag in turn.completion.accepted]
+    return len(episode.turns), episode.reward, min(sum(flags), len(flags) - sum(flags))
+
+
+class _Passed(NamedTuple):
+    """What was said at a dialogue state."""
+
+    prompt_ids: tuple[int, ...]
+    """Tokens up to the state."""
+    said: list[tuple[int, ...]]
+    """Tokens of each turn there."""
+
+
+def _tree(episodes: Iterable[Episode], decode: Callable[[int], str]) -> StateTree | None:
+    """The tree with the most different turns among those of the states that episodes share."""
+    forest = SpecForest()
+    passed: dict[DialogueState, _Passed] = {}
+    for episode in episodes:
+        for state, turn in zip(dialogue_states(episode), episode.turns, strict=True):
+            forest.insert(state, turn.completion.token_ids)
+            passed.setdefault(state, _Passed(turn.prompt_ids, [])).said.append(turn.completion.token_ids)
+    if not passed:
+        return None
+    state = max(passed, key=lambda state: (len(set(passed[state].said)), len(passed[state].said)))
+    return StateTree(prompt="".join(map(decode, passed[state].prompt_ids)), root=forest.tree(state))
+
+
+def _decoder(folder: RunFolder) -> Callable[[int], str]:
+    """Text of a token under the run's tokenizer; without the tokenizer, its number."""
+    from omegaconf import OmegaConf
+    from transformers import AutoTokenizer
+
+    cache: dict[int, str] = {}
+    try:
+        path = OmegaConf.load(folder.config).actor_rollout_ref.model.path
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        logger.warning("tokens are shown as numbers, the run's tokenizer cannot be read: %s", error)
+        return lambda token: f"⟨{token}⟩"
+
+    def decode(token: int) -> str:
+        if token not in cache:
+            cache[token] = tokenizer.decode([token], skip_special_tokens=False)
+        return cache[token]
+
+    return decode
