@@ -4,7 +4,8 @@ Quality: recorded turns are replayed as targets. The store holds the turns befor
 accepted as far as it matches. Tokens per step = tokens emitted per verify step.
 
 Time: turns are replayed 256 at a time, one draft and one commit a step for the whole batch, as an
-engine does. CPU time of this process, so that busy neighbours do not count.
+engine does. CPU time of this process; a busy machine still inflates it (caches, shared cores), so trust
+ratios within one run.
 
     python benchmarks/store.py --synthetic              # generated turns only
     python benchmarks/store.py --data ../shared         # and the recorded traces
