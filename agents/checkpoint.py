@@ -50,9 +50,7 @@ class Checkpoint:
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).partition("\n")[0]
             raise CheckpointError(f"the model {name!r} cannot be loaded: {reason}") from error
-        return cls(
-            name=name, tokenizer=tokenizer, max_positions=getattr(config, "max_position_embeddings", None)
-        )
+        return cls(name=name, tokenizer=tokenizer, max_positions=getattr(config, "max_position_embeddings", None))
 
 
 def _is_path(name: str) -> bool:

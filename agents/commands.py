@@ -195,9 +195,7 @@ def _checked(make_env: functools.partial[Env], env_id: str) -> Env:
         raise UsageError(f"{env_id} does not take these arguments: {reason}") from error
 
 
-def _open_local(
-    model: str, batch: int, context: int, speculate: bool, device: str, dtype: str
-) -> LocalEngine:
+def _open_local(model: str, batch: int, context: int, speculate: bool, device: str, dtype: str) -> LocalEngine:
     try:
         from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
     except ModuleNotFoundError as error:

@@ -16,9 +16,7 @@ def canonical_call(call: Mapping[str, Any]) -> str:
     return json.dumps([function["name"], function["arguments"]], sort_keys=True, separators=(",", ":"))
 
 
-def dialogue_state(
-    prompt_ids: Iterable[int], *, task_id: str, calls: Iterable[str], env_id: str
-) -> DialogueState:
+def dialogue_state(prompt_ids: Iterable[int], *, task_id: str, calls: Iterable[str], env_id: str) -> DialogueState:
     """The state before a turn.
 
     Args:

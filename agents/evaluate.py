@@ -59,9 +59,7 @@ async def evaluate(
     async def play(env: Any, places: Iterator[int]) -> None:
         for place in places:
             own = derive_seed(seed, todo[place])
-            episode = await rollout(
-                env, engine, renderer, limits, index=todo[place], seed=own, sampling=sampling
-            )
+            episode = await rollout(env, engine, renderer, limits, index=todo[place], seed=own, sampling=sampling)
             done[place] = episode
             if on_episode is not None:
                 on_episode(episode)

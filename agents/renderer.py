@@ -141,9 +141,7 @@ class Renderer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of ``token_ids``, special tokens skipped, spaces untouched."""
-        return self.tokenizer.decode(
-            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _render_initial(self, messages: str, tools: str) -> tuple[int, ...]:
         dialogue = json.loads(messages)
@@ -178,9 +176,7 @@ class Renderer:
         text = self._render([_ASKED, said, *messages], generation_prompt=generation_prompt)
         _, found, after = text.partition(_SAID)
         if not found:
-            raise RenderError(
-                f"the chat template drops the text of an assistant message; it rendered {text!r}"
-            )
+            raise RenderError(f"the chat template drops the text of an assistant message; it rendered {text!r}")
         return after
 
     def _render_after_call(self, messages: list[dict[str, Any]]) -> str:

@@ -74,9 +74,7 @@ def _check_items(items: list[Any], schema: Mapping[str, Any], *, where: str) -> 
     if prefix is not None and len(items) != len(prefix):
         raise ToolError(f"{where} must have {len(prefix)} items, got {len(items)}")
     for i, item in enumerate(items):
-        _check(
-            item, prefix[i] if prefix is not None else schema.get("items", {}), where=f"item {i} of {where}"
-        )
+        _check(item, prefix[i] if prefix is not None else schema.get("items", {}), where=f"item {i} of {where}")
 
 
 def _fits(value: Any, schema: Mapping[str, Any]) -> bool:

@@ -60,8 +60,7 @@ class Arithmetic(Env):
         super().__init__(**kwargs)
         if not 1 <= min_numbers <= max_numbers:
             raise ValueError(
-                "expected 1 <= min_numbers <= max_numbers, "
-                f"got min_numbers={min_numbers}, max_numbers={max_numbers}"
+                f"expected 1 <= min_numbers <= max_numbers, got min_numbers={min_numbers}, max_numbers={max_numbers}"
             )
         if not 1 <= max_value <= MAX_INTERMEDIATE:
             raise ValueError(f"max_value must lie in 1..{MAX_INTERMEDIATE}, got {max_value}")

@@ -55,7 +55,7 @@ class Env(gymnasium.Env[str, str], ABC):
     - ``failure``: one line, empty unless ``stop_reason`` is ``failure``
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (as in Gymnasium)
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}
     tools: tuple[Tool, ...] = ()
     """Tools of the policy; methods decorated with ``@tool`` are added by themselves."""
     num_tasks: int | None = None
@@ -145,9 +145,7 @@ class Env(gymnasium.Env[str, str], ABC):
         """The dialogue so far, the policy's turns included."""
         return tuple(self._started().messages)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin an episode.
 
         Args:
@@ -251,8 +249,7 @@ class Env(gymnasium.Env[str, str], ABC):
         unknown = set(options) - {"task", "index"}
         if unknown or len(options) > 1:
             raise OptionsError(
-                "reset takes options={'task': Task} or {'index': int}, "
-                f"got the keys {sorted(map(str, options))}"
+                f"reset takes options={{'task': Task}} or {{'index': int}}, got the keys {sorted(map(str, options))}"
             )
         if "task" in options:
             task = options["task"]
@@ -303,9 +300,7 @@ class Env(gymnasium.Env[str, str], ABC):
         elif progress.stop is EnvStop.RUNNING and progress.turn == self.limits.max_turns:
             progress.stop = EnvStop.MAX_TURNS
 
-    def _info(
-        self, progress: Progress, new: Sequence[Message], calls: Sequence[ToolCall] = ()
-    ) -> dict[str, Any]:
+    def _info(self, progress: Progress, new: Sequence[Message], calls: Sequence[ToolCall] = ()) -> dict[str, Any]:
         return {
             "messages": [message.to_openai() for message in new],
             "tools": json.loads(self._tools_json),  # a fresh copy every time: callers keep infos

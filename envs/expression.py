@@ -26,9 +26,7 @@ MAX_EXPONENT = 200
 SHOWN_DIGITS = 12
 """Significant digits of a result that is no integer."""
 
-_TOKEN = re.compile(
-    r"\s*(?:([0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+\.?[0-9]*|\.[0-9]+)|(\*\*|//|[-+*/%^()]))"
-)
+_TOKEN = re.compile(r"\s*(?:([0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+\.?[0-9]*|\.[0-9]+)|(\*\*|//|[-+*/%^()]))")
 _SYNONYMS = str.maketrans(
     {
         "\N{MULTIPLICATION SIGN}": "*",
@@ -69,9 +67,7 @@ def evaluate(expression: str, *, max_operations: int | None = None) -> Fraction:
         raise ToolError(f"expected an operator or the end, got {reader.next!r}")
     if max_operations is not None and reader.operations > max_operations:
         plural = "operation" if max_operations == 1 else "operations"
-        raise ToolError(
-            f"at most {max_operations} {plural} a call, got {reader.operations} in {expression.strip()!r}"
-        )
+        raise ToolError(f"at most {max_operations} {plural} a call, got {reader.operations} in {expression.strip()!r}")
     return value
 
 

@@ -82,9 +82,7 @@ def _read_task(row: Row, default_id: str) -> Task:
     question, text = row.text("question"), row.text("answer")
     answer = final_answer(text) if "####" in text else text.strip()
     if answer is None or parse_number(answer) is None:
-        raise DataError(
-            f"{row.where}: 'answer' must end with '#### NUMBER' or be a number, got {text!r:.200}"
-        )
+        raise DataError(f"{row.where}: 'answer' must end with '#### NUMBER' or be a number, got {text!r:.200}")
     return Task(
         id=row.text("id") if row.fields.get("id") else default_id,
         prompt=question,

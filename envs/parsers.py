@@ -107,9 +107,7 @@ class CompactParser:
         if match is None or match.group(1) not in self._parameters:
             return ParsedTurn(content=text.strip())
         name, argument = match.groups()
-        return ParsedTurn(
-            content="", calls=(ToolCall(name=name, arguments={self._parameters[name]: argument}),)
-        )
+        return ParsedTurn(content="", calls=(ToolCall(name=name, arguments={self._parameters[name]: argument}),))
 
     def format_call(self, call: ToolCall) -> str:
         """Write a call the way that ``parse`` reads it.

@@ -39,9 +39,7 @@ class Row:
             raise DataError(f"{self.where}: the field {field!r} is missing; the row has: {columns}")
         value = self.fields[field]
         if not isinstance(value, str) or not value.strip():
-            raise DataError(
-                f"{self.where}: the field {field!r} must be a text that is not empty, got {value!r}"
-            )
+            raise DataError(f"{self.where}: the field {field!r} must be a text that is not empty, got {value!r}")
         return value
 
 
@@ -149,9 +147,7 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
             try:
                 fields = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
             except (ValueError, RecursionError) as error:
-                raise DataError(
-                    f"{where}: expected one JSON object a line, got bad JSON ({error})"
-                ) from error
+                raise DataError(f"{where}: expected one JSON object a line, got bad JSON ({error})") from error
             if not isinstance(fields, dict):
                 raise DataError(f"{where}: expected one JSON object a line, got {type(fields).__name__}")
             yield Row(where=where, fields=fields)

@@ -12,9 +12,7 @@ class GuessNumber(Env):
     num_tasks = 100
 
     def task(self, index: int) -> Task:
-        return Task(
-            id=f"guess/{index}", prompt="Find my number between 0 and 99.", answer=str(index * 37 % 100)
-        )
+        return Task(id=f"guess/{index}", prompt="Find my number between 0 and 99.", answer=str(index * 37 % 100))
 
     @tool
     def compare(self, guess: int) -> str:

@@ -35,9 +35,7 @@ class DialogueState:
     """Environment id; empty where unknown."""
 
     @classmethod
-    def from_tokens(
-        cls, prompt_ids: Iterable[int], *, task: str = "", tools: str = "", env: str = ""
-    ) -> DialogueState:
+    def from_tokens(cls, prompt_ids: Iterable[int], *, task: str = "", tools: str = "", env: str = "") -> DialogueState:
         """Key the state after ``prompt_ids`` (token ids, shape (prompt,))."""
         return cls(exact=_digest(array("q", prompt_ids).tobytes()), task=task, tools=tools, env=env)
 

@@ -44,7 +44,7 @@ def root(draft: DraftBatch) -> Ints:
 
 
 def sample_then_match(
-    draft: DraftBatch, draw: Draw, room: Ints, stops: Callable[[Ints, Ints], Ints]
+    draft: DraftBatch, draw: Draw, room: Ints, stops: Callable[[Ints, Ints], NDArray[np.bool_]]
 ) -> Verified:
     """Walk every row of a batch down its tree.
 
@@ -66,7 +66,9 @@ def sample_then_match(
 
     alive = np.arange(rows)
     here = at.copy()
-    tokens, logprobs, path = [], [], []
+    tokens: list[Ints] = []
+    logprobs: list[NDArray[np.float64]] = []
+    path: list[Ints] = []
     emitted = np.zeros(rows, np.int64)
     depth = 0
     while len(alive):
@@ -80,7 +82,7 @@ def sample_then_match(
         _append(tokens, rows, alive, drawn)
         _append(logprobs, rows, alive, lps)
         _append(path, rows, alive, np.where(hit, node - draft.offsets[alive], -1))
-        on = hit & ~stops(alive, drawn).astype(bool) & (depth < room[alive])
+        on = hit & ~stops(alive, drawn) & (depth < room[alive])
         here[alive] = at[alive] + 1 + node - draft.offsets[alive]
         alive = alive[on]
     return Verified(np.stack(tokens), np.stack(logprobs), np.stack(path), emitted)

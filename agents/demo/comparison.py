@@ -139,7 +139,7 @@ def compare(
         )
     chosen = {*recorded[::every], recorded[-1]}
     with _Bench(composition) as bench:
-        done = []
+        done: list[StepComparison] = []
         for step in range(1, recorded[-1] + 1):
             records = list(read_records(folder.episodes(step)))
             if step not in chosen:
@@ -185,7 +185,8 @@ class _Bench:
         without["speculation"] = None
         self._speculative = LocalEngine(policy, config=engine, forest=self.forest)
         self._plain = LocalEngine(policy, config=LocalEngineConfig(**without))
-        self._renderer = Renderer(AutoTokenizer.from_pretrained(model))
+        tokenizer: Any = AutoTokenizer.from_pretrained(model)
+        self._renderer = Renderer(tokenizer)
         self._envs: list[Any] = []
 
     def __enter__(self) -> _Bench:

@@ -38,14 +38,20 @@ def main(
 
     Returns:
         Exit status: 0 if verl trained to the end and both ways of playing agreed.
+
+    Raises:
+        ValueError: If ``steps`` or ``every`` is less than 1.
     """
+    for name, value in (("steps", steps), ("every", every)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
     console = Console()
-    policy = model or str(_warm_start(console, seed))
+    policy = str(_warm_start(console, seed)) if model is None else _model(model)
     overrides = [
-        f"actor_rollout_ref.model.path={policy}",
+        f"actor_rollout_ref.model.path={_quoted(policy)}",
         f"actor_rollout_ref.rollout.seed={seed}",
         f"trainer.total_training_steps={steps}",
-        f"turntree.run_dir={out.absolute()}",
+        f"turntree.run_dir={_quoted(str(out.absolute()))}",
         "turntree.save_policy_every=1",
     ]
     config = "demo" if model is None else "demo_model"
@@ -98,6 +104,18 @@ def summary(reports: list[StepReport], comparison: Comparison) -> Table:
     episodes, equal = sum(s.episodes for s in comparison.steps), sum(s.equal for s in comparison.steps)
     table.add_row("episodes equal token for token", "", f"{equal} of {episodes}")
     return table
+
+
+def _model(name: str) -> str:
+    """A folder by its whole path, since verl runs in another folder; anything else as it is."""
+    path = Path(name).expanduser()
+    return str(path.absolute()) if path.exists() else name
+
+
+def _quoted(value: str) -> str:
+    """``value`` as a string of Hydra's override grammar, whatever characters it has."""
+    escaped = value.replace("'", r"\'")
+    return f"'{escaped}'"
 
 
 def _warm_start(console: Console, seed: int) -> Path:

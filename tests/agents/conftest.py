@@ -11,9 +11,7 @@ from turntree.agents.renderer import Renderer
 
 @pytest.fixture(scope="session")
 def chatml() -> Any:
-    return make_tokenizer(
-        CHATML, special=["<|endoftext|>", "<|im_start|>", "<|im_end|>"], eos="<|endoftext|>"
-    )
+    return make_tokenizer(CHATML, special=["<|endoftext|>", "<|im_start|>", "<|im_end|>"], eos="<|endoftext|>")
 
 
 @pytest.fixture(scope="session")

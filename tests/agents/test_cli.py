@@ -85,9 +85,7 @@ def test_the_same_seed_samples_the_same_with_and_without_speculation(
 def test_rows_of_a_file_are_played(turntree: Any, tiny_model: Path, tmp_path: Path) -> None:
     data = tmp_path / "rows.jsonl"
     data.write_text(json.dumps({"question": "One and one?", "answer": "#### 2"}) + "\n")
-    said = turntree(
-        "eval", "turntree/GSM8K-v0", "--model", tiny_model, "--data", data, "--max-tokens", 4, "-n", 20
-    )
+    said = turntree("eval", "turntree/GSM8K-v0", "--model", tiny_model, "--data", data, "--max-tokens", 4, "-n", 20)
     assert said.status == 0, said.err
     assert said.row["accuracy"] == "0.000 (0 of 1)"
 

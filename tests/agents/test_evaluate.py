@@ -114,9 +114,7 @@ def test_without_a_scored_episode_there_is_no_accuracy() -> None:
 
 
 def test_correctness_decides_where_it_is_reported_and_the_reward_elsewhere() -> None:
-    plain = Episode(
-        env_id="", task=None, seed=None, messages=(), turns=(), stop_reason=StopReason.DONE, rewards={}
-    )
+    plain = Episode(env_id="", task=None, seed=None, messages=(), turns=(), stop_reason=StopReason.DONE, rewards={})
     assert not solved(plain)
     assert solved(replace(plain, rewards={"correct": 1.0}))
     assert not solved(replace(plain, rewards={"correct": 0.0, "format": 1.0}))

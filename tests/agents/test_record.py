@@ -27,9 +27,7 @@ from turntree.envs.task import Task
 
 ids = st.lists(st.integers(0, 2**31), max_size=5).map(tuple)
 floats = st.floats(allow_nan=False)
-json_values = st.dictionaries(
-    st.text(max_size=5), st.none() | st.booleans() | st.integers() | st.text(max_size=5)
-)
+json_values = st.dictionaries(st.text(max_size=5), st.none() | st.booleans() | st.integers() | st.text(max_size=5))
 messages = st.lists(
     st.builds(
         Message,
@@ -63,8 +61,7 @@ turns = st.builds(
 episodes = st.builds(
     Episode,
     env_id=st.text(max_size=5),
-    task=st.none()
-    | st.builds(Task, id=st.text(max_size=5), prompt=st.text(max_size=5), metadata=json_values),
+    task=st.none() | st.builds(Task, id=st.text(max_size=5), prompt=st.text(max_size=5), metadata=json_values),
     seed=st.none() | st.integers(),
     messages=messages,
     turns=st.lists(turns, max_size=3).map(tuple),

@@ -39,9 +39,7 @@ def encode(tokenizer: Any, text: str) -> tuple[int, ...]:
 
 
 def whole(tokenizer: Any, messages: list[dict[str, Any]], tools: Any = None) -> tuple[int, ...]:
-    rendered = tokenizer.apply_chat_template(
-        messages, tools=tools, add_generation_prompt=True, tokenize=False
-    )
+    rendered = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
     return encode(tokenizer, rendered)
 
 

@@ -76,9 +76,7 @@ async def test_each_turn_draws_with_its_own_seed_derived_from_the_episodes(rende
 
 async def test_a_turn_gets_what_the_limits_leave(renderer: Renderer) -> None:
     async def rooms(**limits: Any) -> list[int]:
-        _, engine = await play(
-            renderer, "call 4", "5", limits=Limits(**limits), sampling=Sampling(max_tokens=30)
-        )
+        _, engine = await play(renderer, "call 4", "5", limits=Limits(**limits), sampling=Sampling(max_tokens=30))
         return [sampling.max_tokens for _, sampling, _ in engine.asked]
 
     episode, _ = await play(renderer, "call 4", "5")

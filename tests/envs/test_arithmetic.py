@@ -95,9 +95,7 @@ print([Arithmetic().task(i).prompt for i in range(20)])
         ([7], "", [7]),
     ],
 )
-def test_intermediate_results_follow_precedence(
-    numbers: list[int], operators: str, results: list[int]
-) -> None:
+def test_intermediate_results_follow_precedence(numbers: list[int], operators: str, results: list[int]) -> None:
     assert intermediate_results(numbers, list(operators)) == results
 
 
@@ -154,9 +152,7 @@ def test_it_runs_in_a_vector(mode: str) -> None:
         alone = [make("turntree/Arithmetic-v0", system_prompt="").reset(seed=3 + i)[0] for i in range(2)]
         assert list(prompts) == alone
         assert [tools[0]["function"]["name"] for tools in infos["tools"]] == ["calculator"] * 2
-        texts, rewards, terminated, truncated, _ = envs.step(
-            ("calculator(2*3)", f"#### {evaluate(prompts[1])}")
-        )
+        texts, rewards, terminated, truncated, _ = envs.step(("calculator(2*3)", f"#### {evaluate(prompts[1])}"))
         assert texts == ("6", "")
         assert rewards.tolist() == [0.0, 1.0]
         assert terminated.tolist() == [False, True]

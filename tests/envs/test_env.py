@@ -73,23 +73,18 @@ class Shop(Env):
             return Reply(reward=float("inf"))
         if message.content == "haggle":
             luck = int(self.np_random.integers(1000))
-            return Reply(
-                messages=[Message(role=Role.USER, content=f"No. {luck}")], reward=-0.5, rewards={"talk": 1}
-            )
+            return Reply(messages=[Message(role=Role.USER, content=f"No. {luck}")], reward=-0.5, rewards={"talk": 1})
         bought = self.current_task.answer in self.basket
         return Reply(reward=float(bought), done=True, rewards={"bought": bought})
 
 
 def call(*items: str) -> str:
     return "".join(
-        f'<tool_call>{{"name": "take", "arguments": {{"item": {json.dumps(item)}}}}}</tool_call>'
-        for item in items
+        f'<tool_call>{{"name": "take", "arguments": {{"item": {json.dumps(item)}}}}}</tool_call>' for item in items
     )
 
 
-def play(
-    env: Env, actions: Sequence[str], **options: Any
-) -> list[tuple[str, float, bool, bool, dict[str, Any]]]:
+def play(env: Env, actions: Sequence[str], **options: Any) -> list[tuple[str, float, bool, bool, dict[str, Any]]]:
     env.reset(seed=1, options=options or {"index": 3})
     return [env.step(action) for action in actions]
 
@@ -101,9 +96,7 @@ class TestReset:
         assert [message["role"] for message in info["messages"]] == ["system", "user", "user"]
         assert (info["task_id"], info["turn"]) == ("shop/3", 0)
 
-    @pytest.mark.parametrize(
-        ("given", "roles"), [("Hello.", ["system", "user", "user"]), ("", ["user", "user"])]
-    )
+    @pytest.mark.parametrize(("given", "roles"), [("Hello.", ["system", "user", "user"]), ("", ["user", "user"])])
     def test_the_system_prompt_can_be_replaced_or_left_out(self, given: str, roles: list[str]) -> None:
         _, info = Shop(system_prompt=given).reset(seed=1)
         assert [message["role"] for message in info["messages"]] == roles
@@ -272,9 +265,7 @@ class TestFailure:
         assert (info["stop_reason"], info["failure"]) == ("failure", failure)
 
     def test_what_the_model_did_wrong_is_no_failure(self) -> None:
-        steps = play(
-            Shop(), [call("nothing"), '<tool_call>{"name": "take", "arguments": {"item": 3}}</tool_call>']
-        )
+        steps = play(Shop(), [call("nothing"), '<tool_call>{"name": "take", "arguments": {"item": 3}}</tool_call>'])
         assert [step[4]["stop_reason"] for step in steps] == ["", ""]
         assert steps[1][0] == "Error: argument 'item' of take must be of type string, got 3"
 
@@ -362,9 +353,7 @@ class TestGymnasium:
         copy = pickle.loads(pickle.dumps(env))
         assert copy.step("haggle") == env.step("haggle")
 
-    def test_it_is_a_gymnasium_environment_that_passes_the_checker(
-        self, recwarn: pytest.WarningsRecorder
-    ) -> None:
+    def test_it_is_a_gymnasium_environment_that_passes_the_checker(self, recwarn: pytest.WarningsRecorder) -> None:
         env = Shop()
         assert isinstance(env, gymnasium.Env)
         check_env(env)

@@ -78,9 +78,7 @@ class TestHermes:
             ('{"name": "a", "arguments": {"x": ' + "9" * 5000 + "}}", "malformed"),
         ],
     )
-    def test_a_malformed_call_is_told_to_the_model_and_nothing_is_called(
-        self, body: str, reason: str
-    ) -> None:
+    def test_a_malformed_call_is_told_to_the_model_and_nothing_is_called(self, body: str, reason: str) -> None:
         good = self.parser.format_call(ToolCall(name="now"))
         turn = self.parser.parse(f"{good}<tool_call>{body}</tool_call>")
         assert turn.calls == ()

@@ -74,9 +74,7 @@ def test_entry_points_are_registered_without_importing_them(monkeypatch: pytest.
 
 
 def run_python(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def test_gymnasium_makes_them_after_an_import_or_by_a_qualified_id() -> None:

@@ -140,9 +140,7 @@ def test_a_data_set_that_cannot_be_loaded_says_how_to_use_a_file(monkeypatch: py
 
 
 @pytest.mark.parametrize("library", ["datasets", "pyarrow"])
-def test_a_missing_library_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
-) -> None:
+def test_a_missing_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     real_import = builtins.__import__
 
     def blocked(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -155,9 +153,7 @@ def test_a_missing_library_names_the_extra(
     for module in [name for name in sys.modules if name.split(".")[0] == library]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(builtins, "__import__", blocked)
-    with pytest.raises(
-        MissingExtra, match=rf'needs {library}; install it with: pip install "turntree\[data\]"'
-    ):
+    with pytest.raises(MissingExtra, match=rf'needs {library}; install it with: pip install "turntree\[data\]"'):
         list(source.read())
 
 

@@ -72,9 +72,7 @@ def no_parameters():
 
 @pytest.mark.parametrize("function", [search, everything, Library.find, no_parameters])
 def test_the_schema_equals_that_of_transformers(function: Any) -> None:
-    utils = pytest.importorskip(
-        "transformers.utils", reason="the reference is transformers.utils.get_json_schema"
-    )
+    utils = pytest.importorskip("transformers.utils", reason="the reference is transformers.utils.get_json_schema")
     assert function_schema(function) == utils.get_json_schema(function)
 
 

@@ -71,7 +71,5 @@ def test_one_slow_step_does_not_count_as_a_cost_of_tokens():
     budget = DraftBudget(0.0)
     drive(budget, 100, acceptance=lambda g: g, per_token=0.5)
     before = budget.needed
-    budget.observe(
-        estimates=np.ones(16, np.float32), accepted=np.ones(16, bool), tokens=24, seconds=30.0, emitted=24
-    )
+    budget.observe(estimates=np.ones(16, np.float32), accepted=np.ones(16, bool), tokens=24, seconds=30.0, emitted=24)
     assert budget.needed == pytest.approx(before, abs=0.25)

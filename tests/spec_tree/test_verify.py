@@ -35,9 +35,7 @@ def walk(draft, says, room=9, stop=-1):
         asked.append(nodes.tolist())
         return np.array([says[b][depth] for b in rows]), np.full(len(rows), -0.5 * depth)
 
-    result = sample_then_match(
-        draft, draw, np.full(draft.rows, room), lambda _, tokens: np.asarray(tokens == stop)
-    )
+    result = sample_then_match(draft, draw, np.full(draft.rows, room), lambda _, tokens: np.asarray(tokens == stop))
     emitted = [result.tokens[:n, b].tolist() for b, n in enumerate(result.emitted)]
     return emitted, [result.path[:n, b].tolist() for b, n in enumerate(result.emitted)], asked
 

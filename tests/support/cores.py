@@ -144,7 +144,7 @@ def run_core(
         )
     step = 0
     while waiting or core.busy:
-        for when, request in [w for w in waiting if w[0] <= step]:
+        for _, request in [w for w in waiting if w[0] <= step]:
             core.add(request)
         waiting = [w for w in waiting if w[0] > step]
         core.step()

@@ -58,7 +58,8 @@ class Policy:
                 f"no model directory at {path}; give a directory in Hugging Face format or a model id"
             )
         model = AutoModelForCausalLM.from_pretrained(str(path), dtype=getattr(torch, dtype))
-        return cls(model.to(device))
+        moved: Any = model
+        return cls(moved.to(device))
 
     @property
     def device(self) -> torch.device:

@@ -25,9 +25,7 @@ async def test_a_function_answers_by_the_prompt(chatml: Any) -> None:
 
 
 async def test_a_text_that_is_too_long_is_cut(chatml: Any) -> None:
-    completion = await ScriptedEngine(["answer"], chatml).generate(
-        (5,), Sampling(max_tokens=1, stop_token_ids=(2,))
-    )
+    completion = await ScriptedEngine(["answer"], chatml).generate((5,), Sampling(max_tokens=1, stop_token_ids=(2,)))
     assert (len(completion.token_ids), completion.finish_reason) == (1, FinishReason.LENGTH)
 
 

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from cores import AdversarialForest, FixedForest, run_core, tiny_llama
 
 from turntree.agents.engines.local import LocalEngineConfig, Speculation
 from turntree.agents.engines.local import core as core_module
@@ -12,8 +13,6 @@ from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.model import Policy
 from turntree.agents.engines.protocol import FinishReason, Sampling
 from turntree.spec_tree import SpecForest
-
-from cores import AdversarialForest, FixedForest, run_core, tiny_llama
 
 GREEDY = Sampling(temperature=0, max_tokens=16)
 TREE = Speculation(max_nodes=8, max_depth=6, min_probability=0.0)
@@ -251,9 +250,7 @@ def test_top_k_and_top_p_keep_the_most_probable_tokens_and_their_proportions():
 
 def test_an_aborted_request_gives_its_slot_and_its_place_in_the_store_back(prompts):
     forest = AdversarialForest(32)
-    core = EngineCore(
-        Policy(tiny_llama()), LocalEngineConfig(max_batch=2, max_context=128, speculation=TREE), forest
-    )
+    core = EngineCore(Policy(tiny_llama()), LocalEngineConfig(max_batch=2, max_context=128, speculation=TREE), forest)
     before_step(core, 4, core.abort_all)
     cut = run_core(core.policy.model, prompts[:2], GREEDY, core=core)
     assert {t.finish_reason for t in cut} == {FinishReason.ABORT}

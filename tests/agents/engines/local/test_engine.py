@@ -21,9 +21,7 @@ def engine():
 async def test_many_callers_get_what_each_would_get_alone(engine, prompts):
     assert isinstance(engine, Engine)
     alone = run_core(tiny_llama(), prompts, Sampling(max_tokens=10))
-    turns = await asyncio.gather(
-        *(engine.generate(p, Sampling(max_tokens=10, seed=i)) for i, p in enumerate(prompts))
-    )
+    turns = await asyncio.gather(*(engine.generate(p, Sampling(max_tokens=10, seed=i)) for i, p in enumerate(prompts)))
     assert [t.token_ids for t in turns] == [t.token_ids for t in alone]
     stats = engine.stats()
     assert stats.tokens == 100
@@ -118,7 +116,7 @@ def test_a_context_beyond_the_models_positions_is_refused():
 
 
 def test_a_missing_model_directory_is_named():
-    with pytest.raises(FileNotFoundError, match="no model directory at ./nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"no model directory at \./nowhere"):
         LocalEngine.from_pretrained("./nowhere")
 
 

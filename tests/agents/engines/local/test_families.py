@@ -3,12 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
+from cores import AdversarialForest, run_core
 
 from turntree.agents.engines.local import Speculation
 from turntree.agents.engines.local.model import Policy
 from turntree.agents.engines.protocol import Sampling
-
-from cores import AdversarialForest, run_core
 
 SMALL = {
     "vocab_size": 40,
