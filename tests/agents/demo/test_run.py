@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from recorded_run import a_comparison, write_run
+
+pytest.importorskip("verl")
+
+from turntree.agents.demo import run
+from turntree.agents.verl.launch import StepReport
+from turntree.agents.verl.sections import ConfigError
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "it's a model, (1)"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Replaces training and comparison by recorded ones; collects what they were asked for."""
+    seen = {}
+
+    def train(config, overrides, *, on_step):
+        seen.update(config=config, composition=run.compose(config, overrides))
+        write_run(Path(seen["composition"].settings.run_dir), tokenizer=False)
+        for step in (1, 2, 3):
+            metrics = {"critic/score/mean": step / 4, "timing_s/step": 1.0}
+            on_step(StepReport(step=step, metrics=metrics, engine={"tokens_per_step": 2.0}))
+        return seen.get("status", 0)
+
+    def compare(composition, *, every, on_step):
+        seen.update(every=every)
+        return seen.get("comparison", a_comparison())
+
+    monkeypatch.setattr(run, "train", train)
+    monkeypatch.setattr(run, "compare", compare)
+    return seen
+
+
+def test_a_run_ends_in_a_comparison_a_report_and_a_table(asked, model, tmp_path, capsys):
+    out = tmp_path / "out, of 'order'"
+    assert run.main(model=str(model), steps=3, out=out, seed=7, every=2) == 0
+    assert (out / "comparison.json").is_file()
+    assert "Made with" in (out / "report.html").read_text()
+    printed = capsys.readouterr().out
+    assert "success rate" in printed
+    assert "12 of 12" in printed
+    assert asked["every"] == 2
+
+
+def test_a_models_path_reaches_verl_whole_whatever_its_characters(asked, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(model.parent)
+    run.main(model=model.name, steps=3, out=tmp_path / "run", seed=7)
+    config = asked["composition"].verl
+    assert config.actor_rollout_ref.model.path == str(model)
+    assert (config.trainer.total_training_steps, config.actor_rollout_ref.rollout.seed) == (3, 7)
+
+
+def test_a_real_model_is_trained_with_hermes_calls_and_a_system_prompt(asked, model, tmp_path):
+    run.main(model=str(model), out=tmp_path / "run")
+    settings = asked["composition"].settings
+    assert settings.env_kwargs["tool_format"] == "hermes"
+    assert "system_prompt" not in settings.env_kwargs, "the environment's own"
+
+
+def test_without_a_model_the_tiny_one_is_warm_started(asked, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "warm_started_policy", lambda *, seed: model if seed == 3 else None)
+    run.main(out=tmp_path / "run", seed=3)
+    assert asked["config"] == "demo"
+    assert asked["composition"].verl.actor_rollout_ref.model.path == str(model)
+
+
+def test_a_training_that_fails_is_not_reported_as_a_success(asked, model, tmp_path):
+    asked["status"] = 1
+    assert run.main(model=str(model), out=tmp_path / "run") == 1
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_dialogues_that_differ_are_not_reported_as_a_success(asked, model, tmp_path):
+    asked["comparison"] = a_comparison(equal=3)
+    assert run.main(model=str(model), out=tmp_path / "run") == 1
+
+
+def test_a_missing_model_is_said_before_anything_runs(asked, tmp_path):
+    with pytest.raises(ConfigError, match=r"no config.json"):
+        run.main(model="./nowhere", out=tmp_path / "run")
+    assert "config" not in asked
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"every": 0}])
+def test_impossible_numbers_are_refused(asked, model, tmp_path, wrong):
+    with pytest.raises(ValueError, match="must be at least 1, got 0"):
+        run.main(model=str(model), out=tmp_path / "run", **wrong)
