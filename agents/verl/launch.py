@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 20.0
 _LOG_TAIL = 30
+_RAY_WAS_SLOW = "The current node timed out during startup"
+"""What Ray says when its processes are not up after 30 seconds, which it gives no setting for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,9 @@ def train(config: str, overrides: Sequence[str] = (), *, on_step: Callable[[Step
         prepare(composition, folder, ray_dir)
         with _ending_on_sigterm():
             status = _run(folder, on_step)
+            if status != 0 and _RAY_WAS_SLOW in folder.log.read_text(errors="replace"):
+                logger.warning("Ray did not start within its 30 seconds; the machine is busy. Trying once more")
+                status = _run(folder, on_step)
     finally:
         shutil.rmtree(ray_dir, ignore_errors=True)
     if status != 0:

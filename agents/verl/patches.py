@@ -33,6 +33,7 @@ def apply_cpu_patches() -> None:
     name_one_process_group_backend()
     keep_reference_policy_unpinned()
     load_critic_without_flash_attention()
+    compute_log_probabilities_at_once()
 
 
 def name_one_process_group_backend() -> None:
@@ -99,6 +100,27 @@ def load_critic_without_flash_attention() -> None:
         )
 
     model.load_valuehead_model = load_valuehead_model
+
+
+def compute_log_probabilities_at_once() -> None:
+    """Compute the log-probabilities of a batch in one operation.
+
+    Without flash attention verl 0.9.1 falls back to ``logprobs_from_logits_v2``, which loops over the first
+    axis "to reduce peak memory"; its FSDP engine hands it one row a token, so a step of a small policy spends
+    most of its time on thousands of tiny autograd nodes. verl's own vectorised fused kernel is no way around:
+    with FSDP2 it refuses models whose embeddings are not tied.
+    """
+    import verl.utils.torch_functional as torch_functional
+
+    if _is_ours(torch_functional.logprobs_from_logits_v2):
+        return
+
+    @_ours
+    def logprobs_from_logits_v2(logits: Any, labels: Any) -> Any:
+        chosen = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1).float()
+        return chosen - logits.float().logsumexp(-1)
+
+    torch_functional.logprobs_from_logits_v2 = logprobs_from_logits_v2
 
 
 def _ours(function: Callable[..., Any]) -> Callable[..., Any]:

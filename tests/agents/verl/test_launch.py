@@ -106,6 +106,19 @@ def test_a_failed_run_shows_the_end_of_its_log(
     assert "the reason" in caplog.text
 
 
+def test_a_ray_that_was_slow_to_start_gets_a_second_chance(
+    monkeypatch: pytest.MonkeyPatch, overrides: list[str], tmp_path: Path
+) -> None:
+    pretend(
+        monkeypatch,
+        "import os, sys\n"
+        "if os.path.exists('$RUN/tried'): sys.exit(0)\n"
+        "open('$RUN/tried', 'w').close()\n"
+        "sys.exit('Exception: The current node timed out during startup. This could happen because')\n",
+    )
+    assert train("demo", overrides) == 0
+
+
 def test_rays_folder_is_short_and_removed(
     monkeypatch: pytest.MonkeyPatch, overrides: list[str], tmp_path: Path
 ) -> None:

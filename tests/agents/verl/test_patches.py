@@ -9,6 +9,7 @@ import verl
 import verl.utils.distributed
 import verl.utils.fsdp_utils
 import verl.utils.model
+import verl.utils.torch_functional
 
 from turntree.agents.verl import patches
 
@@ -67,6 +68,26 @@ def test_a_critic_loads_without_flash_attention(tiny_model: Path) -> None:
     critic = verl.utils.model.load_valuehead_model(str(tiny_model), torch.float32, config, False)
     assert critic.config._attn_implementation == "sdpa"
     assert critic(torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 1)
+
+
+def test_upstream_still_loops_over_tokens() -> None:
+    source = upstream("utils/torch_functional.py").partition("def logprobs_from_logits_v2")[2].partition("\ndef ")[0]
+    assert "[torch.logsumexp(logit, dim=-1) for logit in logits]" in source
+    assert "logprobs_labels = torch.stack(logprobs_labels)" in source
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(7,), (3, 5)])
+def test_log_probabilities_and_their_gradient_are_those_of_a_softmax(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    patches.compute_log_probabilities_at_once()
+    logits = torch.randn(*shape, 11, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
+    labels = torch.arange(torch.Size(shape).numel()).view(shape) % 11
+    ours = verl.utils.torch_functional.logprobs_from_logits(logits, labels)
+    theirs = logits.float().log_softmax(-1).gather(-1, labels[..., None])[..., 0]
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*(torch.autograd.grad(x.sum(), logits, retain_graph=True)[0] for x in (ours, theirs)))
 
 
 def test_applying_the_patches_twice_wraps_nothing_twice() -> None:
