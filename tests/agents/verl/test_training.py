@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,6 @@ def test_a_task_whose_surroundings_break_is_masked_and_training_goes_on(trained:
 def test_what_was_sampled_is_never_rendered_again(trained: Trained) -> None:
     for record in trained.records(2):
         turns = record.episode.turns
-        for before, after in zip(turns, turns[1:], strict=False):
+        for before, after in pairwise(turns):
             said = before.prompt_ids + before.completion.token_ids
             assert after.prompt_ids[: len(said)] == said
