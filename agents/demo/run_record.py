@@ -163,7 +163,7 @@ def _decoder(folder: RunFolder) -> Callable[[int], str]:
 
     def decode(token: int) -> str:
         if token not in cache:
-            cache[token] = tokenizer.decode([token], skip_special_tokens=False)
+            cache[token] = str(tokenizer.decode([token], skip_special_tokens=False))
         return cache[token]
 
     return decode
