@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from turntree.agents.engines.protocol import Completion
 from turntree.envs.message import Message
 from turntree.envs.task import Task
-
-from turntree.agents.engines.protocol import Completion
 
 
 class StopReason(StrEnum):
