@@ -152,6 +152,7 @@ def test_an_interrupt_ends_verl_and_its_children(
         assert not alive(pid)
 
 
+@pytest.mark.slow
 def test_sigterm_stops_verl_too(tmp_path: Path, tiny_model: Path) -> None:
     script = (
         "import sys\n"
