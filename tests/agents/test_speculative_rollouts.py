@@ -32,7 +32,9 @@ def play(model: Path, renderer: Renderer, sampling: Sampling, speculation: Specu
     config = LocalEngineConfig(max_batch=8, max_context=256, speculation=speculation, threads=1)
 
     async def round_(engine: LocalEngine) -> list[Episode]:
-        jobs = (rollout(Echo(limits=limits), engine, renderer, index=i % 3, seed=i, sampling=sampling) for i in range(9))
+        jobs = (
+            rollout(Echo(limits=limits), engine, renderer, index=i % 3, seed=i, sampling=sampling) for i in range(9)
+        )
         return await asyncio.gather(*jobs)
 
     with LocalEngine.from_pretrained(model, config=config) as engine:
