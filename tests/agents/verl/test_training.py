@@ -72,7 +72,7 @@ def trained(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Train
                 "data.max_prompt_length=64",
                 f"actor_rollout_ref.rollout.n={SAMPLES}",
                 "actor_rollout_ref.actor.optim.lr=0.01",
-                "actor_rollout_ref.actor.optim.lr_warmup_steps=0",  # a warm-up starts at 0: the first step would change nothing
+                "actor_rollout_ref.actor.optim.lr_warmup_steps=0",  # a warm-up starts at 0
                 "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation.min_probability=0.0",
             ],
             on_step=reports.append,
