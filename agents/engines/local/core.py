@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -177,13 +178,7 @@ class EngineCore:
             return draft
         counts = np.zeros(len(rows), np.int64)
         counts[sampling] = np.diff(draft.offsets)
-        return DraftBatch(
-            tokens=draft.tokens,
-            parents=draft.parents,
-            depths=draft.depths,
-            probabilities=draft.probabilities,
-            offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
-        )
+        return _with_counts(draft, counts)
 
     def _room(self, request: Request) -> int:
         """Tokens that a request may still sample."""
@@ -324,11 +319,9 @@ def _within(counts: Ints) -> Ints:
 
 def _rows_of(draft: DraftBatch, rows: Ints) -> DraftBatch:
     """The draft of some rows; the others have none."""
-    counts = np.diff(draft.offsets)[rows]
-    return DraftBatch(
-        tokens=draft.tokens,
-        parents=draft.parents,
-        depths=draft.depths,
-        probabilities=draft.probabilities,
-        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
-    )
+    return _with_counts(draft, np.diff(draft.offsets)[rows])
+
+
+def _with_counts(draft: DraftBatch, counts: Ints) -> DraftBatch:
+    """The same nodes over other rows, ``counts`` of them each."""
+    return replace(draft, offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]))
