@@ -1,251 +1,351 @@
-"""How well and how fast the store drafts.
+"""The store beside the public drafters: how well and how fast it drafts, and what it holds.
 
-Quality: recorded turns are replayed as targets. The store holds the turns before them; a draft is
-accepted as far as it matches. Tokens per step = tokens emitted per verify step.
+Recorded turns are replayed as targets (``replay.py``) against a store of the turns before them. All drafters see the
+same requests in the same run; times are medians of interleaved repeats, so trust ratios within one run. Figures are
+given on the half of the states that no parameter was chosen on (``--half report``).
 
-Time: turns are replayed 256 at a time, one draft and one commit a step for the whole batch, as an
-engine does. CPU time of this process; a busy machine still inflates it (caches, shared cores), so trust
-ratios within one run.
+    python benchmarks/store.py                                     # all figures; needs the recorded traces
+    python benchmarks/store.py --fraction 0.1 --only quality       # a quick look
+    python benchmarks/store.py --traces generated                  # without recorded traces
 
-    python benchmarks/store.py --synthetic              # generated turns only
-    python benchmarks/store.py --data ../shared         # and the recorded traces
+``drafters.py`` says how the public drafters are installed; those that are missing are left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
 import platform
-import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import islice, pairwise
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import measures
+from drafters import DRAFTERS, Setup, installed, versions
+from measures import geometric_mean
+from replay import Replay
+from traces import TRACES, NoTraces, Trace, folder, generated, load
 
-from turntree.spec_tree import DialogueState, DraftBatch, ForestConfig, SpecForest
-
-Turn = tuple[DialogueState, list[int]]
-
-TRACES = {
-    "math_cot_100x8": 40,
-    "gsm8k_1319x4": 150,
-    "humaneval_164x40": 40,
-    "game24_100x40": 30,
-    "synthetic_rl": 6,
-    "tau_airline_50x4": 25,
-    "tot_text_100x10": 15,
-}
-"""Trace -> dialogues' starting states that are replayed."""
-PREFIX_ONLY = (("exact", 1024, 1.0),)
-"""The control: a tree that drafts only while a turn agrees from its first token."""
+SPEED_TRACES = ("humaneval_164x40", "game24_100x40", "gsm8k_1319x4", "generated")
+"""Those with enough turns to keep 256 live."""
+BATCHES = (1, 64, 256)
+OURS, PEER, BEST, CORPUS = "turntree", "arctic default", "arctic best", "sglang bfs"
+BUDGET = 16
+"""Nodes a row and step, where a figure has one budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One line of the table."""
+class Aim:
+    """One line of what must be shown."""
 
-    data: str
-    mode: str
-    batch: int
-    tokens_per_step: float
-    drafted_per_step: float
-    draft_us: float
-    """Microseconds a row and step."""
-    commit_us: float
-    """Microseconds a row and step."""
-    budget_us: float
-    """The aim: 8 us a row and step, 1 us more for each token drafted or committed."""
+    figure: str
+    key: str
+    """Under which it is measured."""
+    bound: float
+    least: bool = True
+    """``bound`` is the least, else the most."""
 
-    def __str__(self) -> str:
-        times = (self.draft_us, self.commit_us, self.draft_us + self.commit_us, self.budget_us)
-        return (
-            f"{self.data:<22}{self.mode:<24}{self.batch:>5}{self.tokens_per_step:>8.2f}{self.drafted_per_step:>8.2f}"
-        ) + "".join(f"{time:>8.1f}" for time in times)
+    def met(self, value: float) -> bool:
+        return value >= self.bound if self.least else value <= self.bound
 
 
-def synthetic(*, steps: int = 8, states: int = 32, samples: int = 8, seed: int = 0) -> list[Turn]:
-    """Short turns of 5 to 40 tokens over 32 tokens: every step visits the same states again.
-
-    Each state has a few ways to speak, made of pieces that all states share; a sample takes one
-    and slips now and then, after which it goes on or changes to another way.
-    """
-    rng = random.Random(seed)
-    pieces = [[rng.randrange(31) for _ in range(rng.randint(2, 6))] for _ in range(24)]
-    ways: list[list[list[int]]] = []
-    for _ in range(states):
-        ways.append([])
-        for _ in range(3):
-            way: list[int] = []
-            length = rng.randint(5, 39)
-            while len(way) < length:
-                way += [*rng.choice(pieces), rng.randrange(31)]
-            ways[-1].append(way[:length])
-    turns: list[Turn] = []
-    for _ in range(steps):
-        for index, spoken in enumerate(ways):
-            state = DialogueState.from_tokens([index], task=f"task-{index}", env="synthetic")
-            for _ in range(samples):
-                way, said, at = rng.choices(spoken, (6, 3, 1))[0], [], 0
-                while at < len(way) and len(said) < 39:
-                    if rng.random() < 0.08:
-                        said.append(rng.randrange(31))
-                        way = rng.choice(spoken)
-                    else:
-                        said.append(way[at])
-                    at += 1
-                turns.append((state, [*said, 31]))
-    return turns
+AIMS = (
+    Aim(figure="tokens per step, over arctic's best", key=f"quality over {BEST}", bound=1.20),
+    Aim(figure="tokens per step, over arctic's default", key=f"quality over {PEER}", bound=1.40),
+    Aim(figure="tokens per step, over SGLang BFS", key=f"quality over {CORPUS}", bound=1.15),
+    Aim(figure="tokens per step at equal work, over arctic's default", key="equal work", bound=1.07),
+    Aim(figure="time per draft at batch 256, arctic's default over ours", key="draft speed", bound=8.0),
+    Aim(figure="insertion, over arctic", key="insertion", bound=30.0),
+    Aim(figure="bytes per token, hot", key="hot bytes", bound=30.0, least=False),
+    Aim(figure="bytes per token, cold", key="cold bytes", bound=4.0, least=False),
+    Aim(figure="malformed drafts while writing", key="malformed", bound=0.0, least=False),
+    Aim(figure="first compilation, seconds", key="compilation", bound=10.0, least=False),
+    Aim(figure="the same when cached, seconds", key="cached compilation", bound=1.0, least=False),
+)
 
 
-def recorded(path: Path, dialogues: int) -> list[Turn]:
-    """Turns of a trace in the order epoch, sample, state; only what the policy wrote."""
-    trace = np.load(path)
-    known = np.unique(trace["state"])[:dialogues]
-    chosen = np.flatnonzero(np.isin(trace["state"], known))
-    order = chosen[np.lexsort([trace[name][chosen] for name in ("state", "sample", "epoch")])]
-    all_tokens, all_mask, prompts = trace["tokens"], trace["mask"], trace["prompt_tokens"]
-    offsets, prompt_offsets, states = trace["offsets"], trace["prompt_offsets"], trace["state"]
-    turns: list[Turn] = []
-    for i in order:
-        prompt = prompts[prompt_offsets[states[i]] : prompt_offsets[states[i] + 1]]
-        tokens = np.concatenate([prompt, all_tokens[offsets[i] : offsets[i + 1]]]).tolist()
-        mask = np.concatenate([np.zeros(len(prompt) + 1), all_mask[offsets[i] : offsets[i + 1]], [0]])
-        edges = np.flatnonzero(np.diff(mask))
-        history: list[str] = []
-        for start, stop in zip(edges[::2], edges[1::2], strict=True):
-            state = DialogueState.from_tokens(
-                tokens[:start], task=str(states[i]), tools="\n".join(history), env=path.stem
+@dataclass(slots=True)
+class Report:
+    """Measures, prints and keeps what was measured."""
+
+    args: argparse.Namespace
+    names: list[str]
+    headline: dict[str, float] = field(default_factory=dict)
+    """What ``AIMS`` are held to."""
+    record: dict[str, Any] = field(default_factory=dict)
+    """All figures, by section."""
+
+    def trace(self, name: str, half: str | None = None) -> Trace:
+        return _trace(self.args.data, name, half or self.args.half, self.args.fraction)
+
+    def traces(self) -> list[Trace]:
+        return [self.trace(name) for name in self.args.traces]
+
+    def setup(self, trace: Trace, budget: int = BUDGET) -> Setup:
+        return Setup(budget=budget, end_tokens=trace.end_tokens, forest=self.args.set)
+
+    def quality_of(self, name: str, trace: Trace, budget: int) -> Replay:
+        """Measured once."""
+        known = self.record.setdefault("_replays", {})
+        key = (name, trace.name, budget)
+        if key not in known:
+            known[key] = measures.quality(name, trace, self.setup(trace, budget), batch=self.args.batch)
+        return known[key]  # type: ignore[no-any-return]
+
+    def quality(self) -> None:
+        """Tokens per step, by budget and trace."""
+        for budget in self.args.budgets:
+            heading(f"tokens per step, budget {budget}", [*self.args.traces, "mean", "drafted"])
+            means: dict[str, float] = {}
+            for name in self.names:
+                runs = [self.quality_of(name, trace, budget) for trace in self.traces()]
+                means[name] = geometric_mean(run.tokens_per_step for run in runs)
+                drafted = sum(run.drafted_per_step for run in runs) / len(runs)
+                line(name, [*(run.tokens_per_step for run in runs), means[name], drafted])
+                self.keep("quality", budget, name, dict(zip(self.args.traces, map(counts, runs), strict=True)))
+            for peer in self.names[1:] if OURS in means else []:
+                ratio = means[OURS] / means[peer]
+                print(f"  over {peer}: {ratio:.3f}")
+                self.keep("quality ratios", budget, peer, ratio)
+                if budget == BUDGET:
+                    self.headline[f"quality over {peer}"] = ratio
+
+    def equal(self) -> None:
+        """Tokens per step where turntree drafts as much as arctic's default."""
+        if not {OURS, PEER} <= set(self.names):
+            return
+        heading(f"equal verification work, budget {BUDGET}", ["arctic", "ours", "ratio", "drafted", "ours", "p >"])
+        ratios = []
+        for trace in self.traces():
+            peer = self.quality_of(PEER, trace, BUDGET)
+            ours = measures.equal_work(
+                trace, self.setup(trace), batch=self.args.batch, drafted_per_step=peer.drafted_per_step
             )
-            turns.append((state, tokens[start:stop]))
-            history.append(str(tokens[start:stop]))
-    return turns
+            ratios.append(ours.tokens_per_step / peer.tokens_per_step)
+            both = [peer.drafted_per_step, ours.drafted_per_step, ours.min_probability]
+            line(trace.name, [peer.tokens_per_step, ours.tokens_per_step, ratios[-1], *both], digits=3)
+            self.keep("equal work", trace.name, "turntree", {**asdict(ours), "ratio": ratios[-1]})
+        self.headline["equal work"] = geometric_mean(ratios)
+        line("geometric mean", ["", "", self.headline["equal work"]], digits=3)
+
+    def speed(self) -> None:
+        """Time of drafts, commits and insertion, wall and CPU."""
+        size = max(100, round(12_000 * self.args.fraction))
+        for batch in BATCHES:
+            columns = ["draft us", "(cpu)", "commit us/token", "(cpu)", "step ms", "(cpu)"]
+            found: dict[str, list[measures.Speed]] = {}
+            for trace in self.speed_traces():
+                speeds = measures.speed(
+                    self.names,
+                    trace,
+                    self.setup(trace),
+                    batch=batch,
+                    repeats=self.args.repeats,
+                    most_steps=size if batch > 1 else size // 4,
+                )
+                if not speeds:
+                    continue
+                heading(f"batch {batch}, {trace.name}", columns)
+                for name, s in speeds.items():
+                    line(name, [*s.draft_us, *s.commit_us, *s.step_ms])
+                    found.setdefault(name, []).append(s)
+                    self.keep("speed", batch, trace.name, {**self.kept("speed", batch, trace.name), name: asdict(s)})
+            if {OURS, PEER} <= set(found):
+                for kind, word in ((1, "CPU"), (0, "wall")):
+                    pairs = zip(found[PEER], found[OURS], strict=True)
+                    ratio = geometric_mean(peer.draft_us[kind] / ours.draft_us[kind] for peer, ours in pairs)
+                    print(f"  {PEER} over {OURS}, draft, {word}: {ratio:.2f}")
+                    self.keep("speed ratios", batch, word, ratio)
+                    if batch == 256 and word == "CPU":
+                        self.headline["draft speed"] = ratio
+
+    def insertion(self) -> None:
+        """Finished turns a second."""
+        names = [name for name in self.names if name not in (BEST, "sglang prob", "vllm ngram")]
+        ratios = []
+        for trace in self.speed_traces():
+            heading(f"insertion, {trace.name}", ["tokens/s", "(cpu)"])
+            rates = measures.insertion(names, trace, self.setup(trace), repeats=self.args.repeats)
+            for name, (wall, cpu) in rates.items():
+                line(name, [wall, cpu], digits=0)
+                self.keep("insertion", trace.name, name, (wall, cpu))
+            if {OURS, PEER} <= set(rates):
+                ratios.append(rates[OURS][1] / rates[PEER][1])
+        if ratios:
+            self.headline["insertion"] = geometric_mean(ratios)
+            print(f"  {OURS} over {PEER}, CPU: {self.headline['insertion']:.2f}")
+
+    def memory(self) -> None:
+        """Bytes a token."""
+        heading("bytes per token", ["hot", "cold"])
+        known = [name for name in self.names if name in (OURS, PEER, BEST)]
+        for trace in (self.trace(name, "all") for name in self.args.traces):
+            for name in known:
+                hot = measures.hot_bytes(name, trace, self.setup(trace))
+                cold = measures.cold_bytes(trace, self.setup(trace)) if name == OURS else None
+                line(f"{trace.name} {name}", [hot, cold], digits=1)
+                self.keep("memory", trace.name, name, {"hot": hot, "cold": cold})
+        for kind in ("hot", "cold"):
+            values = [by[OURS][kind] for by in self.record.get("memory", {}).values() if by.get(OURS, {}).get(kind)]
+            if values:
+                self.headline[f"{kind} bytes"] = max(values)
+
+    def cold(self) -> None:
+        """Cold start of groups."""
+        heading("cold start of groups of 8, tokens per step", ["at once", "leader first"])
+        for trace in self.traces():
+            for name in self.names:
+                found = [measures.cold_start(name, trace, self.setup(trace), leader=leader) for leader in (False, True)]
+                if found[0] is not None:
+                    line(f"{trace.name} {name}", found)
+                    self.keep(
+                        "cold start", trace.name, name, dict(zip(("at once", "leader first"), found, strict=True))
+                    )
+
+    def calibration(self) -> None:
+        """Expected calibration error."""
+        heading(f"calibration error, budget {BUDGET}, {measures.BINS} bins", ["error"])
+        for trace in self.traces():
+            error = measures.calibration_error(trace, self.setup(trace), batch=self.args.batch)
+            line(trace.name, [error], digits=4)
+            self.keep("calibration error", trace.name, OURS, error)
+
+    def threads(self) -> None:
+        """Drafting while another thread writes."""
+        trace = self.trace("humaneval_164x40" if "humaneval_164x40" in self.args.traces else self.args.traces[0])
+        found = measures.race(trace, self.setup(trace), drafts=max(100, round(100_000 * self.args.fraction)))
+        print(
+            f"\n{found.drafts} drafts ({found.nodes} nodes) while another thread committed {found.committed} tokens "
+            f"and ended {found.turns} turns: {found.malformed} malformed {found.kinds or ''}, "
+            f"{found.ended} calls met a turn that had ended"
+        )
+        self.record["threads"] = asdict(found)
+        self.headline["malformed"] = found.malformed
+
+    def compile(self) -> None:
+        """Time of the first calls of a process."""
+        first, again = measures.compilation()
+        heading("seconds of a fresh process", ["import", "first draft", "all first calls"])
+        for word, found in (("nothing compiled", first), ("compiled before", again)):
+            line(word, [found.imported, found.first_draft, found.all_calls], digits=3)
+        self.record["compilation"] = {"first": asdict(first), "again": asdict(again)}
+        self.headline["compilation"], self.headline["cached compilation"] = first.all_calls, again.all_calls
+
+    def speed_traces(self) -> list[Trace]:
+        return [self.trace(name, "all") for name in self.args.traces if name in SPEED_TRACES]
+
+    def keep(self, *path: object) -> None:
+        """The last of ``path`` under the others."""
+        at = self.record
+        for key in path[:-2]:
+            at = at.setdefault(str(key), {})
+        at[str(path[-2])] = path[-1]
+
+    def kept(self, *path: object) -> dict[str, Any]:
+        at: dict[str, Any] = self.record
+        for key in path:
+            at = at.get(str(key), {})
+        return at
+
+    def aims(self) -> None:
+        """The table of what must be shown."""
+        print(f"\n{'figure':<60}{'required':>10}{'measured':>12}")
+        self.record["aims"] = []
+        for aim in AIMS:
+            value = self.headline.get(aim.key)
+            verdict = "not measured" if value is None else "met" if aim.met(value) else "not met"
+            shown = "-" if value is None else f"{value:.3f}"
+            print(f"{aim.figure:<60}{'>=' if aim.least else '<=':>4}{aim.bound:>6g}{shown:>12}  {verdict}")
+            self.record["aims"].append({**asdict(aim), "measured": value, "verdict": verdict})
 
 
-def accepted(tokens: Sequence[int], parents: Sequence[int], target: Sequence[int]) -> int:
-    """Depth down to which a row's draft agrees with ``target``."""
-    children = {pair: node for node, pair in enumerate(zip(parents, tokens, strict=True))}
-    at = -1
-    for depth, token in enumerate(target):
-        node = children.get((at, token))
-        if node is None:
-            return depth
-        at = node
-    return len(target)
+SECTIONS: dict[str, tuple[Callable[[Report], None], ...]] = {
+    "quality": (Report.quality, Report.equal),
+    "speed": (Report.speed, Report.insertion, Report.compile),
+    "memory": (Report.memory,),
+    "cold": (Report.cold,),
+    "calibration": (Report.calibration,),
+    "threads": (Report.threads,),
+}
 
 
-def rows_of(batch: DraftBatch) -> Iterator[tuple[list[int], list[int]]]:
-    """Tokens and parents of each row."""
-    tokens, parents, offsets = batch.tokens.tolist(), batch.parents.tolist(), batch.offsets.tolist()
-    for start, stop in pairwise(offsets):
-        yield tokens[start:stop], parents[start:stop]
+@cache
+def _trace(data: Path | None, name: str, half: Any, fraction: float) -> Trace:
+    if name == "generated":
+        return generated(states=max(2, round(32 * fraction)))
+    states = max(2, round(TRACES[name] * fraction))
+    return load(folder(data) / f"{name}.npz", states=states, half=half)
 
 
-def replay(turns: Sequence[Turn], *, data: str, mode: str, batch: int, config: ForestConfig, **draft: object) -> Row:
-    """Replay ``turns``, ``batch`` at a time; a turn that ends makes room for the next one."""
-    forest = SpecForest(config)
-    waiting = iter(turns)
-    live: list[tuple[int, list[int], int]] = []
-    steps = emitted = drafted = 0
-    drafting = committing = 0.0
-    clock = time.process_time
-    while True:
-        fresh = list(islice(waiting, batch - len(live)))
-        handles = forest.begin([state for state, _ in fresh])
-        live += [(handle, target, 0) for handle, (_, target) in zip(handles, fresh, strict=True)]
-        if not live:
-            break
-        handles = [handle for handle, _, _ in live]
-        room = [len(target) - done for _, target, done in live]
-        start = clock()
-        drafts = forest.draft(handles, room=room, **draft)  # type: ignore[arg-type]
-        drafting += clock() - start
-        said = []
-        for (tokens, parents), (_, target, done) in zip(rows_of(drafts), live, strict=True):
-            rest = target[done:]
-            said.append(rest[: accepted(tokens, parents, rest) + 1])
-        start = clock()
-        forest.commit(handles, said)
-        committing += clock() - start
-        steps += len(live)
-        drafted += len(drafts.tokens)
-        emitted += sum(map(len, said))
-        moved = [(h, target, done + len(new)) for (h, target, done), new in zip(live, said, strict=True)]
-        forest.end([h for h, target, done in moved if done == len(target)])
-        live = [turn for turn in moved if turn[2] < len(turn[1])]
-    return Row(
-        data=data,
-        mode=mode,
-        batch=batch,
-        tokens_per_step=emitted / steps,
-        drafted_per_step=drafted / steps,
-        draft_us=drafting / steps * 1e6,
-        commit_us=committing / steps * 1e6,
-        budget_us=8 + (drafted + emitted) / steps,
-    )
+def counts(run: Replay) -> dict[str, float]:
+    return {"tokens_per_step": run.tokens_per_step, "drafted_per_step": run.drafted_per_step, "steps": run.steps}
 
 
-def measure(turns: list[Turn], data: str, config: ForestConfig) -> Iterator[Row]:
-    """All lines of one data set."""
-    prefix_only = replace(config, levels=PREFIX_ONLY)
-    tree, chain = {"max_nodes": 16}, {"max_nodes": 8, "chain": True}
-    sure = {"max_nodes": 8, "min_probability": 0.4}
-    yield replay(turns, data=data, mode="tree of 16", batch=1, config=config, **tree)
-    yield replay(turns, data=data, mode="tree of 16, no re-join", batch=1, config=prefix_only, **tree)
-    yield replay(turns, data=data, mode="chain of 8", batch=1, config=config, **chain)
-    yield replay(turns, data=data, mode="tree of 8, p > 0.4", batch=256, config=config, **sure)
-    yield replay(turns, data=data, mode="tree of 8", batch=256, config=config, max_nodes=8)
-    yield replay(turns, data=data, mode="chain of 8", batch=256, config=config, **chain)
+def heading(title: str, columns: Sequence[str]) -> None:
+    print(f"\n{title:<40}" + "".join(f"{column.split('_')[0]:>16}" for column in columns), flush=True)
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    return float(np.exp(np.mean(np.log(values))))
+def line(name: str, values: Sequence[float | str | None], digits: int = 2) -> None:
+    shown = ["-" if value is None else value if isinstance(value, str) else f"{value:,.{digits}f}" for value in values]
+    print(f"{name:<40}" + "".join(f"{value:>16}" for value in shown), flush=True)
+
+
+def setting(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    return name, ast.literal_eval(value)
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Replay turns against the store and the public drafters.")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections to run")
+    parser.add_argument("--traces", nargs="+", choices=[*TRACES, "generated"], default=list(TRACES))
+    parser.add_argument("--drafters", nargs="+", choices=DRAFTERS, default=list(DRAFTERS))
+    parser.add_argument("--half", choices=["select", "report", "all"], default="report", help="of the states")
+    parser.add_argument("--fraction", type=float, default=1.0, help="share of each trace's states (and of repeats)")
+    parser.add_argument("--budgets", nargs="+", type=int, default=[4, 8, 16, 32], help="nodes a row and step")
+    parser.add_argument("--batch", type=int, default=1, help="live turns where quality is measured")
+    parser.add_argument("--repeats", type=int, default=3, help="of each timing")
+    parser.add_argument("--set", nargs="+", type=setting, default=[], metavar="NAME=VALUE", help="of ForestConfig")
+    parser.add_argument("--data", type=Path, help="folder that has traces/ (default: $TURNTREE_DATA, ../shared)")
+    parser.add_argument("--out", type=Path, help="write all figures as JSON")
+    args = parser.parse_args(argv)
+    args.set = dict(args.set)
+    return args
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Replay turns against the store: tokens per step and CPU time.")
-    parser.add_argument("--synthetic", action="store_true", help="generated turns only")
-    parser.add_argument("--data", type=Path, help="folder that has traces/ (default: $TURNTREE_DATA)")
-    parser.add_argument("--fraction", type=float, default=1.0, help="share of each trace that is replayed")
-    parser.add_argument("--out", type=Path, help="write the rows as JSON")
-    args = parser.parse_args()
-    repository = Path(__file__).resolve().parent.parent
-    data = args.data or Path(os.environ.get("TURNTREE_DATA", repository.parent / "shared"))
-    if not args.synthetic and not (data / "traces").is_dir():
-        sys.exit(f"no recorded traces in {data}/traces: pass --data, or --synthetic to do without")
-
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; CPU time")
-    print(" ".join(sys.argv))
-    print(f"{'':<51}{'tokens':>8}{'drafted':>8}{'draft':>8}{'commit':>8}{'both':>8}{'aim':>8}")
-    print(f"{'data':<22}{'mode':<24}{'batch':>5}" + f"{'/step':>8}" * 2 + f"{'us/row':>8}" * 4)
-    rows: list[Row] = []
-
-    def show(turns: list[Turn], name: str, config: ForestConfig) -> None:
-        for row in measure(turns, name, config):
-            rows.append(row)
-            print(row, flush=True)
-
-    show(synthetic(), "synthetic", ForestConfig(end_tokens=frozenset({31})))
-    if not args.synthetic:
-        for name, dialogues in TRACES.items():
-            count = max(1, round(dialogues * args.fraction))
-            show(recorded(data / "traces" / f"{name}.npz", count), name, ForestConfig())
-        for mode in dict.fromkeys(row.mode for row in rows if row.batch == 1):
-            values = [r.tokens_per_step for r in rows if r.mode == mode and r.batch == 1 and r.data in TRACES]
-            print(f"{'geometric mean':<22}{mode:<24}{1:>5}{geometric_mean(values):>8.2f}")
+    args = parse()
+    names, missing = installed()
+    report = Report(args, [name for name in names if name in args.drafters])
+    about = {
+        "machine": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": versions(),
+        "command": " ".join(sys.argv),
+        "missing": missing,
+        "half": args.half,
+    }
+    for key, value in about.items():
+        print(f"{key}: {value}")
+    start = time.perf_counter()
+    try:
+        for section in args.only:
+            for measure in SECTIONS[section]:
+                measure(report)
+    except NoTraces as error:
+        sys.exit(str(error))
+    report.aims()
+    print(f"{time.perf_counter() - start:.0f} s")
     if args.out:
-        record = {
-            "machine": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "command": " ".join(sys.argv),
-            "rows": [asdict(row) for row in rows],
-        }
-        args.out.write_text(json.dumps(record, indent=1) + "\n")
+        report.record.pop("_replays", None)
+        args.out.write_text(json.dumps({**about, **report.record}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,333 @@
+"""What ``store.py`` measures, one function a figure. Nothing here prints."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+from drafters import DRAFTERS, Drafter, Setup, Turntree
+from numpy.typing import NDArray
+from replay import Clock, Replay, replay
+from traces import Trace, Turn
+
+from turntree.spec_tree import DraftBatch
+from turntree.spec_tree.forest import UnknownTurn
+
+BINS = 20
+"""Of the calibration error."""
+GROUP = 8
+"""Siblings of a cold start."""
+
+COMPILE = """
+import time
+start = time.perf_counter()
+from turntree.spec_tree import DialogueState, SpecForest
+imported = time.perf_counter()
+forest = SpecForest()
+state = DialogueState.from_tokens([1, 2, 3], task="t", env="e")
+forest.insert(state, [7, 8, 9])
+handles = forest.begin([state])
+ready = time.perf_counter()
+forest.draft(handles, max_nodes=16, room=[16])
+drafted = time.perf_counter()
+forest.draft(handles, max_nodes=8, room=[8], chain=True, min_probability=0.1, total_nodes=4)
+forest.commit(handles, [[7, 8, 5]])
+forest.end(handles)
+forest.stats()
+print(imported - start, drafted - ready, time.perf_counter() - imported)
+"""
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    return float(np.exp(np.mean(np.log(list(values)))))
+
+
+def quality(name: str, trace: Trace, setup: Setup, *, batch: int) -> Replay:
+    """Replay ``trace`` from an empty store."""
+    return replay(DRAFTERS[name](setup), trace.turns, batch=batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EqualWork:
+    """turntree held to another drafter's verification work."""
+
+    min_probability: float
+    """The threshold that does it."""
+    drafted_per_step: float
+    """With it; at most 1 % above the other's."""
+    tokens_per_step: float
+    """With it."""
+
+
+def equal_work(trace: Trace, setup: Setup, *, batch: int, drafted_per_step: float, tries: int = 12) -> EqualWork:
+    """Find the lowest threshold at which turntree drafts no more than ``drafted_per_step`` (within 1 %)."""
+
+    def at(threshold: float) -> EqualWork:
+        found = replay(Turntree(setup, min_probability=threshold), trace.turns, batch=batch)
+        return EqualWork(
+            min_probability=threshold,
+            drafted_per_step=found.drafted_per_step,
+            tokens_per_step=found.tokens_per_step,
+        )
+
+    low, high = 0.0, 1.0
+    best = at(low)
+    if best.drafted_per_step <= 1.01 * drafted_per_step:
+        return best
+    best = at(high)
+    for _ in range(tries):
+        if best.drafted_per_step >= 0.99 * drafted_per_step:
+            break
+        middle = at((low + high) / 2)
+        if middle.drafted_per_step <= 1.01 * drafted_per_step:
+            best, high = middle, middle.min_probability
+        else:
+            low = middle.min_probability
+    return best
+
+
+@dataclass(slots=True, kw_only=True)
+class Speed:
+    """Medians over the repeats; each in wall time and CPU time of the process."""
+
+    draft_us: tuple[float, float]
+    """Microseconds a row and step in ``draft``."""
+    commit_us: tuple[float, float]
+    """Microseconds a token in ``commit``."""
+    step_ms: tuple[float, float]
+    """Milliseconds an engine step, ``draft`` and ``commit``, of all rows."""
+
+
+def speed(
+    names: Sequence[str], trace: Trace, setup: Setup, *, batch: int, repeats: int, most_steps: int
+) -> dict[str, Speed]:
+    """Time full batches over the second half of ``trace`` with the first half stored; the sides take turns."""
+    stored, rest = trace.turns[: len(trace.turns) // 2], trace.turns[len(trace.turns) // 2 :]
+    runs: dict[str, list[Replay]] = {name: [] for name in names}
+    for _ in range(repeats):
+        for name in names:
+            drafter = filled(DRAFTERS[name](setup), stored)
+            runs[name].append(replay(drafter, rest, batch=batch, full=True, most_steps=most_steps))
+    return {name: _speed(found) for name, found in runs.items() if all(run.steps for run in found)}
+
+
+def _speed(runs: list[Replay]) -> Speed:
+    def both(seconds: Callable[[Replay, str], float]) -> tuple[float, float]:
+        return median(seconds(run, "wall") for run in runs), median(seconds(run, "cpu") for run in runs)
+
+    return Speed(
+        draft_us=both(lambda run, kind: getattr(run.draft, kind) / run.steps * 1e6),
+        commit_us=both(lambda run, kind: getattr(run.commit, kind) / run.emitted * 1e6),
+        step_ms=both(lambda run, kind: (getattr(run.draft, kind) + getattr(run.commit, kind)) / run.rounds * 1e3),
+    )
+
+
+def filled(drafter: Drafter, turns: Iterable[Turn]) -> Drafter:
+    """``drafter`` after so many finished turns."""
+    for turn in turns:
+        drafter.insert(turn.state, turn.prompt, turn.tokens)
+    return drafter
+
+
+def insertion(names: Sequence[str], trace: Trace, setup: Setup, *, repeats: int) -> dict[str, tuple[float, float]]:
+    """Tokens a second, by wall and by CPU time, at which finished turns go in; the sides take turns."""
+    clocks: dict[str, list[Clock]] = {name: [] for name in names}
+    for _ in range(repeats):
+        for name in names:
+            drafter, clock = DRAFTERS[name](setup), Clock()
+            filled(drafter, trace.turns[:2])
+            with clock.running():
+                filled(drafter, trace.turns)
+            clocks[name].append(clock)
+    return {
+        name: (trace.tokens / median(c.wall for c in found), trace.tokens / median(c.cpu for c in found))
+        for name, found in clocks.items()
+    }
+
+
+def hot_bytes(name: str, trace: Trace, setup: Setup) -> float | None:
+    """Bytes a token with all of ``trace`` stored and nothing evicted; ``None`` where the library does not tell."""
+    roomy = replace(setup, forest={**setup.forest, "max_tokens": trace.tokens, "rollouts_per_state": len(trace.turns)})
+    memory = filled(DRAFTERS[name](roomy), trace.turns).memory()
+    return None if memory is None else memory / trace.tokens
+
+
+def cold_bytes(trace: Trace, setup: Setup) -> float | None:
+    """Bytes a token of turntree's states without index, with room for half of ``trace``; ``None`` if it has none."""
+    tight = Turntree(replace(setup, forest={**setup.forest, "max_tokens": max(1, trace.tokens // 2)}))
+    stats = filled(tight, trace.turns).forest.stats()  # type: ignore[attr-defined]
+    tokens = getattr(stats, "cold_tokens", 0)
+    return stats.cold_bytes / tokens if tokens else None
+
+
+def cold_start(name: str, trace: Trace, setup: Setup, *, leader: bool) -> float | None:
+    """Tokens per step of the first 8 samples of all states, at once and from an empty store.
+
+    Args:
+        name: The drafter.
+        trace: Where the samples come from.
+        setup: For the drafter.
+        leader: The first sample of each state ends before the other seven begin.
+
+    Returns:
+        ``None`` if the trace has no 8 samples of a state, or dialogues of many turns.
+    """
+    first = [turn for turn in trace.turns if turn.sample < GROUP]
+    states = {turn.start for turn in first}
+    if len(first) != GROUP * len(states):
+        return None
+    drafter = DRAFTERS[name](setup)
+    rounds = [[t for t in first if t.sample == 0], [t for t in first if t.sample]] if leader else [first]
+    runs = [replay(drafter, turns, batch=len(turns)) for turns in rounds]
+    return sum(run.emitted for run in runs) / sum(run.steps for run in runs)
+
+
+def calibration_error(trace: Trace, setup: Setup, *, batch: int) -> float:
+    """Expected calibration error of turntree's probabilities: a node is accepted if its whole path is."""
+    counts, predicted, observed = np.zeros(BINS), np.zeros(BINS), np.zeros(BINS)
+
+    def watch(drafted: DraftBatch, paths: list[list[int]]) -> None:
+        hits = np.zeros(len(drafted.tokens))
+        for start, path in zip(drafted.offsets.tolist(), paths, strict=False):
+            hits[[start + node for node in path]] = 1.0
+        bins = np.minimum((drafted.probabilities * BINS).astype(np.int64), BINS - 1)
+        for total, weights in ((counts, None), (predicted, drafted.probabilities), (observed, hits)):
+            total += np.bincount(bins, weights, BINS)
+
+    replay(Turntree(setup), trace.turns, batch=batch, watch=watch)
+    return float(np.abs(predicted - observed).sum() / counts.sum())
+
+
+def faults(batch: DraftBatch, *, rows: int, most: int, vocab: int, end_tokens: frozenset[int]) -> list[str]:
+    """What is wrong with the shape of a draft; nothing, it is hoped."""
+    offsets, parents, tokens = batch.offsets, batch.parents.astype(np.int64), batch.tokens.astype(np.int64)
+    sizes = np.diff(offsets)
+    whole = len(offsets) == rows + 1 and offsets[0] == 0 and offsets[-1] == len(tokens) and (sizes >= 0).all()
+    columns = (parents, batch.depths, batch.probabilities)
+    if not whole or any(len(column) != len(tokens) for column in columns):
+        return ["rows do not cover the nodes"]
+    if not len(tokens):
+        return []
+    row = np.repeat(np.arange(rows), sizes)
+    within = np.arange(len(tokens)) - offsets[row]
+    if ((parents < -1) | (parents >= within)).any():
+        return ["a parent after its child"]
+    inner = parents >= 0
+    above = np.where(inner, parents + offsets[row], 0)
+    at_root = np.where(inner, above, -1 - row)
+    ends = np.isin(tokens, list(end_tokens))
+    checks: dict[str, NDArray[np.bool_] | bool] = {
+        "more nodes than asked for": (sizes > most).any(),
+        "siblings alike": len(np.unique(np.stack([at_root, tokens]), axis=1).T) != len(tokens),
+        "a wrong depth": (batch.depths != np.where(inner, batch.depths[above] + 1, 1)).any(),
+        "a token outside of the vocabulary": ((tokens < 0) | (tokens >= vocab)).any(),
+        "a token after the end": (inner & ends[above]).any(),
+        "no probability": ~((batch.probabilities >= 0) & (batch.probabilities <= 1)).all(),
+    }
+    return [name for name, wrong in checks.items() if wrong]
+
+
+@dataclass(slots=True, kw_only=True)
+class Race:
+    """Drafting in one thread while another one commits."""
+
+    drafts: int = 0
+    """Calls of ``draft`` that gave a batch."""
+    nodes: int = 0
+    """Nodes in them."""
+    ended: int = 0
+    """Calls that met a turn that had just ended, and said so."""
+    committed: int = 0
+    """Tokens that the other thread committed meanwhile."""
+    turns: int = 0
+    """Turns that it ended meanwhile."""
+    malformed: int = 0
+    """Batches with a fault."""
+    kinds: dict[str, int] = field(default_factory=dict)
+    """Which faults, how often."""
+
+
+def race(trace: Trace, setup: Setup, *, drafts: int, rows: int = 8) -> Race:
+    """Draft for live turns ``drafts`` times while another thread commits to the same turns, ends and begins them."""
+    drafter = Turntree(setup)
+    found = Race()
+    live: list[list[int]] = []
+    stop, begun, failed = threading.Event(), threading.Event(), []
+
+    def write() -> None:
+        try:
+            while not stop.is_set():
+                for first in range(0, len(trace.turns) - rows, rows):
+                    turns = trace.turns[first : first + rows]
+                    handles = drafter.begin([turn.state for turn in turns], [turn.prompt for turn in turns])
+                    live[:] = [handles]
+                    begun.set()
+                    for at in range(0, min(96, max(len(turn.tokens) for turn in turns)), 3):
+                        said = [turn.tokens[at : at + 3].tolist() for turn in turns]
+                        drafter.forest.commit(handles, said)
+                        found.committed += sum(map(len, said))
+                        if stop.is_set():
+                            return
+                    drafter.end(handles)
+                    found.turns += rows
+        except BaseException as error:
+            failed.append(error)
+            begun.set()
+            raise
+
+    writer = threading.Thread(target=write, name="writer")
+    writer.start()
+    begun.wait()
+    try:
+        while found.drafts < drafts and not failed:
+            try:
+                batch = drafter.draft(live[0], [])
+            except UnknownTurn:
+                found.ended += 1
+                continue
+            found.drafts += 1
+            found.nodes += len(batch.tokens)
+            wrong = faults(batch, rows=rows, most=setup.budget, vocab=trace.vocab, end_tokens=setup.end_tokens)
+            found.malformed += bool(wrong)
+            for kind in wrong:
+                found.kinds[kind] = found.kinds.get(kind, 0) + 1
+    finally:
+        stop.set()
+        writer.join()
+    if failed:
+        raise failed[0]
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compilation:
+    """Seconds of a fresh process."""
+
+    imported: float
+    """Importing the store."""
+    first_draft: float
+    """The first ``draft``."""
+    all_calls: float
+    """The first ``insert``, ``begin``, ``draft``, ``commit``, ``end`` and ``stats``."""
+
+
+def compilation() -> tuple[Compilation, Compilation]:
+    """Measure the first calls with nothing compiled, and again in a second process that finds it compiled."""
+    with tempfile.TemporaryDirectory() as cache:
+        environment: dict[str, Any] = {**os.environ, "NUMBA_CACHE_DIR": cache}
+        runs = []
+        for _ in range(2):
+            run = subprocess.run(
+                [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=True
+            )
+            imported, first_draft, all_calls = map(float, run.stdout.split())
+            runs.append(Compilation(imported=imported, first_draft=first_draft, all_calls=all_calls))
+    return runs[0], runs[1]

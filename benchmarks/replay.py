@@ -1,0 +1,158 @@
+"""Replay turns against a drafter, as an engine would have met them.
+
+The recorded turn is the target: a draft is accepted as far as it agrees, and each verify step emits one token more.
+Only the drafter's own calls are timed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from drafters import Drafter, Tokens
+from traces import Turn
+
+Watch = Callable[[Any, list[list[int]]], None]
+"""Called with what was drafted and the accepted nodes of each row."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Clock:
+    """Seconds spent within ``running``."""
+
+    wall: float = 0.0
+    """Wall time."""
+    cpu: float = 0.0
+    """CPU time of the process, all threads."""
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the body."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.cpu += time.process_time() - cpu
+        self.wall += time.perf_counter() - wall
+
+
+@dataclass(slots=True, kw_only=True)
+class Replay:
+    """What a replay counted. A step here is one row's share of an engine step."""
+
+    steps: int = 0
+    """Verify steps, one for each live row."""
+    rounds: int = 0
+    """Engine steps, one for all rows."""
+    emitted: int = 0
+    """Tokens said."""
+    drafted: int = 0
+    """Tokens drafted."""
+    draft: Clock = field(default_factory=Clock)
+    """Time in ``draft``."""
+    commit: Clock = field(default_factory=Clock)
+    """Time in ``commit``."""
+
+    @property
+    def tokens_per_step(self) -> float:
+        return self.emitted / self.steps
+
+    @property
+    def drafted_per_step(self) -> float:
+        return self.drafted / self.steps
+
+
+@dataclass(slots=True)
+class _Live:
+    handle: int
+    sequence: Tokens
+    """Prompt and target."""
+    target: list[int]
+    prompt: int
+    done: int = 0
+
+    def context(self) -> Tokens:
+        return self.sequence[: self.prompt + self.done]
+
+
+def accepted(tokens: Sequence[int], parents: Sequence[int], target: Sequence[int], start: int = 0) -> list[int]:
+    """Nodes of a drafted tree along which it agrees with ``target[start:]``, from the root down.
+
+    Parents come before children and siblings are distinct, so one pass finds the path.
+    """
+    path: list[int] = []
+    at = -1
+    for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
+        if parent == at:
+            if start == len(target):
+                break
+            if token == target[start]:
+                path.append(node)
+                at = node
+                start += 1
+    return path
+
+
+def replay(
+    drafter: Drafter,
+    turns: Iterable[Turn],
+    *,
+    batch: int,
+    full: bool = False,
+    most_steps: int | None = None,
+    watch: Watch | None = None,
+) -> Replay:
+    """Replay ``turns``, ``batch`` at a time; a turn that ends makes room for the next one.
+
+    Args:
+        drafter: What drafts; it keeps what it has learnt.
+        turns: The targets, in order.
+        batch: Live turns at most.
+        full: Stop as soon as fewer than ``batch`` are left (for timings at one batch size).
+        most_steps: Stop after so many steps.
+        watch: Sees every draft and its accepted nodes.
+    """
+    waiting = iter(turns)
+    live: list[_Live] = []
+    counts = Replay()
+    while True:
+        fresh = list(islice(waiting, batch - len(live)))
+        if fresh:
+            handles = drafter.begin([turn.state for turn in fresh], [turn.prompt for turn in fresh])
+            live += [
+                _Live(handle, np.concatenate([turn.prompt, turn.tokens]), turn.tokens.tolist(), len(turn.prompt))
+                for handle, turn in zip(handles, fresh, strict=True)
+            ]
+        if not live or (full and len(live) < batch) or (most_steps is not None and counts.steps >= most_steps):
+            return counts
+        live = _step(drafter, live, counts, watch)
+
+
+def _step(drafter: Drafter, live: list[_Live], counts: Replay, watch: Watch | None) -> list[_Live]:
+    """Draft, verify and commit once; the rows that go on."""
+    handles = [row.handle for row in live]
+    contexts = [row.context() for row in live]
+    with counts.draft.running():
+        drafted = drafter.draft(handles, contexts)
+    rows = drafter.rows(drafted)
+    paths = [accepted(*row, turn.target, turn.done) for row, turn in zip(rows, live, strict=True)]
+    if watch is not None:
+        watch(drafted, paths)
+    said = []
+    for row, path in zip(live, paths, strict=True):
+        said.append(row.target[row.done : row.done + len(path) + 1])
+        row.done += len(said[-1])
+    contexts = [row.context() for row in live]
+    with counts.commit.running():
+        drafter.commit(handles, said, contexts)
+    ended = [row.handle for row in live if row.done == len(row.target)]
+    if ended:
+        drafter.end(ended)
+    counts.steps += len(live)
+    counts.rounds += 1
+    counts.emitted += sum(map(len, said))
+    counts.drafted += sum(len(tokens) for tokens, _ in rows)
+    return [row for row in live if row.done < len(row.target)]

@@ -1,0 +1,185 @@
+"""Recorded turns to replay: who says what, where.
+
+A turn is one request: all token ids before it are its prompt. Each trace gives its first states, in two halves of every
+other state: parameters are chosen on ``select`` and figures are given on ``report``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree import DialogueState
+
+Half = Literal["select", "report", "all"]
+
+TRACES = {
+    "math_cot_100x8": 40,
+    "gsm8k_1319x4": 150,
+    "humaneval_164x40": 40,
+    "game24_100x40": 30,
+    "synthetic_rl": 6,
+    "tau_airline_50x4": 25,
+    "tot_text_100x10": 15,
+}
+"""Trace -> dialogues' starting states that are replayed, both halves together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What the policy said once."""
+
+    state: DialogueState
+    """Where it spoke."""
+    prompt: NDArray[np.int32]
+    """All token ids before the turn, shape (prompt,)."""
+    tokens: NDArray[np.int32]
+    """What it said, shape (tokens,)."""
+    start: int
+    """Number of the dialogue's starting state."""
+    sample: int
+    """Which try at that state, counted over the epochs from 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Turns in the order in which a trainer would have seen them: epoch, sample, state."""
+
+    name: str
+    """File name without its ending."""
+    turns: list[Turn]
+    """The turns of the chosen states."""
+    end_tokens: frozenset[int]
+    """The token that ends every sequence, where there is just one."""
+    vocab: int
+    """Number of token ids."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the policy said."""
+        return sum(len(turn.tokens) for turn in self.turns)
+
+
+class NoTraces(LookupError):
+    """The recorded traces are not on this machine."""
+
+
+def folder(given: Path | None = None) -> Path:
+    """The folder of the traces: below ``given``, else $TURNTREE_DATA, else ../shared of the repository.
+
+    Raises:
+        NoTraces: If there is none.
+    """
+    repository = Path(__file__).resolve().parent.parent
+    path = (given or Path(os.environ.get("TURNTREE_DATA", repository.parent / "shared"))) / "traces"
+    if not path.is_dir():
+        raise NoTraces(f"no recorded traces: {path} is missing (pass --data, set TURNTREE_DATA, or --traces generated)")
+    return path
+
+
+def half_of(states: NDArray[np.int32], half: Half) -> NDArray[np.int32]:
+    """Every other state: the first, third, ... for ``select``; the second, fourth, ... for ``report``."""
+    return {"select": states[::2], "report": states[1::2], "all": states}[half]
+
+
+def load(path: Path, *, states: int, half: Half = "all") -> Trace:
+    """Read the turns of the first ``states`` states of a trace, or of half of them."""
+    with np.load(path) as file:
+        data = {name: file[name] for name in file.files}
+    chosen = np.flatnonzero(np.isin(data["state"], half_of(np.unique(data["state"])[:states], half)))
+    order = chosen[np.lexsort([data[name][chosen] for name in ("state", "sample", "epoch")])]
+    ends = np.unique(data["tokens"][data["offsets"][1:] - 1])
+    tries: dict[int, int] = {}
+    turns: list[Turn] = []
+    for i in order.tolist():
+        start = int(data["state"][i])
+        prompt = _slice(data["prompt_tokens"], data["prompt_offsets"], start)
+        said, mask = _slice(data["tokens"], data["offsets"], i), _slice(data["mask"], data["offsets"], i)
+        sample = tries[start] = tries.get(start, -1) + 1
+        turns += split(prompt, said, mask, start=start, sample=sample, env=path.stem)
+    return Trace(
+        name=path.stem,
+        turns=turns,
+        end_tokens=frozenset(ends.tolist() if len(ends) == 1 else ()),
+        vocab=int(data["vocab"]),
+    )
+
+
+def split(
+    prompt: NDArray[np.int32],
+    said: NDArray[np.int32],
+    mask: NDArray[np.uint8],
+    *,
+    start: int,
+    sample: int,
+    env: str,
+) -> list[Turn]:
+    """The turns of one dialogue.
+
+    Args:
+        prompt: Token ids before the dialogue, shape (prompt,).
+        said: Token ids of the dialogue, shape (tokens,).
+        mask: 1 where the policy spoke, shape (tokens,).
+        start: Number of the starting state.
+        sample: Which try at it.
+        env: Environment id.
+    """
+    tokens = np.ascontiguousarray(np.concatenate([prompt, said]), np.int32)
+    edges = np.flatnonzero(np.diff(mask, prepend=0, append=0)) + len(prompt)
+    history: list[str] = []
+    turns: list[Turn] = []
+    for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        state = DialogueState.from_tokens(tokens[:first].tolist(), task=str(start), tools="\n".join(history), env=env)
+        turns.append(Turn(state=state, prompt=tokens[:first], tokens=tokens[first:last], start=start, sample=sample))
+        history.append(str(tokens[first:last].tolist()))
+    return turns
+
+
+def generated(*, steps: int = 8, states: int = 32, samples: int = 8, seed: int = 0) -> Trace:
+    """Short turns of 5 to 40 tokens over 32 tokens: every step visits the same states again.
+
+    Each state has a few ways to speak, made of pieces that all states share; a sample takes one
+    and slips now and then, after which it goes on or changes to another way.
+    """
+    rng = random.Random(seed)
+    pieces = [[rng.randrange(31) for _ in range(rng.randint(2, 6))] for _ in range(24)]
+    ways: list[list[list[int]]] = []
+    for _ in range(states):
+        ways.append([])
+        for _ in range(3):
+            way: list[int] = []
+            length = rng.randint(5, 39)
+            while len(way) < length:
+                way += [*rng.choice(pieces), rng.randrange(31)]
+            ways[-1].append(way[:length])
+    turns: list[Turn] = []
+    for step in range(steps):
+        for index, spoken in enumerate(ways):
+            prompt = np.array([index], np.int32)
+            state = DialogueState.from_tokens([index], task=f"task-{index}", env="generated")
+            for sample in range(samples):
+                said = np.array([*_spoken(rng, spoken), 31], np.int32)
+                turns.append(Turn(state=state, prompt=prompt, tokens=said, start=index, sample=step * samples + sample))
+    return Trace(name="generated", turns=turns, end_tokens=frozenset({31}), vocab=32)
+
+
+def _spoken(rng: random.Random, ways: list[list[int]]) -> list[int]:
+    way, said, at = rng.choices(ways, (6, 3, 1))[0], [], 0
+    while at < len(way) and len(said) < 39:
+        if rng.random() < 0.08:
+            said.append(rng.randrange(31))
+            way = rng.choice(ways)
+        else:
+            said.append(way[at])
+        at += 1
+    return said
+
+
+def _slice(values: NDArray[np.int32], offsets: NDArray[np.int64], i: int) -> NDArray[np.int32]:
+    return values[offsets[i] : offsets[i + 1]]
