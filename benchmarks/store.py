@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import measures
+import race
+from aims import BEST, OURS, PEER, judged, table
 from drafters import DRAFTERS, Setup, installed, versions
 from measures import geometric_mean
 from replay import Replay
@@ -35,39 +37,8 @@ from traces import TRACES, NoTraces, Trace, folder, generated, load
 SPEED_TRACES = ("humaneval_164x40", "game24_100x40", "gsm8k_1319x4", "generated")
 """Those with enough turns to keep 256 live."""
 BATCHES = (1, 64, 256)
-OURS, PEER, BEST, CORPUS = "turntree", "arctic default", "arctic best", "sglang bfs"
 BUDGET = 16
 """Nodes a row and step, where a figure has one budget."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aim:
-    """One line of what must be shown."""
-
-    figure: str
-    key: str
-    """Under which it is measured."""
-    bound: float
-    least: bool = True
-    """``bound`` is the least, else the most."""
-
-    def met(self, value: float) -> bool:
-        return value >= self.bound if self.least else value <= self.bound
-
-
-AIMS = (
-    Aim(figure="tokens per step, over arctic's best", key=f"quality over {BEST}", bound=1.20),
-    Aim(figure="tokens per step, over arctic's default", key=f"quality over {PEER}", bound=1.40),
-    Aim(figure="tokens per step, over SGLang BFS", key=f"quality over {CORPUS}", bound=1.15),
-    Aim(figure="tokens per step at equal work, over arctic's default", key="equal work", bound=1.07),
-    Aim(figure="time per draft at batch 256, arctic's default over ours", key="draft speed", bound=8.0),
-    Aim(figure="insertion, over arctic", key="insertion", bound=30.0),
-    Aim(figure="bytes per token, hot", key="hot bytes", bound=30.0, least=False),
-    Aim(figure="bytes per token, cold", key="cold bytes", bound=4.0, least=False),
-    Aim(figure="malformed drafts while writing", key="malformed", bound=0.0, least=False),
-    Aim(figure="first compilation, seconds", key="compilation", bound=10.0, least=False),
-    Aim(figure="the same when cached, seconds", key="cached compilation", bound=1.0, least=False),
-)
 
 
 @dataclass(slots=True)
@@ -77,7 +48,7 @@ class Report:
     args: argparse.Namespace
     names: list[str]
     headline: dict[str, float] = field(default_factory=dict)
-    """What ``AIMS`` are held to."""
+    """What the aims are held to."""
     record: dict[str, Any] = field(default_factory=dict)
     """All figures, by section."""
 
@@ -219,7 +190,7 @@ class Report:
     def threads(self) -> None:
         """Drafting while another thread writes."""
         trace = self.trace("humaneval_164x40" if "humaneval_164x40" in self.args.traces else self.args.traces[0])
-        found = measures.race(trace, self.setup(trace), drafts=max(100, round(100_000 * self.args.fraction)))
+        found = race.race(trace, self.setup(trace), drafts=max(100, round(100_000 * self.args.fraction)))
         print(
             f"\n{found.drafts} drafts ({found.nodes} nodes) while another thread committed {found.committed} tokens "
             f"and ended {found.turns} turns: {found.malformed} malformed {found.kinds or ''}, "
@@ -238,7 +209,8 @@ class Report:
         self.headline["compilation"], self.headline["cached compilation"] = first.all_calls, again.all_calls
 
     def speed_traces(self) -> list[Trace]:
-        return [self.trace(name, "all") for name in self.args.traces if name in SPEED_TRACES]
+        """Whole: it takes hundreds of turns to keep a batch full."""
+        return [_trace(self.args.data, name, "all", 1.0) for name in self.args.traces if name in SPEED_TRACES]
 
     def keep(self, *path: object) -> None:
         """The last of ``path`` under the others."""
@@ -252,17 +224,6 @@ class Report:
         for key in path:
             at = at.get(str(key), {})
         return at
-
-    def aims(self) -> None:
-        """The table of what must be shown."""
-        print(f"\n{'figure':<60}{'required':>10}{'measured':>12}")
-        self.record["aims"] = []
-        for aim in AIMS:
-            value = self.headline.get(aim.key)
-            verdict = "not measured" if value is None else "met" if aim.met(value) else "not met"
-            shown = "-" if value is None else f"{value:.3f}"
-            print(f"{aim.figure:<60}{'>=' if aim.least else '<=':>4}{aim.bound:>6g}{shown:>12}  {verdict}")
-            self.record["aims"].append({**asdict(aim), "measured": value, "verdict": verdict})
 
 
 SECTIONS: dict[str, tuple[Callable[[Report], None], ...]] = {
@@ -307,7 +268,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--traces", nargs="+", choices=[*TRACES, "generated"], default=list(TRACES))
     parser.add_argument("--drafters", nargs="+", choices=DRAFTERS, default=list(DRAFTERS))
     parser.add_argument("--half", choices=["select", "report", "all"], default="report", help="of the states")
-    parser.add_argument("--fraction", type=float, default=1.0, help="share of each trace's states (and of repeats)")
+    parser.add_argument(
+        "--fraction", type=float, default=1.0, help="share of each trace's states, timed steps and drafts"
+    )
     parser.add_argument("--budgets", nargs="+", type=int, default=[4, 8, 16, 32], help="nodes a row and step")
     parser.add_argument("--batch", type=int, default=1, help="live turns where quality is measured")
     parser.add_argument("--repeats", type=int, default=3, help="of each timing")
@@ -341,7 +304,8 @@ def main() -> None:
                 measure(report)
     except NoTraces as error:
         sys.exit(str(error))
-    report.aims()
+    report.record["aims"] = [asdict(verdict) for verdict in judged(report.headline)]
+    print(table(report.headline))
     print(f"{time.perf_counter() - start:.0f} s")
     if args.out:
         report.record.pop("_replays", None)

@@ -1,0 +1,65 @@
+"""A draft that is not whole is noticed, and a race of a reader with a writer shows none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from turntree.spec_tree import DraftBatch
+
+
+@pytest.fixture(scope="module")
+def module(benchmark_module: Callable[[str], ModuleType]) -> Callable[[str], ModuleType]:
+    return benchmark_module
+
+
+def batch(**changed: Any) -> DraftBatch:
+    """Two rows: 5 (6, 7 (8)) and 5."""
+    columns: dict[str, Any] = {
+        "tokens": [5, 6, 7, 8, 5],
+        "parents": [-1, 0, 0, 2, -1],
+        "depths": [1, 2, 2, 3, 1],
+        "probabilities": [0.9, 0.3, 0.4, 0.2, 0.5],
+        "offsets": [0, 4, 5],
+    }
+    types = {"probabilities": np.float32, "offsets": np.int64}
+    return DraftBatch(**{name: np.array(v, types.get(name, np.int32)) for name, v in (columns | changed).items()})
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({}, None),
+        ({"tokens": [5, 7, 7, 8, 5]}, "siblings alike"),
+        ({"parents": [-1, 0, 3, 2, -1]}, "a parent after its child"),
+        ({"parents": [-1, 0, 0, 2, 0]}, "a parent after its child"),
+        ({"depths": [1, 2, 2, 2, 1]}, "a wrong depth"),
+        ({"tokens": [5, 6, 7, 10, 5]}, "a token outside of the vocabulary"),
+        ({"tokens": [5, 6, 9, 8, 5]}, "a token after the end"),
+        ({"probabilities": [0.9, 0.3, float("nan"), 0.2, 0.5]}, "no probability"),
+        ({"offsets": [0, 5, 4]}, "rows do not cover the nodes"),
+        ({"offsets": [0, 5, 5]}, "siblings alike"),  # the second row's root joins the first's
+    ],
+)
+def test_a_malformed_draft_is_noticed(
+    module: Callable[[str], ModuleType], changed: dict[str, Any], fault: str | None
+) -> None:
+    found = module("race").faults(batch(**changed), rows=2, most=5, vocab=10, end_tokens=frozenset({9}))
+    assert found == ([] if fault is None else [fault])
+
+
+def test_too_many_nodes_are_noticed(module: Callable[[str], ModuleType]) -> None:
+    found = module("race").faults(batch(), rows=2, most=3, vocab=10, end_tokens=frozenset())
+    assert found == ["more nodes than asked for"]
+
+
+def test_a_reader_beside_a_writer_sees_whole_drafts(module: Callable[[str], ModuleType]) -> None:
+    trace = module("traces").generated(steps=2, states=3)
+    setup = module("drafters").Setup(end_tokens=trace.end_tokens)
+    found = module("race").race(trace, setup, drafts=50)
+    assert (found.drafts, found.malformed) == (50, 0)
+    assert found.committed > 0

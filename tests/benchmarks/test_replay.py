@@ -1,0 +1,98 @@
+"""A replay says what was recorded whatever is drafted, and counts what a draft saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def module(benchmark_module: Callable[[str], ModuleType]) -> Callable[[str], ModuleType]:
+    return benchmark_module
+
+
+class Oracle:
+    """Drafts the next ``right`` tokens of the turn, then a wrong one; remembers what was committed."""
+
+    def __init__(self, turns: Sequence[Any], right: int) -> None:
+        self.turns, self.right = list(turns), right
+        self.said: list[list[int]] = []
+        self.ended: list[int] = []
+
+    def begin(self, states: Any, prompts: Sequence[Any]) -> list[int]:
+        first = len(self.said)
+        self.said += [[] for _ in prompts]
+        return list(range(first, len(self.said)))
+
+    def draft(self, handles: Sequence[int], contexts: Sequence[Any]) -> list[list[int]]:
+        for handle, context in zip(handles, contexts, strict=True):
+            assert context.tolist() == self.turns[handle].prompt.tolist() + self.said[handle]
+        rest = [self.turns[handle].tokens.tolist()[len(self.said[handle]) :] for handle in handles]
+        return [[*tokens[: self.right], 1000] for tokens in rest]
+
+    def rows(self, drafted: list[list[int]]) -> list[tuple[list[int], list[int]]]:
+        return [(tokens, list(range(-1, len(tokens) - 1))) for tokens in drafted]
+
+    def commit(self, handles: Sequence[int], said: Sequence[list[int]], contexts: Sequence[Any]) -> None:
+        for handle, tokens in zip(handles, said, strict=True):
+            self.said[handle] += tokens
+
+    def end(self, handles: Sequence[int]) -> None:
+        self.ended += handles
+
+
+def test_a_path_is_accepted_as_far_as_it_agrees(module: Callable[[str], ModuleType]) -> None:
+    accepted = module("replay").accepted
+    tokens, parents = [5, 6, 7, 8, 9], [-1, -1, 0, 1, 3]  # 5 7 | 6 8 9
+    assert accepted(tokens, parents, [6, 8, 9, 4]) == [1, 3, 4]
+    assert accepted(tokens, parents, [6, 7]) == [1]
+    assert accepted(tokens, parents, [7, 8]) == []
+    assert accepted(tokens, parents, [0, 5, 7], start=1) == [0, 2]
+    assert accepted(tokens, parents, [6, 8]) == [1, 3]
+
+
+@pytest.mark.parametrize("batch", [1, 4, 100])
+def test_what_is_said_is_what_was_recorded(module: Callable[[str], ModuleType], batch: int) -> None:
+    turns = module("traces").generated(steps=1, states=3, samples=4).turns
+    oracle = Oracle(turns, right=3)
+    counts = module("replay").replay(oracle, turns, batch=batch)
+    assert oracle.said == [turn.tokens.tolist() for turn in turns]
+    assert sorted(oracle.ended) == list(range(len(turns)))
+    assert counts.emitted == sum(len(turn.tokens) for turn in turns)
+
+
+def test_each_step_emits_the_accepted_tokens_and_one_more(module: Callable[[str], ModuleType]) -> None:
+    turns = module("traces").generated(steps=1, states=3, samples=4).turns
+    steps = {right: module("replay").replay(Oracle(turns, right), turns, batch=1).steps for right in (0, 3)}
+    assert steps[0] == sum(len(turn.tokens) for turn in turns)
+    assert steps[3] == sum(-(-len(turn.tokens) // 4) for turn in turns)
+
+
+def test_full_batches_stop_when_turns_run_out(module: Callable[[str], ModuleType]) -> None:
+    turns = module("traces").generated(steps=1, states=2, samples=4).turns
+    counts = module("replay").replay(Oracle(turns, 0), turns, batch=3, full=True)
+    assert counts.steps == 3 * counts.rounds > 0
+
+
+def test_the_store_drafts_generated_turns_well_and_not_before_it_has_learnt(
+    module: Callable[[str], ModuleType],
+) -> None:
+    replay, drafters = module("replay").replay, module("drafters")
+    turns = module("traces").generated(steps=4, states=4).turns
+    learning = replay(drafters.Turntree(drafters.Setup()), turns, batch=1)
+    fresh = [replay(drafters.Turntree(drafters.Setup()), [turn], batch=1) for turn in turns[:8]]
+    assert learning.tokens_per_step > 2.5
+    assert sum(run.emitted for run in fresh) / sum(run.steps for run in fresh) < 1.5
+
+
+def test_the_measures_run_on_generated_turns(module: Callable[[str], ModuleType]) -> None:
+    measures, drafters = module("measures"), module("drafters")
+    trace = module("traces").generated(steps=2, states=3)
+    setup = drafters.Setup(end_tokens=trace.end_tokens)
+    equal = measures.equal_work(trace, setup, batch=1, drafted_per_step=2.0)
+    assert equal.drafted_per_step <= 2.02
+    assert 0 <= measures.calibration_error(trace, setup, batch=4) < 0.5
+    assert measures.cold_start("turntree", trace, setup, leader=True) > 1

@@ -1,0 +1,90 @@
+"""The turns that a benchmark replays are those that the policy said, and no state is in both halves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from turntree.spec_tree import DialogueState
+
+END = 99
+
+
+@pytest.fixture(scope="module")
+def traces(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("traces")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Two samples of states 0, 2, 4 and 6; in each the policy speaks twice, with a tool's answer between."""
+    dialogues = [
+        [(1, [state, sample, 7]), (0, [50, 51]), (1, [8, END])] for sample in range(2) for state in (0, 2, 4, 6)
+    ]
+    tokens = [token for dialogue in dialogues for _, said in dialogue for token in said]
+    mask = [by for dialogue in dialogues for by, said in dialogue for _ in said]
+    file = tmp_path / "small.npz"
+    np.savez(
+        file,
+        tokens=np.array(tokens, np.int32),
+        mask=np.array(mask, np.uint8),
+        offsets=np.arange(0, 7 * 8 + 1, 7),
+        state=np.array([0, 2, 4, 6] * 2, np.int32),
+        sample=np.repeat([0, 1], 4).astype(np.int32),
+        epoch=np.zeros(8, np.int32),
+        prompt_tokens=np.arange(100, 114, dtype=np.int32),
+        prompt_offsets=np.arange(0, 15, 2),
+        vocab=200,
+    )
+    return file
+
+
+def test_only_what_the_policy_said_is_a_turn(traces: ModuleType, path: Path) -> None:
+    trace = traces.load(path, states=4)
+    assert [turn.tokens.tolist() for turn in trace.turns[:2]] == [[0, 0, 7], [8, END]]
+    assert trace.tokens == 8 * 5
+    assert not any({50, 51} & set(turn.tokens.tolist()) for turn in trace.turns)
+
+
+def test_the_prompt_of_a_turn_is_everything_before_it(traces: ModuleType, path: Path) -> None:
+    turns = traces.load(path, states=4).turns
+    assert turns[0].prompt.tolist() == [100, 101]
+    assert turns[1].prompt.tolist() == [100, 101, 0, 0, 7, 50, 51]
+    assert turns[1].state.exact == DialogueState.from_tokens(turns[1].prompt.tolist()).exact
+    assert (turns[1].state.task, turns[1].state.env) == ("0", "small")
+    assert turns[0].state.tools == ""
+    assert turns[1].state.tools != turns[3].state.tools
+
+
+def test_turns_come_sample_by_sample(traces: ModuleType, path: Path) -> None:
+    turns = traces.load(path, states=4).turns
+    assert [(turn.sample, turn.start) for turn in turns[::2]] == [(i, s) for i in range(2) for s in (0, 2, 4, 6)]
+
+
+def test_the_halves_share_no_state_and_leave_none_out(traces: ModuleType, path: Path) -> None:
+    select, report, whole = (
+        {turn.start for turn in traces.load(path, states=3, half=half).turns} for half in ("select", "report", "all")
+    )
+    assert select == {0, 4}
+    assert report == {2}
+    assert select | report == whole
+
+
+def test_the_token_that_ends_every_sequence_is_the_end(traces: ModuleType, path: Path) -> None:
+    assert traces.load(path, states=1).end_tokens == {END}
+    assert traces.load(path, states=1).vocab == 200
+
+
+def test_a_missing_folder_is_named(traces: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(traces.NoTraces, match="--data"):
+        traces.folder(tmp_path)
+
+
+def test_generated_turns_end_and_fit_their_vocabulary(traces: ModuleType) -> None:
+    trace = traces.generated(steps=1, states=3, samples=2)
+    assert len(trace.turns) == 6
+    assert all(turn.tokens[-1] == 31 and 31 not in turn.tokens[:-1] for turn in trace.turns)
