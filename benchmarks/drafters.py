@@ -4,12 +4,14 @@ Each is driven as its engine drives it: the engine holds the token ids of every 
 ``draft`` and ``commit`` once a step for all of them, and each turn of a dialogue is a request of its own. What a
 library returns is handed on as it is; ``rows`` unpacks it outside of the timers.
 
-The public drafters go into an environment of their own, with turntree installed beside them:
+The public drafters go into an environment of their own (a C++ compiler is needed):
 
-    pip install numpy numba nanobind cmake ninja "setuptools>=77" torch==2.13.0 apache-tvm-ffi==0.1.9
+    python -m venv peers && . peers/bin/activate
+    pip install numpy numba nanobind cmake ninja wheel "setuptools>=77" torch==2.13.0 apache-tvm-ffi==0.1.9
     pip install --no-deps sglang==0.5.12
+    pip install --no-deps --no-build-isolation -e .
     CMAKE_ARGS=-DPython_EXECUTABLE=$(which python) MAX_JOBS=1 \
-        pip install --no-build-isolation --no-deps arctic-inference==0.3.0
+        pip install --no-deps --no-build-isolation arctic-inference==0.3.0
 
 Of SGLang only the n-gram corpus is used, which runs without a GPU and is compiled at its first use (20 s).
 Not covered: drafters with weights.

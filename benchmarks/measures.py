@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -26,19 +27,21 @@ GROUP = 8
 COMPILE = """
 import time
 start = time.perf_counter()
-from turntree.spec_tree import DialogueState, SpecForest
+import numpy as np
+from drafters import Setup, Turntree
+from turntree.spec_tree import DialogueState
 imported = time.perf_counter()
-forest = SpecForest()
+drafter, prompt = Turntree(Setup()), np.array([1, 2, 3], np.int32)
 state = DialogueState.from_tokens([1, 2, 3], task="t", env="e")
-forest.insert(state, [7, 8, 9])
-handles = forest.begin([state])
+drafter.insert(state, prompt, np.array([7, 8, 9], np.int32))
+handles = drafter.begin([state], [prompt])
 ready = time.perf_counter()
-forest.draft(handles, max_nodes=16, room=[16])
+drafter.draft(handles, [])
 drafted = time.perf_counter()
-forest.draft(handles, max_nodes=8, room=[8], chain=True, min_probability=0.1, total_nodes=4)
-forest.commit(handles, [[7, 8, 5]])
-forest.end(handles)
-forest.stats()
+drafter.forest.draft(handles, max_nodes=8, room=[8], chain=True, min_probability=0.1, total_nodes=4)
+drafter.commit(handles, [[7, 8, 5]], [])
+drafter.end(handles)
+drafter.memory()
 print(imported - start, drafted - ready, time.perf_counter() - imported)
 """
 
@@ -106,8 +109,9 @@ class Speed:
 def speed(
     names: Sequence[str], trace: Trace, setup: Setup, *, batch: int, repeats: int, most_steps: int
 ) -> dict[str, Speed]:
-    """Time full batches over the second half of ``trace`` with the first half stored; the sides take turns."""
-    stored, rest = trace.turns[: len(trace.turns) // 2], trace.turns[len(trace.turns) // 2 :]
+    """Time full batches over the later turns of ``trace`` with the earlier ones stored; the sides take turns."""
+    first = max(0, min(len(trace.turns) // 2, len(trace.turns) - batch * 5 // 4))
+    stored, rest = trace.turns[:first], trace.turns[first:]
     runs: dict[str, list[Replay]] = {name: [] for name in names}
     for _ in range(repeats):
         for name in names:
@@ -148,6 +152,16 @@ def insertion(names: Sequence[str], trace: Trace, setup: Setup, *, repeats: int)
         name: (trace.tokens / median(c.wall for c in found), trace.tokens / median(c.cpu for c in found))
         for name, found in clocks.items()
     }
+
+
+def together(traces: Sequence[Trace]) -> Trace:
+    """One trace with the turns of all."""
+    return Trace(
+        name="all together",
+        turns=[turn for trace in traces for turn in trace.turns],
+        end_tokens=frozenset().union(*(trace.end_tokens for trace in traces)),
+        vocab=max(trace.vocab for trace in traces),
+    )
 
 
 def hot_bytes(name: str, trace: Trace, setup: Setup) -> float | None:
@@ -222,7 +236,12 @@ def compilation() -> tuple[Compilation, Compilation]:
         runs = []
         for _ in range(2):
             run = subprocess.run(
-                [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=True
+                [sys.executable, "-c", COMPILE],
+                cwd=Path(__file__).parent,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=True,
             )
             imported, first_draft, all_calls = map(float, run.stdout.split())
             runs.append(Compilation(imported=imported, first_draft=first_draft, all_calls=all_calls))

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from drafters import Setup, Turntree
-from numpy.typing import NDArray
 from traces import Trace
 
-from turntree.spec_tree import DraftBatch
-from turntree.spec_tree.forest import UnknownTurn
+from turntree.spec_tree import DraftBatch, UnknownTurn
 
 
 def faults(batch: DraftBatch, *, rows: int, most: int, vocab: int, end_tokens: frozenset[int]) -> list[str]:
@@ -32,7 +30,7 @@ def faults(batch: DraftBatch, *, rows: int, most: int, vocab: int, end_tokens: f
     above = np.where(inner, parents + offsets[row], 0)
     at_root = np.where(inner, above, -1 - row)
     ends = np.isin(tokens, list(end_tokens))
-    checks: dict[str, NDArray[np.bool_] | bool] = {
+    checks: dict[str, np.bool_ | bool] = {
         "more nodes than asked for": (sizes > most).any(),
         "siblings alike": len(np.unique(np.stack([at_root, tokens]), axis=1).T) != len(tokens),
         "a wrong depth": (batch.depths != np.where(inner, batch.depths[above] + 1, 1)).any(),
@@ -65,27 +63,30 @@ class Race:
 
 def race(trace: Trace, setup: Setup, *, drafts: int, rows: int = 8) -> Race:
     """Draft for live turns ``drafts`` times while another thread commits to the same turns, ends and begins them."""
+    rows = min(rows, len(trace.turns))
     drafter = Turntree(setup)
     found = Race()
     live: list[list[int]] = []
     stop, begun, failed = threading.Event(), threading.Event(), []
 
     def write() -> None:
+        before: list[int] = []
         try:
-            while not stop.is_set():
-                for first in range(0, len(trace.turns) - rows, rows):
+            while True:
+                for first in range(0, len(trace.turns) - rows + 1, rows):
                     turns = trace.turns[first : first + rows]
-                    handles = drafter.begin([turn.state for turn in turns], [turn.prompt for turn in turns])
-                    live[:] = [handles]
+                    live[:] = [drafter.begin([turn.state for turn in turns], [turn.prompt for turn in turns])]
                     begun.set()
+                    if before:
+                        drafter.end(before)
+                        found.turns += rows
+                    before = live[0]
                     for at in range(0, min(96, max(len(turn.tokens) for turn in turns)), 3):
-                        said = [turn.tokens[at : at + 3].tolist() for turn in turns]
-                        drafter.forest.commit(handles, said)
-                        found.committed += sum(map(len, said))
                         if stop.is_set():
                             return
-                    drafter.end(handles)
-                    found.turns += rows
+                        said = [turn.tokens[at : at + 3].tolist() for turn in turns]
+                        drafter.forest.commit(before, said)
+                        found.committed += sum(map(len, said))
         except BaseException as error:
             failed.append(error)
             begun.set()

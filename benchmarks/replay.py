@@ -1,7 +1,7 @@
 """Replay turns against a drafter, as an engine would have met them.
 
 The recorded turn is the target: a draft is accepted as far as it agrees, and each verify step emits one token more.
-Only the drafter's own calls are timed.
+Only ``draft`` and ``commit`` are timed: what a drafter does with the prompt of a new request is not.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ from measures import geometric_mean
 from replay import Replay
 from traces import TRACES, NoTraces, Trace, folder, generated, load
 
-SPEED_TRACES = ("humaneval_164x40", "game24_100x40", "gsm8k_1319x4", "generated")
-"""Those with enough turns to keep 256 live."""
+SPEED_TRACES = {"math_cot_100x8": 50, "humaneval_164x40": 40, "synthetic_rl": 14, "generated": 32}
+"""Trace -> states for the timings, enough to keep 256 turns live."""
 BATCHES = (1, 64, 256)
 BUDGET = 16
 """Nodes a row and step, where a figure has one budget."""
@@ -53,7 +53,8 @@ class Report:
     """All figures, by section."""
 
     def trace(self, name: str, half: str | None = None) -> Trace:
-        return _trace(self.args.data, name, half or self.args.half, self.args.fraction)
+        states = max(2, round({**TRACES, "generated": 32}[name] * self.args.fraction))
+        return _states(self.args.data, name, half or self.args.half, states)
 
     def traces(self) -> list[Trace]:
         return [self.trace(name) for name in self.args.traces]
@@ -156,16 +157,16 @@ class Report:
         """Bytes a token."""
         heading("bytes per token", ["hot", "cold"])
         known = [name for name in self.names if name in (OURS, PEER, BEST)]
-        for trace in (self.trace(name, "all") for name in self.args.traces):
+        traces = [self.trace(name, "all") for name in self.args.traces]
+        traces.append(measures.together(traces))
+        for trace in traces:
             for name in known:
                 hot = measures.hot_bytes(name, trace, self.setup(trace))
                 cold = measures.cold_bytes(trace, self.setup(trace)) if name == OURS else None
                 line(f"{trace.name} {name}", [hot, cold], digits=1)
                 self.keep("memory", trace.name, name, {"hot": hot, "cold": cold})
-        for kind in ("hot", "cold"):
-            values = [by[OURS][kind] for by in self.record.get("memory", {}).values() if by.get(OURS, {}).get(kind)]
-            if values:
-                self.headline[f"{kind} bytes"] = max(values)
+                if name == OURS and trace is traces[-1]:
+                    self.headline |= {f"{kind} bytes": v for kind, v in (("hot", hot), ("cold", cold)) if v is not None}
 
     def cold(self) -> None:
         """Cold start of groups."""
@@ -209,8 +210,8 @@ class Report:
         self.headline["compilation"], self.headline["cached compilation"] = first.all_calls, again.all_calls
 
     def speed_traces(self) -> list[Trace]:
-        """Whole: it takes hundreds of turns to keep a batch full."""
-        return [_trace(self.args.data, name, "all", 1.0) for name in self.args.traces if name in SPEED_TRACES]
+        """Both halves, whatever the fraction: it takes hundreds of turns to keep a batch full."""
+        return [_states(self.args.data, n, "all", SPEED_TRACES[n]) for n in self.args.traces if n in SPEED_TRACES]
 
     def keep(self, *path: object) -> None:
         """The last of ``path`` under the others."""
@@ -237,10 +238,9 @@ SECTIONS: dict[str, tuple[Callable[[Report], None], ...]] = {
 
 
 @cache
-def _trace(data: Path | None, name: str, half: Any, fraction: float) -> Trace:
+def _states(data: Path | None, name: str, half: Any, states: int) -> Trace:
     if name == "generated":
-        return generated(states=max(2, round(32 * fraction)))
-    states = max(2, round(TRACES[name] * fraction))
+        return generated(states=states)
     return load(folder(data) / f"{name}.npz", states=states, half=half)
 
 

@@ -10,7 +10,7 @@ import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,7 +170,8 @@ def generated(*, steps: int = 8, states: int = 32, samples: int = 8, seed: int =
 
 
 def _spoken(rng: random.Random, ways: list[list[int]]) -> list[int]:
-    way, said, at = rng.choices(ways, (6, 3, 1))[0], [], 0
+    way, at = rng.choices(ways, (6, 3, 1))[0], 0
+    said: list[int] = []
     while at < len(way) and len(said) < 39:
         if rng.random() < 0.08:
             said.append(rng.randrange(31))
@@ -181,5 +182,5 @@ def _spoken(rng: random.Random, ways: list[list[int]]) -> list[int]:
     return said
 
 
-def _slice(values: NDArray[np.int32], offsets: NDArray[np.int64], i: int) -> NDArray[np.int32]:
+def _slice(values: NDArray[Any], offsets: NDArray[np.int64], i: int) -> NDArray[Any]:
     return values[offsets[i] : offsets[i + 1]]
