@@ -3,46 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
-RUNGS = ("exact", "tools", "task", "env")
-"""Names of the rungs of ``DialogueState.ladder()``, narrowest first."""
+_MOST_TOKENS = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForestConfig:
-    """How much a ``SpecForest`` keeps and how it estimates."""
+    """How much a ``SpecForest`` keeps."""
 
     end_tokens: frozenset[int] = frozenset()
     """Tokens that end a turn; nothing is drafted after one."""
     rollouts_per_state: int = 32
     """Finished turns kept of each dialogue state; the oldest go first."""
-    max_tokens: int = 500_000
-    """Tokens of finished turns kept in all (250 to 650 bytes each); the least recently used states go first."""
-    levels: tuple[tuple[str, int, float], ...] = (
-        ("exact", 8, 1.0),
-        ("tools", 3, 1.0),
-        ("task", 3, 1.0),
-        ("env", 3, 1.0),
-        ("env", 1, 1.0),
-    )
-    """Contexts that are counted, narrowest first: rung of the state's ladder, context length in tokens,
-    and weight of the next level's opinion, in counts. Neither rung nor length may grow narrower."""
+    max_tokens: int = 4_000_000
+    """Positions of the token log, the indexed part: about 26 bytes each, taken as they are needed."""
+    max_cold_tokens: int = 40_000_000
+    """Tokens kept without an index, 2 to 4 bytes each; the least recently used states go first."""
+    max_context_tokens: int = 1_000_000
+    """Tokens of what live turns were asked, for their own drafts: 12 bytes each, taken as they are needed."""
+    context_window: int = 8192
+    """Tokens at the end of what a turn was asked that its drafts look at."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "end_tokens", frozenset(self.end_tokens))
-        object.__setattr__(self, "levels", tuple((rung, order, prior) for rung, order, prior in self.levels))
-        for name in ("rollouts_per_state", "max_tokens"):
+        object.__setattr__(self, "end_tokens", frozenset(int(token) for token in self.end_tokens))
+        for name, least in (
+            ("rollouts_per_state", 1),
+            ("max_tokens", 1024),
+            ("max_cold_tokens", 0),
+            ("max_context_tokens", 1024),
+            ("context_window", 0),
+        ):
             value = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"ForestConfig.{name} must be at least 1, got {value}")
-        if not self.levels or self.levels[0][0] != RUNGS[0]:
-            raise ValueError(f"ForestConfig.levels must begin with the rung {RUNGS[0]!r}; got {self.levels}")
-        for rung, order, prior in self.levels:
-            if rung not in RUNGS:
-                raise ValueError(f"a level's rung is one of {', '.join(RUNGS)}; got {rung!r}")
-            if order < 1 or prior <= 0:
-                raise ValueError(f"a level's length and weight must be positive; got {(rung, order, prior)}")
-        for (rung, order, _), (wider, shorter, _) in pairwise(self.levels):
-            if RUNGS.index(wider) < RUNGS.index(rung) or shorter > order:
-                raise ValueError(f"levels go from narrow to wide: {(wider, shorter)} may not follow {(rung, order)}")
+            if not least <= value <= _MOST_TOKENS:
+                raise ValueError(f"ForestConfig.{name} must be from {least} to {_MOST_TOKENS}, got {value}")

@@ -18,7 +18,7 @@ def _digest(*parts: bytes) -> int:
     for part in parts:
         h.update(len(part).to_bytes(8, "little"))
         h.update(part)
-    return int.from_bytes(h.digest(), "little")
+    return int.from_bytes(h.digest(), "little") or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +39,13 @@ class DialogueState:
         """Key the state after ``prompt_ids`` (token ids, shape (prompt,))."""
         return cls(exact=_digest(array("q", prompt_ids).tobytes()), task=task, tools=tools, env=env)
 
-    def ladder(self) -> tuple[int, ...]:
-        """Keys from the exact state to the widest that is known: the state itself, the same task
-        and tool history, the same task, the environment."""
-        rungs = [self.exact]
-        env = self.env.encode()
-        if self.task:
-            rungs.append(_digest(b"tools", env, self.task.encode(), self.tools.encode()))
-            rungs.append(_digest(b"task", env, self.task.encode()))
-        if self.env:
-            rungs.append(_digest(b"env", env))
-        return tuple(rungs)
+    def ladder(self) -> tuple[int, int, int, int]:
+        """Keys under which earlier turns may be found, nearest first: the state itself, the same task and
+        tool history, the same task, the environment. None is 0. Without a task the second and third are the
+        first; turns without an environment share one."""
+        exact, env = self.exact or 1, self.env.encode()
+        everywhere = _digest(b"env", env)
+        if not self.task:
+            return exact, exact, exact, everywhere
+        task = self.task.encode()
+        return exact, _digest(b"tools", env, task, self.tools.encode()), _digest(b"task", env, task), everywhere

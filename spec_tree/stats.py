@@ -12,15 +12,21 @@ class ForestStats:
     states: int
     """Dialogue states held."""
     rollouts: int
-    """Finished turns held."""
+    """Finished turns held, with and without index."""
     live: int
     """Turns that have begun and not ended."""
     tokens: int
-    """Tokens of the finished turns held."""
-    contexts: int
-    """Nodes of the context graph, all levels."""
+    """Tokens of finished turns with an index."""
+    cold_tokens: int
+    """Tokens of finished turns without an index."""
     bytes: int
-    """Approximate memory of the contexts and tokens, in bytes."""
+    """Memory of the token log, its index and its keys, in bytes."""
+    cold_bytes: int
+    """Memory of the turns without an index, in bytes."""
+    context_bytes: int
+    """Memory of what live turns were asked, in bytes."""
+    live_bytes: int
+    """Memory of the live turns' drafts and of what is learnt, in bytes."""
     drafted: int
     """Draft nodes returned since the beginning."""
     accepted: int

@@ -1,0 +1,146 @@
+"""Fits the weights that a forest starts from (``spec_tree/weights.json``).
+
+Recorded turns of the traces' ``select`` half are replayed one by one. What the network sees of each node beside the
+accepted path, and whether the node came true, are its examples, every trace counting the same. The shares of right
+votes by kind and length are the traces' together. No weight knows a token, a state or a trace.
+
+    python benchmarks/fit_weights.py --data ../shared --rounds 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from traces import TRACES, Turn, folder, load
+
+from turntree.spec_tree import SpecForest, weights
+from turntree.spec_tree import batch as kernels
+from turntree.spec_tree.layout import HIDDEN, INPUTS, NODES
+
+LEARNT, VOTE = 13, 0
+"""Inputs that also count by themselves."""
+
+
+class Watched(SpecForest):
+    """A forest that keeps what the network saw."""
+
+    def watch(self, row: int, budget: int, room: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Draft for one row as ``draft`` does; returns the draft's tokens and parents, and the inputs by node."""
+        inputs = np.empty((NODES, INPUTS), np.float32)
+        out = [np.empty((1, budget), np.int32) for _ in range(3)]
+        paths, counts = np.empty((1, budget), np.float32), np.zeros(1, np.int64)
+        store = self._rollouts.store
+        kernels.draft(
+            np.array([row]), np.array([room]), budget, 0.0, False, self._ends, self._live, store.log, store.keys,
+            self._contexts.log, self._weights, inputs, *out, paths, counts,
+        )  # fmt: skip
+        self._live.drafted[row] = counts[0]
+        return out[0][0, : counts[0]], out[1][0, : counts[0]], inputs
+
+
+def examples(turns: Sequence[Turn], budget: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], float]:
+    """Inputs and outcomes of nodes, counts of votes, and tokens per step."""
+    forest = Watched()
+    seen: list[NDArray[Any]] = []
+    true: list[NDArray[Any]] = []
+    steps = emitted = 0
+    for turn in turns:
+        (handle,) = forest.begin([turn.state], [turn.prompt])
+        row, done, target = forest._rows[handle], 0, turn.tokens
+        while done < len(target):
+            tokens, parents, inputs = forest.watch(row, budget, len(target) - done)
+            at, depth = -1, 0
+            for node, (token, parent) in enumerate(zip(tokens.tolist(), parents.tolist(), strict=True)):
+                if parent == at and depth < len(target) - done and token == target[done + depth]:
+                    at, depth = node, depth + 1
+            count = int(forest._live.node_count[row])
+            above, said = forest._live.node_parent[row, :count], forest._live.node_token[row, :count]
+            node = 0
+            for token in target[done : done + depth + 1].tolist():
+                children = np.flatnonzero(above == node)
+                children = children[children > 0]
+                if not len(children):
+                    break
+                right = said[children] == token
+                seen.append(inputs[children].copy())
+                true.append(right)
+                if not right.any():
+                    break
+                node = int(children[np.argmax(right)])
+            new = target[done : done + depth + 1]
+            forest.commit([handle], [new.tolist()])
+            steps, emitted, done = steps + 1, emitted + len(new), done + len(new)
+        forest.end([handle])
+    return np.concatenate(seen), np.concatenate(true), forest._weights.tried.copy(), emitted / steps
+
+
+def fit(seen: NDArray[Any], true: NDArray[Any], *, epochs: int, seed: int) -> dict[str, Any]:
+    """Train the network; its outcome is added to what is learnt online and to the votes."""
+    torch.manual_seed(seed)
+    inputs, outcomes = torch.from_numpy(seen), torch.from_numpy(true.astype(np.float32))
+    inner = torch.nn.Parameter(torch.randn(INPUTS, HIDDEN) * 0.2)
+    bias = torch.nn.Parameter(torch.zeros(HIDDEN))
+    outer = torch.nn.Parameter(torch.randn(HIDDEN) * 0.1)
+    scale = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.Adam([inner, bias, outer, scale], lr=3e-3)
+    loss = torch.zeros(())
+    for epoch in range(epochs):
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-3 * (1 - epoch / epochs)
+        total, parts = 0.0, 0
+        for part in torch.randperm(len(inputs)).split(1024):
+            x = inputs[part]
+            logit = x[:, LEARNT] + scale * x[:, VOTE] + torch.relu(x @ inner + bias) @ outer
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(logit, outcomes[part])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total, parts = total + loss.item(), parts + 1
+        print(f"  epoch {epoch + 1}: {total / parts:.4f} nats a node", flush=True)
+    fitted = {"scale": scale, "inner": inner, "bias": bias, "outer": outer}
+    return {name: np.round(value.detach().numpy().astype(float), 4).tolist() for name, value in fitted.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Fit the weights that a forest starts from.")
+    parser.add_argument("--data", type=Path, help="folder that has traces/ (default: $TURNTREE_DATA)")
+    parser.add_argument("--rounds", type=int, default=2, help="replays, each with the weights of the one before")
+    parser.add_argument("--per-trace", type=int, default=60_000, help="examples of each trace")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--budget", type=int, default=16, help="nodes a draft")
+    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent.parent / "spec_tree/weights.json")
+    args = parser.parse_args()
+    traces = folder(args.data)
+    rng = np.random.default_rng(0)
+    for round_ in range(args.rounds):
+        seen, true, votes = [], [], []
+        for name, states in TRACES.items():
+            trace = load(traces / f"{name}.npz", states=states, half="select")
+            inputs, outcomes, tried, tokens_per_step = examples(trace.turns, args.budget)
+            print(
+                f"round {round_ + 1}: {name}: {len(outcomes)} nodes, {tokens_per_step:.3f} tokens per step", flush=True
+            )
+            chosen = rng.permutation(len(outcomes))[: args.per_trace]
+            seen.append(inputs[chosen])
+            true.append(outcomes[chosen])
+            votes.append(tried / np.maximum(tried[..., :1].sum(), 1))
+        tried = np.sum(votes, 0)
+        found = fit(np.concatenate(seen), np.concatenate(true), epochs=args.epochs, seed=0)
+        found["share"] = np.round((tried[..., 1] + 3e-6) / (tried[..., 0] + 1e-5), 4).tolist()
+        found["tried"] = np.round(np.minimum(tried[..., 0] * 1e5, 1000), 1).tolist()
+        with tempfile.NamedTemporaryFile("w", dir=args.out.parent, suffix=".json", delete=False) as file:
+            json.dump(found, file)
+        Path(file.name).replace(args.out)
+        weights._prior.cache_clear()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""Trees and chains out of the places that a turn may go on like.
+
+The places vote for the next token, each with the odds that places of its kind
+and agreement have had. A node's probability is a logistic model of these votes:
+their log-odds, weights learnt online for its token, the token before it, both,
+and how it is supported, and a small network over sixteen figures. The tree
+grows best first by the probability of the whole path, which maximises the
+expected number of accepted tokens under a budget of nodes.
+
+A draft never changes what is sampled: the verifier decides.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numba.core.types import float32, int64, uint32, uint64
+from numpy.typing import NDArray
+
+from turntree.spec_tree.candidates import CONTEXT, EXACT, UNMATCHED, length_class
+from turntree.spec_tree.layout import (
+    CANDIDATES,
+    HASHED,
+    HIDDEN,
+    INPUTS,
+    JUMP,
+    KINDS,
+    NODES,
+    TABLES,
+    ContextLog,
+    TokenLog,
+    Weights,
+)
+
+_LOG1P = np.log1p(np.arange(256)).astype(np.float32)
+_FEW = 8
+"""Votes are told apart up to here."""
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _hashed(first: int, second: int) -> int:
+    key = uint64(uint32(first)) * uint64(0x9E3779B97F4A7C15) ^ uint64(uint32(second)) * uint64(0xC2B2AE3D27D4EB4F)
+    key = (key ^ (key >> uint64(31))) * uint64(0xD6E8FEB86659FD93)
+    return int64((key >> uint64(40)) & uint64(HASHED - 1))
+
+
+@njit(nogil=True, cache=True, fastmath=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def grow(
+    count: int,
+    places: NDArray[np.int32],
+    matches: NDArray[np.int32],
+    kinds: NDArray[np.int32],
+    last_token: int,
+    log: TokenLog,
+    contexts: ContextLog,
+    context_end: int,
+    weights: Weights,
+    ends: NDArray[np.int32],
+    chain: bool,
+    budget: int,
+    room: int,
+    floor: float,
+    tokens: NDArray[np.int32],
+    parents: NDArray[np.int32],
+    order: NDArray[np.int32],
+    votes: NDArray[np.float32],
+    probabilities: NDArray[np.float32],
+    hashes: NDArray[np.int16],
+    node_count: NDArray[np.int32],
+    inputs: NDArray[np.float32],
+    out_tokens: NDArray[np.int32],
+    out_parents: NDArray[np.int32],
+    out_depths: NDArray[np.int32],
+    out_paths: NDArray[np.float32],
+) -> int:
+    """Weigh nodes from ``tokens[0]``, the root, on, and hand out at most ``budget`` of them.
+
+    Args:
+        count: Number of places.
+        places: Where the last token is said, in the log or the context.
+        matches: Agreement there.
+        kinds: How they were found.
+        last_token: The root's token.
+        log: Of the store.
+        contexts: Of the live turns.
+        context_end: Where the turn's own context ends.
+        weights: The model.
+        ends: Tokens that nothing follows.
+        chain: Only the best child of a node.
+        budget: Nodes at most.
+        room: Depth at most.
+        floor: Least path probability.
+        tokens: Nodes, filled.
+        parents: Of the nodes, filled.
+        order: Index of the nodes in the draft, filled.
+        votes: Log-odds of the votes, filled.
+        probabilities: Given the parent, filled.
+        hashes: Entries of the hashed tables, filled.
+        node_count: How many were filled.
+        inputs: What the network saw of each node, shape (NODES, INPUTS), filled.
+        out_tokens: The draft's tokens, filled.
+        out_parents: Their parents in the draft, -1 at the root, filled.
+        out_depths: From 1, filled.
+        out_paths: Probabilities of the whole path, filled.
+
+    Returns:
+        How many were handed out.
+    """
+    at = np.empty(CANDIDATES, np.int64)
+    following = np.empty(CANDIDATES, np.int32)
+    first_place = np.empty(NODES, np.int32)
+    depth = np.empty(NODES, np.int32)
+    path = np.empty(NODES, np.float32)
+    weight = np.empty(NODES, np.float32)
+    best_length = np.empty(NODES, np.int32)
+    best_kind = np.empty(NODES, np.int32)
+    supporters = np.empty((NODES, KINDS), np.int32)
+    support = np.empty(NODES, np.int32)
+    frontier = np.empty(NODES, np.int32)
+    hidden = np.empty(HIDDEN, np.float32)
+    nodes, waiting, handed, current = 1, 0, 0, 0
+    tokens[0], parents[0], order[0], depth[0], path[0], first_place[0] = last_token, -1, -1, 0, 1.0, -1
+    for c in range(count - 1, -1, -1):
+        at[c] = places[c]
+        following[c] = first_place[0]
+        first_place[0] = c
+    while handed < budget:
+        level = depth[current]
+        if level < room:
+            ended = False
+            for end in ends:
+                ended = ended or tokens[current] == end
+            first = nodes
+            total, most = float32(1.0), float32(0.0)
+            voters, longest, newest, newest_node = 0, 0, CANDIDATES, -1
+            c = -1 if ended else first_place[current]
+            while c >= 0:
+                after, kind = following[c], kinds[c]
+                place = at[c] + 1
+                token = np.int32(-1)
+                if kind == CONTEXT:
+                    if place < context_end:
+                        token = contexts.tokens[place]
+                else:
+                    token = log.tokens[place]
+                    if token == JUMP:
+                        place = int64(log.exact1[place]) + 1
+                        token = log.tokens[place] if 0 < place < len(log.tokens) else np.int32(-1)
+                if token >= 0:
+                    if kind == UNMATCHED:
+                        if level == 0:
+                            length = matches[c]
+                        else:
+                            kind, length = EXACT, min(matches[c], 8)
+                    else:
+                        length = length_class(matches[c] + level)
+                    node = -1
+                    for z in range(first, nodes):
+                        if tokens[z] == token:
+                            node = z
+                            break
+                    if node < 0 and nodes < NODES:
+                        node = nodes
+                        nodes += 1
+                        tokens[node], parents[node], order[node] = token, current, -1
+                        depth[node], first_place[node] = level + 1, -1
+                        weight[node], support[node] = 0.0, 0
+                        best_length[node], best_kind[node] = length, kind
+                        supporters[node, :] = 0
+                    if node >= 0:
+                        vote = weights.odds[kind, length]
+                        weight[node] += vote
+                        total += vote
+                        voters += 1
+                        support[node] += 1
+                        supporters[node, kind] += 1
+                        if length > best_length[node]:
+                            best_length[node], best_kind[node] = length, kind
+                        longest = max(longest, length)
+                        if c < newest:
+                            newest, newest_node = c, node
+                        at[c] = place
+                        following[c] = first_place[node]
+                        first_place[node] = c
+                c = after
+            for z in range(first, nodes):
+                most = max(most, weight[z])
+            few = min(voters, _FEW)
+            log_total, log_path = np.log(total), np.log(path[current])
+            for z in range(first, nodes):
+                odds = weight[z] / (total - weight[z])
+                vote = np.log(min(max(odds, float32(1e-4)), float32(2000.0)))
+                mine = min(support[z], _FEW)
+                hashes[z, 0] = _hashed(tokens[z], 1)
+                hashes[z, 1] = _hashed(tokens[current], 2)
+                hashes[z, 2] = _hashed(tokens[current], tokens[z] + 3)
+                hashes[z, 3] = ((best_length[z] * 9 + mine) * 9 + few) & (HASHED - 1)
+                learnt = float32(0.0)
+                for j in range(TABLES):
+                    learnt += weights.hashed[j, hashes[z, j]]
+                inputs[z, 0] = vote
+                inputs[z, 1] = _LOG1P[supporters[z, 0]]
+                inputs[z, 2] = _LOG1P[supporters[z, 1] + supporters[z, 8]]
+                inputs[z, 3] = _LOG1P[supporters[z, 2]]
+                inputs[z, 4] = _LOG1P[supporters[z, 3]]
+                inputs[z, 5] = _LOG1P[supporters[z, 4]]
+                inputs[z, 6] = _LOG1P[supporters[z, 5]]
+                inputs[z, 7] = _LOG1P[supporters[z, 6] + supporters[z, 7]]
+                inputs[z, 8] = (longest - best_length[z]) * float32(1 / 18)
+                inputs[z, 9] = _LOG1P[voters]
+                inputs[z, 10] = 1.0 if z == newest_node else 0.0
+                inputs[z, 11] = _LOG1P[nodes - first]
+                inputs[z, 12] = 1.0 if weight[z] == most else 0.0
+                inputs[z, 13] = learnt
+                inputs[z, 14] = log_path
+                inputs[z, 15] = log_total
+                logit = learnt + weights.scale[0] * vote
+                for i in range(HIDDEN):
+                    hidden[i] = weights.bias[i]
+                for j in range(INPUTS):
+                    for i in range(HIDDEN):
+                        hidden[i] += inputs[z, j] * weights.inner[j, i]
+                for i in range(HIDDEN):
+                    logit += max(hidden[i], float32(0.0)) * weights.outer[i]
+                chance = float32(1.0) / (float32(1.0) + np.exp(-logit))
+                votes[z], probabilities[z] = vote, chance
+                path[z] = path[current] * chance
+                frontier[waiting] = z
+                waiting += 1
+            if chain:
+                waiting = 0
+                best = -1
+                for z in range(first, nodes):
+                    if best < 0 or path[z] > path[best]:
+                        best = z
+                if best >= 0:
+                    frontier[0] = best
+                    waiting = 1
+        best = -1
+        for i in range(waiting):
+            if path[frontier[i]] >= floor and (best < 0 or path[frontier[i]] > path[frontier[best]]):
+                best = i
+        if best < 0:
+            break
+        current = frontier[best]
+        waiting -= 1
+        frontier[best] = frontier[waiting]
+        out_tokens[handed], out_parents[handed] = tokens[current], order[parents[current]]
+        out_depths[handed], out_paths[handed] = depth[current], path[current]
+        order[current] = handed
+        handed += 1
+    node_count[0] = nodes
+    return handed

@@ -1,0 +1,93 @@
+"""How a token log finds what was said before.
+
+Each position links to the newest earlier one with the same key: exact state
+and token, exact state and last three tokens, task and last two, environment
+and last two. Heads are direct-mapped and nothing is stored of a key, so a link
+may lead to another key's position: whoever follows one compares the tokens.
+As in LZ77, a walk goes from new to old, and what has been overwritten is left
+behind without being unlinked.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numba.core.types import int64, uint32, uint64
+from numpy.typing import NDArray
+
+from turntree.spec_tree.layout import BACK, GRANULE, ContextLog, TokenLog
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def mix(key: int, token: int) -> int:
+    """``key`` with one more token, 64 bits."""
+    key = (key ^ uint64(uint32(token + 7))) * _GOLDEN
+    return key ^ (key >> uint64(29))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def head_of(key: int, heads: NDArray[np.int32]) -> int:
+    """Index of ``key`` in its table of heads."""
+    return int64(key & uint64(len(heads) - 1))
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def index_run(start: int, stop: int, exact: int, task: int, env: int, log: TokenLog) -> None:
+    """Link the positions ``start:stop`` of one turn, which lie in one piece; the marks before them stand already.
+
+    A piece that begins with ``BACK`` goes on from the position that its link names.
+    """
+    tokens = log.tokens
+    before = int64(start) - 1
+    if tokens[before] == BACK:
+        before = int64(log.exact1[before])
+    one = tokens[before] if before >= 0 else np.int32(-1)
+    two = np.int32(-1)
+    if one >= 0:
+        before -= 1
+        if tokens[before] == BACK:
+            before = int64(log.exact1[before])
+        two = tokens[before]
+    for at in range(start, stop):
+        token = tokens[at]
+        narrow, middle, wide = mix(exact, token), mix(task, token), mix(env, token)
+        head = head_of(narrow, log.exact1_heads)
+        log.exact1[at] = log.exact1_heads[head]
+        log.exact1_heads[head] = at
+        if token >= 0:
+            middle, wide = mix(middle, one), mix(wide, one)
+            if one >= 0:
+                head = head_of(mix(mix(narrow, one), two), log.exact3_heads)
+                log.exact3[at] = log.exact3_heads[head]
+                log.exact3_heads[head] = at
+        head = head_of(middle, log.task2_heads)
+        log.task2[at] = log.task2_heads[head]
+        log.task2_heads[head] = at
+        head = head_of(wide, log.env2_heads)
+        log.env2[at] = log.env2_heads[head]
+        log.env2_heads[head] = at
+        two, one = one, token
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def claim(start: int, stop: int, turn: int, log: TokenLog) -> None:
+    """Let ``turn`` own the granules of ``start:stop``."""
+    for granule in range(start // GRANULE, (stop + GRANULE - 1) // GRANULE):
+        log.owner[granule] = turn
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def index_context(start: int, stop: int, log: ContextLog) -> None:
+    """Link the context ``start:stop`` by its last two tokens."""
+    for at in range(start + 1, stop):
+        head = context_head(start, log.tokens[at], log.tokens[at - 1], log)
+        log.link[at] = log.heads[head]
+        log.heads[head] = at
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def context_head(start: int, token: int, before: int, log: ContextLog) -> int:
+    """Index of two tokens of the context that begins at ``start``."""
+    return head_of(mix(mix(uint64(start) * _GOLDEN, token), before), log.heads)

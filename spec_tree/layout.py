@@ -1,0 +1,225 @@
+"""The flat arrays behind the store, and what their entries mean.
+
+All state that a kernel reads or writes lies in these arrays, so that threads
+may read while one writes, and other processes may map them. Nothing here knows
+how they are used.
+
+A token log holds runs of tokens. A run begins with ``START``, is followed by
+``END`` and goes on elsewhere where it says ``JUMP``; the piece that follows
+begins with ``BACK``. The link of a ``JUMP`` or ``BACK`` says where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+START, END, JUMP, BACK = -1, -2, -3, -4
+"""Marks in a token log; tokens are never negative."""
+GRANULE = 16
+"""Positions of the log that always belong to one turn."""
+TAIL = 256
+"""Tokens that are remembered of the end of a live turn; the last 64 always are."""
+MATCH = 64
+"""Agreement before a position is counted up to here; a turn that agrees from ``START`` on counts as much."""
+CANDIDATES = 88
+"""Places in the log that one draft may follow."""
+NODES = 256
+"""Nodes that one draft may weigh, those that are left out in the end included."""
+ANCHORS = 12
+"""Places kept of each live turn where earlier turns were last alike."""
+KINDS = 9
+"""How a place was found; see ``candidates``."""
+LENGTHS = 24
+"""Classes of agreement; see ``candidates``."""
+HASHED = 8192
+"""Entries of a table of weights that is looked up by hash."""
+TABLES = 4
+"""Tables of such weights; see ``growth``."""
+INPUTS, HIDDEN = 16, 16
+"""Shape of the network that weighs a node; see ``growth``."""
+
+Allocate = Callable[[tuple[int, ...], Any], NDArray[Any]]
+"""Makes a zeroed array of a shape and a dtype."""
+
+
+class TokenLog(NamedTuple):
+    """What was said, and where the same was said before."""
+
+    tokens: NDArray[np.int32]
+    """Tokens and marks, shape (capacity,)."""
+    exact1: NDArray[np.int32]
+    """Newest earlier position with the same exact state and token; the target of a ``JUMP`` or ``BACK``."""
+    exact3: NDArray[np.int32]
+    """The same for the last three tokens."""
+    task2: NDArray[np.int32]
+    """The same for the task and the last two tokens."""
+    env2: NDArray[np.int32]
+    """The same for the environment and the last two tokens."""
+    exact1_heads: NDArray[np.int32]
+    """Newest position by hash of the key, shape (a power of two,)."""
+    exact3_heads: NDArray[np.int32]
+    """As above."""
+    task2_heads: NDArray[np.int32]
+    """As above."""
+    env2_heads: NDArray[np.int32]
+    """As above."""
+    owner: NDArray[np.int32]
+    """Slot of the turn that a granule belongs to, 0 for none, shape (capacity / GRANULE,)."""
+
+
+class TurnKeys(NamedTuple):
+    """The keys of the turns in the log by slot, each of shape (slots,); zero at slot 0 and where no turn is."""
+
+    exact: NDArray[np.uint64]
+    """Of the exact state."""
+    tools: NDArray[np.uint64]
+    """Of task and tool history."""
+    task: NDArray[np.uint64]
+    """Of the task."""
+    env: NDArray[np.uint64]
+    """Of the environment."""
+
+
+class ContextLog(NamedTuple):
+    """What live turns were asked, for their own drafts alone."""
+
+    tokens: NDArray[np.int32]
+    """Tokens, shape (capacity,)."""
+    link: NDArray[np.int32]
+    """Newest earlier position in the same context with the same last two tokens."""
+    heads: NDArray[np.int32]
+    """Newest position by hash, shape (a power of two,)."""
+
+
+class Weights(NamedTuple):
+    """What is learnt of how drafts come true."""
+
+    odds: NDArray[np.float32]
+    """Weight of the vote of a place, shape (KINDS, LENGTHS)."""
+    tried: NDArray[np.float64]
+    """Votes and how many were right, shape (KINDS, LENGTHS, 2)."""
+    hashed: NDArray[np.float32]
+    """Log-odds by hashed properties of a node, shape (TABLES, HASHED)."""
+    scale: NDArray[np.float32]
+    """Weight of the votes' log-odds, shape (1,)."""
+    inner: NDArray[np.float32]
+    """First layer, shape (INPUTS, HIDDEN)."""
+    bias: NDArray[np.float32]
+    """Of the first layer, shape (HIDDEN,)."""
+    outer: NDArray[np.float32]
+    """Second layer, shape (HIDDEN,)."""
+    updates: NDArray[np.int64]
+    """Verdicts learnt from, shape (1,)."""
+
+
+class LiveTurns(NamedTuple):
+    """The turns that have begun and not ended, by handle slot; the first axis of every array."""
+
+    keys: NDArray[np.uint64]
+    """Exact, tools, task, environment, shape (slots, 4)."""
+    tail: NDArray[np.int32]
+    """The last tokens, shape (slots, TAIL)."""
+    last: NDArray[np.int32]
+    """Where the newest token is in ``tail``."""
+    length: NDArray[np.int32]
+    """Tokens said so far."""
+    turn: NDArray[np.int32]
+    """Slot in ``TurnKeys``; 0 where the turn is not in the log."""
+    position: NDArray[np.int64]
+    """Of the newest token in the log."""
+    limit: NDArray[np.int64]
+    """End of the piece of the log that the turn writes into."""
+    context: NDArray[np.int64]
+    """Begin and end of the context, shape (slots, 2)."""
+    anchors: NDArray[np.int32]
+    """Places in the log where earlier turns were last alike, moved on since, shape (slots, ANCHORS)."""
+    ages: NDArray[np.int32]
+    """Tokens since an anchor was last confirmed, shape (slots, ANCHORS)."""
+    anchor_count: NDArray[np.int32]
+    """Anchors in use."""
+    places: NDArray[np.int32]
+    """Places that the last draft followed, shape (slots, CANDIDATES)."""
+    matches: NDArray[np.int32]
+    """Their agreement, shape (slots, CANDIDATES)."""
+    kinds: NDArray[np.int32]
+    """How they were found, shape (slots, CANDIDATES)."""
+    place_count: NDArray[np.int32]
+    """Places in use."""
+    node_token: NDArray[np.int32]
+    """Nodes that the last draft weighed, the root first, shape (slots, NODES)."""
+    node_parent: NDArray[np.int32]
+    """Their parents, shape (slots, NODES)."""
+    node_order: NDArray[np.int32]
+    """Their index in the draft; -1 where they were left out, shape (slots, NODES)."""
+    node_votes: NDArray[np.float32]
+    """Log-odds of their votes, shape (slots, NODES)."""
+    node_probability: NDArray[np.float32]
+    """Estimated probability given the parent, shape (slots, NODES)."""
+    node_hashes: NDArray[np.int16]
+    """Entries of the hashed tables, shape (slots, NODES, TABLES)."""
+    node_count: NDArray[np.int32]
+    """Nodes in use."""
+    drafted: NDArray[np.int32]
+    """Nodes of the last draft that were handed out."""
+
+
+def token_log(capacity: int, allocate: Allocate) -> TokenLog:
+    """An empty log of ``capacity`` positions, a multiple of ``GRANULE``."""
+    heads = 1
+    while heads * 2 < capacity:
+        heads *= 2
+    sizes = [capacity] * 5 + [heads, heads, heads // 2 or 1, heads // 2 or 1, capacity // GRANULE]
+    log = TokenLog(*(allocate((size,), np.int32) for size in sizes))
+    log.tokens[:] = END
+    for array in log[1:-1]:
+        array[:] = -1
+    log.owner[:] = 0
+    return log
+
+
+def turn_keys(slots: int, allocate: Allocate) -> TurnKeys:
+    """Keys of ``slots`` turns, none kept."""
+    return TurnKeys(*(allocate((slots,), np.uint64) for _ in TurnKeys._fields))
+
+
+def context_log(capacity: int, allocate: Allocate) -> ContextLog:
+    """An empty log of ``capacity`` positions, a power of two."""
+    log = ContextLog(*(allocate((capacity,), np.int32) for _ in ContextLog._fields))
+    log.link[:] = -1
+    log.heads[:] = -1
+    return log
+
+
+def live_turns(slots: int, allocate: Allocate) -> LiveTurns:
+    """Room for ``slots`` live turns."""
+    i32, i64, f32 = np.int32, np.int64, np.float32
+    shapes: tuple[tuple[tuple[int, ...], Any], ...] = (
+        ((4,), np.uint64),
+        ((TAIL,), i32),
+        ((), i32),
+        ((), i32),
+        ((), i32),
+        ((), i64),
+        ((), i64),
+        ((2,), i64),
+        ((ANCHORS,), i32),
+        ((ANCHORS,), i32),
+        ((), i32),
+        ((CANDIDATES,), i32),
+        ((CANDIDATES,), i32),
+        ((CANDIDATES,), i32),
+        ((), i32),
+        ((NODES,), i32),
+        ((NODES,), i32),
+        ((NODES,), i32),
+        ((NODES,), f32),
+        ((NODES,), f32),
+        ((NODES, TABLES), np.int16),
+        ((), i32),
+        ((), i32),
+    )
+    return LiveTurns(*(allocate((slots, *shape), dtype) for shape, dtype in shapes))

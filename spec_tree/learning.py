@@ -1,0 +1,185 @@
+"""What a verdict teaches: how places, votes and nodes came true.
+
+Places move on, and those that agreed, or did until just now, become anchors.
+The odds of a kind of place are its share of right votes, sharpened; the
+logistic model takes a gradient step for the nodes beside the accepted path.
+The network is not learnt online.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numba.core.types import float32, int64
+from numpy.typing import NDArray
+
+from turntree.spec_tree.candidates import CONTEXT, ENV, UNMATCHED, length_class
+from turntree.spec_tree.layout import (
+    ANCHORS,
+    JUMP,
+    KINDS,
+    LENGTHS,
+    TABLES,
+    ContextLog,
+    TokenLog,
+    Weights,
+)
+
+_RATE = np.float32(0.05)
+_SCALE_RATE = np.float32(0.001)
+_SHARPNESS = 1.4
+"""Exponent of the odds: how much more a likely place counts than an unlikely one."""
+_TEACH_EVERY, _SETTLE_EVERY = 4, 64
+"""Verdicts between two from which votes are counted, and between two settings of the odds."""
+_MEMORY = 4000.0
+"""Votes of a kind and length after which older ones count half."""
+_STALE = 100
+"""Tokens after which an anchor that was not confirmed is given up."""
+_SAME = 24
+"""Anchors so near to each other are one."""
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def settle_odds(weights: Weights) -> None:
+    """Set the odds from the counts."""
+    for kind in range(KINDS):
+        for length in range(LENGTHS):
+            share = min((weights.tried[kind, length, 1] + 0.3) / (weights.tried[kind, length, 0] + 1.0), 0.98)
+            weights.odds[kind, length] = (share / (1.0 - share)) ** _SHARPNESS
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def learn_places(
+    said: NDArray[np.int32],
+    count: int,
+    places: NDArray[np.int32],
+    matches: NDArray[np.int32],
+    kinds: NDArray[np.int32],
+    context_end: int,
+    anchors: NDArray[np.int32],
+    ages: NDArray[np.int32],
+    anchor_count: int,
+    log: TokenLog,
+    contexts: ContextLog,
+    weights: Weights,
+) -> int:
+    """Count right and wrong votes after ``said``, move the anchors on and renew them; returns their number."""
+    length = len(said)
+    anchored = 0
+    for i in range(anchor_count):
+        if ages[i] + length <= _STALE and anchors[i] + length < len(log.tokens) - 1:
+            anchors[anchored], ages[anchored] = anchors[i] + length, ages[i] + length
+            anchored += 1
+    weights.updates[0] += 1
+    teach = weights.updates[0] % _TEACH_EVERY == 0
+    for c in range(count):
+        place, kind, match = int64(places[c]), kinds[c], matches[c]
+        agreed, token = 0, np.int32(-1)
+        while agreed < length:
+            place += 1
+            if kind == CONTEXT:
+                token = contexts.tokens[place] if place < context_end else np.int32(-1)
+            else:
+                token = log.tokens[place]
+                if token == JUMP:
+                    place = int64(log.exact1[place]) + 1
+                    token = log.tokens[place] if 0 < place < len(log.tokens) else np.int32(-1)
+            if token < 0:
+                break
+            if teach and (kind != UNMATCHED or agreed == 0):
+                tried = weights.tried[kind, match if kind == UNMATCHED else length_class(match + agreed)]
+                tried[0] += 1.0
+                if token == said[agreed]:
+                    tried[1] += 1.0
+                if tried[0] > _MEMORY:
+                    tried[0] *= 0.5
+                    tried[1] *= 0.5
+            if token != said[agreed]:
+                break
+            agreed += 1
+        if kind == CONTEXT or token < 0:
+            continue
+        strength = agreed + (1 if kind == UNMATCHED else match)
+        if strength < 2:
+            continue
+        if agreed == length:
+            anchored = _anchor(place, 0, anchors, ages, anchored)
+        elif agreed >= length - 2 and kind != ENV:
+            anchored = _anchor(place - 1 + length - agreed, length - agreed, anchors, ages, anchored)
+    if teach and weights.updates[0] % _SETTLE_EVERY == 0:
+        settle_odds(weights)
+    return anchored
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _anchor(place: int, age: int, anchors: NDArray[np.int32], ages: NDArray[np.int32], count: int) -> int:
+    """Put an anchor at ``place``, in the stead of one near it or of the stalest; returns how many there are."""
+    for i in range(count):
+        if abs(anchors[i] - place) <= _SAME:
+            if age <= ages[i]:
+                anchors[i], ages[i] = place, age
+            return count
+    if count < ANCHORS:
+        anchors[count], ages[count] = place, age
+        return count + 1
+    stalest = 0
+    for i in range(count):
+        if ages[i] > ages[stalest]:
+            stalest = i
+    if ages[stalest] > age:
+        anchors[stalest], ages[stalest] = place, age
+    return count
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def learn_nodes(
+    said: NDArray[np.int32],
+    count: int,
+    tokens: NDArray[np.int32],
+    parents: NDArray[np.int32],
+    votes: NDArray[np.float32],
+    probabilities: NDArray[np.float32],
+    hashes: NDArray[np.int16],
+    weights: Weights,
+) -> None:
+    """Take a gradient step for the children of every node on the accepted path."""
+    current = 0
+    for token in said:
+        right = -1
+        for z in range(current + 1, count):
+            if parents[z] != current:
+                continue
+            truth = float32(0.0)
+            if tokens[z] == token:
+                truth, right = float32(1.0), z
+            error = truth - probabilities[z]
+            weights.scale[0] += _SCALE_RATE * error * votes[z]
+            for j in range(TABLES):
+                rate = _RATE if j < 2 else _RATE * float32(0.5)
+                weights.hashed[j, hashes[z, j]] += rate * error
+        if right < 0:
+            return
+        current = right
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def accepted(
+    said: NDArray[np.int32],
+    count: int,
+    tokens: NDArray[np.int32],
+    parents: NDArray[np.int32],
+    order: NDArray[np.int32],
+    drafted: int,
+) -> int:
+    """How many tokens of ``said`` lie on one path of the nodes that were handed out."""
+    current = 0
+    for depth in range(len(said)):
+        right = -1
+        for z in range(current + 1, count):
+            if parents[z] == current and tokens[z] == said[depth]:
+                right = z
+                break
+        if right < 0 or order[right] < 0 or order[right] >= drafted:
+            return depth
+        current = right
+    return len(said)

@@ -1,0 +1,236 @@
+"""Which turns are kept: quotas by state, second chances, turns without an index.
+
+A finished turn is in the log, indexed, or cold. When the log's head comes
+around to it, a turn of a state that has been visited since is written again, as
+long as the log is not half full of such turns; any other becomes cold. A cold
+state is written back when a turn begins there or when it is announced.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree.batch import LONGEST_PIECE
+from turntree.spec_tree.cold import ColdTurns
+from turntree.spec_tree.config import ForestConfig
+from turntree.spec_tree.layout import GRANULE, Allocate, LiveTurns
+from turntree.spec_tree.state import DialogueState
+from turntree.spec_tree.turn_store import StoredTurn, TurnStore, granules
+
+_SPARE = 3 * GRANULE
+"""Positions that a turn may need besides its tokens."""
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    """A dialogue state with turns in the log or live."""
+
+    keys: NDArray[np.uint64]
+    """Its ladder."""
+    visited: int = 0
+    """When a turn last began or was added."""
+    live: int = 0
+    """Turns that go on."""
+    turns: deque[StoredTurn] = field(default_factory=deque)
+    """Finished turns in the log, oldest first."""
+
+    @property
+    def exact(self) -> int:
+        return int(self.keys[0])
+
+
+class _Again(NamedTuple):
+    """A turn that was in the way and is written again."""
+
+    state: _State
+    said: NDArray[np.int32]
+    row: int
+    """Of ``LiveTurns``; -1 for a finished turn."""
+
+
+class Rollouts:
+    """The turns of a forest by state. Not thread-safe."""
+
+    def __init__(self, config: ForestConfig, allocate: Allocate, *, growing: bool = True) -> None:
+        """Hold nothing yet; ``growing`` as in ``TurnStore``."""
+        self._quota = config.rollouts_per_state
+        self.store = TurnStore(config.max_tokens, allocate, growing=growing)
+        self.cold = ColdTurns(config.max_cold_tokens)
+        self.tokens = 0
+        """Tokens of finished turns in the log."""
+        self._states: dict[int, _State] = {}
+        self._live: dict[int, tuple[_State, StoredTurn | None]] = {}
+        """By row of ``LiveTurns``; without a turn where it was too long for the log."""
+        self._again: list[_Again] = []
+        self._clock = 0
+        self._over_quota = 0
+
+    @property
+    def states(self) -> int:
+        """Dialogue states held."""
+        return len(self._states.keys() | set(self.cold.states()))
+
+    @property
+    def count(self) -> int:
+        """Finished turns held."""
+        return sum(len(state.turns) for state in self._states.values()) + len(self.cold)
+
+    @property
+    def evicted(self) -> int:
+        """Finished turns let go, for quota or memory."""
+        return self._over_quota + self.cold.dropped
+
+    def open(self, row: int, state: DialogueState, live: LiveTurns) -> None:
+        """A turn begins in ``row`` of ``live``, whose keys are set."""
+        held = self._visit(state, live)
+        held.live += 1
+        self._live[row] = held, None
+        self._room(_SPARE, live)
+        self._live[row] = held, self.store.write(np.zeros(0, np.int32), held.keys, live=row, turns=live)
+
+    def room_for(self, lengths: NDArray[np.int64], begin: int, rows: NDArray[np.int64], live: LiveTurns) -> int:
+        """Make room for rows of a batch from ``begin`` on to say ``lengths`` tokens; returns where that ends."""
+        most = self.store.capacity // 4
+        needed, stop = 0, begin
+        while stop < len(lengths):
+            length = int(lengths[stop])
+            positions = length + length // GRANULE + 2 * LONGEST_PIECE
+            if positions > most:
+                self._lose(int(rows[stop]), live)
+                positions = 0
+            if needed + positions > most:
+                break
+            needed += positions
+            stop += 1
+        self._room(needed, live)
+        return stop
+
+    def close(self, row: int, live: LiveTurns, *, keep: bool) -> None:
+        """The turn in ``row`` of ``live`` ends."""
+        state, turn = self._live.pop(row)
+        state.live -= 1
+        if turn is not None:
+            turn.tokens = int(live.length[row])
+            self.store.finish(turn, live)
+            live.turn[row] = 0
+            if keep and turn.tokens:
+                self._keep(state, turn)
+            else:
+                self.store.drop(turn)
+        self._forget_empty(state)
+
+    def add(self, state: DialogueState, said: NDArray[np.int32], live: LiveTurns) -> None:
+        """Keep a finished turn."""
+        if len(said):
+            held = self._visit(state, live)
+            self._write(held, said, live)
+            self._forget_empty(held)
+
+    def warm(self, state: DialogueState, live: LiveTurns) -> int:
+        """Index the cold turns of a state; returns how many there were."""
+        if state.ladder()[0] not in self.cold:
+            return 0
+        before = self.cold.count(state.ladder()[0])
+        self._visit(state, live)
+        return before - self.cold.count(state.ladder()[0])
+
+    def known(self, state: DialogueState) -> list[NDArray[np.int32]]:
+        """The turns of a state, live ones last."""
+        exact = state.ladder()[0]
+        turns = self.cold.look(exact)
+        held = self._states.get(exact)
+        if held is not None:
+            turns += [self.store.read(turn) for turn in held.turns]
+            turns += [self.store.read(turn) for owner, turn in self._live.values() if owner is held and turn is not None]
+        return [turn for turn in turns if len(turn)]
+
+    def _visit(self, state: DialogueState, live: LiveTurns) -> _State:
+        ladder = state.ladder()
+        held = self._states.get(ladder[0])
+        if held is None:
+            held = self._states[ladder[0]] = _State(np.array(ladder, np.uint64))
+        self._clock += 1
+        held.visited = self._clock
+        if held.exact in self.cold:
+            for said in self.cold.take(held.exact):
+                self._write(held, said, live)
+        return held
+
+    def _write(self, state: _State, said: NDArray[np.int32], live: LiveTurns) -> None:
+        if len(said) > self.store.longest:
+            self.cold.add(state.exact, state.keys, said)
+            return
+        self._room(len(said) + _SPARE, live)
+        self._keep(state, self.store.write(said, state.keys))
+
+    def _keep(self, state: _State, turn: StoredTurn) -> None:
+        turn.seen = self._clock
+        state.turns.append(turn)
+        self._states[state.exact] = state
+        self.tokens += turn.tokens
+        while len(state.turns) + self.cold.count(state.exact) > self._quota:
+            if state.exact in self.cold:
+                self.cold.drop_oldest(state.exact)
+            else:
+                oldest = state.turns.popleft()
+                self.tokens -= oldest.tokens
+                self.store.drop(oldest)
+            self._over_quota += 1
+
+    def _room(self, positions: int, live: LiveTurns) -> None:
+        """Make room; what was in the way and is worth it is written again."""
+
+        def evict(turn: StoredTurn) -> None:
+            self._evict(turn, live)
+
+        needed = -1
+        while needed != (needed := positions + self._waiting()):
+            self.store.make_room(needed, evict)
+        again, self._again = self._again, []
+        for state, said, row in again:
+            turn = self.store.write(said, state.keys, live=row, turns=live)
+            if row < 0:
+                self._keep(state, turn)
+            else:
+                self._live[row] = state, turn
+
+    def _waiting(self) -> int:
+        return sum(granules(len(turn.said) + _SPARE) for turn in self._again)
+
+    def _evict(self, turn: StoredTurn, live: LiveTurns) -> None:
+        row, state = turn.live, self._states[int(turn.keys[0])]
+        if row >= 0:
+            turn.tokens = int(live.length[row])
+        said = self.store.read(turn)
+        self.store.drop(turn)
+        fits = self._waiting() + len(said) + _SPARE <= self.store.capacity // 4
+        if row >= 0:
+            live.turn[row] = 0
+            self._live[row] = state, None
+            if fits:
+                self._again.append(_Again(state, said, row))
+            return
+        state.turns.remove(turn)
+        self.tokens -= turn.tokens
+        if fits and state.visited > turn.seen and 2 * self.tokens <= self.store.capacity:
+            self._again.append(_Again(state, said, -1))
+        else:
+            self.cold.add(state.exact, state.keys, said)
+            self._forget_empty(state)
+
+    def _lose(self, row: int, live: LiveTurns) -> None:
+        """The turn in ``row`` grows too long for the log: it is drafted for, but not kept."""
+        state, turn = self._live[row]
+        if turn is not None:
+            self.store.drop(turn)
+            live.turn[row] = 0
+            self._live[row] = state, None
+
+    def _forget_empty(self, state: _State) -> None:
+        if not state.live and not state.turns:
+            self._states.pop(state.exact, None)

@@ -1,0 +1,82 @@
+"""Single turns in the log: written whole, opened to be written on, read, indexed again, given up."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from turntree.spec_tree.indexing import claim, index_run
+from turntree.spec_tree.layout import END, GRANULE, JUMP, START, TokenLog
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def write_turn(
+    start: int, stop: int, said: NDArray[np.int32], turn: int, keys: NDArray[np.uint64], log: TokenLog
+) -> None:
+    """Write a turn into the free piece ``start:stop`` and index it, its beginning by its tool history.
+
+    Args:
+        start: A multiple of ``GRANULE``.
+        stop: The same; at least two positions more than the turn has tokens.
+        said: The turn so far.
+        turn: Its slot.
+        keys: Exact, tools, task, environment.
+        log: To write into.
+    """
+    claim(start, stop, turn, log)
+    log.tokens[start + len(said) + 1] = END
+    for i in range(len(said) - 1, -1, -1):
+        log.tokens[start + 1 + i] = said[i]
+    log.tokens[start] = START
+    index_run(start, start + 1, keys[0], keys[1], keys[3], log)
+    index_run(start + 1, start + 1 + len(said), keys[0], keys[2], keys[3], log)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def read_turn(start: int, out: NDArray[np.int32], log: TokenLog) -> int:
+    """Copy the turn that begins at ``start`` into ``out`` as far as there is room; returns how many tokens."""
+    at, count = start + 1, 0
+    while count < len(out):
+        token = log.tokens[at]
+        if token == JUMP:
+            at = np.int64(log.exact1[at]) + 1
+        elif token < 0:
+            break
+        else:
+            out[count] = token
+            count += 1
+            at += 1
+    return count
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def index_turn(start: int, keys: NDArray[np.uint64], log: TokenLog) -> None:
+    """Index a turn that stands in the log, piece by piece."""
+    index_run(start, start + 1, keys[0], keys[1], keys[3], log)
+    at = start + 1
+    while True:
+        stop = at
+        while log.tokens[stop] >= 0:
+            stop += 1
+        index_run(at, stop, keys[0], keys[2], keys[3], log)
+        if log.tokens[stop] != JUMP:
+            return
+        at = np.int64(log.exact1[stop]) + 1
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def disown(start: int, turn: int, log: TokenLog) -> None:
+    """Let nobody own the granules of the turn that begins at ``start``."""
+    piece = np.int64(start)
+    while True:
+        stop = piece + 1
+        while log.tokens[stop] != END and log.tokens[stop] != JUMP:
+            stop += 1
+        granule = piece // GRANULE
+        while granule <= stop // GRANULE or (granule < len(log.owner) and log.owner[granule] == turn):
+            log.owner[granule] = 0
+            granule += 1
+        if log.tokens[stop] == END:
+            return
+        piece = np.int64(log.exact1[stop])

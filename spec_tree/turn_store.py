@@ -1,0 +1,197 @@
+"""Turns in a bounded token log: room is made for new ones at the cost of the oldest.
+
+The log is a ring. Before its head moves on, the turns in the way are handed to
+their owner, who may write them again or let them go. It begins small and is
+copied into a larger one until it has its full size; positions stay the same.
+
+Invariant: a granule is owned by a slot that is in use, or by nobody (slot 0);
+only positions between ``GRANULE`` and the log's end hold turns.
+
+Not thread-safe for writers. Readers may use ``log`` and ``keys`` at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree.layout import GRANULE, Allocate, LiveTurns, TokenLog, TurnKeys, token_log, turn_keys
+from turntree.spec_tree.runs import disown, index_turn, read_turn, write_turn
+
+_FIRST_CAPACITY = 1 << 16
+_FIRST_SLOTS = 1 << 10
+
+
+@dataclass(slots=True, eq=False)
+class StoredTurn:
+    """A turn in the log."""
+
+    slot: int
+    """Its place in ``TurnKeys``."""
+    start: int
+    """Position of its ``START``."""
+    keys: NDArray[np.uint64]
+    """Exact, tools, task, environment, shape (4,)."""
+    tokens: int = 0
+    """Number of its tokens; kept up to date by the owner while it is live."""
+    live: int = -1
+    """Its row of ``LiveTurns``; -1 once it is finished."""
+    seen: int = field(default=0)
+    """Free for the owner: when it was written."""
+
+
+def granules(positions: int) -> int:
+    """``positions`` rounded up to whole granules."""
+    return (positions + GRANULE - 1) // GRANULE * GRANULE
+
+
+class TurnStore:
+    """The log, the keys of its turns, and the free room."""
+
+    def __init__(self, max_tokens: int, allocate: Allocate, *, growing: bool = True) -> None:
+        """Make an empty store.
+
+        Args:
+            max_tokens: Positions of the log when it is full-grown.
+            allocate: Makes the arrays.
+            growing: Begin small; otherwise the log and the slots have their final size at once.
+        """
+        self._allocate = allocate
+        self._growing = growing
+        self._capacity = max(granules(max_tokens), 4 * GRANULE)
+        first = min(_FIRST_CAPACITY, self._capacity) if growing else self._capacity
+        slots = _FIRST_SLOTS if growing else max(_FIRST_SLOTS, self._capacity // (2 * GRANULE))
+        self.log: TokenLog = token_log(first, allocate)
+        self.keys: TurnKeys = turn_keys(slots, allocate)
+        self.head: NDArray[np.int64] = allocate((1,), np.int64)
+        self.head[0] = GRANULE
+        self._clear = first
+        self._turns: list[StoredTurn | None] = [None] * slots
+        self._free = list(range(slots - 1, 0, -1))
+
+    @property
+    def capacity(self) -> int:
+        """Positions of the full-grown log."""
+        return self._capacity
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest turn that is kept."""
+        return self._capacity // 4
+
+    @property
+    def bytes(self) -> int:
+        """Memory of log and keys, in bytes."""
+        return sum(array.nbytes for array in (*self.log, *self.keys))
+
+    def make_room(self, positions: int, evict: Callable[[StoredTurn], None]) -> None:
+        """Free so many positions from the head on.
+
+        Args:
+            positions: How many, at most half the capacity.
+            evict: Called with each turn in the way after it has been read; it must ``drop`` it.
+        """
+        positions = granules(positions)
+        while True:
+            head = int(self.head[0])
+            size = len(self.log.tokens)
+            if head + positions > size - GRANULE:
+                if size < self._capacity:
+                    self._grow(head + positions + GRANULE)
+                    continue
+                self._evict(self._clear, size, evict)
+                self.log.owner[head // GRANULE :] = 0
+                self.head[0] = self._clear = GRANULE
+                continue
+            if head + positions <= self._clear:
+                return
+            stop = min(size, max(head + positions, self._clear + granules(size // 64)))
+            self._evict(self._clear, stop, evict)
+            self._clear = stop
+
+    def write(
+        self, said: NDArray[np.int32], keys: NDArray[np.uint64], *, live: int = -1, turns: LiveTurns | None = None
+    ) -> StoredTurn:
+        """Write a turn at the head, where room was made for it and two granules more.
+
+        Args:
+            said: Its tokens.
+            keys: Its keys, shape (4,).
+            live: Row of ``turns`` if it goes on.
+            turns: The live turns, if it goes on.
+        """
+        start = int(self.head[0])
+        stop = start + granules(len(said) + 2 + (GRANULE if live >= 0 else 0))
+        slot = self._slot()
+        turn = StoredTurn(slot=slot, start=start, keys=keys, tokens=len(said), live=live)
+        self._turns[slot] = turn
+        for column, key in zip(self.keys, keys, strict=True):
+            column[slot] = key
+        write_turn(start, stop, said, slot, keys, self.log)
+        self.head[0] = stop
+        if turns is not None and live >= 0:
+            turns.turn[live] = slot
+            turns.position[live] = start + len(said)
+            turns.limit[live] = stop
+        return turn
+
+    def read(self, turn: StoredTurn) -> NDArray[np.int32]:
+        """The tokens of a turn."""
+        out = np.empty(turn.tokens, np.int32)
+        return out[: read_turn(turn.start, out, self.log)]
+
+    def finish(self, turn: StoredTurn, turns: LiveTurns) -> None:
+        """A live turn goes on no more; what it reserved is free again if it was the last to."""
+        position, limit = int(turns.position[turn.live]), int(turns.limit[turn.live])
+        stop = granules(position + 2)
+        if limit == self.head[0] and stop < limit:
+            self.log.owner[stop // GRANULE : limit // GRANULE] = 0
+            self.head[0] = stop
+        turn.live = -1
+
+    def drop(self, turn: StoredTurn) -> None:
+        """Forget a turn; its tokens stay until they are overwritten, but are found no more."""
+        for column in self.keys:
+            column[turn.slot] = 0
+        disown(turn.start, turn.slot, self.log)
+        self._turns[turn.slot] = None
+        self._free.append(turn.slot)
+
+    def turns(self) -> Sequence[StoredTurn]:
+        """All turns in the log, in no order."""
+        return [turn for turn in self._turns if turn is not None]
+
+    def _slot(self) -> int:
+        if not self._free:
+            old = len(self._turns)
+            keys = turn_keys(2 * old, self._allocate)
+            for new, column in zip(keys, self.keys, strict=True):
+                new[:old] = column
+            self.keys = keys
+            self._turns += [None] * old
+            self._free = list(range(2 * old - 1, old - 1, -1))
+        return self._free.pop()
+
+    def _evict(self, start: int, stop: int, evict: Callable[[StoredTurn], None]) -> None:
+        for slot in np.unique(self.log.owner[start // GRANULE : stop // GRANULE]).tolist():
+            turn = self._turns[slot]
+            if turn is not None:
+                evict(turn)
+
+    def _grow(self, needed: int) -> None:
+        size = len(self.log.tokens)
+        while size < min(needed, self._capacity):
+            size = min(2 * size, self._capacity)
+        old, new = self.log, token_log(size, self._allocate)
+        for target, source in zip(new[:5], old[:5], strict=True):
+            target[: len(source)] = source
+        new.owner[: len(old.owner)] = old.owner
+        for turn in sorted(self.turns(), key=lambda turn: turn.start):
+            index_turn(turn.start, turn.keys, new)
+        self.log = new
+        self._clear = size
+
+
