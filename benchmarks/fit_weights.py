@@ -23,7 +23,8 @@ from traces import TRACES, Turn, folder, load
 
 from turntree.spec_tree import SpecForest, weights
 from turntree.spec_tree import batch as kernels
-from turntree.spec_tree.layout import HIDDEN, INPUTS, NODES
+from turntree.spec_tree.growth import scratch
+from turntree.spec_tree.layout import HIDDEN, INPUTS
 
 LEARNT, VOTE = 13, 0
 """Inputs that also count by themselves."""
@@ -34,16 +35,16 @@ class Watched(SpecForest):
 
     def watch(self, row: int, budget: int, room: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Draft for one row as ``draft`` does; returns the draft's tokens and parents, and the inputs by node."""
-        inputs = np.empty((NODES, INPUTS), np.float32)
+        work = scratch()
         out = [np.empty((1, budget), np.int32) for _ in range(3)]
         paths, counts = np.empty((1, budget), np.float32), np.zeros(1, np.int64)
         store = self._rollouts.store
         kernels.draft(
             np.array([row]), np.array([room]), budget, 0.0, False, self._ends, self._live, store.log, store.keys,
-            self._contexts.log, self._weights, inputs, *out, paths, counts,
+            self._contexts.log, self._weights, work, *out, paths, counts,
         )  # fmt: skip
         self._live.drafted[row] = counts[0]
-        return out[0][0, : counts[0]], out[1][0, : counts[0]], inputs
+        return out[0][0, : counts[0]], out[1][0, : counts[0]], work.inputs
 
 
 def examples(turns: Sequence[Turn], budget: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], float]:
@@ -86,7 +87,7 @@ def fit(seen: NDArray[Any], true: NDArray[Any], *, epochs: int, seed: int) -> di
     """Train the network; its outcome is added to what is learnt online and to the votes."""
     torch.manual_seed(seed)
     inputs, outcomes = torch.from_numpy(seen), torch.from_numpy(true.astype(np.float32))
-    inner = torch.nn.Parameter(torch.randn(INPUTS, HIDDEN) * 0.2)
+    inner = torch.nn.Parameter(torch.randn(HIDDEN, INPUTS) * 0.2)
     bias = torch.nn.Parameter(torch.zeros(HIDDEN))
     outer = torch.nn.Parameter(torch.randn(HIDDEN) * 0.1)
     scale = torch.nn.Parameter(torch.ones(1))
@@ -98,7 +99,7 @@ def fit(seen: NDArray[Any], true: NDArray[Any], *, epochs: int, seed: int) -> di
         total, parts = 0.0, 0
         for part in torch.randperm(len(inputs)).split(1024):
             x = inputs[part]
-            logit = x[:, LEARNT] + scale * x[:, VOTE] + torch.relu(x @ inner + bias) @ outer
+            logit = x[:, LEARNT] + scale * x[:, VOTE] + torch.relu(x @ inner.T + bias) @ outer
             loss = torch.nn.functional.binary_cross_entropy_with_logits(logit, outcomes[part])
             optimizer.zero_grad()
             loss.backward()

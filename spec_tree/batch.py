@@ -12,7 +12,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from turntree.spec_tree.candidates import find_places
-from turntree.spec_tree.growth import grow
+from turntree.spec_tree.growth import Scratch, grow
 from turntree.spec_tree.indexing import claim, index_run
 from turntree.spec_tree.layout import (
     BACK,
@@ -47,17 +47,14 @@ def draft(
     turns: TurnKeys,
     contexts: ContextLog,
     weights: Weights,
-    inputs: NDArray[np.float32],
+    work: Scratch,
     tokens: NDArray[np.int32],
     parents: NDArray[np.int32],
     depths: NDArray[np.int32],
     paths: NDArray[np.float32],
     counts: NDArray[np.int64],
 ) -> None:
-    """Draft for each of ``slots``; row ``b`` of the outputs, of shape (rows, budget), holds ``counts[b]`` nodes.
-
-    ``inputs`` is scratch space: what the network saw of the last row's nodes, shape (NODES, INPUTS).
-    """
+    """Draft for each of ``slots``; row ``b`` of the outputs, of shape (rows, budget), holds ``counts[b]`` nodes."""
     for b in range(len(slots)):
         s = slots[b]
         last = live.last[s]
@@ -107,7 +104,7 @@ def draft(
             live.node_probability[s],
             live.node_hashes[s],
             live.node_count[s : s + 1],
-            inputs,
+            work,
             tokens[b],
             parents[b],
             depths[b],

@@ -24,7 +24,8 @@ from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.context_ring import ContextRing
 from turntree.spec_tree.draft import DraftBatch
 from turntree.spec_tree.errors import UnknownTurn
-from turntree.spec_tree.layout import INPUTS, NODES, START, Allocate, LiveTurns, Weights, live_turns
+from turntree.spec_tree.growth import scratch
+from turntree.spec_tree.layout import START, Allocate, LiveTurns, Weights, live_turns
 from turntree.spec_tree.prefix_tree import TreeNode
 from turntree.spec_tree.rollouts import Rollouts
 from turntree.spec_tree.state import DialogueState
@@ -156,7 +157,7 @@ class SpecForest:
             turns,
             self._contexts.log,
             self._weights,
-            np.empty((NODES, INPUTS), np.float32),
+            scratch(),
             tokens,
             parents,
             depths,

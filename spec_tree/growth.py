@@ -12,6 +12,8 @@ A draft never changes what is sampled: the verifier decides.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 from numba.core.types import float32, int64, uint32, uint64
@@ -31,6 +33,48 @@ from turntree.spec_tree.layout import (
     TokenLog,
     Weights,
 )
+
+class Scratch(NamedTuple):
+    """Room to work in, for one row at a time."""
+
+    at: NDArray[np.int64]
+    """How far a place has been followed, shape (CANDIDATES,)."""
+    following: NDArray[np.int32]
+    """Next place of the same node; -1 at the end, shape (CANDIDATES,)."""
+    first_place: NDArray[np.int32]
+    """First place of a node, shape (NODES,)."""
+    depth: NDArray[np.int32]
+    """Of a node, shape (NODES,)."""
+    path: NDArray[np.float32]
+    """Probability of a node and all above it, shape (NODES,)."""
+    weight: NDArray[np.float32]
+    """Votes for a node, shape (NODES,)."""
+    best_length: NDArray[np.int32]
+    """Longest agreement among them, shape (NODES,)."""
+    support: NDArray[np.int32]
+    """Votes in all and by kind, shape (NODES, KINDS + 1)."""
+    frontier: NDArray[np.int32]
+    """Nodes that may be handed out next, shape (NODES,)."""
+    inputs: NDArray[np.float32]
+    """What the network sees, shape (NODES, INPUTS)."""
+
+
+def scratch() -> Scratch:
+    """Room for one thread."""
+    i32, f32 = np.int32, np.float32
+    return Scratch(
+        at=np.zeros(CANDIDATES, np.int64),
+        following=np.zeros(CANDIDATES, i32),
+        first_place=np.zeros(NODES, i32),
+        depth=np.zeros(NODES, i32),
+        path=np.zeros(NODES, f32),
+        weight=np.zeros(NODES, f32),
+        best_length=np.zeros(NODES, i32),
+        support=np.zeros((NODES, KINDS + 1), i32),
+        frontier=np.zeros(NODES, i32),
+        inputs=np.zeros((NODES, INPUTS), f32),
+    )
+
 
 _LOG1P = np.log1p(np.arange(256)).astype(np.float32)
 _FEW = 8
@@ -67,7 +111,7 @@ def grow(
     probabilities: NDArray[np.float32],
     hashes: NDArray[np.int16],
     node_count: NDArray[np.int32],
-    inputs: NDArray[np.float32],
+    work: Scratch,
     out_tokens: NDArray[np.int32],
     out_parents: NDArray[np.int32],
     out_depths: NDArray[np.int32],
@@ -97,7 +141,7 @@ def grow(
         probabilities: Given the parent, filled.
         hashes: Entries of the hashed tables, filled.
         node_count: How many were filled.
-        inputs: What the network saw of each node, shape (NODES, INPUTS), filled.
+        work: Room to work in.
         out_tokens: The draft's tokens, filled.
         out_parents: Their parents in the draft, -1 at the root, filled.
         out_depths: From 1, filled.
@@ -106,18 +150,9 @@ def grow(
     Returns:
         How many were handed out.
     """
-    at = np.empty(CANDIDATES, np.int64)
-    following = np.empty(CANDIDATES, np.int32)
-    first_place = np.empty(NODES, np.int32)
-    depth = np.empty(NODES, np.int32)
-    path = np.empty(NODES, np.float32)
-    weight = np.empty(NODES, np.float32)
-    best_length = np.empty(NODES, np.int32)
-    best_kind = np.empty(NODES, np.int32)
-    supporters = np.empty((NODES, KINDS), np.int32)
-    support = np.empty(NODES, np.int32)
-    frontier = np.empty(NODES, np.int32)
-    hidden = np.empty(HIDDEN, np.float32)
+    at, following, first_place, depth, path = work.at, work.following, work.first_place, work.depth, work.path
+    weight, best_length, support, frontier = work.weight, work.best_length, work.support, work.frontier
+    inputs = work.inputs
     nodes, waiting, handed, current = 1, 0, 0, 0
     tokens[0], parents[0], order[0], depth[0], path[0], first_place[0] = last_token, -1, -1, 0, 1.0, -1
     for c in range(count - 1, -1, -1):
@@ -164,18 +199,17 @@ def grow(
                         nodes += 1
                         tokens[node], parents[node], order[node] = token, current, -1
                         depth[node], first_place[node] = level + 1, -1
-                        weight[node], support[node] = 0.0, 0
-                        best_length[node], best_kind[node] = length, kind
-                        supporters[node, :] = 0
+                        weight[node], best_length[node] = 0.0, length
+                        for i in range(KINDS + 1):
+                            support[node, i] = 0
                     if node >= 0:
                         vote = weights.odds[kind, length]
                         weight[node] += vote
                         total += vote
                         voters += 1
-                        support[node] += 1
-                        supporters[node, kind] += 1
-                        if length > best_length[node]:
-                            best_length[node], best_kind[node] = length, kind
+                        support[node, KINDS] += 1
+                        support[node, kind] += 1
+                        best_length[node] = max(best_length[node], length)
                         longest = max(longest, length)
                         if c < newest:
                             newest, newest_node = c, node
@@ -190,7 +224,7 @@ def grow(
             for z in range(first, nodes):
                 odds = weight[z] / (total - weight[z])
                 vote = np.log(min(max(odds, float32(1e-4)), float32(2000.0)))
-                mine = min(support[z], _FEW)
+                mine = min(support[z, KINDS], _FEW)
                 hashes[z, 0] = _hashed(tokens[z], 1)
                 hashes[z, 1] = _hashed(tokens[current], 2)
                 hashes[z, 2] = _hashed(tokens[current], tokens[z] + 3)
@@ -199,13 +233,13 @@ def grow(
                 for j in range(TABLES):
                     learnt += weights.hashed[j, hashes[z, j]]
                 inputs[z, 0] = vote
-                inputs[z, 1] = _LOG1P[supporters[z, 0]]
-                inputs[z, 2] = _LOG1P[supporters[z, 1] + supporters[z, 8]]
-                inputs[z, 3] = _LOG1P[supporters[z, 2]]
-                inputs[z, 4] = _LOG1P[supporters[z, 3]]
-                inputs[z, 5] = _LOG1P[supporters[z, 4]]
-                inputs[z, 6] = _LOG1P[supporters[z, 5]]
-                inputs[z, 7] = _LOG1P[supporters[z, 6] + supporters[z, 7]]
+                inputs[z, 1] = _LOG1P[support[z, 0]]
+                inputs[z, 2] = _LOG1P[support[z, 1] + support[z, 8]]
+                inputs[z, 3] = _LOG1P[support[z, 2]]
+                inputs[z, 4] = _LOG1P[support[z, 3]]
+                inputs[z, 5] = _LOG1P[support[z, 4]]
+                inputs[z, 6] = _LOG1P[support[z, 5]]
+                inputs[z, 7] = _LOG1P[support[z, 6] + support[z, 7]]
                 inputs[z, 8] = (longest - best_length[z]) * float32(1 / 18)
                 inputs[z, 9] = _LOG1P[voters]
                 inputs[z, 10] = 1.0 if z == newest_node else 0.0
@@ -216,12 +250,10 @@ def grow(
                 inputs[z, 15] = log_total
                 logit = learnt + weights.scale[0] * vote
                 for i in range(HIDDEN):
-                    hidden[i] = weights.bias[i]
-                for j in range(INPUTS):
-                    for i in range(HIDDEN):
-                        hidden[i] += inputs[z, j] * weights.inner[j, i]
-                for i in range(HIDDEN):
-                    logit += max(hidden[i], float32(0.0)) * weights.outer[i]
+                    unit = weights.bias[i]
+                    for j in range(INPUTS):
+                        unit += inputs[z, j] * weights.inner[i, j]
+                    logit += max(unit, float32(0.0)) * weights.outer[i]
                 chance = float32(1.0) / (float32(1.0) + np.exp(-logit))
                 votes[z], probabilities[z] = vote, chance
                 path[z] = path[current] * chance

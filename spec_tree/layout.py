@@ -107,7 +107,7 @@ class Weights(NamedTuple):
     scale: NDArray[np.float32]
     """Weight of the votes' log-odds, shape (1,)."""
     inner: NDArray[np.float32]
-    """First layer, shape (INPUTS, HIDDEN)."""
+    """First layer, shape (HIDDEN, INPUTS)."""
     bias: NDArray[np.float32]
     """Of the first layer, shape (HIDDEN,)."""
     outer: NDArray[np.float32]
