@@ -1,12 +1,23 @@
-"""Prefix trees of what was said before at each dialogue state, as a model-free draft."""
+"""Prefix trees of what was said before at each dialogue state, as a model-free draft.
+
+The store itself needs numba (``pip install "turntree[tree]"``) and is loaded
+when it is first asked for; the data around it need numpy alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.draft import DraftBatch
 from turntree.spec_tree.errors import DamagedForest, ForestError, UnknownTurn
-from turntree.spec_tree.forest import SpecForest
 from turntree.spec_tree.prefix_tree import TreeNode
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.stats import ForestStats
+
+if TYPE_CHECKING:
+    from turntree.spec_tree.forest import SpecForest
 
 __all__ = [
     "DamagedForest",
@@ -19,3 +30,18 @@ __all__ = [
     "TreeNode",
     "UnknownTurn",
 ]
+
+_COMPILED = {"SpecForest": "turntree.spec_tree.forest"}
+"""Names that need numba, and their modules."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _COMPILED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = importlib.import_module(_COMPILED[name])
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in ("numba", "llvmlite"):
+            raise
+        raise ImportError(f'{name} needs numba: pip install "turntree[tree]"') from error
+    return getattr(module, name)

@@ -254,6 +254,11 @@ class SpecForest:
             self._indexer = ThreadPoolExecutor(1, thread_name_prefix="forest-indexer")
         return self._indexer.submit(self._index, list(states))
 
+    def finished(self, states: Sequence[DialogueState]) -> list[int]:
+        """Count the finished turns held at each state."""
+        with self._lock:
+            return [self._rollouts.finished(state) for state in states]
+
     def stats(self) -> ForestStats:
         """Count what is held and what was done."""
         with self._lock:

@@ -149,6 +149,11 @@ class Rollouts:
             turns += [self.store.read(turn) for owner, turn in self._live.values() if owner is held and turn is not None]
         return [turn for turn in turns if len(turn)]
 
+    def finished(self, state: DialogueState) -> int:
+        """How many finished turns of a state are held."""
+        held = self._states.get(state.exact or 1)
+        return self.cold.count(state.exact or 1) + (len(held.turns) if held is not None else 0)
+
     def _visit(self, state: DialogueState, live: LiveTurns) -> _State:
         ladder = state.ladder()
         held = self._states.get(ladder[0])
