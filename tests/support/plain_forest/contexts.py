@@ -79,11 +79,6 @@ class ContextGraph:
     def __len__(self) -> int:
         return len(self._contexts)
 
-    @property
-    def bytes(self) -> int:
-        """Approximate memory in bytes, by the measured size of a context and of an edge."""
-        return 245 * len(self._contexts) + 122 * len(self._edges)
-
     def counts(self) -> dict[int, dict[int, int]]:
         """Everything that is counted: hash of a context -> next token -> count. Graphs that know the same
         turns are equal here, however they came to know them."""

@@ -1,9 +1,9 @@
-"""The graph's invariant, against a plain count of n-grams."""
+"""The oracle's own oracle: its graph's invariant, against a plain count of n-grams."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turntree.spec_tree.contexts import START, ContextGraph
+from plain_forest.contexts import START, ContextGraph
 
 LEVELS = [(4, 1.0), (2, 1.0), (1, 1.0)]
 KEYS = {"a": [(1, 0), (9, 1), (9, 2)], "b": [(2, 0), (9, 1), (9, 2)]}

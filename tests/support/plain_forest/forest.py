@@ -1,6 +1,6 @@
-"""The one public face of the store.
+"""The public face of the plain store.
 
-``SpecForest`` keeps what the policy said at each dialogue state and drafts what
+``PlainForest`` keeps what the policy said at each dialogue state and drafts what
 it may say next. Live turns are indexed as they grow, so unfinished siblings
 profit from each other. All calls take the whole batch.
 
@@ -15,21 +15,32 @@ import threading
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from turntree.spec_tree.config import RUNGS, ForestConfig
-from turntree.spec_tree.contexts import START, ContextGraph
-from turntree.spec_tree.draft import DraftBatch
-from turntree.spec_tree.drafting import Nodes, accepted, grow_chain, grow_tree, most_probable
-from turntree.spec_tree.prefix_tree import TreeNode
-from turntree.spec_tree.state import DialogueState
-from turntree.spec_tree.stats import ForestStats
+from plain_forest.config import RUNGS, PlainConfig
+from plain_forest.contexts import START, ContextGraph
+from plain_forest.drafting import Nodes, accepted, grow_chain, grow_tree, most_probable
+from turntree.spec_tree import DialogueState, DraftBatch, TreeNode, UnknownTurn
 
 
-class UnknownTurn(LookupError):
-    """A handle that ``begin`` did not give, or whose turn has ended."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainStats:
+    """What a plain forest holds and has done; see ``ForestStats``."""
+
+    states: int
+    rollouts: int
+    live: int
+    tokens: int
+    contexts: int
+    """Contexts that are counted."""
+    drafted: int
+    accepted: int
+    committed: int
+    evicted_rollouts: int
+    evicted_states: int
 
 
 class _State:
@@ -61,25 +72,12 @@ class _Turn:
         return array("i", self.path[1:])
 
 
-class SpecForest:
-    """Earlier turns, by dialogue state, as drafts for the next ones. Safe to share between threads.
+class PlainForest:
+    """Earlier turns, by dialogue state, as drafts for the next ones. Safe to share between threads."""
 
-    Example:
-        >>> forest = SpecForest()
-        >>> state = DialogueState.from_tokens([1, 2, 3])
-        >>> forest.insert(state, [7, 8, 9])
-        >>> turn = forest.begin([state])
-        >>> forest.draft(turn, max_nodes=2, room=[8]).tokens.tolist()
-        [7, 8]
-        >>> forest.commit(turn, [[7, 8, 5]])
-        >>> forest.end(turn)
-        >>> forest.stats().accepted
-        2
-    """
-
-    def __init__(self, config: ForestConfig | None = None) -> None:
+    def __init__(self, config: PlainConfig | None = None) -> None:
         """Make an empty forest; without ``config``, with the defaults."""
-        self.config = config or ForestConfig()
+        self.config = config or PlainConfig()
         self._lock = threading.Lock()
         self._handles = 0
         self._drafted = self._accepted = self._committed = 0
@@ -212,16 +210,15 @@ class SpecForest:
             self._keep(turn.state, turn.tokens)
             self._shrink()
 
-    def stats(self) -> ForestStats:
+    def stats(self) -> PlainStats:
         """Count what is held and what was done."""
         with self._lock:
-            return ForestStats(
+            return PlainStats(
                 states=len(self._states),
                 rollouts=sum(len(state.rollouts) for state in self._states.values()),
                 live=len(self._turns),
                 tokens=self._tokens,
                 contexts=len(self._graph),
-                bytes=self._graph.bytes + 4 * self._tokens,
                 drafted=self._drafted,
                 accepted=self._accepted,
                 committed=self._committed,
@@ -293,10 +290,11 @@ class SpecForest:
 
 
 def _keys(state: DialogueState) -> dict[str, int]:
-    """The keys of the rungs that tell more than the next one. Before the first tool call, "same task and
+    """The keys of the rungs that tell more than the one before. Before the first tool call, "same task and
     tool history" says the same as the exact state."""
-    known = {"exact": True, "tools": bool(state.task), "task": bool(state.task), "env": bool(state.env)}
-    keys = dict(zip([rung for rung in RUNGS if known[rung]], state.ladder(), strict=True))
-    if not state.tools:
-        keys.pop("tools", None)
+    keys = dict(zip(RUNGS, state.ladder(), strict=True))
+    if not state.task:
+        del keys["task"]
+    if not state.task or not state.tools:
+        del keys["tools"]
     return keys

@@ -1,4 +1,4 @@
-"""The settings of a forest."""
+"""The settings of the plain forest."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ RUNGS = ("exact", "tools", "task", "env")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForestConfig:
-    """How much a ``SpecForest`` keeps and how it estimates."""
+class PlainConfig:
+    """How much a ``PlainForest`` keeps and how it estimates."""
 
     end_tokens: frozenset[int] = frozenset()
     """Tokens that end a turn; nothing is drafted after one."""
@@ -35,9 +35,9 @@ class ForestConfig:
         for name in ("rollouts_per_state", "max_tokens"):
             value = getattr(self, name)
             if value < 1:
-                raise ValueError(f"ForestConfig.{name} must be at least 1, got {value}")
+                raise ValueError(f"PlainConfig.{name} must be at least 1, got {value}")
         if not self.levels or self.levels[0][0] != RUNGS[0]:
-            raise ValueError(f"ForestConfig.levels must begin with the rung {RUNGS[0]!r}; got {self.levels}")
+            raise ValueError(f"PlainConfig.levels must begin with the rung {RUNGS[0]!r}; got {self.levels}")
         for rung, order, prior in self.levels:
             if rung not in RUNGS:
                 raise ValueError(f"a level's rung is one of {', '.join(RUNGS)}; got {rung!r}")

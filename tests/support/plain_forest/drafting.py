@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turntree.spec_tree.contexts import ContextGraph, Continuation
+from plain_forest.contexts import ContextGraph, Continuation
 from turntree.spec_tree.draft import DraftBatch
 
 
