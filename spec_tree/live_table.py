@@ -1,0 +1,133 @@
+"""Live turns by handle, with what they were asked.
+
+Invariant: a handle names a row of ``turns`` from ``open`` to ``close``; rows
+are used again, handles are not. Not thread-safe for writers; who drafts while
+the table grows goes on with the old rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from turntree.spec_tree.config import ForestConfig
+from turntree.spec_tree.context_ring import ContextRing
+from turntree.spec_tree.errors import UnknownTurn
+from turntree.spec_tree.layout import START, Allocate, LiveTurns, live_turns
+from turntree.spec_tree.state import DialogueState
+
+_FIRST_ROWS = 256
+
+
+class LiveTable:
+    """Rows for live turns and their contexts."""
+
+    def __init__(self, config: ForestConfig, allocate: Allocate) -> None:
+        """No turn is live yet."""
+        self._config = config
+        self._allocate = allocate
+        self._handles = 0
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def clear(self) -> None:
+        """Forget all turns; their handles are not given again."""
+        self.contexts = ContextRing(self._config.max_context_tokens, self._config.context_window, self._allocate)
+        self.turns: LiveTurns = live_turns(_FIRST_ROWS, self._allocate)
+        self._free = list(range(_FIRST_ROWS - 1, -1, -1))
+        self._rows: dict[int, int] = {}
+
+    def reserve(self, needed: int) -> None:
+        """Have ``needed`` rows free: twice as many in all, or more."""
+        old = self.turns
+        size = len(old.last)
+        while size - len(old.last) + len(self._free) < needed:
+            size *= 2
+        if size == len(old.last):
+            return
+        new = live_turns(size, self._allocate)
+        for target, source in zip(new, old, strict=True):
+            target[: len(source)] = source
+        self._free = list(range(size - 1, len(old.last) - 1, -1)) + self._free
+        self.turns = new
+
+    def open(self, state: DialogueState) -> tuple[int, int]:
+        """A turn begins at ``state`` in a row that was reserved; returns its handle and its row."""
+        row, live = self._free.pop(), self.turns
+        live.keys[row] = state.ladder()
+        live.tail[row, 0] = START
+        for column in (live.last, live.length, live.anchor_count, live.place_count, live.node_count, live.drafted):
+            column[row] = 0
+        live.turn[row] = 0
+        live.context[row] = 0
+        handle = self._handles
+        self._handles += 1
+        self._rows[handle] = row
+        return handle, row
+
+    def close(self, handle: int) -> None:
+        """The turn of a live handle is over."""
+        row = self._rows.pop(handle)
+        self.turns.context[row] = 0
+        self._free.append(row)
+
+    def rows(self, handles: Sequence[int]) -> NDArray[np.int64]:
+        """The rows of live handles, shape (handles,).
+
+        Raises:
+            UnknownTurn: If a handle is not live.
+        """
+        try:
+            return np.array([self._rows[handle] for handle in handles], np.int64)
+        except KeyError as error:
+            raise UnknownTurn(
+                f"handle {error.args[0]!r} names no live turn: expected one that begin() returned and "
+                "end() has not finished"
+            ) from None
+
+
+def token_ids(values: ArrayLike, what: str) -> NDArray[np.int32]:
+    """``values`` as an array of token ids, shape (tokens,).
+
+    Raises:
+        ValueError: If one is no token id; the message calls them ``what``.
+    """
+    try:
+        tokens = np.asarray(values, np.int32) if len(values) else np.zeros(0, np.int32)  # type: ignore[arg-type]
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"{what} must be token ids from 0 to 2147483647: {error}") from None
+    if tokens.ndim != 1 or (len(tokens) and tokens.min() < 0):
+        raise ValueError(f"{what} must be token ids from 0 to 2147483647, got {values!r:.100}")
+    return tokens
+
+
+def context_ids(
+    states: Sequence[DialogueState], contexts: Sequence[ArrayLike] | None
+) -> list[NDArray[np.int32]] | None:
+    """The contexts of turns that begin at ``states`` as arrays.
+
+    Raises:
+        ValueError: If there is not one context a state, or one holds what is no token id.
+    """
+    if contexts is None:
+        return None
+    if len(contexts) != len(states):
+        raise ValueError(f"contexts needs one entry a state: expected {len(states)}, got {len(contexts)}")
+    return [token_ids(context, "contexts") for context in contexts]
+
+
+def said_ids(handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """What each handle's turn said, one after another, and where each begins, shape (handles + 1,).
+
+    Raises:
+        ValueError: If there is not one sequence a handle, or one holds what is no token id.
+    """
+    if len(tokens) != len(handles):
+        raise ValueError(f"tokens needs one entry a row: expected {len(handles)}, got {len(tokens)}")
+    offsets = np.zeros(len(tokens) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, tokens), np.int64, len(tokens)), out=offsets[1:])
+    return token_ids([token for row in tokens for token in row], "tokens"), offsets

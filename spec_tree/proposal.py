@@ -1,0 +1,83 @@
+"""Drafts of live turns as one batch, under the limits that a caller gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree import batch as kernels
+from turntree.spec_tree.draft import DraftBatch
+from turntree.spec_tree.growth import scratch
+from turntree.spec_tree.layout import ContextLog, LiveTurns, TokenLog, TurnKeys, Weights
+
+MOST_NODES = 128
+"""Nodes of one row at most."""
+
+
+def propose(
+    rows: NDArray[np.int64],
+    live: LiveTurns,
+    contexts: ContextLog,
+    log: TokenLog,
+    turns: TurnKeys,
+    weights: Weights,
+    ends: NDArray[np.int32],
+    *,
+    max_nodes: int,
+    room: Sequence[int],
+    min_probability: float,
+    chain: bool,
+    total_nodes: int | None,
+) -> DraftBatch:
+    """Draft for ``rows`` of ``live`` from a log and its keys; the arguments after ``ends`` as in ``SpecForest.draft``.
+
+    Raises:
+        ValueError: If ``room`` does not have one entry a row.
+    """
+    if len(room) != len(rows):
+        raise ValueError(f"room needs one entry a row: expected {len(rows)}, got {len(room)}")
+    budget = max(0, min(max_nodes, MOST_NODES))
+    shape = (len(rows), budget)
+    tokens, parents, depths = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.int32)
+    paths, counts = np.empty(shape, np.float32), np.zeros(len(rows), np.int64)
+    kernels.draft(
+        rows,
+        np.asarray(room, np.int64) if budget else np.zeros(len(rows), np.int64),
+        budget,
+        float(min_probability),
+        chain,
+        ends,
+        live,
+        log,
+        turns,
+        contexts,
+        weights,
+        scratch(),
+        tokens,
+        parents,
+        depths,
+        paths,
+        counts,
+    )
+    used = np.arange(budget) < counts[:, None]
+    if total_nodes is not None and counts.sum() > total_nodes:
+        used &= _most_probable(paths, used, max(total_nodes, 0))
+        counts = used.sum(1)
+    live.drafted[rows] = counts
+    return DraftBatch(
+        tokens=tokens[used],
+        parents=parents[used],
+        depths=depths[used],
+        probabilities=paths[used],
+        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
+    )
+
+
+def _most_probable(paths: NDArray[np.float32], used: NDArray[np.bool_], total: int) -> NDArray[np.bool_]:
+    """Which nodes are the ``total`` most probable of the batch; ties leave parents before children."""
+    kept = np.zeros(used.shape, bool)
+    at = np.flatnonzero(used)
+    kept.flat[at[np.argsort(-paths.flat[at], kind="stable")[:total]]] = True
+    return kept
