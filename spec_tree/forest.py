@@ -178,9 +178,13 @@ class SpecForest:
 
         Raises:
             UnknownTurn: If a handle is not live.
+            ValueError: If a handle comes twice.
         """
         with self._lock:
-            for handle, row in zip(handles, self._live.rows(handles).tolist(), strict=True):
+            rows = self._live.rows(handles).tolist()
+            if len(set(rows)) < len(rows):
+                raise ValueError(f"expected each turn once, got {list(handles)!r:.100}")
+            for handle, row in zip(handles, rows, strict=True):
                 self._rollouts.close(row, self._live.turns, keep=keep)
                 self._live.close(handle)
 
@@ -237,7 +241,7 @@ class SpecForest:
     def tree(self, state: DialogueState) -> TreeNode:
         """The prefix tree of the turns known at ``state``, live ones included; empty where unknown."""
         with self._lock:
-            turns = self._rollouts.known(state)
+            turns = self._rollouts.known(state, self._live.turns)
         return TreeNode.from_turns(turns) if turns else TreeNode(token=START)
 
     def clear(self) -> None:

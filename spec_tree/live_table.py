@@ -19,6 +19,7 @@ from turntree.spec_tree.layout import START, Allocate, LiveTurns, live_turns
 from turntree.spec_tree.state import DialogueState
 
 _FIRST_ROWS = 256
+_MOST = 2**31 - 1
 
 
 class LiveTable:
@@ -97,12 +98,14 @@ def token_ids(values: ArrayLike, what: str) -> NDArray[np.int32]:
         ValueError: If one is no token id; the message calls them ``what``.
     """
     try:
-        tokens = np.asarray(values, np.int32) if len(values) else np.zeros(0, np.int32)  # type: ignore[arg-type]
-    except (OverflowError, TypeError, ValueError) as error:
-        raise ValueError(f"{what} must be token ids from 0 to 2147483647: {error}") from None
-    if tokens.ndim != 1 or (len(tokens) and tokens.min() < 0):
-        raise ValueError(f"{what} must be token ids from 0 to 2147483647, got {values!r:.100}")
-    return tokens
+        tokens = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{what} must be token ids from 0 to {_MOST}, shape (tokens,): {error}") from None
+    if tokens.shape == (0,):
+        return np.zeros(0, np.int32)
+    if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or tokens.min() < 0 or tokens.max() > _MOST:
+        raise ValueError(f"{what} must be token ids from 0 to {_MOST}, shape (tokens,), got {values!r:.100}")
+    return tokens.astype(np.int32)
 
 
 def context_ids(

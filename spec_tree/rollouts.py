@@ -8,7 +8,7 @@ state is written back when a turn begins there or when it is announced.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -69,6 +69,7 @@ class Rollouts:
         self._again: list[_Again] = []
         self._clock = 0
         self._over_quota = 0
+        self._lost = 0
 
     @property
     def states(self) -> int:
@@ -83,7 +84,7 @@ class Rollouts:
     @property
     def evicted(self) -> int:
         """Finished turns let go, for quota or memory."""
-        return self._over_quota + self.cold.dropped
+        return self._over_quota + self._lost + self.cold.dropped
 
     def open(self, row: int, state: DialogueState, live: LiveTurns) -> None:
         """A turn begins in ``row`` of ``live``, whose keys are set."""
@@ -99,7 +100,7 @@ class Rollouts:
         needed, stop = 0, begin
         while stop < len(lengths):
             length = int(lengths[stop])
-            positions = length + length // GRANULE + 2 * LONGEST_PIECE
+            positions = length + length // GRANULE + LONGEST_PIECE
             if positions > most:
                 self._lose(int(rows[stop]), live)
                 positions = 0
@@ -122,6 +123,8 @@ class Rollouts:
                 self._keep(state, turn)
             else:
                 self.store.drop(turn)
+        elif keep and live.length[row]:
+            self._lost += 1
         self._forget_empty(state)
 
     def add(self, state: DialogueState, said: NDArray[np.int32], live: LiveTurns) -> None:
@@ -136,17 +139,20 @@ class Rollouts:
         if state.ladder()[0] not in self.cold:
             return 0
         before = self.cold.count(state.ladder()[0])
-        self._visit(state, live)
+        self._forget_empty(self._visit(state, live))
         return before - self.cold.count(state.ladder()[0])
 
-    def known(self, state: DialogueState) -> list[NDArray[np.int32]]:
+    def known(self, state: DialogueState, live: LiveTurns) -> list[NDArray[np.int32]]:
         """The turns of a state, live ones last."""
         exact = state.ladder()[0]
         turns = self.cold.look(exact)
         held = self._states.get(exact)
         if held is not None:
             turns += [self.store.read(turn) for turn in held.turns]
-            turns += [self.store.read(turn) for owner, turn in self._live.values() if owner is held and turn is not None]
+            for row, (owner, turn) in self._live.items():
+                if owner is held and turn is not None:
+                    turn.tokens = int(live.length[row])
+                    turns.append(self.store.read(turn))
         return [turn for turn in turns if len(turn)]
 
     def finished(self, state: DialogueState) -> int:
@@ -162,22 +168,27 @@ class Rollouts:
         self._clock += 1
         held.visited = self._clock
         if held.exact in self.cold:
-            for said in self.cold.take(held.exact):
-                self._write(held, said, live)
+            for age, said in enumerate(self.cold.take(held.exact)):
+                self._write(held, said, live, before=age)
         return held
 
-    def _write(self, state: _State, said: NDArray[np.int32], live: LiveTurns) -> None:
+    def _write(self, state: _State, said: NDArray[np.int32], live: LiveTurns, *, before: int | None = None) -> None:
         if len(said) > self.store.longest:
             self.cold.add(state.exact, state.keys, said)
+            self._mind_quota(state)
             return
         self._room(len(said) + _SPARE, live)
-        self._keep(state, self.store.write(said, state.keys))
+        self._keep(state, self.store.write(said, state.keys), before=before)
 
-    def _keep(self, state: _State, turn: StoredTurn) -> None:
+    def _keep(self, state: _State, turn: StoredTurn, *, before: int | None = None) -> None:
+        """Count ``turn`` among the state's finished ones: as the newest, or older than all but ``before``."""
         turn.seen = self._clock
-        state.turns.append(turn)
+        state.turns.insert(len(state.turns) if before is None else before, turn)
         self._states[state.exact] = state
         self.tokens += turn.tokens
+        self._mind_quota(state)
+
+    def _mind_quota(self, state: _State) -> None:
         while len(state.turns) + self.cold.count(state.exact) > self._quota:
             if state.exact in self.cold:
                 self.cold.drop_oldest(state.exact)
@@ -197,10 +208,12 @@ class Rollouts:
         while needed != (needed := positions + self._waiting()):
             self.store.make_room(needed, evict)
         again, self._again = self._again, []
+        older: Counter[int] = Counter()
         for state, said, row in again:
             turn = self.store.write(said, state.keys, live=row, turns=live)
             if row < 0:
-                self._keep(state, turn)
+                self._keep(state, turn, before=older[state.exact])
+                older[state.exact] += 1
             else:
                 self._live[row] = state, turn
 

@@ -63,7 +63,7 @@ class TurnStore:
         self._growing = growing
         self._capacity = max(granules(max_tokens), 4 * GRANULE)
         first = min(_FIRST_CAPACITY, self._capacity) if growing else self._capacity
-        slots = _FIRST_SLOTS if growing else max(_FIRST_SLOTS, self._capacity // (2 * GRANULE))
+        slots = _FIRST_SLOTS if growing else max(_FIRST_SLOTS, self._capacity // GRANULE)
         self.log: TokenLog = token_log(first, allocate)
         self.keys: TurnKeys = turn_keys(slots, allocate)
         self.head: NDArray[np.int64] = allocate((1,), np.int64)
@@ -171,6 +171,8 @@ class TurnStore:
             for new, column in zip(keys, self.keys, strict=True):
                 new[:old] = column
             self.keys = keys
+            # who drafts with the old keys must not meet the new slots
+            self.log = self.log._replace(owner=self.log.owner.copy())
             self._turns += [None] * old
             self._free = list(range(2 * old - 1, old - 1, -1))
         return self._free.pop()
