@@ -52,10 +52,13 @@ class ColdTurns:
 
     def add(self, state: int, keys: NDArray[np.uint64], tokens: NDArray[np.int32]) -> None:
         """Keep a turn of ``state`` (its exact key; ``keys`` is its ladder), behind the older ones."""
-        packed = pack(tokens)
+        self.add_packed(state, keys, pack(tokens))
+
+    def add_packed(self, state: int, keys: NDArray[np.uint64], packed: bytes) -> None:
+        """As ``add``, with what ``pack`` made of the tokens."""
         self._states.setdefault(state, (keys, deque()))[1].append(packed)
         self._states.move_to_end(state)
-        self.tokens += len(tokens)
+        self.tokens += packed_tokens(packed)
         self.bytes += len(packed)
         while self.tokens > self._max_tokens:
             oldest = next(iter(self._states))
@@ -86,6 +89,12 @@ class ColdTurns:
         self.bytes -= len(packed)
         if not turns:
             del self._states[state]
+
+    def packed(self) -> Iterator[tuple[int, NDArray[np.uint64], bytes]]:
+        """State, ladder and packed tokens of all turns, least recently touched states first, the oldest first in each."""
+        for state, (keys, turns) in self._states.items():
+            for packed in turns:
+                yield state, keys, packed
 
     def states(self) -> Iterator[int]:
         """The states that have turns here, least recently touched first."""
