@@ -40,10 +40,10 @@ class Watched(SpecForest):
         paths, counts = np.empty((1, budget), np.float32), np.zeros(1, np.int64)
         store = self._rollouts.store
         kernels.draft(
-            np.array([row]), np.array([room]), budget, 0.0, False, self._ends, self._live, store.log, store.keys,
-            self._contexts.log, self._weights, work, *out, paths, counts,
+            np.array([row]), np.array([room]), budget, 0.0, False, self._ends, self._live.turns, store.log, store.keys,
+            self._live.contexts.log, self._weights, work, *out, paths, counts,
         )  # fmt: skip
-        self._live.drafted[row] = counts[0]
+        self._live.turns.drafted[row] = counts[0]
         return out[0][0, : counts[0]], out[1][0, : counts[0]], work.inputs
 
 
@@ -55,15 +55,15 @@ def examples(turns: Sequence[Turn], budget: int) -> tuple[NDArray[Any], NDArray[
     steps = emitted = 0
     for turn in turns:
         (handle,) = forest.begin([turn.state], [turn.prompt])
-        row, done, target = forest._rows[handle], 0, turn.tokens
+        row, done, target = int(forest._live.rows([handle])[0]), 0, turn.tokens
         while done < len(target):
             tokens, parents, inputs = forest.watch(row, budget, len(target) - done)
             at, depth = -1, 0
             for node, (token, parent) in enumerate(zip(tokens.tolist(), parents.tolist(), strict=True)):
                 if parent == at and depth < len(target) - done and token == target[done + depth]:
                     at, depth = node, depth + 1
-            count = int(forest._live.node_count[row])
-            above, said = forest._live.node_parent[row, :count], forest._live.node_token[row, :count]
+            count = int(forest._live.turns.node_count[row])
+            above, said = forest._live.turns.node_parent[row, :count], forest._live.turns.node_token[row, :count]
             node = 0
             for token in target[done : done + depth + 1].tolist():
                 children = np.flatnonzero(above == node)
@@ -71,8 +71,9 @@ def examples(turns: Sequence[Turn], budget: int) -> tuple[NDArray[Any], NDArray[
                 if not len(children):
                     break
                 right = said[children] == token
-                seen.append(inputs[children].copy())
-                true.append(right)
+                weighed = inputs[children, 1] >= 0
+                seen.append(inputs[children][weighed])
+                true.append(right[weighed])
                 if not right.any():
                     break
                 node = int(children[np.argmax(right)])

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from turntree.spec_tree.indexing import context_head, head_of, mix
 from turntree.spec_tree.layout import BACK, CANDIDATES, END, GRANULE, JUMP, MATCH, ContextLog, TokenLog, TurnKeys
 
-EXACT, TASK, ENV, UNMATCHED, CONTEXT, NEAR, TOOLS = 0, 1, 2, 3, 4, 5, 8
-"""Kinds. ``NEAR`` to ``NEAR + 2``: in the same state and 0, up to 2, or more tokens from an anchor."""
+EXACT, TASK, ENV, UNMATCHED, CONTEXT, NEAR, TOOLS, FOLLOWER = 0, 1, 2, 3, 4, 5, 8, 9
+"""Kinds. ``NEAR`` to ``NEAR + 2``: in the same state and 0, up to 2, or more tokens from an anchor.
+``FOLLOWER`` is no place: what came after the last token before, see ``growth``."""
 _WALK = 16
 """Links that are followed of one kind."""
 _ENOUGH = 16
@@ -226,10 +227,6 @@ def _near_anchors(
                 place = anchor + (0 if shift == 0 else -1 if shift == 1 else 1)
                 if place < 1 or place >= len(tokens) - 1 or tokens[place] < 0 or tokens[place] == token:
                     continue
-                known = False
-                for c in range(count):
-                    known = known or (places[c] == place and kinds[c] != CONTEXT)
-                if not known:
-                    places[count], matches[count], kinds[count] = place, min(age - 1, 7) + 8 * shift, UNMATCHED
-                    count += 1
+                places[count], matches[count], kinds[count] = place, min(age - 1, 7) + 8 * shift, UNMATCHED
+                count += 1
     return count

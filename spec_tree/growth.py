@@ -19,9 +19,12 @@ from numba import njit
 from numba.core.types import float32, int64, uint32, uint64
 from numpy.typing import NDArray
 
-from turntree.spec_tree.candidates import CONTEXT, EXACT, UNMATCHED, length_class
+from turntree.spec_tree.candidates import CONTEXT, EXACT, FOLLOWER, UNMATCHED, length_class
+from turntree.spec_tree.indexing import follow_row
 from turntree.spec_tree.layout import (
     CANDIDATES,
+    FEW,
+    FOLLOWERS,
     HASHED,
     HIDDEN,
     INPUTS,
@@ -49,6 +52,8 @@ class Scratch(NamedTuple):
     """Probability of a node and all above it, shape (NODES,)."""
     weight: NDArray[np.float32]
     """Votes for a node, shape (NODES,)."""
+    newest_place: NDArray[np.int32]
+    """The first of its places, shape (NODES,)."""
     best_length: NDArray[np.int32]
     """Longest agreement among them, shape (NODES,)."""
     support: NDArray[np.int32]
@@ -69,6 +74,7 @@ def scratch() -> Scratch:
         depth=np.zeros(NODES, i32),
         path=np.zeros(NODES, f32),
         weight=np.zeros(NODES, f32),
+        newest_place=np.zeros(NODES, i32),
         best_length=np.zeros(NODES, i32),
         support=np.zeros((NODES, KINDS + 1), i32),
         frontier=np.zeros(NODES, i32),
@@ -77,8 +83,8 @@ def scratch() -> Scratch:
 
 
 _LOG1P = np.log1p(np.arange(256)).astype(np.float32)
-_FEW = 8
-"""Votes are told apart up to here."""
+_WORTH_MORE = np.float32(0.02)
+"""Path probability from which on tokens that merely followed the last one are thought of."""
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -98,6 +104,7 @@ def grow(
     log: TokenLog,
     contexts: ContextLog,
     context_end: int,
+    env: int,
     weights: Weights,
     ends: NDArray[np.int32],
     chain: bool,
@@ -128,6 +135,7 @@ def grow(
         log: Of the store.
         contexts: Of the live turns.
         context_end: Where the turn's own context ends.
+        env: Key of the environment.
         weights: The model.
         ends: Tokens that nothing follows.
         chain: Only the best child of a node.
@@ -152,7 +160,7 @@ def grow(
     """
     at, following, first_place, depth, path = work.at, work.following, work.first_place, work.depth, work.path
     weight, best_length, support, frontier = work.weight, work.best_length, work.support, work.frontier
-    inputs = work.inputs
+    inputs, newest_place = work.inputs, work.newest_place
     nodes, waiting, handed, current = 1, 0, 0, 0
     tokens[0], parents[0], order[0], depth[0], path[0], first_place[0] = last_token, -1, -1, 0, 1.0, -1
     for c in range(count - 1, -1, -1):
@@ -199,7 +207,7 @@ def grow(
                         nodes += 1
                         tokens[node], parents[node], order[node] = token, current, -1
                         depth[node], first_place[node] = level + 1, -1
-                        weight[node], best_length[node] = 0.0, length
+                        weight[node], best_length[node], newest_place[node] = 0.0, length, c
                         for i in range(KINDS + 1):
                             support[node, i] = 0
                     if node >= 0:
@@ -210,6 +218,7 @@ def grow(
                         support[node, KINDS] += 1
                         support[node, kind] += 1
                         best_length[node] = max(best_length[node], length)
+                        newest_place[node] = min(newest_place[node], c)
                         longest = max(longest, length)
                         if c < newest:
                             newest, newest_node = c, node
@@ -217,14 +226,37 @@ def grow(
                         following[c] = first_place[node]
                         first_place[node] = c
                 c = after
+            few = min(voters, FEW)
+            if voters <= FEW and path[current] > _WORTH_MORE and not ended:
+                row = follow_row(env, tokens[current])
+                vote = weights.odds[FOLLOWER, 2 * few + min(level, 1)]
+                for i in range(FOLLOWERS):
+                    token = log.followers[row, i]
+                    if token < 0:
+                        break
+                    node = -1
+                    for z in range(first, nodes):
+                        if tokens[z] == token:
+                            node = z
+                            break
+                    if node < 0 and nodes < NODES:
+                        node = nodes
+                        nodes += 1
+                        tokens[node], parents[node], order[node] = token, current, -1
+                        depth[node], first_place[node] = level + 1, -1
+                        weight[node], best_length[node], newest_place[node] = 0.0, 0, newest
+                        for k in range(KINDS + 1):
+                            support[node, k] = 0
+                    if node >= 0:
+                        weight[node] += vote
+                        total += vote
             for z in range(first, nodes):
                 most = max(most, weight[z])
-            few = min(voters, _FEW)
             log_total, log_path = np.log(total), np.log(path[current])
             for z in range(first, nodes):
                 odds = weight[z] / (total - weight[z])
                 vote = np.log(min(max(odds, float32(1e-4)), float32(2000.0)))
-                mine = min(support[z, KINDS], _FEW)
+                mine = min(support[z, KINDS], FEW)
                 hashes[z, 0] = _hashed(tokens[z], 1)
                 hashes[z, 1] = _hashed(tokens[current], 2)
                 hashes[z, 2] = _hashed(tokens[current], tokens[z] + 3)
@@ -232,28 +264,30 @@ def grow(
                 learnt = float32(0.0)
                 for j in range(TABLES):
                     learnt += weights.hashed[j, hashes[z, j]]
-                inputs[z, 0] = vote
-                inputs[z, 1] = _LOG1P[support[z, 0]]
-                inputs[z, 2] = _LOG1P[support[z, 1] + support[z, 8]]
-                inputs[z, 3] = _LOG1P[support[z, 2]]
-                inputs[z, 4] = _LOG1P[support[z, 3]]
-                inputs[z, 5] = _LOG1P[support[z, 4]]
-                inputs[z, 6] = _LOG1P[support[z, 5]]
-                inputs[z, 7] = _LOG1P[support[z, 6] + support[z, 7]]
-                inputs[z, 8] = (longest - best_length[z]) * float32(1 / 18)
-                inputs[z, 9] = _LOG1P[voters]
-                inputs[z, 10] = 1.0 if z == newest_node else 0.0
-                inputs[z, 11] = _LOG1P[nodes - first]
-                inputs[z, 12] = 1.0 if weight[z] == most else 0.0
-                inputs[z, 13] = learnt
-                inputs[z, 14] = log_path
-                inputs[z, 15] = log_total
                 logit = learnt + weights.scale[0] * vote
-                for i in range(HIDDEN):
-                    unit = weights.bias[i]
-                    for j in range(INPUTS):
-                        unit += inputs[z, j] * weights.inner[i, j]
-                    logit += max(unit, float32(0.0)) * weights.outer[i]
+                inputs[z, 0] = vote
+                inputs[z, 1] = -1.0
+                if support[z, KINDS] > support[z, UNMATCHED]:
+                    inputs[z, 1] = _LOG1P[support[z, 0]]
+                    inputs[z, 2] = _LOG1P[support[z, 1] + support[z, 8]]
+                    inputs[z, 3] = _LOG1P[support[z, 2]]
+                    inputs[z, 4] = _LOG1P[support[z, 3]]
+                    inputs[z, 5] = _LOG1P[support[z, 4]]
+                    inputs[z, 6] = _LOG1P[support[z, 5]]
+                    inputs[z, 7] = _LOG1P[support[z, 6] + support[z, 7]]
+                    inputs[z, 8] = (longest - best_length[z]) * float32(1 / 18)
+                    inputs[z, 9] = _LOG1P[voters]
+                    inputs[z, 10] = 1.0 if z == newest_node else 0.0
+                    inputs[z, 11] = _LOG1P[nodes - first]
+                    inputs[z, 12] = _LOG1P[max(newest_place[z] - newest, 0)]
+                    inputs[z, 13] = learnt
+                    inputs[z, 14] = log_path
+                    inputs[z, 15] = log_total
+                    for i in range(HIDDEN):
+                        unit = weights.bias[i]
+                        for j in range(INPUTS):
+                            unit += inputs[z, j] * weights.inner[i, j]
+                        logit += max(unit, float32(0.0)) * weights.outer[i]
                 chance = float32(1.0) / (float32(1.0) + np.exp(-logit))
                 votes[z], probabilities[z] = vote, chance
                 path[z] = path[current] * chance

@@ -15,7 +15,7 @@ from numba import njit
 from numba.core.types import int64, uint32, uint64
 from numpy.typing import NDArray
 
-from turntree.spec_tree.layout import BACK, GRANULE, ContextLog, TokenLog
+from turntree.spec_tree.layout import BACK, END, FOLLOWED, FOLLOWERS, GRANULE, ContextLog, TokenLog
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -31,6 +31,12 @@ def mix(key: int, token: int) -> int:
 def head_of(key: int, heads: NDArray[np.int32]) -> int:
     """Index of ``key`` in its table of heads."""
     return int64(key & uint64(len(heads) - 1))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def follow_row(env: int, token: int) -> int:
+    """Where it is remembered what followed ``token`` in an environment."""
+    return int64(mix(env, token) & uint64(FOLLOWED - 1))
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -57,6 +63,9 @@ def index_run(start: int, stop: int, exact: int, task: int, env: int, log: Token
         log.exact1[at] = log.exact1_heads[head]
         log.exact1_heads[head] = at
         if token >= 0:
+            follow = follow_row(env, one)
+            log.followers[follow, log.followed[follow] % FOLLOWERS] = token
+            log.followed[follow] += 1
             middle, wide = mix(middle, one), mix(wide, one)
             if one >= 0:
                 head = head_of(mix(mix(narrow, one), two), log.exact3_heads)
@@ -73,7 +82,9 @@ def index_run(start: int, stop: int, exact: int, task: int, env: int, log: Token
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def claim(start: int, stop: int, turn: int, log: TokenLog) -> None:
-    """Let ``turn`` own the granules of ``start:stop``."""
+    """Let ``turn`` own the granules of ``start:stop``, where nothing of what was said there is found any more."""
+    for at in range(start, stop):
+        log.tokens[at] = END
     for granule in range(start // GRANULE, (stop + GRANULE - 1) // GRANULE):
         log.owner[granule] = turn
 

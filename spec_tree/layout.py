@@ -31,8 +31,14 @@ NODES = 256
 """Nodes that one draft may weigh, those that are left out in the end included."""
 ANCHORS = 12
 """Places kept of each live turn where earlier turns were last alike."""
-KINDS = 9
+KINDS = 10
 """How a place was found; see ``candidates``."""
+FEW = 8
+"""Votes are told apart up to here."""
+FOLLOWERS = 8
+"""Tokens that are remembered to have followed one."""
+FOLLOWED = 1 << 15
+"""Tokens of which that is remembered, by hash."""
 LENGTHS = 24
 """Classes of agreement; see ``candidates``."""
 HASHED = 8192
@@ -69,6 +75,10 @@ class TokenLog(NamedTuple):
     """As above."""
     owner: NDArray[np.int32]
     """Slot of the turn that a granule belongs to, 0 for none, shape (capacity / GRANULE,)."""
+    followers: NDArray[np.int32]
+    """What came last after a token in an environment, a ring, -1 where nothing did, shape (FOLLOWED, FOLLOWERS)."""
+    followed: NDArray[np.int32]
+    """How often it was followed, shape (FOLLOWED,)."""
 
 
 class TurnKeys(NamedTuple):
@@ -173,11 +183,13 @@ def token_log(capacity: int, allocate: Allocate) -> TokenLog:
     while heads * 2 < capacity:
         heads *= 2
     sizes = [capacity] * 5 + [heads, heads, heads // 2 or 1, heads // 2 or 1, capacity // GRANULE]
-    log = TokenLog(*(allocate((size,), np.int32) for size in sizes))
-    log.tokens[:] = END
-    for array in log[1:-1]:
+    shapes = [*((size,) for size in sizes), (FOLLOWED, FOLLOWERS), (FOLLOWED,)]
+    log = TokenLog(*(allocate(shape, np.int32) for shape in shapes))
+    for array in log:
         array[:] = -1
+    log.tokens[:] = END
     log.owner[:] = 0
+    log.followed[:] = 0
     return log
 
 

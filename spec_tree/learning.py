@@ -13,9 +13,12 @@ from numba import njit
 from numba.core.types import float32, int64
 from numpy.typing import NDArray
 
-from turntree.spec_tree.candidates import CONTEXT, ENV, UNMATCHED, length_class
+from turntree.spec_tree.candidates import CONTEXT, ENV, FOLLOWER, UNMATCHED, length_class
+from turntree.spec_tree.indexing import follow_row
 from turntree.spec_tree.layout import (
     ANCHORS,
+    FEW,
+    FOLLOWERS,
     JUMP,
     KINDS,
     LENGTHS,
@@ -59,6 +62,8 @@ def learn_places(
     anchors: NDArray[np.int32],
     ages: NDArray[np.int32],
     anchor_count: int,
+    env: int,
+    before: int,
     log: TokenLog,
     contexts: ContextLog,
     weights: Weights,
@@ -87,13 +92,8 @@ def learn_places(
             if token < 0:
                 break
             if teach and (kind != UNMATCHED or agreed == 0):
-                tried = weights.tried[kind, match if kind == UNMATCHED else length_class(match + agreed)]
-                tried[0] += 1.0
-                if token == said[agreed]:
-                    tried[1] += 1.0
-                if tried[0] > _MEMORY:
-                    tried[0] *= 0.5
-                    tried[1] *= 0.5
+                of = match if kind == UNMATCHED else length_class(match + agreed)
+                _count(weights.tried[kind, of], token == said[agreed])
             if token != said[agreed]:
                 break
             agreed += 1
@@ -106,9 +106,39 @@ def learn_places(
             anchored = _anchor(place, 0, anchors, ages, anchored)
         elif agreed >= length - 2 and kind != ENV:
             anchored = _anchor(place - 1 + length - agreed, length - agreed, anchors, ages, anchored)
+    if teach:
+        _learn_followers(said, min(count, FEW), env, before, log, weights)
     if teach and weights.updates[0] % _SETTLE_EVERY == 0:
         settle_odds(weights)
     return anchored
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _count(tried: NDArray[np.float64], right: bool) -> None:
+    tried[0] += 1.0
+    if right:
+        tried[1] += 1.0
+    if tried[0] > _MEMORY:
+        tried[0] *= 0.5
+        tried[1] *= 0.5
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _learn_followers(
+    said: NDArray[np.int32], few: int, env: int, before: int, log: TokenLog, weights: Weights
+) -> None:
+    """Count how often what followed a token before does so again: at the root and, for all numbers of votes, below."""
+    for level in range(min(len(said), 2)):
+        row = follow_row(env, before if level == 0 else said[0])
+        for i in range(FOLLOWERS):
+            token = log.followers[row, i]
+            if token < 0:
+                break
+            if level == 0:
+                _count(weights.tried[FOLLOWER, 2 * few], token == said[0])
+            else:
+                for votes in range(FEW + 1):
+                    _count(weights.tried[FOLLOWER, 2 * votes + 1], token == said[1])
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
