@@ -91,7 +91,7 @@ class ColdTurns:
             del self._states[state]
 
     def packed(self) -> Iterator[tuple[int, NDArray[np.uint64], bytes]]:
-        """State, ladder and packed tokens of all turns, least recently touched states first, the oldest first in each."""
+        """State, ladder and packed tokens of each turn, least recently touched states and oldest turns first."""
         for state, (keys, turns) in self._states.items():
             for packed in turns:
                 yield state, keys, packed

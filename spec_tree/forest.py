@@ -11,10 +11,12 @@ alone. Drafts are hints: nothing here decides what is emitted.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,11 +24,13 @@ from numpy.typing import ArrayLike, NDArray
 from turntree.spec_tree import batch as kernels
 from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.draft import DraftBatch
+from turntree.spec_tree.holdings import collect, restore
 from turntree.spec_tree.layout import START, Allocate, Weights
 from turntree.spec_tree.live_table import LiveTable, context_ids, said_ids, token_ids
 from turntree.spec_tree.prefix_tree import TreeNode
 from turntree.spec_tree.proposal import propose
 from turntree.spec_tree.rollouts import Rollouts
+from turntree.spec_tree.snapshot import Snapshot, read_snapshot, write_snapshot
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.stats import ForestStats
 from turntree.spec_tree.weights import first_weights
@@ -242,13 +246,57 @@ class SpecForest:
         """The prefix tree of the turns known at ``state``, live ones included; empty where unknown."""
         with self._lock:
             turns = self._rollouts.known(state, self._live.turns)
-        return TreeNode.from_turns(turns) if turns else TreeNode(token=START)
+        return TreeNode.from_turns([turn.tolist() for turn in turns]) if turns else TreeNode(token=START)
 
     def clear(self) -> None:
         """Forget all turns. Handles of live turns become unknown; counters and what was learnt stay."""
         with self._lock:
             self._rollouts = self._no_rollouts()
             self._live.clear()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all finished turns, the settings, the counters and what was learnt into a file.
+
+        Live turns are not written. The file takes the old one's place when it is complete.
+
+        Args:
+            path: The file; by custom it ends in ``.npz``.
+
+        Raises:
+            OSError: If it cannot be written; an old file stays as it was.
+        """
+        with self._lock:
+            snapshot = Snapshot(
+                config=self.config,
+                held=collect(self._rollouts),
+                weights=Weights(*(array.copy() for array in self._weights)),
+                counters=np.array([self._drafted, self._accepted, self._committed], np.int64),
+            )
+        write_snapshot(Path(path), snapshot)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], config: ForestConfig | None = None) -> Self:
+        """Make a forest of what ``save`` wrote; no turn is live.
+
+        Args:
+            path: The file.
+            config: Settings in the stead of the saved ones. Where they leave less room, the newest turns are
+                kept; what was learnt is kept whatever the settings.
+
+        Raises:
+            DamagedForest: If the file is not a forest's, not whole, or of another version.
+            OSError: If it cannot be read.
+        """
+        snapshot = read_snapshot(Path(path))
+        forest = cls(config or snapshot.config)
+        forest._take(snapshot)
+        return forest
+
+    def _take(self, snapshot: Snapshot) -> None:
+        self._drafted, self._accepted, self._committed = snapshot.counters.tolist()
+        for mine, saved in zip(self._weights, snapshot.weights, strict=True):
+            mine[:] = saved
+        restore(snapshot.held, self._rollouts, self._live.turns)
 
     def _index(self, states: list[DialogueState]) -> int:
         count = 0
