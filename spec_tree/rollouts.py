@@ -69,7 +69,6 @@ class Rollouts:
         self._again: list[_Again] = []
         self._clock = 0
         self._over_quota = 0
-        self._lost = 0
 
     @property
     def states(self) -> int:
@@ -84,7 +83,7 @@ class Rollouts:
     @property
     def evicted(self) -> int:
         """Finished turns let go, for quota or memory."""
-        return self._over_quota + self._lost + self.cold.dropped
+        return self._over_quota + self.cold.dropped
 
     def open(self, row: int, state: DialogueState, live: LiveTurns) -> None:
         """A turn begins in ``row`` of ``live``, whose keys are set."""
@@ -124,7 +123,7 @@ class Rollouts:
             else:
                 self.store.drop(turn)
         elif keep and live.length[row]:
-            self._lost += 1
+            self.cold.dropped += 1
         self._forget_empty(state)
 
     def add(self, state: DialogueState, said: NDArray[np.int32], live: LiveTurns) -> None:

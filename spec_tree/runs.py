@@ -51,18 +51,26 @@ def read_turn(start: int, out: NDArray[np.int32], log: TokenLog) -> int:
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def index_turn(start: int, keys: NDArray[np.uint64], log: TokenLog) -> None:
-    """Index a turn that stands in the log, piece by piece."""
-    index_run(start, start + 1, keys[0], keys[1], keys[3], log)
-    at = start + 1
+def turn_pieces(start: int, log: TokenLog) -> NDArray[np.int64]:
+    """Where the pieces of the turn that begins at ``start`` begin and where their tokens end, shape (pieces, 2)."""
+    pieces = []
+    begin = np.int64(start)
     while True:
-        stop = at
+        stop = begin + 1
         while log.tokens[stop] >= 0:
             stop += 1
-        index_run(at, stop, keys[0], keys[2], keys[3], log)
+        pieces.append((begin, stop))
         if log.tokens[stop] != JUMP:
-            return
-        at = np.int64(log.exact1[stop]) + 1
+            return np.array(pieces)
+        begin = np.int64(log.exact1[stop])
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def index_piece(begin: int, stop: int, keys: NDArray[np.uint64], log: TokenLog) -> None:
+    """Index one of ``turn_pieces`` that stands in the log."""
+    if log.tokens[begin] == START:
+        index_run(begin, begin + 1, keys[0], keys[1], keys[3], log)
+    index_run(begin + 1, stop, keys[0], keys[2], keys[3], log)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

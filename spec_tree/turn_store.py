@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.layout import GRANULE, Allocate, LiveTurns, TokenLog, TurnKeys, token_log, turn_keys
-from turntree.spec_tree.runs import disown, index_turn, read_turn, write_turn
+from turntree.spec_tree.runs import disown, index_piece, read_turn, turn_pieces, write_turn
 
 _FIRST_CAPACITY = 1 << 16
 _FIRST_SLOTS = 1 << 10
@@ -191,8 +191,9 @@ class TurnStore:
         for target, source in zip(new[:5], old[:5], strict=True):
             target[: len(source)] = source
         new.owner[: len(old.owner)] = old.owner
-        for turn in sorted(self.turns(), key=lambda turn: turn.start):
-            index_turn(turn.start, turn.keys, new)
+        pieces = [(*piece, turn.keys) for turn in self.turns() for piece in turn_pieces(turn.start, new).tolist()]
+        for begin, stop, keys in sorted(pieces, key=lambda piece: piece[0]):
+            index_piece(begin, stop, keys, new)
         self.log = new
         self._clear = size
 
