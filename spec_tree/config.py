@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _MOST_TOKENS = 2**30
+_MOST_TOKEN = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,9 @@ class ForestConfig:
     """Tokens at the end of what a turn was asked that its drafts look at."""
 
     def __post_init__(self) -> None:
+        for token in self.end_tokens:
+            if int(token) != token or not 0 <= token <= _MOST_TOKEN:
+                raise ValueError(f"ForestConfig.end_tokens must be token ids from 0 to {_MOST_TOKEN}, got {token!r}")
         object.__setattr__(self, "end_tokens", frozenset(int(token) for token in self.end_tokens))
         for name, least in (
             ("rollouts_per_state", 1),
@@ -34,5 +38,7 @@ class ForestConfig:
             ("context_window", 0),
         ):
             value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"ForestConfig.{name} must be a whole number, got {value!r}")
             if not least <= value <= _MOST_TOKENS:
                 raise ValueError(f"ForestConfig.{name} must be from {least} to {_MOST_TOKENS}, got {value}")

@@ -85,6 +85,10 @@ def scratch() -> Scratch:
 _LOG1P = np.log1p(np.arange(256)).astype(np.float32)
 _WORTH_MORE = np.float32(0.02)
 """Path probability from which on tokens that merely followed the last one are thought of."""
+_FAINT = np.float32(-6.0)
+"""Log-probability of a path below which the network is not told how faint it is: it has seen none such."""
+_LEAST = np.float32(1e-30)
+"""Path probability at least."""
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -252,7 +256,7 @@ def grow(
                         total += vote
             for z in range(first, nodes):
                 most = max(most, weight[z])
-            log_total, log_path = np.log(total), np.log(path[current])
+            log_total, log_path = np.log(total), max(np.log(path[current]), _FAINT)
             for z in range(first, nodes):
                 odds = weight[z] / (total - weight[z])
                 vote = np.log(min(max(odds, float32(1e-4)), float32(2000.0)))
@@ -290,7 +294,7 @@ def grow(
                         logit += max(unit, float32(0.0)) * weights.outer[i]
                 chance = float32(1.0) / (float32(1.0) + np.exp(-logit))
                 votes[z], probabilities[z] = vote, chance
-                path[z] = path[current] * chance
+                path[z] = max(path[current] * chance, _LEAST)
                 frontier[waiting] = z
                 waiting += 1
             if chain:

@@ -6,8 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from turntree.spec_tree.indexing import claim, index_run
-from turntree.spec_tree.layout import END, GRANULE, JUMP, START, TokenLog
+from turntree.spec_tree.indexing import claim, follow_row, index_run
+from turntree.spec_tree.layout import END, FOLLOWERS, GRANULE, JUMP, START, TokenLog
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -71,6 +71,41 @@ def index_piece(begin: int, stop: int, keys: NDArray[np.uint64], log: TokenLog) 
     if log.tokens[begin] == START:
         index_run(begin, begin + 1, keys[0], keys[1], keys[3], log)
     index_run(begin + 1, stop, keys[0], keys[2], keys[3], log)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def forget_followers(start: int, env: int, log: TokenLog) -> None:
+    """Take back what the turn that begins at ``start`` added to what followed each token, as far as it still stands."""
+    at, before = np.int64(start), np.int32(START)
+    kept = np.empty(FOLLOWERS, np.int32)
+    while True:
+        at += 1
+        token = log.tokens[at]
+        if token == JUMP:
+            at = np.int64(log.exact1[at])
+        elif token < 0:
+            return
+        else:
+            _forget_follower(follow_row(env, before), token, kept, log)
+            before = token
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _forget_follower(row: int, token: int, kept: NDArray[np.int32], log: TokenLog) -> None:
+    """Remove the oldest ``token`` of a row of ``followers``; the others move together, the oldest first."""
+    count = min(log.followed[row], FOLLOWERS)
+    oldest = log.followed[row] % FOLLOWERS if count == FOLLOWERS else 0
+    kept[:] = -1
+    left = 0
+    for i in range(count):
+        other = log.followers[row, (oldest + i) % FOLLOWERS]
+        if other == token and left == i:
+            continue
+        kept[left] = other
+        left += 1
+    if left < count:
+        log.followers[row] = kept
+        log.followed[row] = left
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

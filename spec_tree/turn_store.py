@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.layout import GRANULE, Allocate, LiveTurns, TokenLog, TurnKeys, token_log, turn_keys
-from turntree.spec_tree.runs import disown, index_piece, read_turn, turn_pieces, write_turn
+from turntree.spec_tree.runs import disown, forget_followers, index_piece, read_turn, turn_pieces, write_turn
 
 _FIRST_CAPACITY = 1 << 16
 _FIRST_SLOTS = 1 << 10
@@ -156,6 +156,7 @@ class TurnStore:
         """Forget a turn; its tokens stay until they are overwritten, but are found no more."""
         for column in self.keys:
             column[turn.slot] = 0
+        forget_followers(turn.start, turn.keys[3], self.log)
         disown(turn.start, turn.slot, self.log)
         self._turns[turn.slot] = None
         self._free.append(turn.slot)
@@ -196,5 +197,3 @@ class TurnStore:
             index_piece(begin, stop, keys, new)
         self.log = new
         self._clear = size
-
-

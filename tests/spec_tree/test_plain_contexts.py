@@ -2,7 +2,6 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from plain_forest.contexts import START, ContextGraph
 
 LEVELS = [(4, 1.0), (2, 1.0), (1, 1.0)]
