@@ -269,7 +269,7 @@ class SpecForest:
             snapshot = Snapshot(
                 config=self.config,
                 held=collect(self._rollouts),
-                weights=Weights(*(array.copy() for array in self._weights)),
+                weights=Weights(**{name: array.copy() for name, array in self._weights._asdict().items()}),
                 counters=np.array([self._drafted, self._accepted, self._committed], np.int64),
             )
         write_snapshot(Path(path), snapshot)
@@ -294,8 +294,8 @@ class SpecForest:
 
     def _take(self, snapshot: Snapshot) -> None:
         self._drafted, self._accepted, self._committed = snapshot.counters.tolist()
-        for mine, saved in zip(self._weights, snapshot.weights, strict=True):
-            mine[:] = saved
+        for name, learnt in snapshot.weights._asdict().items():
+            getattr(self._weights, name)[:] = learnt
         restore(snapshot.held, self._rollouts, self._live.turns)
 
     def _index(self, states: list[DialogueState]) -> int:

@@ -51,8 +51,8 @@ class LiveTable:
         if size == len(old.last):
             return
         new = live_turns(size, self._allocate)
-        for target, source in zip(new, old, strict=True):
-            target[: len(source)] = source
+        for name, rows in old._asdict().items():
+            getattr(new, name)[: len(rows)] = rows
         self._free = list(range(size - 1, len(old.last) - 1, -1)) + self._free
         self.turns = new
 

@@ -122,7 +122,7 @@ class ForestReader:
         self._shared: SharedArrays | None = shared
         self._live = LiveTable(shared.config, np.zeros)
         self._ends = np.array(sorted(shared.config.end_tokens), np.int32)
-        self._own_weights = Weights(*(array.copy() for array in shared.arrays.weights))
+        self._own_weights = Weights(**{name: array.copy() for name, array in shared.arrays.weights._asdict().items()})
         """What the kernel learns from this reader's turns; drafts are made with the writer's weights."""
 
     @classmethod

@@ -16,7 +16,7 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from contextlib import suppress
 from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
@@ -72,7 +72,7 @@ class SharedArrays:
         """The memory."""
         self.config = config
         """Settings of the forest."""
-        whole = np.frombuffer(block.buf, np.uint8)  # unlike np.ndarray, it keeps the memory from being unmapped
+        whole = np.frombuffer(_memory(block), np.uint8)  # unlike np.ndarray, it keeps the memory from being unmapped
         starts, _ = _starts(layout, text)
         self.arrays = _grouped(
             [
@@ -107,11 +107,11 @@ class SharedArrays:
                 f"{size} bytes of shared memory are needed, and could not be had ({error}): lower "
                 "ForestConfig.max_tokens, or allow more shared memory"
             ) from error
-        _HEAD.pack_into(block.buf, 0, bytes(8), _VERSION, len(text), 0)
-        block.buf[_HEAD.size : _HEAD.size + len(text)] = text
+        _HEAD.pack_into(_memory(block), 0, bytes(8), _VERSION, len(text), 0)
+        _memory(block)[_HEAD.size : _HEAD.size + len(text)] = text
         shared = cls(block, config, layout, len(text))
         shared.fill(arrays)
-        block.buf[: len(_MAGIC)] = _MAGIC
+        _memory(block)[: len(_MAGIC)] = _MAGIC
         return shared
 
     @classmethod
@@ -140,7 +140,7 @@ class SharedArrays:
     @property
     def closed(self) -> bool:
         """Whether the writer has closed."""
-        return bool(self.block.buf[_CLOSED_AT])
+        return bool(_memory(self.block)[_CLOSED_AT])
 
     def fill(self, arrays: ForestArrays) -> None:
         """Copy ``arrays`` into the block."""
@@ -151,8 +151,13 @@ class SharedArrays:
 def release(block: SharedMemory, owner: int) -> None:
     """Mark a block as closed and take its name away, if this is the process ``owner`` that made it."""
     if os.getpid() == owner:
-        block.buf[_CLOSED_AT] = 1
+        _memory(block)[_CLOSED_AT] = 1
         _discard(block)
+
+
+def _memory(block: SharedMemory) -> memoryview:
+    assert block.buf is not None, "the block was closed"
+    return block.buf
 
 
 class _Block(SharedMemory):
@@ -175,7 +180,12 @@ def _open(name: str) -> SharedMemory:
         return _Block(name, track=False)
     with _ATTACHING:
         register = resource_tracker.register
-        resource_tracker.register = lambda name, kind: None if kind == "shared_memory" else register(name, kind)
+
+        def but_blocks(name: Sized, rtype: str) -> None:
+            if rtype != "shared_memory":
+                register(name, rtype)
+
+        resource_tracker.register = but_blocks
         try:
             return _Block(name)
         finally:
@@ -214,13 +224,13 @@ def _grouped(arrays: Sequence[NDArray[Any]]) -> ForestArrays:
 
 
 def _read_header(name: str, block: SharedMemory) -> tuple[ForestConfig, _Layout, int]:
-    if block.size < _HEAD.size or bytes(block.buf[: len(_MAGIC)]) != _MAGIC:
+    if block.size < _HEAD.size or bytes(_memory(block)[: len(_MAGIC)]) != _MAGIC:
         raise _foreign(name, "it does not begin with the mark of a forest")
-    _, version, length, _ = _HEAD.unpack_from(block.buf)
+    _, version, length, _ = _HEAD.unpack_from(_memory(block))
     if version != _VERSION:
         raise _foreign(name, f"it has version {version}, expected {_VERSION}")
     try:
-        header = json.loads(bytes(block.buf[_HEAD.size : _HEAD.size + length]))
+        header = json.loads(bytes(_memory(block)[_HEAD.size : _HEAD.size + length]))
         config = config_from_text(header["config"])
         layout = {key: (str(dtype), tuple(shape)) for key, (dtype, shape) in header["arrays"].items()}
         expected = _expected(layout["log.tokens"][1][0], layout["keys.exact"][1][0])

@@ -64,7 +64,8 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb") as file:
-            np.savez(file, **arrays, digest=digest(arrays))
+            named: dict[str, Any] = {**arrays, "digest": digest(arrays)}
+            np.savez(file, **named)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -99,11 +100,11 @@ def read_snapshot(path: Path) -> Snapshot:
         raise _damaged(path, f"it lacks entries or has unknown ones: {different}")
     if not np.array_equal(arrays.pop("digest"), digest(arrays)):
         raise _damaged(path, "what it holds does not have the digest that it names")
-    for name, like in zip(weights, first_weights(np.zeros), strict=True):
+    for name, like in zip(weights, first_weights(np.zeros)._asdict().values(), strict=True):
         if (arrays[name].shape, arrays[name].dtype) != (like.shape, like.dtype):
             came = f"{arrays[name].dtype} of shape {arrays[name].shape}"
             raise _damaged(path, f"{name} is {came}, expected {like.dtype} of shape {like.shape}")
-    if (arrays["counters"].shape, arrays["counters"].dtype) != ((3,), np.int64):
+    if arrays["counters"].shape != (3,) or arrays["counters"].dtype != np.int64:
         raise _damaged(path, f"it has {arrays['counters'].size} counters, expected 3")
     turns = Holdings(*(arrays[name] for name in held))
     try:
@@ -120,7 +121,7 @@ def digest(arrays: Arrays) -> NDArray[np.uint8]:
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         told.update(f"{name} {array.dtype.str} {arrays[name].shape}\n".encode())
-        told.update(array.reshape(-1).view(np.uint8))
+        told.update(array.reshape(-1).view(np.uint8).data)
     return np.frombuffer(told.digest(), np.uint8)
 
 
