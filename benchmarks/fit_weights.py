@@ -71,7 +71,7 @@ def examples(turns: Sequence[Turn], budget: int) -> tuple[NDArray[Any], NDArray[
                 if not len(children):
                     break
                 right = said[children] == token
-                weighed = inputs[children, 1] >= 0
+                weighed = forest._live.turns.node_hashes[row, children, 1] >= 0
                 seen.append(inputs[children][weighed])
                 true.append(right[weighed])
                 if not right.any():

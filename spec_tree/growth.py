@@ -98,6 +98,19 @@ def _hashed(first: int, second: int) -> int:
     return int64((key >> uint64(40)) & uint64(HASHED - 1))
 
 
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _wait(node: int, path: NDArray[np.float32], frontier: NDArray[np.int32], waiting: int, most: int) -> int:
+    """Put ``node`` into the line, the likeliest last, unless ``most`` likelier ones wait; returns how many wait."""
+    if waiting >= most and path[node] <= path[frontier[waiting - most]]:
+        return waiting
+    at = waiting
+    while at > 0 and path[frontier[at - 1]] > path[node]:
+        frontier[at] = frontier[at - 1]
+        at -= 1
+    frontier[at] = node
+    return waiting + 1
+
+
 @njit(nogil=True, cache=True, fastmath=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def grow(
     count: int,
@@ -257,21 +270,23 @@ def grow(
             for z in range(first, nodes):
                 most = max(most, weight[z])
             log_total, log_path = np.log(total), max(np.log(path[current]), _FAINT)
+            if chain:
+                waiting = 0
             for z in range(first, nodes):
-                odds = weight[z] / (total - weight[z])
-                vote = np.log(min(max(odds, float32(1e-4)), float32(2000.0)))
-                mine = min(support[z, KINDS], FEW)
+                vote = np.log(min(max(weight[z] / (total - weight[z]), float32(1e-4)), float32(2000.0)))
                 hashes[z, 0] = _hashed(tokens[z], 1)
-                hashes[z, 1] = _hashed(tokens[current], 2)
-                hashes[z, 2] = _hashed(tokens[current], tokens[z] + 3)
-                hashes[z, 3] = ((best_length[z] * 9 + mine) * 9 + few) & (HASHED - 1)
-                learnt = float32(0.0)
-                for j in range(TABLES):
-                    learnt += weights.hashed[j, hashes[z, j]]
-                logit = learnt + weights.scale[0] * vote
-                inputs[z, 0] = vote
-                inputs[z, 1] = -1.0
-                if support[z, KINDS] > support[z, UNMATCHED]:
+                learnt = weights.hashed[0, hashes[z, 0]]
+                if support[z, KINDS] == support[z, UNMATCHED]:
+                    hashes[z, 1] = -1
+                    logit = learnt + weights.scale[0] * vote
+                else:
+                    mine = min(support[z, KINDS], FEW)
+                    hashes[z, 1] = _hashed(tokens[current], 2)
+                    hashes[z, 2] = _hashed(tokens[current], tokens[z] + 3)
+                    hashes[z, 3] = ((best_length[z] * 9 + mine) * 9 + few) & (HASHED - 1)
+                    for j in range(1, TABLES):
+                        learnt += weights.hashed[j, hashes[z, j]]
+                    inputs[z, 0] = vote
                     inputs[z, 1] = _LOG1P[support[z, 0]]
                     inputs[z, 2] = _LOG1P[support[z, 1] + support[z, 8]]
                     inputs[z, 3] = _LOG1P[support[z, 2]]
@@ -283,10 +298,11 @@ def grow(
                     inputs[z, 9] = _LOG1P[voters]
                     inputs[z, 10] = 1.0 if z == newest_node else 0.0
                     inputs[z, 11] = _LOG1P[nodes - first]
-                    inputs[z, 12] = _LOG1P[max(newest_place[z] - newest, 0)]
+                    inputs[z, 12] = _LOG1P[newest_place[z] - newest]
                     inputs[z, 13] = learnt
                     inputs[z, 14] = log_path
                     inputs[z, 15] = log_total
+                    logit = learnt + weights.scale[0] * vote
                     for i in range(HIDDEN):
                         unit = weights.bias[i]
                         for j in range(INPUTS):
@@ -295,26 +311,12 @@ def grow(
                 chance = float32(1.0) / (float32(1.0) + np.exp(-logit))
                 votes[z], probabilities[z] = vote, chance
                 path[z] = max(path[current] * chance, _LEAST)
-                frontier[waiting] = z
-                waiting += 1
-            if chain:
-                waiting = 0
-                best = -1
-                for z in range(first, nodes):
-                    if best < 0 or path[z] > path[best]:
-                        best = z
-                if best >= 0:
-                    frontier[0] = best
-                    waiting = 1
-        best = -1
-        for i in range(waiting):
-            if path[frontier[i]] >= floor and (best < 0 or path[frontier[i]] > path[frontier[best]]):
-                best = i
-        if best < 0:
+                if path[z] >= floor:
+                    waiting = _wait(z, path, frontier, waiting, 1 if chain else budget - handed)
+        if waiting == 0:
             break
-        current = frontier[best]
         waiting -= 1
-        frontier[best] = frontier[waiting]
+        current = frontier[waiting]
         out_tokens[handed], out_parents[handed] = tokens[current], order[parents[current]]
         out_depths[handed], out_paths[handed] = depth[current], path[current]
         order[current] = handed

@@ -184,7 +184,7 @@ def learn_nodes(
                 truth, right = float32(1.0), z
             error = truth - probabilities[z]
             weights.scale[0] += _SCALE_RATE * error * votes[z]
-            for j in range(TABLES):
+            for j in range(TABLES if hashes[z, 1] >= 0 else 1):
                 rate = _RATE if j < 2 else _RATE * float32(0.5)
                 weights.hashed[j, hashes[z, j]] += rate * error
         if right < 0:
