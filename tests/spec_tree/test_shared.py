@@ -25,9 +25,17 @@ from forest_reading import (
     writer_closed,
 )
 
-from turntree.spec_tree import DamagedForest, DraftBatch, ForestConfig, ForestError, SpecForest, UnknownTurn
+from turntree.spec_tree import (
+    DamagedForest,
+    DraftBatch,
+    ForestConfig,
+    ForestError,
+    ForestReader,
+    SharedForest,
+    SpecForest,
+    UnknownTurn,
+)
 from turntree.spec_tree import shared_arrays as blocks
-from turntree.spec_tree.shared import ForestReader, SharedForest
 
 CONFIG = ForestConfig(end_tokens=frozenset({END}), max_tokens=4096, rollouts_per_state=8)
 

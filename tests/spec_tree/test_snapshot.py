@@ -2,6 +2,7 @@
 
 import os
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,28 @@ def test_live_turns_stay_behind(tmp_path: Path) -> None:
     assert (loaded.stats().live, loaded.stats().rollouts, loaded.stats().tokens) == (0, 1, 3)
     assert [child.token for child in loaded.tree(state(0)).children] == [1]
     assert forest.stats().live == 1
+
+
+def test_a_forest_can_be_saved_while_turns_go_on(tmp_path: Path) -> None:
+    forest, chance, over = SpecForest(SMALL), random.Random(0), threading.Event()
+
+    def go_on() -> None:
+        while not over.is_set():
+            handles = forest.begin([state(index) for index in range(6)])
+            forest.commit(handles, [spoken(chance) for _ in handles])
+            forest.end(handles)
+
+    talker = threading.Thread(target=go_on)
+    talker.start()
+    try:
+        for number in range(10):
+            forest.save(tmp_path / f"{number}.npz")
+    finally:
+        over.set()
+        talker.join()
+    seen = [SpecForest.load(tmp_path / f"{number}.npz").stats() for number in range(10)]
+    assert [stats.committed for stats in seen] == sorted(stats.committed for stats in seen)
+    assert seen[-1].committed > 0
 
 
 def test_an_empty_forest_comes_back_empty(tmp_path: Path) -> None:

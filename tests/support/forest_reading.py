@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from turntree.spec_tree import DialogueState, DraftBatch
-from turntree.spec_tree.shared import ForestReader
+from turntree.spec_tree import DialogueState, DraftBatch, ForestReader
 
 END = 9
 FIRST, LAST = 1000, 1999
