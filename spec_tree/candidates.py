@@ -55,6 +55,18 @@ def step_on(place: int, log: TokenLog) -> int:
     return after
 
 
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _older(newest: int, place: int, age: int, log: TokenLog) -> int:
+    """How much older than ``newest`` a place is, if that is more than ``age``; otherwise -1, and the walk is
+    over: in a ring the links of the oldest places lead to what has been written since."""
+    if place < 0:
+        return -1
+    since = newest - place
+    if since < 0:
+        since += len(log.tokens)
+    return since if since > age else -1
+
+
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def agreement(place: int, tail: NDArray[np.int32], last: int, log: TokenLog) -> int:
     """How many tokens up to ``place`` equal those up to ``tail[last]``; ``MATCH`` from the beginning of the turn on."""
@@ -103,7 +115,8 @@ def find_places(
     count = 0
     if one >= 0:
         place, walked = int64(log.exact3_heads[head_of(mix(mix(narrow, one), tail[last - 2]), log.exact3_heads)]), 0
-        while place >= 0 and walked < _WALK:
+        newest, age = place, int64(0)
+        while place >= 0 and age >= 0 and walked < _WALK:
             walked += 1
             if tokens[place] == token and tokens[place + 1] != END and turns.exact[owner[place // GRANULE]] == exact:
                 length = agreement(place, tail, last, log)
@@ -111,9 +124,11 @@ def find_places(
                     places[count], matches[count], kinds[count] = place, length, EXACT
                     count += 1
             place = int64(log.exact3[place])
+            age = _older(newest, place, age, log)
     longer = count
     place, walked = int64(log.exact1_heads[head_of(narrow, log.exact1_heads)]), 0
-    while place >= 0 and walked < _WALK:
+    newest, age = place, int64(0)
+    while place >= 0 and age >= 0 and walked < _WALK:
         walked += 1
         if tokens[place] == token and tokens[place + 1] != END and turns.exact[owner[place // GRANULE]] == exact:
             length = agreement(place, tail, last, log)
@@ -125,11 +140,13 @@ def find_places(
                 places[count], matches[count], kinds[count] = place, length, EXACT
                 count += 1
         place = int64(log.exact1[place])
+        age = _older(newest, place, age, log)
     if count < _ENOUGH and task != exact:
         key = mix(mix(task, token), one) if token >= 0 else mix(tools, token)
         place, walked = int64(log.task2_heads[head_of(key, log.task2_heads)]), 0
         state = count
-        while place >= 0 and walked < _WALK:
+        newest, age = place, int64(0)
+        while place >= 0 and age >= 0 and walked < _WALK:
             walked += 1
             slot = owner[place // GRANULE]
             if tokens[place] == token and tokens[place + 1] != END and turns.task[slot] == task:
@@ -147,13 +164,15 @@ def find_places(
                     places[count], matches[count], kinds[count] = place, length, kind
                     count += 1
             place = int64(log.task2[place])
+            age = _older(newest, place, age, log)
     if count < _ENOUGH:
         key = mix(env, token)
         if token >= 0:
             key = mix(key, one)
         place, walked = int64(log.env2_heads[head_of(key, log.env2_heads)]), 0
         nearer = count
-        while place >= 0 and walked < _WALK:
+        newest, age = place, int64(0)
+        while place >= 0 and age >= 0 and walked < _WALK:
             walked += 1
             if tokens[place] == token and tokens[place + 1] != END and turns.env[owner[place // GRANULE]] == env:
                 length = agreement(place, tail, last, log)
@@ -164,6 +183,7 @@ def find_places(
                     places[count], matches[count], kinds[count] = place, length, ENV
                     count += 1
             place = int64(log.env2[place])
+            age = _older(newest, place, age, log)
     if one >= 0:
         place = int64(contexts.heads[context_head(context[0], token, one, contexts)])
         walked = 0
@@ -178,12 +198,12 @@ def find_places(
                 places[count], matches[count], kinds[count] = place, length, CONTEXT
                 count += 1
             place = int64(contexts.link[place])
-    return _near_anchors(exact, tail, last, anchors, ages, anchor_count, log, turns, places, matches, kinds, count)
+    return _near_anchors(env, tail, last, anchors, ages, anchor_count, log, turns, places, matches, kinds, count)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _near_anchors(
-    exact: int,
+    env: int,
     tail: NDArray[np.int32],
     last: int,
     anchors: NDArray[np.int32],
@@ -201,7 +221,7 @@ def _near_anchors(
     token = tail[last]
     for i in range(anchor_count):
         anchor, age = int64(anchors[i]), ages[i]
-        if turns.env[log.owner[anchor // GRANULE]] == 0:
+        if turns.env[log.owner[anchor // GRANULE]] != env:
             continue
         if token >= 0:
             for place in range(max(anchor - _WINDOW, 1), min(anchor + _WINDOW, len(tokens) - 2) + 1):
@@ -215,7 +235,7 @@ def _near_anchors(
                 distance = abs(place - anchor)
                 kind = NEAR + (0 if distance == 0 else 1 if distance <= 2 else 2)
                 if found < 0:
-                    if count == CANDIDATES or turns.env[log.owner[place // GRANULE]] == 0:
+                    if count == CANDIDATES or turns.env[log.owner[place // GRANULE]] != env:
                         continue
                     found = count
                     count += 1
@@ -226,6 +246,8 @@ def _near_anchors(
             for shift in range(3):
                 place = anchor + (0 if shift == 0 else -1 if shift == 1 else 1)
                 if place < 1 or place >= len(tokens) - 1 or tokens[place] < 0 or tokens[place] == token:
+                    continue
+                if turns.env[log.owner[place // GRANULE]] != env:
                     continue
                 places[count], matches[count], kinds[count] = place, min(age - 1, 7) + 8 * shift, UNMATCHED
                 count += 1

@@ -69,6 +69,7 @@ class Rollouts:
         self._again: list[_Again] = []
         self._clock = 0
         self._over_quota = 0
+        self._tokens_again = 0
 
     @property
     def states(self) -> int:
@@ -192,9 +193,7 @@ class Rollouts:
             if state.exact in self.cold:
                 self.cold.drop_oldest(state.exact)
             else:
-                oldest = state.turns.popleft()
-                self.tokens -= oldest.tokens
-                self.store.drop(oldest)
+                self._drop(state, state.turns[0])
             self._over_quota += 1
 
     def _room(self, positions: int, live: LiveTurns) -> None:
@@ -211,6 +210,8 @@ class Rollouts:
         for state, said, row in again:
             turn = self.store.write(said, state.keys, live=row, turns=live)
             if row < 0:
+                turn.again = True
+                self._tokens_again += turn.tokens
                 self._keep(state, turn, before=older[state.exact])
                 older[state.exact] += 1
             else:
@@ -224,7 +225,10 @@ class Rollouts:
         if row >= 0:
             turn.tokens = int(live.length[row])
         said = self.store.read(turn)
-        self.store.drop(turn)
+        if row < 0:
+            self._drop(state, turn)
+        else:
+            self.store.drop(turn)
         fits = self._waiting() + len(said) + _SPARE <= self.store.capacity // 4
         if row >= 0:
             live.turn[row] = 0
@@ -232,13 +236,18 @@ class Rollouts:
             if fits:
                 self._again.append(_Again(state, said, row))
             return
-        state.turns.remove(turn)
-        self.tokens -= turn.tokens
-        if fits and state.visited > turn.seen and 2 * self.tokens <= self.store.capacity:
+        if fits and state.visited > turn.seen and 2 * (self._tokens_again + len(said)) <= self.store.capacity:
             self._again.append(_Again(state, said, -1))
         else:
             self.cold.add(state.exact, state.keys, said)
             self._forget_empty(state)
+
+    def _drop(self, state: _State, turn: StoredTurn) -> None:
+        """A finished turn leaves the log."""
+        state.turns.remove(turn)
+        self.tokens -= turn.tokens
+        self._tokens_again -= turn.tokens if turn.again else 0
+        self.store.drop(turn)
 
     def _lose(self, row: int, live: LiveTurns) -> None:
         """The turn in ``row`` grows too long for the log: it is drafted for, but not kept."""

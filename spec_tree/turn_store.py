@@ -13,7 +13,7 @@ Not thread-safe for writers. Readers may use ``log`` and ``keys`` at any time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +39,10 @@ class StoredTurn:
     """Number of its tokens; kept up to date by the owner while it is live."""
     live: int = -1
     """Its row of ``LiveTurns``; -1 once it is finished."""
-    seen: int = field(default=0)
+    seen: int = 0
     """Free for the owner: when it was written."""
+    again: bool = False
+    """Free for the owner: whether it was written once more when it was in the way."""
 
 
 def granules(positions: int) -> int:

@@ -7,11 +7,15 @@ it notices what it is there for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from turntree.spec_tree import DialogueState, DraftBatch, SpecForest, TreeNode
+from turntree.spec_tree.indexing import follow_row
 from turntree.spec_tree.layout import BACK, END, GRANULE, JUMP, START
 
 Said = tuple[int, ...]
@@ -70,22 +74,36 @@ def malformed(
     return wrong
 
 
-def unfounded(nodes: Sequence[Node], last: int, said: Iterable[Said], context: Sequence[int] = ()) -> list[str]:
+def unfounded(
+    nodes: Sequence[Node],
+    last: int,
+    said: Iterable[Said],
+    context: Sequence[int] = (),
+    alike: Callable[[int], int] = lambda token: token,
+) -> list[str]:
     """Edges of one row's draft that nobody has gone.
 
     Below the first level, an edge is a pair of tokens that some turn of ``said``, or the turn's own
     ``context``, has one after another. On the first level a place where turns were alike until just now
     may speak too, though its last token is another: there the drafted token must be one of theirs.
+    First tokens of a pair that are ``alike`` count as the same: see ``same_followers``.
     """
     said = list(said)
-    pairs = {pair for turn in said for pair in pairwise((START, *turn))} | set(pairwise(context))
+    gone = [pair for turn in said for pair in pairwise((START, *turn))] + list(pairwise(context))
+    pairs = {(alike(first), second) for first, second in gone}
     anyone = {token for turn in said for token in turn}
     wrong = []
     for node in nodes:
         above = nodes[node.parent].token if node.parent >= 0 else last
-        if (above, node.token) not in pairs and not (node.parent < 0 and node.token in anyone):
+        if (alike(above), node.token) not in pairs and not (node.parent < 0 and node.token in anyone):
             wrong.append(f"{above} -> {node.token} at depth {node.depth} was never said")
     return wrong
+
+
+def same_followers(env: str) -> Callable[[int], int]:
+    """Tokens of an environment that the store does not tell apart where it remembers what followed them."""
+    key = np.uint64(DialogueState(exact=1, env=env).ladder()[3])
+    return cache(lambda token: int(follow_row(key, np.int32(token))))
 
 
 def best_path(nodes: Sequence[Node], said: Sequence[int]) -> int:
@@ -112,6 +130,15 @@ def turns_in(tree: TreeNode) -> Counter[Said]:
     return found
 
 
+def indexed(forest: SpecForest) -> list[Said]:
+    """The turns that stand in the log, live ones included."""
+    store, live = forest._rollouts.store, forest._live.turns
+    for turn in store.turns():
+        if turn.live >= 0:
+            turn.tokens = int(live.length[turn.live])
+    return [tuple(store.read(turn).tolist()) for turn in store.turns()]
+
+
 def broken(forest: SpecForest) -> list[str]:
     """What is wrong inside a store: slots, owners, free room, counts."""
     rollouts, live = forest._rollouts, forest._live.turns
@@ -134,10 +161,10 @@ def broken(forest: SpecForest) -> list[str]:
     need(not log.owner[head // GRANULE : clear // GRANULE].any(), "the free room belongs to a turn")
     for turn in turns:
         need([int(column[turn.slot]) for column in store.keys] == turn.keys.tolist(), "a turn's keys are not its own")
-        granules, tokens = _walk(turn.start, log)
+        granules, last, tokens = _walk(turn.start, log)
         need(granules <= owned[turn.slot], "a turn stands where it owns nothing")
         spare = owned[turn.slot] - granules
-        need(spare <= set(range(max(granules) + 1, max(granules) + 9)), "a turn owns what it does not reach")
+        need(spare <= set(range(last + 1, last + 9)), "a turn owns what it does not reach")
         expected = int(live.length[turn.live]) if turn.live >= 0 else turn.tokens
         need(tokens == expected, f"a turn of {expected} tokens has {tokens} in the log")
         if turn.live >= 0:
@@ -148,6 +175,10 @@ def broken(forest: SpecForest) -> list[str]:
     need(len(finished) == len({id(turn) for turn in finished}), "a turn is held twice")
     need({id(t) for t in turns} == {id(t) for t in finished + going}, "the log and the states hold different turns")
     need(rollouts.tokens == sum(turn.tokens for turn in finished), "the count of tokens is wrong")
+    need(
+        rollouts._tokens_again == sum(turn.tokens for turn in finished if turn.again),
+        "the count of tokens of turns that were written again is wrong",
+    )
     need(rollouts.tokens <= store.capacity, "more tokens than the log has")
     for exact, state in rollouts._states.items():
         need(state.exact == exact, "a state stands under another's key")
@@ -160,8 +191,8 @@ def broken(forest: SpecForest) -> list[str]:
     return wrong
 
 
-def _walk(start: int, log: object) -> tuple[set[int], int]:
-    """The granules that a turn reaches, and its number of tokens."""
+def _walk(start: int, log: object) -> tuple[set[int], int, int]:
+    """The granules that a turn reaches, the one of its end, and its number of tokens."""
     tokens, links = log.tokens, log.exact1  # type: ignore[attr-defined]
     granules, count, at = {start // GRANULE}, 0, start
     assert tokens[start] == START, f"no turn begins at {start}"
@@ -170,7 +201,7 @@ def _walk(start: int, log: object) -> tuple[set[int], int]:
         granules.add(at // GRANULE)
         mark = int(tokens[at])
         if mark == END:
-            return granules, count
+            return granules, at // GRANULE, count
         if mark == JUMP:
             before, at = at, int(links[at])
             granules.add(at // GRANULE)

@@ -1,0 +1,324 @@
+"""A log that is full: what was said is read back or let go, never changed, and drafts come from what is held."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+from forest_checks import Said, best_path, broken, indexed, malformed, misremembered, rows_of, same_followers, unfounded
+
+from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
+from turntree.spec_tree.layout import GRANULE
+from turntree.spec_tree.turn_store import TurnStore
+
+END = 0
+
+
+def state(index: int) -> DialogueState:
+    return DialogueState.from_tokens([index], task=f"t{index % 3}", env="e")
+
+
+def whole(forest: SpecForest, at: DialogueState, turn: list[int]) -> bool:
+    """Whether ``turn`` is drafted at ``at`` from its first token on."""
+    handles = forest.begin([at])
+    (nodes,) = rows_of(forest.draft(handles, max_nodes=128, room=[128], chain=True))
+    forest.end(handles, keep=False)
+    return best_path(nodes, turn) == len(turn)
+
+
+def is_indexed(forest: SpecForest, at: DialogueState) -> bool:
+    return not forest._rollouts.cold.count(at.exact) and bool(forest._rollouts._states[at.exact].turns)
+
+
+class Stream:
+    """Random calls, and a record of what was said."""
+
+    def __init__(self, config: ForestConfig, seed: int, *, longest: int) -> None:
+        self.forest = SpecForest(config)
+        self.rng = np.random.default_rng(seed)
+        self.longest = longest
+        self.finished: dict[DialogueState, list[Said]] = defaultdict(list)
+        self.live: dict[int, tuple[DialogueState, list[int], list[int]]] = {}
+        """Handle: where, what was said, what was asked."""
+        self.themes = [self.rng.integers(1, 2**31, 3 * longest) for _ in range(5)]
+
+    def say(self, most: int) -> list[int]:
+        """A part of a theme with a slip now and then."""
+        theme = self.themes[self.rng.integers(len(self.themes))]
+        start, length = self.rng.integers(len(theme)), self.rng.integers(1, most + 1)
+        said = theme[start : start + length].tolist()
+        return [int(self.rng.integers(1, 400)) if self.rng.random() < 0.05 else token for token in said]
+
+    def step(self) -> None:
+        forest, rng = self.forest, self.rng
+        kind = rng.integers(10)
+        at = state(int(rng.integers(12)))
+        if kind == 0:
+            said = self.say(self.longest)
+            forest.insert(at, said)
+            self.finished[at].append(tuple(said))
+        elif kind <= 2 and len(self.live) < 8:
+            count = int(rng.integers(1, 4))
+            asked = [self.say(50) for _ in range(count)]
+            for handle, context in zip(forest.begin([at] * count, asked), asked, strict=True):
+                self.live[handle] = at, [], context
+        elif kind == 3 and self.live:
+            handle = int(rng.choice(list(self.live)))
+            keep = bool(rng.random() < 0.7)
+            forest.end([handle], keep=keep)
+            at, said, _ = self.live.pop(handle)
+            if keep and said:
+                self.finished[at].append(tuple(said))
+        elif kind == 4:
+            forest.announce([at]).result(60)
+        elif self.live:
+            handles = list(self.live)
+            said_now = [self.say(max(1, self.longest // 8)) for _ in handles]
+            forest.commit(handles, said_now)
+            for handle, said in zip(handles, said_now, strict=True):
+                self.live[handle][1].extend(said)
+
+    def complaints(self) -> list[str]:
+        alike = same_followers("e")
+        wrong = broken(self.forest)
+        wrong += misremembered(self.forest, self.finished, (tuple(said) for _, said, _ in self.live.values()))
+        if self.live:
+            handles = list(self.live)
+            batch = self.forest.draft(handles, max_nodes=32, room=[20] * len(handles))
+            held = indexed(self.forest)
+            for handle, nodes in zip(handles, rows_of(batch), strict=True):
+                _, said, asked = self.live[handle]
+                last = said[-1] if said else -1
+                wrong += malformed(nodes, last=last, room=20, max_nodes=32)
+                wrong += unfounded(nodes, last, held, asked, alike)
+        return wrong
+
+
+@pytest.mark.parametrize(
+    ("settings", "longest"),
+    [
+        ({"max_tokens": 1024, "max_cold_tokens": 0, "rollouts_per_state": 4}, 60),
+        ({"max_tokens": 1024, "max_cold_tokens": 400, "rollouts_per_state": 1}, 300),
+        ({"max_tokens": 1500, "max_cold_tokens": 10_000, "rollouts_per_state": 32}, 30),
+        ({"max_tokens": 4096, "rollouts_per_state": 8, "max_context_tokens": 1024, "context_window": 40}, 200),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_whatever_happens_in_a_small_ring_what_is_held_is_what_was_said(
+    settings: dict[str, Any], longest: int, seed: int
+) -> None:
+    stream = Stream(ForestConfig(**settings), seed, longest=longest)
+    for step in range(500):
+        stream.step()
+        assert not (wrong := broken(stream.forest)), (step, wrong)
+        if step % 4 == 0:
+            assert not (wrong := stream.complaints()), (step, wrong)
+    stats = stream.forest.stats()
+    assert stats.committed > 2 * settings["max_tokens"]  # it went around
+    assert stats.evicted_rollouts
+    stream.forest.end(list(stream.live), keep=False)
+    assert not broken(stream.forest)
+
+
+def test_a_turn_that_is_in_the_way_and_was_not_asked_for_becomes_cold_and_comes_back_when_one_begins() -> None:
+    forest = SpecForest(ForestConfig(max_tokens=1024))
+    turns = {index: list(range(100 * index, 100 * index + 50)) for index in range(1, 40)}
+    for index, turn in turns.items():
+        forest.insert(state(index), turn)
+    stats = forest.stats()
+    assert stats.tokens + stats.cold_tokens == 39 * 50
+    assert stats.tokens <= 1024
+    assert stats.evicted_rollouts == 0
+    assert not is_indexed(forest, state(1))
+    assert is_indexed(forest, state(39))
+    handles = forest.begin([state(1)])
+    assert is_indexed(forest, state(1))
+    forest.end(handles, keep=False)
+    for index in (2, 20, 39):
+        assert whole(forest, state(index), turns[index])
+    assert not broken(forest)
+
+
+def test_announced_states_are_indexed_and_others_are_not() -> None:
+    forest = SpecForest(ForestConfig(max_tokens=1024))
+    for index in range(40):
+        forest.insert(state(index), [index] * 50)
+        forest.insert(state(index), [index + 1] * 20)
+    assert forest.announce([state(0), state(3), state(99)]).result(60) == 4
+    assert [is_indexed(forest, state(index)) for index in (0, 1, 3)] == [True, False, True]
+    assert forest.announce([state(0), state(3)]).result(60) == 0
+    assert forest.announce([]).result(60) == 0
+    assert forest.stats().states == 40
+    assert not broken(forest)
+
+
+def test_a_state_that_was_visited_since_gets_a_second_chance_and_one_that_was_not_does_not() -> None:
+    forest = SpecForest(ForestConfig(max_tokens=1024))
+    forest.insert(state(0), [1] * 50)
+    forest.insert(state(1), [2] * 50)
+    slots = []
+    for index in range(2, 40):
+        if index == 5:
+            forest.end(forest.begin([state(0)]), keep=False)
+        forest.insert(state(index), [index] * 50)
+        slots.append((is_indexed(forest, state(0)), is_indexed(forest, state(1))))
+    assert (True, False) in slots  # after the first time around
+    assert slots[-1] == (False, False)  # the second time around it had not been visited again
+    assert (False, True) not in slots
+
+
+def test_turns_that_come_back_are_older_than_those_that_stayed() -> None:
+    forest = SpecForest(ForestConfig(max_tokens=1024, rollouts_per_state=3))
+    forest.insert(state(0), [1] * 40)
+    for index in range(1, 30):
+        forest.insert(state(index), [9] * 50)
+    assert not is_indexed(forest, state(0))
+    forest.insert(state(0), [2] * 40)  # brings the first back
+    forest.insert(state(0), [3] * 40)
+    assert [turn[0] for turn in forest._rollouts.known(state(0), forest._live.turns)] == [1, 2, 3]
+    forest.insert(state(0), [4] * 40)
+    assert [turn[0] for turn in forest._rollouts.known(state(0), forest._live.turns)] == [2, 3, 4]
+
+
+def test_the_least_recently_touched_cold_states_are_let_go() -> None:
+    forest = SpecForest(ForestConfig(max_tokens=1024, max_cold_tokens=200))
+    for index in range(1, 41):
+        forest.insert(state(index), [index] * 50)
+    stats = forest.stats()
+    assert stats.cold_tokens == 200
+    assert stats.evicted_rollouts == stats.evicted_states == 40 - stats.states > 10
+    assert forest.finished([state(1), state(40)]) == [0, 1]
+    assert not broken(forest)
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 100, 5000])
+def test_a_live_turn_longer_than_the_ring_is_drafted_for_and_not_kept(at_once: int) -> None:
+    forest = SpecForest(ForestConfig(max_tokens=1024))
+    turn = list(range(1, 5001))
+    handles = forest.begin([state(0), state(1)])
+    for start in range(0, 5000, at_once):
+        forest.commit(handles, [turn[start : start + at_once], []])
+        if start % 50 == 0:
+            assert not broken(forest)
+    forest.insert(state(2), [5000, 7, 8])
+    (nodes,) = rows_of(forest.draft(handles[:1], max_nodes=2, room=[8]))
+    assert [node.token for node in nodes] == [7, 8]
+    forest.commit(handles, [[7, 8], [5]])
+    forest.end(handles)
+    stats = forest.stats()
+    assert (stats.rollouts, stats.evicted_rollouts, stats.live) == (2, 1, 0)
+    assert not forest.tree(state(0)).children
+    assert not broken(forest)
+
+
+def test_a_finished_turn_too_long_for_the_log_is_held_without_index_and_counts_for_the_quota() -> None:
+    forest = SpecForest(ForestConfig(max_tokens=1024, rollouts_per_state=2))
+    for index in range(4):
+        forest.insert(state(0), list(range(index, 1000)))
+        forest.begin([state(0)])
+    assert [len(turn) for turn in forest._rollouts.known(state(0), forest._live.turns)] == [998, 997]
+    stats = forest.stats()
+    assert (stats.rollouts, stats.evicted_rollouts, stats.tokens) == (2, 2, 0)
+    assert not broken(forest)
+
+
+def test_more_live_turns_than_the_ring_has_room_for_do_no_harm() -> None:
+    forest = SpecForest(ForestConfig(max_tokens=1024))
+    handles = forest.begin([state(index) for index in range(100)])
+    for _ in range(20):
+        forest.commit(handles, [[1, 2, 3]] * 100)
+        assert not broken(forest)
+    assert len(forest.draft(handles, max_nodes=4, room=[4] * 100).tokens)
+    forest.end(handles)
+    stats = forest.stats()
+    assert stats.rollouts + stats.evicted_rollouts == 100
+    assert stats.rollouts > 2
+    assert not broken(forest)
+
+
+def test_what_was_overwritten_is_not_found_in_the_room_that_a_live_turn_reserves() -> None:
+    """A live turn takes more room than it has said: what stood there before belonged to others."""
+    forest = SpecForest(ForestConfig(max_tokens=1024, max_cold_tokens=0))
+    alike = same_followers("e")
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        forest.insert(state(1), rng.integers(0, 30, 60).tolist())
+        handles = forest.begin([state(0)] * 2)
+        for _ in range(12):
+            said = rng.integers(0, 30, 2).tolist()
+            forest.commit(handles, [said, said[:1]])
+            held = indexed(forest)
+            first, second = rows_of(forest.draft(handles, max_nodes=64, room=[30] * 2))
+            assert not unfounded(first, said[1], held, alike=alike)
+            assert not unfounded(second, said[0], held, alike=alike)
+        forest.end(handles, keep=False)
+
+
+def test_places_in_a_full_ring_are_looked_at_once() -> None:
+    """The oldest place links to where the newest stands now; a walk that went on would count all of them twice."""
+    forest = SpecForest(ForestConfig(max_tokens=1024, max_cold_tokens=0))
+    for index in range(200):
+        forest.insert(state(index % 20), [7, 8, 9] + [100 + index] * 60)
+    handles = forest.begin([state(3), state(99)])
+    forest.commit(handles, [[7, 8], [7, 8]])
+    forest.draft(handles, max_nodes=64, room=[8, 8])
+    live = forest._live.turns
+    for handle in handles:
+        row = forest._live._rows[handle]
+        places = live.places[row, : live.place_count[row]].tolist()
+        assert len(places) > 1
+        assert len(places) == len(set(places))
+
+
+def test_a_log_that_may_not_grow_never_changes_its_arrays() -> None:
+    store = TurnStore(4096, lambda shape, dtype: np.zeros(shape, dtype), growing=False)
+    arrays = [id(array) for array in (*store.log, *store.keys)]
+    keys = np.array([1, 2, 3, 4], np.uint64)
+    while store.head[0] + GRANULE < 4096:
+        store.write(np.array([5], np.int32), keys)
+    assert [id(array) for array in (*store.log, *store.keys)] == arrays
+    assert len(store.turns()) > 4096 // GRANULE - 3
+
+
+@pytest.mark.parametrize("pieces", [1, 40])
+def test_growing_keeps_every_turn_and_finds_the_newest_first(pieces: int) -> None:
+    """The log begins small: turns of all shapes stand in it when it is copied into a larger one."""
+    forest = SpecForest(ForestConfig(max_tokens=1_000_000, rollouts_per_state=10_000))
+    rng = np.random.default_rng(0)
+    said: dict[DialogueState, list[Said]] = defaultdict(list)
+    small = len(forest._rollouts.store.log.tokens)
+    handles = forest.begin([state(index) for index in range(5)])
+    live: list[list[int]] = [[] for _ in handles]
+    for _ in range(pieces):
+        more = [rng.integers(0, 1000, 200).tolist() for _ in handles]
+        forest.commit(handles, more)
+        for old, new in zip(live, more, strict=True):
+            old += new
+    while len(forest._rollouts.store.log.tokens) < 4 * small:
+        turn = rng.integers(0, 1000, 4000).tolist()
+        forest.insert(state(7), turn)
+        said[state(7)].append(tuple(turn))
+    assert not broken(forest)
+    assert not misremembered(forest, said, map(tuple, live))
+    for index, turn in enumerate(live):
+        assert whole(forest, state(index), turn[:100])
+    # the newest of the alike
+    for token in range(2000, 2003):
+        forest.insert(state(8), [1, 2, token])
+    reader = forest.begin([state(8)])
+    forest.commit(reader, [[1, 2]])
+    forest.draft(reader, max_nodes=8, room=[8])
+    turns, row = forest._live.turns, forest._live._rows[reader[0]]
+    order = [int(forest._rollouts.store.log.tokens[place + 1]) for place in turns.places[row, :3]]
+    assert order == [2002, 2001, 2000]
+
+
+def test_more_turns_than_slots_at_first_are_all_found() -> None:
+    forest = SpecForest(ForestConfig(rollouts_per_state=5000))
+    for index in range(3000):
+        forest.insert(state(index % 7), [index])
+    assert forest.stats().rollouts == 3000
+    assert sum(forest.tree(state(index)).count for index in range(7)) == 3000
+    assert not broken(forest)
