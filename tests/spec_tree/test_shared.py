@@ -283,12 +283,16 @@ def test_clearing_is_seen_by_readers(forest: SharedForest) -> None:
         assert reader.draft(handles, max_nodes=4, room=[4]).tokens.tolist()[:1] == [1001]
 
 
-def test_many_short_turns_never_outgrow_the_shared_slots(forest: SharedForest) -> None:
-    for index in range(600):
-        forest.insert(state(index), [FIRST + index])
-    store = forest._rollouts.store
-    for own, shared in zip((*store.log, *store.keys), forest._shared.arrays.flat().values(), strict=False):
-        assert own is shared
+def test_a_shared_forest_never_outgrows_its_arrays() -> None:
+    with SharedForest(replace(CONFIG, max_tokens=1 << 17)) as forest, ForestReader.attach(forest.name) as reader:
+        for index in range(10_000):  # twice around
+            forest.insert(state(index), [FIRST + index % 1000])
+        store = forest._rollouts.store
+        shared = forest._shared.arrays
+        for own, other in zip((*store.log, *store.keys), (*shared.log, *shared.keys), strict=True):
+            assert own is other
+        handles = reader.begin([state(9_999)])
+        assert reader.draft(handles, max_nodes=1, room=[1]).tokens.tolist() == [FIRST + 999]
 
 
 def test_a_saved_forest_is_loaded_into_shared_memory(forest: SharedForest, tmp_path: Path) -> None:
