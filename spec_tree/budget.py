@@ -1,102 +1,183 @@
 """Which drafts are worth verifying, learnt from the engine's own steps.
 
-A step that verifies n draft tokens costs T(n) = a + b n seconds and emits E(n)
-tokens. Tokens per second E / T grow with one more node of acceptance p exactly
-while p / E > b / T, so every node with p >= b E / T is worth it, wherever in
-the batch it is. T is fitted to measured steps; p is the store's estimate,
-corrected by how often nodes with such an estimate were accepted of late. Both
-forget, so that a policy that sharpens, or a machine that gets busy, is noticed,
-and what was given up is tried again. No draft at all is a possible answer.
+A step of B requests with n draft tokens lasts T(B, n) seconds and emits B
+tokens and one for each accepted draft. The budget knows how many nodes of which
+estimated probability a request is offered, how often such nodes were accepted
+of late, and what a step costs; it takes the threshold with the most tokens per
+second, which may be no draft at all. It begins with few drafts and more of them
+only as they are accepted. Now and then it tries a little more than seems best,
+or nothing, so seldom that this costs about a hundredth of the time: a policy
+that sharpens, or a machine that gets busy, is noticed.
 
 The budget only ever leaves drafts out; it cannot change what is sampled.
 """
 
 from __future__ import annotations
 
-import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-_BUCKETS = 20
-_PRIOR = 6.0
-"""Nodes that the store's own estimate counts for in each bucket."""
-_MEMORY = 0.99
-"""Share of what was learnt that remains after a step."""
-_WARM = 12
-"""Steps before the fit is believed."""
+from turntree.spec_tree.step_cost import Floats, StepCost
+
+_CLASSES = 32
+"""Classes of estimated probability, of the same width."""
+_CENTER = (np.arange(_CLASSES) + 0.5) / _CLASSES
+_PRIOR = 4.0
+"""Nodes that the store's estimate, corrected for all classes alike, counts for in each."""
+_TRUST = 2.0
+"""Accepted nodes that the store's estimates are believed for in advance."""
+_RECENT = 64.0
+"""Nodes that the acceptance of a class averages over."""
+_IDLE = 0.998
+"""Share of what was learnt of a class that remains after a step without it."""
+_FIRST_OFFER = 2.0
+"""Nodes that a request is taken to be offered before any was seen."""
+_LEARNING_RATE = 0.05
+_FIRST_NODES = 2
+"""Drafts of the first steps at least; half a draft a request where that is more."""
+_FIRST_STEPS = 8
+"""First steps, which draft little and nothing in turn, to learn what a draft costs."""
+_PROBE_SHARE = 0.01
+"""Share of the time that trying something else may cost."""
+_PROBE_PAUSE = 8
+"""Least steps between two trials."""
+_LONG_AGO = 1 << 30
+
+
+class Allowance(NamedTuple):
+    """What a step may draft."""
+
+    min_probability: float
+    """Least estimated path probability of a node."""
+    nodes: int
+    """Nodes of the whole batch at most, the most probable ones; 0 is no draft."""
 
 
 class DraftBudget:
-    """Chooses the least path probability that a draft node must have."""
+    """Chooses what each step may draft."""
 
-    def __init__(self, floor: float) -> None:
-        """Start believing the store.
+    def __init__(self, floor: float, *, cost: StepCost | None = None) -> None:
+        """Start cautiously.
 
         Args:
             floor: Nodes of a smaller estimated path probability are never verified.
+            cost: What steps cost, as far as it was measured already.
         """
+        self.cost = cost or StepCost()
         self._floor = floor
-        self._drafted = np.zeros(_BUCKETS)
-        self._accepted = np.zeros(_BUCKETS)
-        self._moments = np.zeros(5)
-        """Decayed sums: weight, tokens, seconds, tokens squared, tokens times seconds."""
-        self._emitted = 0.0
+        self._lowest = min(int(floor * _CLASSES), _CLASSES - 1)
+        self._drafted = np.zeros(_CLASSES)
+        self._accepted = np.zeros(_CLASSES)
+        self._offer = np.full(_CLASSES, _FIRST_OFFER / _CLASSES)
+        """Nodes of each class that a request is offered in a step."""
+        self._seen = np.zeros(_CLASSES)
+        """Steps in which the offer was seen whole."""
+        self._window = 0.0
+        """Most nodes, while little is known."""
+        self._pause = 0
         self._steps = 0
+        self._asked = Allowance(floor, 0)
+        self._from_nothing = False
+        """Whether the last step tried drafts where none seemed best."""
 
-    @property
-    def threshold(self) -> float:
-        """Least estimated path probability worth verifying; above 1 nothing is."""
-        needed = self.needed
-        if needed is None:
-            return self._floor
-        center = (np.arange(_BUCKETS) + 0.5) / _BUCKETS
-        share = (self._accepted + _PRIOR * center) / (self._drafted + _PRIOR)
-        worth = share >= needed
-        if worth.all():
-            return self._floor
-        lowest = int(np.flatnonzero(~worth)[-1]) + 1
-        return max(self._floor, lowest / _BUCKETS) if lowest < _BUCKETS else math.inf
+    def allow(self, rows: int, *, most: int | None = None) -> Allowance:
+        """Decide for the next step.
 
-    @property
-    def needed(self) -> float | None:
-        """Acceptance that pays for a draft token, b E / T; ``None`` while too little was measured."""
-        weight, tokens, seconds, squares, products = self._moments
-        if self._steps < _WARM or seconds <= 0:
-            return None
-        variance = squares / weight - (tokens / weight) ** 2
-        if variance < 1e-3 * (tokens / weight) ** 2:
-            return None
-        slope = (products / weight - tokens * seconds / weight**2) / variance
-        return float(max(slope, 0.0) * (self._emitted / weight) / (seconds / weight))
+        Args:
+            rows: Requests that sample.
+            most: Nodes of the whole batch that the engine takes at most.
+        """
+        allowed = self._begin(rows) if self._steps < _FIRST_STEPS else self._best(rows)
+        self._asked = allowed if most is None else allowed._replace(nodes=min(allowed.nodes, most))
+        return self._asked
+
+    def _begin(self, rows: int) -> Allowance:
+        self._window = max(self._window, float(_FIRST_NODES), rows / 2)
+        return Allowance(1.0, 0) if self._steps % 2 else Allowance(self._floor, int(self._window))
+
+    def _best(self, rows: int) -> Allowance:
+        offer = rows * self._offer[self._lowest :][::-1]
+        nodes = np.concatenate([[0.0], np.cumsum(offer)])
+        emitted = rows + np.concatenate([[0.0], np.cumsum(offer * self._share()[self._lowest :][::-1])])
+        rate = emitted / self.cost.seconds(rows, rows + nodes)
+        best = int(np.argmax(rate))
+        self._pause += 1
+        trial = self._trial(rows, nodes, rate, best)
+        self._from_nothing = trial is not None and best == 0
+        if trial is not None:
+            self._pause = 0
+            return trial
+        if best == 0:
+            return Allowance(1.0, 0)
+        return Allowance(max(self._floor, (_CLASSES - best) / _CLASSES), int(self._window))
 
     def observe(
         self,
         *,
+        rows: int,
+        tokens: int,
         estimates: NDArray[np.float32],
         accepted: NDArray[np.bool_],
-        tokens: int,
         seconds: float,
-        emitted: int,
     ) -> None:
-        """Learn from a step.
+        """Learn from the step that ``allow`` was last asked for.
 
         Args:
+            rows: Requests that sampled.
+            tokens: Tokens that the model ran over, drafts included.
             estimates: The store's path probability of each verified node, shape (nodes,).
             accepted: Whether the policy sampled it, shape (nodes,).
-            tokens: Tokens that the model ran over, drafts included.
             seconds: Wall time of the step.
-            emitted: Tokens that the step emitted.
         """
         self._steps += 1
-        for kept in (self._drafted, self._accepted, self._moments):
-            kept *= _MEMORY
-        self._emitted *= _MEMORY
-        bucket = np.minimum((estimates * _BUCKETS).astype(np.int64), _BUCKETS - 1)
-        self._drafted += np.bincount(bucket, minlength=_BUCKETS)
-        self._accepted += np.bincount(bucket, weights=accepted, minlength=_BUCKETS)
-        weight, _, total = self._moments[:3]
-        if weight > 1:
-            seconds = min(seconds, 2 * total / weight)  # a hiccup of the machine is not a cost of tokens
-        self._moments += (1.0, tokens, seconds, tokens * tokens, tokens * seconds)
-        self._emitted += emitted
+        self.cost.observe(rows, tokens, seconds)
+        kind = np.minimum((estimates * _CLASSES).astype(np.int64), _CLASSES - 1)
+        count = np.bincount(kind, minlength=_CLASSES)
+        self._see_offer(rows, estimates, count)
+        for kept, new in (
+            (self._drafted, count),
+            (self._accepted, np.bincount(kind, weights=accepted, minlength=_CLASSES)),
+        ):
+            kept *= _IDLE * _RECENT / (_RECENT + count)
+            kept += new
+        if self._from_nothing and 3 * accepted.sum() > 2 * len(accepted):
+            self._pause = _LONG_AGO  # most came true: look again at once
+        self._window = min(self._window + 2.0 * float(accepted.sum()), 1e6)
+
+    def _share(self) -> NDArray[np.float64]:
+        """Expected acceptance of a node of each class, shape (classes,)."""
+        promised = float(self._drafted @ _CENTER)
+        trust = (float(self._accepted.sum()) + _TRUST) / (promised + _TRUST)
+        believed = np.minimum(trust * _CENTER, 1.0)
+        return np.asarray((self._accepted + _PRIOR * believed) / (self._drafted + _PRIOR))
+
+    def _see_offer(self, rows: int, estimates: NDArray[np.float32], count: NDArray[np.int64]) -> None:
+        """Learn what is offered, where the last allowance let it be seen."""
+        if not self._asked.nodes:
+            return
+        cut = len(estimates) >= self._asked.nodes
+        edge = float(estimates.min()) if cut else self._asked.min_probability
+        first = int(np.ceil(edge * _CLASSES))
+        if edge <= self._floor:
+            first = self._lowest
+        elif first > 0 and count[first - 1]:
+            self._offer[first - 1] = max(self._offer[first - 1], count[first - 1] / rows)
+        self._seen[first:] += 1
+        rate = np.maximum(_LEARNING_RATE, 1 / self._seen[first:])
+        self._offer[first:] += rate * (count[first:] / rows - self._offer[first:])
+
+    def _trial(self, rows: int, nodes: Floats, rate: Floats, best: int) -> Allowance | None:
+        """Something else to try now: no draft, where its cost is unknown, else a few more than seems best."""
+        if self._pause < _PROBE_PAUSE:
+            return None
+        if best and self.cost.weight(rows) < 1:
+            loss, trial = 1 - float(rate[0] / rate[best]), Allowance(1.0, 0)
+        elif best < len(nodes) - 1:
+            more = int(np.ceil(nodes[best])) + max(1, rows // 8)
+            now, then = self.cost.seconds(rows, [rows + nodes[best], rows + more])
+            loss, trial = float(then / now) - 1, Allowance(self._floor, more)
+        else:
+            return None
+        return trial if loss <= _PROBE_SHARE * self._pause else None

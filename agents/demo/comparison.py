@@ -29,7 +29,6 @@ from turntree.agents.verl.compose import Composition
 from turntree.agents.verl.dataset import make_env, token_bounds
 from turntree.agents.verl.recording import RunFolder
 from turntree.agents.verl.settings import EngineSettings
-from turntree.spec_tree import SpecForest
 
 if TYPE_CHECKING:
     from turntree.agents.engines.local import EngineStats, LocalEngine
@@ -180,10 +179,9 @@ class _Bench:
         if engine.speculation is None:
             raise ValueError("the run was made without speculation; there is nothing to compare")
         policy = Policy.load(model, dtype=engine.dtype, device=engine.device)
-        self.forest = SpecForest(own.forest)
         without = {name: getattr(engine, name) for name in LocalEngineConfig.__dataclass_fields__}
         without["speculation"] = None
-        self._speculative = LocalEngine(policy, config=engine, forest=self.forest)
+        self._speculative = LocalEngine(policy, config=engine, forest=own.forest)
         self._plain = LocalEngine(policy, config=LocalEngineConfig(**without))
         tokenizer: Any = AutoTokenizer.from_pretrained(model)
         self._renderer = Renderer(tokenizer)
@@ -205,9 +203,11 @@ class _Bench:
 
     def remember(self, episodes: Any) -> None:
         """Put recorded turns into the store."""
+        forest = self._speculative.forest
+        assert forest is not None
         for episode in episodes:
             for state, turn in zip(dialogue_states(episode), episode.turns, strict=True):
-                self.forest.insert(state, turn.completion.token_ids)
+                forest.insert(state, turn.completion.token_ids)
 
     def warm_up(self, records: Sequence[Record]) -> None:
         """Let torch settle before anything is timed."""

@@ -16,7 +16,7 @@ from turntree.agents.episode import Episode
 from turntree.agents.errors import RecordError
 from turntree.agents.record import read_episodes
 from turntree.agents.verl.recording import RunFolder
-from turntree.spec_tree import DialogueState, SpecForest, TreeNode
+from turntree.spec_tree import DialogueState, TreeNode
 
 logger = logging.getLogger(__name__)
 
@@ -136,16 +136,16 @@ class _Passed(NamedTuple):
 
 def _tree(episodes: Iterable[Episode], decode: Callable[[int], str]) -> StateTree | None:
     """The tree with the most different turns among those of the states that episodes share."""
-    forest = SpecForest()
     passed: dict[DialogueState, _Passed] = {}
     for episode in episodes:
         for state, turn in zip(dialogue_states(episode), episode.turns, strict=True):
-            forest.insert(state, turn.completion.token_ids)
             passed.setdefault(state, _Passed(turn.prompt_ids, [])).said.append(turn.completion.token_ids)
     if not passed:
         return None
     state = max(passed, key=lambda state: (len(set(passed[state].said)), len(passed[state].said)))
-    return StateTree(prompt="".join(map(decode, passed[state].prompt_ids)), root=forest.tree(state))
+    return StateTree(
+        prompt="".join(map(decode, passed[state].prompt_ids)), root=TreeNode.from_turns(passed[state].said)
+    )
 
 
 def _decoder(folder: RunFolder) -> Callable[[int], str]:

@@ -24,7 +24,7 @@ from turntree.agents.verl.recording import RunFolder, append_line, save_weights
 from turntree.agents.verl.sections import ConfigError, plain, unknown_key
 from turntree.agents.verl.settings import EngineSettings, RunSettings
 from turntree.agents.verl.turn_pipe import TurnDesk, TurnReply, TurnRequest
-from turntree.spec_tree import DialogueState, SpecForest
+from turntree.spec_tree import DialogueState
 
 logger = logging.getLogger(__name__)
 
@@ -101,8 +101,7 @@ class TurntreeServer:
             seed=config.seed + replica_rank,
         )
         path = copy_to_local(model_config.path, use_shm=model_config.get("use_shm", False))
-        forest = SpecForest(settings.forest) if settings.speculation is not None else None
-        self.engine = LocalEngine.from_pretrained(path, config=engine_config, forest=forest)
+        self.engine = LocalEngine.from_pretrained(path, config=engine_config, forest=settings.forest)
         self._desk = TurnDesk(self.engine)
         self._ledger = _StepLedger(RunSettings.parse(plain(config.custom)), replica_rank)
         self._global_steps = 0

@@ -2,74 +2,144 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from simulated_engine import FLAT, SHARP, Fixed, Policy, simulate, throughput
 
+from turntree.spec_tree import budget as budget_module
 from turntree.spec_tree.budget import DraftBudget
+from turntree.spec_tree.step_cost import StepCost
+
+THRESHOLDS = (0.05, 0.3, 0.45, 0.6, 0.75, 0.9, 2.0)
+WARM = 200
+LIAR = Policy((8.0, 1.0), lambda estimate: np.full_like(estimate, 0.02))
+MODEST = Policy((3.0, 3.0), np.sqrt)
+MISSED = Policy((1.0, 30.0), lambda estimate: np.full_like(estimate, 0.02))
 
 
-def drive(budget, steps, *, acceptance, per_token, base=20.0, rows=8, nodes=16, estimate=None, seed=0):
-    """Run ``steps`` steps: drafts above the threshold are verified, ``acceptance(estimate)`` of them accepted,
-    a step costs ``base + per_token * tokens`` milliseconds. Returns the last threshold."""
-    rng = np.random.default_rng(seed)
-    for _ in range(steps):
-        live = int(rng.integers(rows // 2, rows + 1))
-        guesses = rng.random(nodes) if estimate is None else np.full(nodes, estimate)
-        guesses = guesses[guesses >= budget.threshold]
-        accepted = rng.random(len(guesses)) < acceptance(guesses)
-        tokens = live + len(guesses)
-        budget.observe(
-            estimates=guesses.astype(np.float32),
-            accepted=accepted,
-            tokens=tokens,
-            seconds=(base + per_token * tokens) / 1e3,
-            emitted=live + int(accepted.sum()),
-        )
-    return budget.threshold
+def free(rows, tokens):
+    return 0.02
 
 
-def test_before_anything_is_measured_the_floor_holds():
-    assert DraftBudget(0.3).threshold == 0.3
+def linear(rows, tokens):
+    return 0.02 + 0.001 * tokens
 
 
-def test_free_tokens_are_all_verified():
-    assert drive(DraftBudget(0.05), 200, acceptance=lambda g: g, per_token=0.0) == 0.05
+def small_cpu(rows, tokens):
+    return 0.008 + 0.001 * tokens
 
 
-def test_the_needed_acceptance_is_marginal_cost_over_mean_cost_of_a_token():
-    budget = DraftBudget(0.0)
-    drive(budget, 300, acceptance=lambda g: g, per_token=1.0, base=20.0)
-    # b E / T with b = 1 ms; E and T follow from what the threshold lets through
-    assert budget.needed == pytest.approx(0.35, abs=0.12)
-    assert 0.2 <= budget.threshold <= 0.6
+def steep(rows, tokens):
+    return 0.002 + 0.001 * tokens
 
 
-def test_dear_tokens_leave_only_likely_drafts():
-    cheap = drive(DraftBudget(0.0), 300, acceptance=lambda g: g, per_token=0.2)
-    dear = drive(DraftBudget(0.0), 300, acceptance=lambda g: g, per_token=5.0)
-    assert cheap < 0.25 < dear
+def accelerator(rows, tokens):
+    return 0.01 * max(1.0, tokens / 128)
 
 
-def test_a_store_that_promises_too_much_is_found_out():
-    budget = DraftBudget(0.0)
-    assert drive(budget, 300, acceptance=lambda g: 0.02, per_token=2.0) > 0.9
+def stairs(rows, tokens):
+    return 0.02 * -(-tokens // 32)
 
 
-def test_where_every_draft_loses_nothing_is_drafted():
-    budget = DraftBudget(0.0)
-    drive(budget, 60, acceptance=lambda g: 0.0, per_token=4.0, estimate=0.97)
-    none = {"acceptance": lambda g: 0.0, "per_token": 4.0, "estimate": 0.97}
-    silent = sum(drive(budget, 1, **none, seed=s) > 1 for s in range(40))
-    assert silent > 20
+def dear_rows(rows, tokens):
+    return 0.01 + 0.002 * rows + 0.0002 * tokens
 
 
-def test_what_was_given_up_is_tried_again_when_the_policy_has_sharpened():
-    budget = DraftBudget(0.0)
-    assert drive(budget, 200, acceptance=lambda g: 0.0, per_token=2.0) > 0.9
-    assert drive(budget, 600, acceptance=lambda g: g, per_token=2.0) < 0.7
+COSTS = [free, linear, steep, accelerator, stairs, dear_rows]
+NOISY = {"noise": 0.05, "hiccups": 0.01}
 
 
-def test_one_slow_step_does_not_count_as_a_cost_of_tokens():
-    budget = DraftBudget(0.0)
-    drive(budget, 100, acceptance=lambda g: g, per_token=0.5)
-    before = budget.needed
-    budget.observe(estimates=np.ones(16, np.float32), accepted=np.ones(16, bool), tokens=24, seconds=30.0, emitted=24)
-    assert budget.needed == pytest.approx(before, abs=0.25)
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("policy", [SHARP, FLAT, MODEST])
+def test_a_warm_budget_reaches_the_best_fixed_threshold(cost, policy):
+    runs = {at: simulate(Fixed(at), cost, policy, steps=500, **NOISY) for at in THRESHOLDS}
+    best = max(throughput(run, WARM) for run in runs.values())
+    own = simulate(DraftBudget(0.05), cost, policy, steps=500, **NOISY)
+    assert throughput(own, WARM) >= 0.95 * best
+
+
+@pytest.mark.parametrize("rows", [1, 4, 64])
+@pytest.mark.parametrize("cost", [linear, steep, accelerator, stairs])
+@pytest.mark.parametrize("policy", [LIAR, MISSED])
+def test_where_drafts_lose_almost_nothing_is_lost(cost, policy, rows):
+    without = simulate(Fixed(2.0), cost, policy, rows=rows, steps=500, **NOISY)
+    own = simulate(DraftBudget(0.05), cost, policy, rows=rows, steps=500, **NOISY)
+    assert throughput(own, WARM) >= 0.98 * throughput(without, WARM)
+    assert throughput(own, 0, 65) >= 0.93 * throughput(without, 0, 65), "the first steps are careful"
+
+
+def test_the_careless_threshold_loses_where_the_budget_does_not():
+    """Control of the test above: the same drafts, all verified."""
+    without = simulate(Fixed(2.0), linear, LIAR, steps=300)
+    assert throughput(simulate(Fixed(0.4), linear, LIAR, steps=300)) < 0.8 * throughput(without)
+
+
+@pytest.mark.parametrize("cost", [small_cpu, linear, accelerator, dear_rows])
+@pytest.mark.parametrize("early", [FLAT, LIAR, MISSED])
+def test_a_policy_that_sharpens_is_noticed(cost, early):
+    policy = lambda step: early if step < 200 else SHARP  # noqa: E731
+    own = simulate(DraftBudget(0.05), cost, policy, steps=500, **NOISY)
+    best = max(throughput(simulate(Fixed(at), cost, policy, steps=500, **NOISY), 320) for at in THRESHOLDS)
+    assert throughput(own, 320) >= 0.93 * best
+
+
+def test_without_trials_a_policy_that_sharpens_is_missed(monkeypatch):
+    """Control of the test above."""
+    monkeypatch.setattr(budget_module, "_PROBE_PAUSE", 10**9)
+    monkeypatch.setattr(budget_module, "_IDLE", 1.0)
+    policy = lambda step: LIAR if step < 200 else SHARP  # noqa: E731
+    own = simulate(DraftBudget(0.05), small_cpu, policy, steps=320, **NOISY)
+    assert own[200:, 2].sum() == 0
+
+
+def test_a_machine_that_gets_busy_is_noticed():
+    now = [0]
+
+    def shared(rows, tokens):
+        now[0] += 1
+        return free(rows, tokens) if now[0] < 250 else 0.005 + 0.004 * tokens
+
+    own = simulate(DraftBudget(0.05), shared, FLAT, steps=700)
+    assert own[100:250, 2].mean() > 5
+    assert own[500:, 2].mean() < 1.5
+
+
+@pytest.mark.parametrize("rows", [1, 16, 200])
+def test_the_first_steps_draft_little_and_every_other_one_nothing(rows):
+    budget = DraftBudget(0.3)
+    asked = []
+    for _ in range(8):
+        asked.append(budget.allow(rows))
+        budget.observe(rows=rows, tokens=rows, estimates=np.zeros(0, np.float32), accepted=np.zeros(0, bool), seconds=1)
+    assert [allowed.nodes for allowed in asked] == [max(2, rows // 2), 0] * 4
+    assert asked[0].min_probability == 0.3
+
+
+def test_more_is_drafted_only_as_drafts_are_accepted():
+    run = simulate(DraftBudget(0.05), free, LIAR, rows=64, steps=60)
+    sharp = simulate(DraftBudget(0.05), free, SHARP, rows=64, steps=60)
+    assert run[:30, 2].max() <= 40
+    assert sharp[20:30, 2].mean() > 200
+
+
+def test_nothing_below_the_floor_is_ever_asked_for():
+    budget = DraftBudget(0.4)
+    asked = []
+
+    class Watched:
+        def allow(self, rows):
+            asked.append(budget.allow(rows))
+            return asked[-1]
+
+        observe = staticmethod(budget.observe)
+
+    simulate(Watched(), free, SHARP, steps=300)
+    assert min(allowed.min_probability for allowed in asked) == 0.4
+
+
+def test_a_measured_table_spares_a_wrong_first_guess():
+    """With what a step costs known, the first choice is already that of free tokens."""
+    known = DraftBudget(0.05, cost=StepCost.measure(free, [(16, tokens) for tokens in (16, 32, 64, 160)]))
+    guessed = DraftBudget(0.05)
+    for budget in (known, guessed):
+        budget._steps = 100
+        budget._window = 1e6
+    assert known.allow(16).min_probability < 0.1 < guessed.allow(16).min_probability

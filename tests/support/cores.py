@@ -49,8 +49,8 @@ class AdversarialForest(SpecForest):
         self.live: set[int] = set()
         self.withdrawn = 0
 
-    def begin(self, states: Sequence[DialogueState]) -> list[int]:
-        handles = super().begin(states)
+    def begin(self, states: Sequence[DialogueState], contexts: Any = None) -> list[int]:
+        handles = super().begin(states, contexts)
         self.live.update(handles)
         return handles
 
@@ -89,7 +89,7 @@ class FixedForest:
     def __init__(self, tokens: Sequence[int], parents: Sequence[int], depths: Sequence[int]) -> None:
         self._tree = [np.array(values, np.int32) for values in (tokens, parents, depths)]
 
-    def begin(self, states: Sequence[DialogueState]) -> list[int]:
+    def begin(self, states: Sequence[DialogueState], contexts: Any = None) -> list[int]:
         return [0] * len(states)
 
     def draft(self, handles, *, room, **_) -> DraftBatch:

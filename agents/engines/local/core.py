@@ -12,12 +12,14 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from turntree.agents.engines.local.admission import leaders_first
 from turntree.agents.engines.local.config import LocalEngineConfig
 from turntree.agents.engines.local.model import Policy
 from turntree.agents.engines.local.plan import Ints, StepPlan, attention_plan, plan_step
@@ -27,10 +29,13 @@ from turntree.agents.engines.local.slot_pool import SlotPool
 from turntree.agents.engines.local.slots import SlotCache
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.engines.protocol import FinishReason
-from turntree.spec_tree import DraftBatch, SpecForest
-from turntree.spec_tree.budget import DraftBudget
+from turntree.spec_tree import DraftBatch
+from turntree.spec_tree.budget import Allowance, DraftBudget
 from turntree.spec_tree.noise import uniform
 from turntree.spec_tree.verify import Verified, root, sample_then_match
+
+if TYPE_CHECKING:
+    from turntree.spec_tree import SpecForest
 
 _EAGER = 1 << 21
 """Logits up to which all nodes are drawn at once; above, only the nodes that the walk reaches."""
@@ -46,8 +51,8 @@ class EngineCore:
         self.stats = EngineStats()
         self.version = 0
         speculation = config.speculation
-        self._floor = 1.0 if speculation is None else speculation.min_probability
-        self._budget = DraftBudget(self._floor) if speculation is not None and speculation.adaptive else None
+        adaptive = speculation is not None and speculation.adaptive
+        self._budget = DraftBudget(speculation.min_probability) if speculation is not None and adaptive else None
         drafts = 0 if speculation is None else speculation.max_nodes
         self._cache = SlotCache(config.slots, config.max_context + drafts)
         self._pool = SlotPool(self._cache)
@@ -96,16 +101,34 @@ class EngineCore:
         """Run the model once, if there is anything to run."""
         began = time.perf_counter()
         self._drop_cancelled()
-        live = len(self._pool.live)
-        while self._waiting and live < self.config.max_batch and self._pool.place(self._waiting[0]):
-            self._waiting.popleft()
-            live += 1
+        self._admit()
         rows = [request for request in self._pool.live if self._pool.follow(request)]
         step = self._run(rows) if rows else None
         seconds = time.perf_counter() - began
         self.stats.seconds += seconds
         if step is not None:
             self._learn(*step, seconds)
+
+    def _admit(self) -> None:
+        """Give free slots to waiting requests."""
+        live = self._pool.live
+        free = self.config.max_batch - len(live)
+        if not self._waiting or free <= 0:
+            return
+        speculation = self.config.speculation
+        if self.forest is not None and speculation is not None and speculation.leader_first:
+            waiting = list(self._waiting)
+            states = {r.state.exact: r.state for r in waiting}
+            finished = self.forest.finished(list(states.values()))
+            order = leaders_first(
+                [r.state.exact for r in waiting],
+                running={r.state.exact for r in live},
+                known={exact for exact, turns in zip(states, finished, strict=True) if turns},
+            )
+            self._waiting = deque(waiting[index] for index in order)
+        while self._waiting and free > 0 and self._pool.place(self._waiting[0]):
+            self._waiting.popleft()
+            free -= 1
 
     def _drop_cancelled(self) -> None:
         for request in [r for r in self._pool.live if r.cancelled]:
@@ -145,33 +168,34 @@ class EngineCore:
         depth, row = np.nonzero(verified.path >= 0)
         accepted[draft.offsets[row] + verified.path[depth, row]] = True
         self._budget.observe(
+            rows=rows,
+            tokens=len(step.tokens),
             estimates=draft.probabilities,
             accepted=accepted,
-            tokens=len(step.tokens),
             seconds=seconds,
-            emitted=int(verified.emitted.sum()),
         )
 
     def _draft(self, rows: list[Request], sampling: NDArray[np.bool_]) -> DraftBatch:
         speculation = self.config.speculation
         if self.forest is None or speculation is None or not sampling.any():
             return DraftBatch.empty(len(rows))
-        least = self._floor if self._budget is None else self._budget.threshold
         began = time.perf_counter()
         asking = [r for r, ready in zip(rows, sampling, strict=True) if ready]
-        new = [r for r in asking if r.handle is None]
-        for request, handle in zip(new, self.forest.begin([r.state for r in new]), strict=True):
-            request.handle = handle
-        if least > 1:
+        self._begin([r for r in asking if r.handle is None])
+        most = speculation.max_step_nodes or speculation.max_nodes * len(asking)
+        allowed = Allowance(speculation.min_probability, most)
+        if self._budget is not None:
+            allowed = self._budget.allow(len(asking), most=most)
+        if allowed.nodes == 0:
             self.stats.draft_seconds += time.perf_counter() - began
             return DraftBatch.empty(len(rows))
         draft = self.forest.draft(
             [r.handle for r in asking if r.handle is not None],
             max_nodes=speculation.max_nodes,
             room=[min(speculation.max_depth, self._room(r) - 1) for r in asking],
-            min_probability=least,
+            min_probability=allowed.min_probability,
             chain=speculation.chain,
-            total_nodes=speculation.max_step_nodes,
+            total_nodes=allowed.nodes,
         )
         self.stats.draft_seconds += time.perf_counter() - began
         if len(asking) == len(rows):
@@ -179,6 +203,16 @@ class EngineCore:
         counts = np.zeros(len(rows), np.int64)
         counts[sampling] = np.diff(draft.offsets)
         return _with_counts(draft, counts)
+
+    def _begin(self, requests: list[Request]) -> None:
+        """Name turns to the store, with what they were asked: a turn is drafted from its own dialogue too."""
+        assert self.forest is not None
+        if not requests:
+            return
+        asked = [np.array(r.prompt, np.int32) for r in requests]
+        handles = self.forest.begin([r.state for r in requests], asked)
+        for request, handle in zip(requests, handles, strict=True):
+            request.handle = handle
 
     def _room(self, request: Request) -> int:
         """Tokens that a request may still sample."""

@@ -11,8 +11,9 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +25,10 @@ from turntree.agents.engines.local.model import Policy
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.engines.protocol import Completion, Sampling
-from turntree.spec_tree import DialogueState, SpecForest
+from turntree.spec_tree import DialogueState, ForestConfig
+
+if TYPE_CHECKING:
+    from turntree.spec_tree import SpecForest
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -42,14 +46,15 @@ class LocalEngine:
         model: nn.Module | Policy,
         *,
         config: LocalEngineConfig | None = None,
-        forest: SpecForest | None = None,
+        forest: SpecForest | ForestConfig | None = None,
     ) -> None:
         """Start the engine's thread.
 
         Args:
             model: A ``transformers`` causal language model, taken over by the engine.
             config: Settings.
-            forest: The store that drafts; ``None`` makes one if the settings want speculation.
+            forest: The store that drafts, or the settings of one that is made if ``config`` wants speculation;
+                a store that is made also knows the model's own end tokens.
         """
         policy = model if isinstance(model, Policy) else Policy(model)
         self.config = config or LocalEngineConfig()
@@ -58,10 +63,8 @@ class LocalEngine:
                 f"max_context is {self.config.max_context}, but the model has {policy.max_positions} positions; "
                 "lower LocalEngineConfig.max_context"
             )
-        if forest is None and self.config.speculation is not None:
-            forest = SpecForest()
-        self.forest = forest
-        self._core = EngineCore(policy, self.config, forest)
+        self.forest = _store(forest, policy) if self.config.speculation is not None else None
+        self._core = EngineCore(policy, self.config, self.forest)
         self._seeds = np.random.default_rng(self.config.seed)
         self._wake = threading.Condition()
         self._inbox: list[Request] = []
@@ -77,7 +80,7 @@ class LocalEngine:
         path: str | Path,
         *,
         config: LocalEngineConfig | None = None,
-        forest: SpecForest | None = None,
+        forest: SpecForest | ForestConfig | None = None,
     ) -> LocalEngine:
         """Load a model from a directory or a Hugging Face id and start an engine around it."""
         config = config or LocalEngineConfig()
@@ -220,6 +223,15 @@ class LocalEngine:
         for loop, done in finished.items():
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_resolve, done)
+
+
+def _store(forest: SpecForest | ForestConfig | None, policy: Policy) -> SpecForest:
+    from turntree.spec_tree import SpecForest
+
+    if forest is None or isinstance(forest, ForestConfig):
+        config = forest or ForestConfig()
+        return SpecForest(replace(config, end_tokens=config.end_tokens | policy.end_tokens))
+    return forest
 
 
 def _resolve(done: list[tuple[asyncio.Future[Completion], Request]]) -> None:

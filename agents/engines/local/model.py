@@ -40,6 +40,8 @@ class Policy:
         text = config.get_text_config()
         self.windows = bool(getattr(text, "sliding_window", None)) and getattr(text, "use_sliding_window", True)
         self.vocabulary = int(text.vocab_size)
+        self.end_tokens = _end_tokens(model)
+        """Tokens that end a text, by the model's own settings."""
         self.max_positions = int(getattr(text, "max_position_embeddings", 0)) or None
 
     @classmethod
@@ -115,6 +117,14 @@ class Policy:
                 target.copy_(value)
                 copied += 1
         return copied
+
+
+def _end_tokens(model: nn.Module) -> frozenset[int]:
+    for settings in (getattr(model, "generation_config", None), model.config):
+        ends: Any = getattr(settings, "eos_token_id", None)
+        if ends is not None:
+            return frozenset(ends if isinstance(ends, (list, tuple)) else [ends])
+    return frozenset()
 
 
 def _register() -> None:

@@ -17,8 +17,20 @@ def test_an_unknown_setting_of_a_section_names_the_section() -> None:
 
 
 def test_a_value_that_cannot_be_names_its_section() -> None:
-    with pytest.raises(ConfigError, match=r"turntree\.forest: .*max_tokens must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match=r"turntree\.forest: .*max_tokens must be from 1024 to 1073741824, got 0"):
         EngineSettings.parse({"forest": {"max_tokens": 0}})
+
+
+def test_a_setting_that_the_store_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key 'context_windows' in .*forest; did you mean 'context_window'"):
+        EngineSettings.parse({"forest": {"context_windows": 8}})
+
+
+def test_leader_first_is_off_until_it_is_asked_for() -> None:
+    led = EngineSettings.parse({"speculation": {"leader_first": True}}).speculation
+    assert led is not None
+    assert led.leader_first
+    assert EngineSettings.parse(None).speculation.leader_first is False
 
 
 def test_speculation_is_on_by_default_and_null_switches_it_off() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -258,3 +259,36 @@ def test_an_aborted_request_gives_its_slot_and_its_place_in_the_store_back(promp
     assert not core._pool.live
     assert not forest.live
     assert len(run_core(core.policy.model, prompts, GREEDY, core=core)) == len(prompts)
+
+
+class Listening(SpecForest):
+    """Remembers what it was told of turns that begin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[list[int]] = []
+
+    def begin(self, states, contexts=None):
+        self.asked += [np.asarray(context).tolist() for context in contexts]
+        return super().begin(states, contexts)
+
+
+def test_a_turn_is_also_drafted_from_what_it_was_asked(prompts):
+    forest = Listening()
+    run_core(tiny_llama(), prompts, GREEDY, forest=forest, speculation=TREE, max_batch=3)
+    assert sorted(forest.asked) == sorted(prompts)
+
+
+def test_a_step_never_verifies_more_than_its_share(prompts):
+    sizes = []
+
+    class Counting(AdversarialForest):
+        def draft(self, handles, *, total_nodes, **rest):
+            sizes.append((len(handles), total_nodes))
+            return super().draft(handles, **rest)
+
+    run_core(tiny_llama(), prompts, GREEDY, forest=Counting(32), speculation=replace(TREE, adaptive=False))
+    assert all(nodes == TREE.max_nodes * rows for rows, nodes in sizes)
+    sizes.clear()
+    run_core(tiny_llama(), prompts, GREEDY, forest=Counting(32), speculation=replace(TREE, max_step_nodes=5))
+    assert {nodes for _, nodes in sizes} <= set(range(1, 6))

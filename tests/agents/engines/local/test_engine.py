@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from cores import AdversarialForest, run_core, tiny_llama
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.protocol import Engine, FinishReason, Sampling
+from turntree.spec_tree import ForestConfig
 
 CONFIG = LocalEngineConfig(max_batch=4, max_context=128, dtype="float64", threads=1)
 
@@ -34,10 +36,12 @@ async def test_without_a_seed_samples_differ(engine, prompts):
     assert len({t.token_ids for t in turns}) > 3
 
 
-async def test_a_second_round_is_drafted_from_the_first(engine, prompts):
+async def test_a_second_round_is_drafted_from_the_first(prompts):
     sampling = Sampling(temperature=0, max_tokens=12)
-    first = await asyncio.gather(*(engine.generate(p, sampling) for p in prompts))
-    second = await asyncio.gather(*(engine.generate(p, sampling) for p in prompts))
+    config = replace(CONFIG, speculation=Speculation(adaptive=False))
+    with LocalEngine(tiny_llama(), config=config) as engine:
+        first = await asyncio.gather(*(engine.generate(p, sampling) for p in prompts))
+        second = await asyncio.gather(*(engine.generate(p, sampling) for p in prompts))
     assert [t.token_ids for t in second] == [t.token_ids for t in first]
     assert sum(t.draft.verify_steps for t in second) < 0.6 * sum(t.draft.verify_steps for t in first)
 
@@ -138,3 +142,16 @@ def test_bad_settings_are_refused_by_name(kind, settings):
 def test_bfloat16_runs(prompts):
     turns = run_core(tiny_llama(dtype=torch.bfloat16), prompts, Sampling(max_tokens=4), dtype="bfloat16")
     assert all(len(t.token_ids) == 4 for t in turns)
+
+
+async def test_a_store_that_the_engine_makes_knows_the_models_end_tokens():
+    model = tiny_llama()
+    model.generation_config.eos_token_id = [5, 9]
+    with LocalEngine(model, config=CONFIG, forest=ForestConfig(end_tokens=frozenset({3}))) as engine:
+        assert engine.forest is not None
+        assert engine.forest.config.end_tokens == {3, 5, 9}
+
+
+async def test_without_speculation_there_is_no_store():
+    with LocalEngine(tiny_llama(), config=replace(CONFIG, speculation=None), forest=ForestConfig()) as engine:
+        assert engine.forest is None

@@ -1,0 +1,43 @@
+"""Who is admitted next when samples of one dialogue state wait together.
+
+Leader-first: of the requests at a state where the store knows no finished turn,
+one goes ahead, and the others let requests at other states pass until it has
+finished; then its whole turn drafts them. Nothing is held back for longer than
+others wait: a slot that only such siblings could take is given to them, since
+an idle slot saves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Sequence
+
+
+def leaders_first(
+    waiting: Sequence[Hashable], *, running: Collection[Hashable], known: Collection[Hashable]
+) -> list[int]:
+    """Order the waiting requests.
+
+    Args:
+        waiting: States of the waiting requests in the order of their arrival.
+        running: States of the requests that are live.
+        known: States at which a turn has finished.
+
+    Returns:
+        Indices of ``waiting``: requests at known states and one of each other state that nobody runs at, then
+        the rest, each part in the order of arrival.
+
+    Example:
+        >>> leaders_first(["a", "a", "b", "b", "c", "d"], running={"c"}, known={"b"})
+        [0, 2, 3, 5, 1, 4]
+    """
+    led = set(running)
+    ahead, held = [], []
+    for index, state in enumerate(waiting):
+        if state in known:
+            ahead.append(index)
+        elif state in led:
+            held.append(index)
+        else:
+            led.add(state)
+            ahead.append(index)
+    return ahead + held
