@@ -81,9 +81,26 @@ def test_a_training_that_fails_is_not_reported_as_a_success(asked, model, tmp_pa
     assert not (tmp_path / "run" / "report.html").exists()
 
 
-def test_dialogues_that_differ_are_not_reported_as_a_success(asked, model, tmp_path):
+def test_with_the_demos_own_policy_a_difference_is_a_failure(asked, model, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run, "warm_started_policy", lambda *, seed: model)
     asked["comparison"] = a_comparison(equal=3)
-    assert run.main(model=str(model), out=tmp_path / "run") == 1
+    assert run.main(out=tmp_path / "run") == 1
+    assert "please report this" in capsys.readouterr().out
+
+
+def test_with_a_given_model_a_difference_is_counted_and_explained(asked, model, tmp_path, capsys):
+    asked["comparison"] = comparison = a_comparison(equal=3)
+    assert run.main(model=str(model), out=tmp_path / "run") == 0
+    printed = capsys.readouterr().out
+    episodes = sum(step.episodes for step in comparison.steps)
+    differ = episodes - sum(step.equal for step in comparison.steps)
+    assert f"{differ} of {episodes} episodes differ" in printed
+    assert "near tie" in printed
+
+
+def test_where_nothing_differs_nothing_is_said_of_it(asked, model, tmp_path, capsys):
+    assert run.main(model=str(model), out=tmp_path / "run") == 0
+    assert "with and without drafts" not in capsys.readouterr().out
 
 
 def test_a_missing_model_is_said_before_anything_runs(asked, tmp_path):
