@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 _MOST_TOKENS = 2**30
+MOST_THREADS = 16
+"""Threads that draft a batch at most."""
 _MOST_TOKEN = 2**31 - 1
 
 
@@ -25,6 +28,9 @@ class ForestConfig:
     context_window: int = 8192
     """Tokens at the end of what a turn was asked that its drafts look at."""
 
+    threads: int = 0
+    """Threads that draft a batch of 64 rows or more; 0 takes one a core, at most 4."""
+
     def __post_init__(self) -> None:
         for token in self.end_tokens:
             if int(token) != token or not 0 <= token <= _MOST_TOKEN:
@@ -36,9 +42,17 @@ class ForestConfig:
             ("max_cold_tokens", 0),
             ("max_context_tokens", 1024),
             ("context_window", 0),
+            ("threads", 0),
         ):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TypeError(f"ForestConfig.{name} must be a whole number, got {value!r}")
             if not least <= value <= _MOST_TOKENS:
                 raise ValueError(f"ForestConfig.{name} must be from {least} to {_MOST_TOKENS}, got {value}")
+        if self.threads > MOST_THREADS:
+            raise ValueError(f"ForestConfig.threads must be at most {MOST_THREADS}, got {self.threads}")
+
+    @property
+    def draft_threads(self) -> int:
+        """How many threads draft."""
+        return self.threads or min(4, os.cpu_count() or 1)

@@ -139,6 +139,7 @@ class SpecForest:
             min_probability=min_probability,
             chain=chain,
             total_nodes=total_nodes,
+            threads=self.config.draft_threads,
         )
         self._drafted += len(batch.tokens)
         return batch

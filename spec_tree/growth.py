@@ -83,8 +83,10 @@ def scratch() -> Scratch:
 
 
 _LOG1P = np.log1p(np.arange(256)).astype(np.float32)
-_WORTH_MORE = np.float32(0.02)
+_WORTH_MORE = np.float32(0.1)
 """Path probability from which on tokens that merely followed the last one are thought of."""
+_SURE = np.float32(20.0)
+"""Votes from which on tokens that no place agrees with are not thought of."""
 _FAINT = np.float32(-6.0)
 """Log-probability of a path below which the network is not told how faint it is: it has seen none such."""
 _LEAST = np.float32(1e-30)
@@ -196,6 +198,9 @@ def grow(
             c = -1 if ended else first_place[current]
             while c >= 0:
                 after, kind = following[c], kinds[c]
+                if kind == UNMATCHED and total > _SURE:
+                    c = after
+                    continue
                 place = at[c] + 1
                 token = np.int32(-1)
                 if kind == CONTEXT:
@@ -244,7 +249,7 @@ def grow(
                         first_place[node] = c
                 c = after
             few = min(voters, FEW)
-            if voters <= FEW and path[current] > _WORTH_MORE and not ended:
+            if total < _SURE and voters <= FEW and path[current] > _WORTH_MORE and not ended:
                 row = follow_row(env, tokens[current])
                 vote = weights.odds[FOLLOWER, 2 * few + min(level, 1)]
                 for i in range(FOLLOWERS):
@@ -317,6 +322,8 @@ def grow(
             break
         waiting -= 1
         current = frontier[waiting]
+        if chain:
+            waiting = 0
         out_tokens[handed], out_parents[handed] = tokens[current], order[parents[current]]
         out_depths[handed], out_paths[handed] = depth[current], path[current]
         order[current] = handed

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree import batch as kernels
+from turntree.spec_tree.config import MOST_THREADS
 from turntree.spec_tree.draft import DraftBatch
 from turntree.spec_tree.growth import scratch
 from turntree.spec_tree.layout import ContextLog, LiveTurns, TokenLog, TurnKeys, Weights
 
 MOST_NODES = 128
 """Nodes of one row at most."""
+
+
+_ROWS_OF_A_THREAD = 32
+"""Rows that are worth a thread of their own."""
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="forest-draft")
 
 
 def propose(
@@ -30,8 +43,11 @@ def propose(
     min_probability: float,
     chain: bool,
     total_nodes: int | None,
+    threads: int = 1,
 ) -> DraftBatch:
     """Draft for ``rows`` of ``live`` from a log and its keys; the arguments after ``ends`` as in ``SpecForest.draft``.
+
+    Large batches are split among ``threads`` threads; the result does not depend on it.
 
     Raises:
         ValueError: If ``room`` does not have one entry a row.
@@ -42,25 +58,38 @@ def propose(
     shape = (len(rows), budget)
     tokens, parents, depths = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.int32)
     paths, counts = np.empty(shape, np.float32), np.zeros(len(rows), np.int64)
-    kernels.draft(
-        rows,
-        np.asarray(room, np.int64) if budget else np.zeros(len(rows), np.int64),
-        budget,
-        float(min_probability),
-        chain,
-        ends,
-        live,
-        log,
-        turns,
-        contexts,
-        weights,
-        scratch(),
-        tokens,
-        parents,
-        depths,
-        paths,
-        counts,
-    )
+    deepest = np.asarray(room, np.int64) if budget else np.zeros(len(rows), np.int64)
+
+    def part(start: int, stop: int) -> None:
+        kernels.draft(
+            rows[start:stop],
+            deepest[start:stop],
+            budget,
+            float(min_probability),
+            chain,
+            ends,
+            live,
+            log,
+            turns,
+            contexts,
+            weights,
+            scratch(),
+            tokens[start:stop],
+            parents[start:stop],
+            depths[start:stop],
+            paths[start:stop],
+            counts[start:stop],
+        )
+
+    parts = min(threads, len(rows) // _ROWS_OF_A_THREAD)
+    if parts < 2:
+        part(0, len(rows))
+    else:
+        edges = [len(rows) * i // parts for i in range(parts + 1)]
+        others = [_pool().submit(part, *edge) for edge in pairwise(edges[:-1])]
+        part(*edges[-2:])
+        for other in others:
+            other.result()
     used = np.arange(budget) < counts[:, None]
     if total_nodes is not None and counts.sum() > total_nodes:
         used &= _most_probable(paths, used, max(total_nodes, 0))
