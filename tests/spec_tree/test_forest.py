@@ -225,6 +225,18 @@ def test_a_batch_budget_goes_to_the_most_probable_nodes_of_all_rows() -> None:
     assert len(sure) > len(unsure)
 
 
+def test_a_chain_does_not_turn_back_to_a_sibling() -> None:
+    """Not even where the sibling is likelier than all that goes on from the best child."""
+    forest = SpecForest()
+    for turn in [*([1, token] for token in range(10, 18)), *([2, token] for token in range(20, 24))]:
+        forest.insert(state(), turn)
+    handles = forest.begin([state()])
+    for room in (1, 2, 8):
+        (nodes,) = rows_of(forest.draft(handles, max_nodes=8, room=[room], chain=True))
+        assert nodes[0].token == 1
+        assert not malformed(nodes, last=-1, room=room, max_nodes=8, chain=True)
+
+
 def test_accepted_counts_the_draft_tokens_that_came_true() -> None:
     forest = SpecForest(CONFIG)
     forest.insert(state(), [1, 2, 3, END])

@@ -1,58 +1,99 @@
 """What the drafts are worth: turns are replayed against a store of the turns before them."""
 
-import importlib.util
+from __future__ import annotations
+
 import os
-import sys
+from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
+from forest_checks import best_path, rows_of
+from plain_forest import PlainConfig, PlainForest
 
-from turntree.spec_tree import ForestConfig
+from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("TURNTREE_DATA", REPOSITORY.parent / "shared"))
+DATA = Path(os.environ.get("TURNTREE_DATA", Path(__file__).resolve().parents[3] / "shared"))
+PREFIX_ONLY = (("exact", 1024, 1.0),)
 
-
-@pytest.fixture(scope="module")
-def store() -> ModuleType:
-    """The benchmark, as a module."""
-    spec = importlib.util.spec_from_file_location("store_benchmark", REPOSITORY / "benchmarks" / "store.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+Turns = list[tuple[DialogueState, list[int]]]
 
 
-def tokens_per_step(store: ModuleType, turns: list[object], config: ForestConfig, **draft: object) -> float:
-    row = store.replay(turns, data="", mode="", batch=1, config=config, **{"max_nodes": 16, **draft})
-    return float(row.tokens_per_step)
+def generated(states: int = 6, samples: int = 8, length: int = 120) -> Turns:
+    """Samples of one text a state with slips: words left out, put in, or exchanged."""
+    rng = np.random.default_rng(0)
+    turns = []
+    texts = [rng.integers(0, 500, length).tolist() for _ in range(states)]
+    for _ in range(samples):
+        for index, text in enumerate(texts):
+            said: list[int] = []
+            for token in text:
+                slip = rng.random()
+                if slip < 0.03:
+                    continue
+                said += [int(rng.integers(500)), token] if slip < 0.06 else [token if slip > 0.1 else token + 500]
+            turns.append((DialogueState.from_tokens([index], env="e"), said))
+    return turns
 
 
-def test_generated_turns_are_drafted_well_and_much_worse_without_re_joining(store: ModuleType) -> None:
-    turns = store.synthetic(steps=4, states=4)
-    rejoining = tokens_per_step(store, turns, ForestConfig())
-    prefix_only = tokens_per_step(store, turns, ForestConfig(levels=store.PREFIX_ONLY))
+def recorded(states: int) -> Turns:
+    """The first sequences of recorded reasoning, sample by sample."""
+    path = DATA / "traces" / "math_cot_100x8.npz"
+    if not path.is_file():
+        pytest.skip(f"no recorded traces: {path} is missing (set TURNTREE_DATA)")
+    with np.load(path) as trace:
+        spans = zip(trace["offsets"][:-1], trace["offsets"][1:], trace["sample"], trace["state"], strict=True)
+        chosen = sorted((int(k), int(s), int(a), int(b)) for a, b, k, s in spans if s < states)
+        tokens = trace["tokens"]
+        return [(DialogueState.from_tokens([s], env="e"), tokens[a:b].tolist()) for _, s, a, b in chosen]
+
+
+def tokens_per_step(forest: Any, turns: Iterable[tuple[DialogueState, list[int]]], **options: Any) -> float:
+    """Tokens that a step emits: what of the draft is right and one more."""
+    limits = {"max_nodes": 16, **options}
+    steps = emitted = 0
+    for state, turn in turns:
+        handles, at = forest.begin([state]), 0
+        while at < len(turn):
+            (nodes,) = rows_of(forest.draft(handles, room=[len(turn) - at], **limits))
+            step = min(best_path(nodes, turn[at:]) + 1, len(turn) - at)
+            forest.commit(handles, [turn[at : at + step]])
+            at += step
+            steps += 1
+        emitted += len(turn)
+        forest.end(handles)
+    return emitted / steps
+
+
+def test_generated_turns_are_drafted_well_and_much_worse_without_re_joining() -> None:
+    rejoining = tokens_per_step(SpecForest(), generated())
+    prefix_only = tokens_per_step(PlainForest(PlainConfig(levels=PREFIX_ONLY)), generated())
     assert rejoining > 2.5
     assert prefix_only < 0.6 * rejoining
 
 
-def test_a_tree_is_worth_more_than_a_chain_of_as_many_tokens(store: ModuleType) -> None:
-    turns = store.synthetic(steps=4, states=4)
-    tree = tokens_per_step(store, turns, ForestConfig(), max_nodes=8)
-    chain = tokens_per_step(store, turns, ForestConfig(), max_nodes=8, chain=True)
+def test_turns_are_drafted_better_than_by_the_plain_store() -> None:
+    assert tokens_per_step(SpecForest(), generated()) > tokens_per_step(PlainForest(), generated())
+
+
+def test_a_tree_is_worth_more_than_a_chain_of_as_many_tokens() -> None:
+    tree = tokens_per_step(SpecForest(), generated(), max_nodes=8)
+    chain = tokens_per_step(SpecForest(), generated(), max_nodes=8, chain=True)
     assert tree > chain > 1.5
 
 
+def test_a_full_log_drafts_almost_as_well_as_long_as_its_states_are_at_hand() -> None:
+    """States come one after another, and what was said at those before is in the way."""
+    turns = sorted(generated(), key=lambda turn: turn[0].exact)
+    ample = tokens_per_step(SpecForest(), turns)
+    tight = tokens_per_step(SpecForest(ForestConfig(max_tokens=2048)), turns)
+    assert tight > 0.9 * ample
+
+
 @pytest.mark.slow
-def test_recorded_turns_are_drafted_well_and_much_worse_without_re_joining(store: ModuleType) -> None:
-    path = DATA / "traces" / "math_cot_100x8.npz"
-    if not path.is_file():
-        pytest.skip(f"no recorded traces: {path} is missing (set TURNTREE_DATA)")
-    turns = store.recorded(path, 10)
-    rejoining = tokens_per_step(store, turns, ForestConfig())
-    prefix_only = tokens_per_step(store, turns, ForestConfig(levels=store.PREFIX_ONLY))
+def test_recorded_turns_are_drafted_well_and_much_worse_without_re_joining() -> None:
+    rejoining = tokens_per_step(SpecForest(), recorded(10))
+    prefix_only = tokens_per_step(PlainForest(PlainConfig(levels=PREFIX_ONLY)), recorded(10))
     assert rejoining > 4
     assert prefix_only < 0.5 * rejoining
