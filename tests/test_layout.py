@@ -8,6 +8,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,15 @@ def test_light_packages_load_nothing_heavy(package):
     code = f"import sys, {package}; print(sorted({HEAVY | {'numba'}!r} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+def test_every_data_file_of_a_package_is_installed_with_it():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    for package, folder in project["package-dir"].items():
+        patterns = [*project["package-data"].get(package, []), "*.py"]
+        for path in (ROOT / folder).iterdir():
+            if path.is_file():
+                assert any(path.match(pattern) for pattern in patterns), f"{package} leaves {path.name} behind"
 
 
 def modules() -> list[str]:
