@@ -322,8 +322,6 @@ def grow(
             break
         waiting -= 1
         current = frontier[waiting]
-        if chain:
-            waiting = 0
         out_tokens[handed], out_parents[handed] = tokens[current], order[parents[current]]
         out_depths[handed], out_paths[handed] = depth[current], path[current]
         order[current] = handed
