@@ -74,6 +74,7 @@ def trained(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Train
                 "actor_rollout_ref.actor.optim.lr=0.01",
                 "actor_rollout_ref.actor.optim.lr_warmup_steps=0",  # a warm-up starts at 0
                 "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation.min_probability=0.0",
+                "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation.adaptive=false",  # timing decides nothing
             ],
             on_step=reports.append,
         )
