@@ -275,8 +275,6 @@ def grow(
             for z in range(first, nodes):
                 most = max(most, weight[z])
             log_total, log_path = np.log(total), max(np.log(path[current]), _FAINT)
-            if chain:
-                waiting = 0
             for z in range(first, nodes):
                 vote = np.log(min(max(weight[z] / (total - weight[z]), float32(1e-4)), float32(2000.0)))
                 hashes[z, 0] = _hashed(tokens[z], 1)
@@ -322,6 +320,8 @@ def grow(
             break
         waiting -= 1
         current = frontier[waiting]
+        if chain:
+            waiting = 0
         out_tokens[handed], out_parents[handed] = tokens[current], order[parents[current]]
         out_depths[handed], out_paths[handed] = depth[current], path[current]
         order[current] = handed

@@ -1,0 +1,61 @@
+"""Contexts of live turns: the newest are there, older ones give way, and each turn sees its own alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from turntree.spec_tree.context_ring import ContextRing
+from turntree.spec_tree.layout import LiveTurns, live_turns
+
+
+def zeros(shape: tuple[int, ...], dtype: Any) -> Any:
+    return np.zeros(shape, dtype)
+
+
+def held(ring: ContextRing, turns: LiveTurns, row: int) -> list[int]:
+    start, stop = turns.context[row].tolist()
+    tokens: list[int] = ring.log.tokens[start:stop].tolist()
+    return tokens
+
+
+@pytest.mark.parametrize("most", [1024, 40_000])
+def test_what_a_row_has_is_what_it_was_asked_or_nothing(most: int) -> None:
+    ring, turns = ContextRing(most, window=300, allocate=zeros), live_turns(16, zeros)
+    rng = np.random.default_rng(0)
+    asked: dict[int, list[int]] = {}
+    kept = 0
+    for _ in range(1500):
+        row = int(rng.integers(16))
+        if row in asked and rng.random() < 0.5:
+            del asked[row]
+            turns.context[row] = 0  # as when the turn ends
+        else:
+            tokens = rng.integers(0, 2**31, int(rng.integers(0, 500))).astype(np.int32)
+            ring.add(row, tokens, turns)
+            asked[row] = tokens[-300:].tolist() if len(tokens) > 1 else []
+            assert held(ring, turns, row) == asked[row]
+        for row, tokens in asked.items():
+            mine = held(ring, turns, row)
+            assert mine in ([], tokens)
+            kept += bool(mine)
+        assert len(ring.log.tokens) <= most
+    assert kept > 1500  # some were held
+    if most > 16 * 300:
+        assert all(held(ring, turns, row) == tokens for row, tokens in asked.items())
+
+
+def test_a_context_longer_than_the_window_keeps_its_end() -> None:
+    ring, turns = ContextRing(1024, window=10, allocate=zeros), live_turns(2, zeros)
+    ring.add(0, np.arange(100, dtype=np.int32), turns)
+    assert held(ring, turns, 0) == list(range(90, 100))
+
+
+@pytest.mark.parametrize("window", [0, 1, 2**20])
+def test_any_window_is_allowed(window: int) -> None:
+    ring, turns = ContextRing(1024, window=window, allocate=zeros), live_turns(2, zeros)
+    for _ in range(10):
+        ring.add(0, np.arange(5000, dtype=np.int32), turns)
+        assert len(held(ring, turns, 0)) == (512 if window > 1 else 0)

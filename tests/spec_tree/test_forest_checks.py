@@ -1,0 +1,157 @@
+"""The checks of the store's tests notice what they are there for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from forest_checks import Node, broken, indexed, malformed, misremembered, rows_of, turns_in, unfounded
+
+from turntree.spec_tree import DialogueState, ForestConfig, SpecForest, turn_store
+from turntree.spec_tree.layout import END
+
+STATE = DialogueState.from_tokens([1], env="e")
+GOOD = [Node(5, -1, 1, 0.5), Node(6, -1, 1, 0.25), Node(7, 0, 2, 0.25)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "limits", "complaint"),
+    [
+        ({}, {"max_nodes": 2}, "3 nodes, 2 allowed"),
+        ({}, {"last": 9}, "a draft after a turn's end"),
+        ({}, {"room": 1}, "depth 2"),
+        ({}, {"chain": True}, "branches off"),
+        ({}, {"ends": {5}}, "node 2 follows an end"),
+        ({}, {"floor": 0.3}, "probability 0.25"),
+        ({1: Node(5, -1, 1, 0.25)}, {}, "siblings alike"),
+        ({0: Node(5, 2, 3, 0.5)}, {}, "before its parent"),
+        ({2: Node(7, 0, 1, 0.25)}, {}, "depth 1"),
+        ({2: Node(7, 0, 2, 0.6)}, {}, "probability 0.6"),
+        ({2: Node(7, 0, 2, 0.0)}, {}, "probability 0.0"),
+        ({2: Node(7, 0, 2, float("nan"))}, {}, "probability nan"),
+        ({0: Node(5, -1, 1, 1.5)}, {}, "probability 1.5"),
+        ({2: Node(-2, 0, 2, 0.25)}, {}, "no token"),
+    ],
+)
+def test_a_malformed_draft_is_noticed(changed: dict[int, Node], limits: dict[str, Any], complaint: str) -> None:
+    form: dict[str, Any] = {"last": 4, "room": 2, "max_nodes": 3, "ends": {9}, **limits}
+    nodes = [changed.get(index, node) for index, node in enumerate(GOOD)]
+    assert not malformed(GOOD, last=4, room=2, max_nodes=3, ends={9})
+    assert any(complaint in wrong for wrong in malformed(nodes, **form))
+
+
+def test_an_edge_that_nobody_went_is_noticed() -> None:
+    said = [(4, 5, 7), (4, 6)]
+    assert not unfounded(GOOD, 4, said)
+    assert not unfounded(GOOD, -1, said)  # tokens of others at the root
+    assert unfounded(GOOD, 4, [(4, 5), (4, 6), (7,)])
+    assert unfounded(GOOD, 4, [(4, 6)])
+    assert not unfounded(GOOD, 4, [(4, 6)], context=[3, 4, 5, 7])
+    assert not unfounded([Node(5, -1, 1, 0.5)], -1, [(5,)])
+
+
+def test_a_store_that_learnt_an_observation_is_noticed() -> None:
+    """The control of "observations never enter": one does, as if it had been sampled."""
+    asked = [1, 2, 3, 4]
+    for entered in (False, True):
+        forest = SpecForest()
+        forest.insert(STATE, [1, 2, 9])
+        if entered:
+            forest.insert(STATE, asked)
+        (handle,) = forest.begin([STATE])
+        forest.commit([handle], [[1, 2]])
+        (nodes,) = rows_of(forest.draft([handle], max_nodes=16, room=[8]))
+        assert bool(unfounded(nodes, 2, [(1, 2, 9), (1, 2)])) == entered
+
+
+def test_followers_that_outlive_their_turn_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of "an aborted turn is found no more": what followed each token is not taken back."""
+
+    def drafted_after_aborting() -> list[str]:
+        forest = SpecForest()
+        handles = forest.begin([STATE])
+        forest.commit(handles, [[1, 2, 3, 4]])
+        forest.end(handles, keep=False)
+        handles = forest.begin([STATE])
+        forest.commit(handles, [[1, 2]])
+        (nodes,) = rows_of(forest.draft(handles, max_nodes=16, room=[8]))
+        return unfounded(nodes, 2, [(1, 2)])
+
+    assert not drafted_after_aborting()
+    monkeypatch.setattr(turn_store, "forget_followers", lambda start, env, log: None)
+    assert drafted_after_aborting()
+
+
+def holding() -> SpecForest:
+    forest = SpecForest(ForestConfig(max_tokens=1024))
+    for index in range(30):
+        forest.insert(DialogueState.from_tokens([index]), [index] * 50)
+    handles = forest.begin([STATE])
+    forest.commit(handles, [[1, 2, 3]])
+    return forest
+
+
+def lose_a_slot(forest: SpecForest) -> None:
+    forest._rollouts.store._free.pop()
+
+
+def lose_a_granule(forest: SpecForest) -> None:
+    owner = forest._rollouts.store.log.owner
+    owner[np.flatnonzero(owner)[-1]] = 0
+
+
+def leave_a_granule(forest: SpecForest) -> None:
+    store = forest._rollouts.store
+    store.log.owner[int(store.head[0]) // 16] = store.turns()[0].slot
+
+
+def cut_a_turn(forest: SpecForest) -> None:
+    store = forest._rollouts.store
+    store.log.tokens[store.turns()[0].start + 1] = END
+
+
+def forget_a_turn(forest: SpecForest) -> None:
+    next(state for state in forest._rollouts._states.values() if state.turns).turns.pop()
+
+
+def miscount(forest: SpecForest) -> None:
+    forest._rollouts.tokens += 1
+
+
+def leave_a_key(forest: SpecForest) -> None:
+    forest._rollouts.store.keys.exact[forest._rollouts.store._free[0]] = 7
+
+
+@pytest.mark.parametrize(
+    "breaking",
+    [lose_a_slot, lose_a_granule, leave_a_granule, cut_a_turn, forget_a_turn, miscount, leave_a_key],
+    ids=lambda breaking: breaking.__name__,
+)
+def test_a_broken_store_is_noticed(breaking: Callable[[SpecForest], None]) -> None:
+    forest = holding()
+    assert not broken(forest)
+    breaking(forest)
+    assert broken(forest)
+
+
+def test_a_turn_that_changed_or_was_lost_without_account_is_noticed() -> None:
+    forest = SpecForest()
+    forest.insert(STATE, [1, 2, 3])
+    forest.insert(STATE, [4])
+    handles = forest.begin([STATE])
+    forest.commit(handles, [[5]])
+    assert not misremembered(forest, {STATE: [(4,), (1, 2, 3)]}, [(5,)])
+    assert misremembered(forest, {STATE: [(4,), (1, 2, 3)]}, [])
+    assert misremembered(forest, {STATE: [(4,), (1, 2, 6)]}, [(5,)])
+    assert misremembered(forest, {STATE: [(4,), (1, 2, 3), (7,)]}, [(5,)])
+    assert sorted(indexed(forest)) == [(1, 2, 3), (4,), (5,)]
+
+
+def test_turns_are_read_from_a_tree() -> None:
+    forest = SpecForest()
+    turns = [[1, 2], [1, 2], [1, 2, 3], [1], [4, 4, 4]]
+    for turn in turns:
+        forest.insert(STATE, turn)
+    assert sorted(turns_in(forest.tree(STATE)).elements()) == sorted(map(tuple, turns))
