@@ -7,12 +7,14 @@ weights, so only one thread may call it at a time.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from turntree.spec_tree.candidates import find_places
-from turntree.spec_tree.growth import Scratch, grow
+from turntree.spec_tree.growth import grow
 from turntree.spec_tree.indexing import claim, index_run
 from turntree.spec_tree.layout import (
     BACK,
@@ -23,7 +25,6 @@ from turntree.spec_tree.layout import (
     START,
     TAIL,
     ContextLog,
-    LiveTurns,
     TokenLog,
     TurnKeys,
     Weights,
@@ -42,12 +43,12 @@ def draft(
     floor: float,
     chain: bool,
     ends: NDArray[np.int32],
-    live: LiveTurns,
+    live: NDArray[np.void],
     log: TokenLog,
     turns: TurnKeys,
     contexts: ContextLog,
     weights: Weights,
-    work: Scratch,
+    work: NDArray[np.void],
     tokens: NDArray[np.int32],
     parents: NDArray[np.int32],
     depths: NDArray[np.int32],
@@ -56,61 +57,29 @@ def draft(
 ) -> None:
     """Draft for each of ``slots``; row ``b`` of the outputs, of shape (rows, budget), holds ``counts[b]`` nodes."""
     for b in range(len(slots)):
-        s = slots[b]
-        last = live.last[s]
-        token = live.tail[s, last]
+        turn = live[slots[b]]
+        turn.place_count, turn.node_count, counts[b] = 0, 0, 0
         ended = room[b] < 1
         for end in ends:
-            ended = ended or token == end
-        live.place_count[s] = 0
-        live.node_count[s] = 0
-        counts[b] = 0
-        if ended:
-            continue
-        live.place_count[s] = find_places(
-            live.keys[s],
-            live.tail[s],
-            last,
-            live.context[s],
-            live.anchors[s],
-            live.ages[s],
-            live.anchor_count[s],
-            log,
-            turns,
-            contexts,
-            live.places[s],
-            live.matches[s],
-            live.kinds[s],
-        )
-        counts[b] = grow(
-            live.place_count[s],
-            live.places[s],
-            live.matches[s],
-            live.kinds[s],
-            token,
-            log,
-            contexts,
-            live.context[s, 1],
-            live.keys[s, 3],
-            weights,
-            ends,
-            chain,
-            budget,
-            room[b],
-            floor,
-            live.node_token[s],
-            live.node_parent[s],
-            live.node_order[s],
-            live.node_votes[s],
-            live.node_probability[s],
-            live.node_hashes[s],
-            live.node_count[s : s + 1],
-            work,
-            tokens[b],
-            parents[b],
-            depths[b],
-            paths[b],
-        )
+            ended = ended or turn.tail[turn.last] == end
+        if not ended:
+            find_places(turn, log, turns, contexts)
+            counts[b] = grow(
+                turn,
+                room[b],
+                budget,
+                floor,
+                chain,
+                ends,
+                log,
+                contexts,
+                weights,
+                work[0],
+                tokens[b],
+                parents[b],
+                depths[b],
+                paths[b],
+            )
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -118,7 +87,7 @@ def move_on(
     slots: NDArray[np.int64],
     said: NDArray[np.int32],
     offsets: NDArray[np.int64],
-    live: LiveTurns,
+    live: NDArray[np.void],
     log: TokenLog,
     contexts: ContextLog,
     weights: Weights,
@@ -130,51 +99,24 @@ def move_on(
     """
     total = 0
     for b in range(len(slots)):
-        s = slots[b]
+        turn = live[slots[b]]
         new = said[offsets[b] : offsets[b + 1]]
         if len(new) == 0:
             continue
-        total += accepted(
-            new, live.node_count[s], live.node_token[s], live.node_parent[s], live.node_order[s], live.drafted[s]
-        )
-        live.anchor_count[s] = learn_places(
-            new,
-            live.place_count[s],
-            live.places[s],
-            live.matches[s],
-            live.kinds[s],
-            live.context[s, 1],
-            live.anchors[s],
-            live.ages[s],
-            live.anchor_count[s],
-            live.keys[s, 3],
-            live.tail[s, live.last[s]],
-            log,
-            contexts,
-            weights,
-        )
-        learn_nodes(
-            new,
-            live.node_count[s],
-            live.node_token[s],
-            live.node_parent[s],
-            live.node_votes[s],
-            live.node_probability[s],
-            live.node_hashes[s],
-            weights,
-        )
-        live.place_count[s], live.node_count[s], live.drafted[s] = 0, 0, 0
-        _remember(s, new, live)
-        live.length[s] += len(new)
-        if live.turn[s] > 0:
-            _append(s, new, live, log, head)
+        total += accepted(turn, new)
+        learn_places(turn, new, log, contexts, weights)
+        learn_nodes(turn, new, weights)
+        turn.place_count, turn.node_count, turn.drafted = 0, 0, 0
+        _remember(turn, new)
+        if turn.turn > 0:
+            _append(turn, new, log, head)
     return total
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _remember(s: int, new: NDArray[np.int32], live: LiveTurns) -> None:
+def _remember(turn: Any, new: NDArray[np.int32]) -> None:
     """Add ``new`` to the turn's tail, whose older part goes when it is full."""
-    tail, last = live.tail[s], live.last[s]
+    tail, last = turn.tail, turn.last
     for token in new:
         if last + 1 == TAIL:
             for i in range(MATCH):
@@ -182,20 +124,21 @@ def _remember(s: int, new: NDArray[np.int32], live: LiveTurns) -> None:
             last = MATCH - 1
         last += 1
         tail[last] = token
-    live.last[s] = last
+    turn.last = last
+    turn.length += len(new)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _append(s: int, new: NDArray[np.int32], live: LiveTurns, log: TokenLog, head: NDArray[np.int64]) -> None:
+def _append(turn: Any, new: NDArray[np.int32], log: TokenLog, head: NDArray[np.int64]) -> None:
     """Write ``new`` behind the turn in the log, into a new piece where the old one is full, and index it."""
-    exact, task, env = live.keys[s, 0], live.keys[s, 2], live.keys[s, 3]
-    at, limit, done = live.position[s] + 1, live.limit[s], 0
+    exact, task, env = turn.keys[0], turn.keys[2], turn.keys[3]
+    at, limit, done = turn.position + 1, turn.limit, 0
     while done < len(new):
         if at == limit - 1:
             start = head[0]
-            size = min(2 * GRANULE + live.last[s] // 2 + len(new) - done, LONGEST_PIECE) // GRANULE * GRANULE
+            size = min(2 * GRANULE + turn.last // 2 + len(new) - done, LONGEST_PIECE) // GRANULE * GRANULE
             head[0] = start + size
-            claim(start, start + size, live.turn[s], log)
+            claim(start, start + size, turn.turn, log)
             log.tokens[start], log.exact1[start] = BACK, at - 1
             log.tokens[start + 1] = END
             log.exact1[at] = start
@@ -208,6 +151,6 @@ def _append(s: int, new: NDArray[np.int32], live: LiveTurns, log: TokenLog, head
         index_run(at, at + count, exact, task, env, log)
         at += count
         done += count
-    live.position[s], live.limit[s] = at - 1, limit
+    turn.position, turn.limit = at - 1, limit
 
 

@@ -12,6 +12,8 @@ and the turn that owns it is still kept and has the key that its kind says.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numba.core.types import int64
@@ -57,14 +59,17 @@ def step_on(place: int, log: TokenLog) -> int:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _older(newest: int, place: int, age: int, log: TokenLog) -> int:
-    """How much older than ``newest`` a place is, if that is more than ``age``; otherwise -1, and the walk is
-    over: in a ring the links of the oldest places lead to what has been written since."""
+    """How much older than ``newest`` a place is; -1 where a walk that has got to ``age`` is over.
+
+    Turns that were live together link to each other out of order, but not over a quarter of the ring; what is
+    newer than that has been written where an older place was.
+    """
     if place < 0:
         return -1
-    since = newest - place
-    if since < 0:
+    since, spread = newest - place, len(log.tokens) // 4
+    if since < -spread:
         since += len(log.tokens)
-    return since if since > age else -1
+    return max(since, age) if since + spread >= age else -1
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -91,22 +96,10 @@ def agreement(place: int, tail: NDArray[np.int32], last: int, log: TokenLog) -> 
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def find_places(
-    keys: NDArray[np.uint64],
-    tail: NDArray[np.int32],
-    last: int,
-    context: NDArray[np.int64],
-    anchors: NDArray[np.int32],
-    ages: NDArray[np.int32],
-    anchor_count: int,
-    log: TokenLog,
-    turns: TurnKeys,
-    contexts: ContextLog,
-    places: NDArray[np.int32],
-    matches: NDArray[np.int32],
-    kinds: NDArray[np.int32],
-) -> int:
-    """Fill ``places``, ``matches`` and ``kinds`` for the turn that ends with ``tail[last]``; returns their number."""
+def find_places(turn: Any, log: TokenLog, turns: TurnKeys, contexts: ContextLog) -> None:
+    """Fill the places of ``turn``, a ``LIVE_TURN``, with their agreement and kinds."""
+    keys, tail, last, context = turn.keys, turn.tail, turn.last, turn.context
+    places, matches, kinds = turn.places, turn.matches, turn.kinds
     tokens, owner = log.tokens, log.owner
     exact, tools, task, env = keys[0], keys[1], keys[2], keys[3]
     token = tail[last]
@@ -198,29 +191,19 @@ def find_places(
                 places[count], matches[count], kinds[count] = place, length, CONTEXT
                 count += 1
             place = int64(contexts.link[place])
-    return _near_anchors(env, tail, last, anchors, ages, anchor_count, log, turns, places, matches, kinds, count)
+    turn.place_count = count
+    _near_anchors(turn, log, turns)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _near_anchors(
-    env: int,
-    tail: NDArray[np.int32],
-    last: int,
-    anchors: NDArray[np.int32],
-    ages: NDArray[np.int32],
-    anchor_count: int,
-    log: TokenLog,
-    turns: TurnKeys,
-    places: NDArray[np.int32],
-    matches: NDArray[np.int32],
-    kinds: NDArray[np.int32],
-    count: int,
-) -> int:
+def _near_anchors(turn: Any, log: TokenLog, turns: TurnKeys) -> None:
     """Add the places around anchors where the last token agrees, and the anchors themselves."""
-    tokens = log.tokens
+    tail, last = turn.tail, turn.last
+    places, matches, kinds, count = turn.places, turn.matches, turn.kinds, turn.place_count
+    tokens, env = log.tokens, turn.keys[3]
     token = tail[last]
-    for i in range(anchor_count):
-        anchor, age = int64(anchors[i]), ages[i]
+    for i in range(turn.anchor_count):
+        anchor, age = int64(turn.anchors[i]), turn.ages[i]
         if turns.env[log.owner[anchor // GRANULE]] != env:
             continue
         if token >= 0:
@@ -251,4 +234,4 @@ def _near_anchors(
                     continue
                 places[count], matches[count], kinds[count] = place, min(age - 1, 7) + 8 * shift, UNMATCHED
                 count += 1
-    return count
+    turn.place_count = count

@@ -165,7 +165,7 @@ class SpecForest:
                     rows[begin:stop],
                     said,
                     offsets[begin : stop + 1],
-                    live,
+                    live.records,
                     self._rollouts.store.log,
                     self._live.contexts.log,
                     self._weights,

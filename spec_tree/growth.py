@@ -12,7 +12,7 @@ A draft never changes what is sampled: the verifier decides.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -37,49 +37,31 @@ from turntree.spec_tree.layout import (
     Weights,
 )
 
-class Scratch(NamedTuple):
-    """Room to work in, for one row at a time."""
-
-    at: NDArray[np.int64]
-    """How far a place has been followed, shape (CANDIDATES,)."""
-    following: NDArray[np.int32]
-    """Next place of the same node; -1 at the end, shape (CANDIDATES,)."""
-    first_place: NDArray[np.int32]
-    """First place of a node, shape (NODES,)."""
-    depth: NDArray[np.int32]
-    """Of a node, shape (NODES,)."""
-    path: NDArray[np.float32]
-    """Probability of a node and all above it, shape (NODES,)."""
-    weight: NDArray[np.float32]
-    """Votes for a node, shape (NODES,)."""
-    newest_place: NDArray[np.int32]
-    """The first of its places, shape (NODES,)."""
-    best_length: NDArray[np.int32]
-    """Longest agreement among them, shape (NODES,)."""
-    support: NDArray[np.int32]
-    """Votes in all and by kind, shape (NODES, KINDS + 1)."""
-    frontier: NDArray[np.int32]
-    """Nodes that may be handed out next, shape (NODES,)."""
-    inputs: NDArray[np.float32]
-    """What the network sees, shape (NODES, INPUTS)."""
+SCRATCH = np.dtype(
+    [
+        ("at", np.int64, CANDIDATES),
+        ("following", np.int32, CANDIDATES),
+        ("first_place", np.int32, NODES),
+        ("depth", np.int32, NODES),
+        ("path", np.float32, NODES),
+        ("weight", np.float32, NODES),
+        ("newest_place", np.int32, NODES),
+        ("best_length", np.int32, NODES),
+        ("support", np.int32, (NODES, KINDS + 1)),
+        ("frontier", np.int32, NODES),
+        ("inputs", np.float32, (NODES, INPUTS)),
+    ],
+    align=True,
+)
+"""Room to work in, for one row at a time. Of a place: how far it has been followed, and the next place of the same
+node (-1 at the end). Of a node: its first place, depth, the probability of it and all above it, the votes for it, the
+first of its places, the longest agreement among them, their number by kind and in all, and what the network sees. And
+the nodes that may be handed out next."""
 
 
-def scratch() -> Scratch:
-    """Room for one thread."""
-    i32, f32 = np.int32, np.float32
-    return Scratch(
-        at=np.zeros(CANDIDATES, np.int64),
-        following=np.zeros(CANDIDATES, i32),
-        first_place=np.zeros(NODES, i32),
-        depth=np.zeros(NODES, i32),
-        path=np.zeros(NODES, f32),
-        weight=np.zeros(NODES, f32),
-        newest_place=np.zeros(NODES, i32),
-        best_length=np.zeros(NODES, i32),
-        support=np.zeros((NODES, KINDS + 1), i32),
-        frontier=np.zeros(NODES, i32),
-        inputs=np.zeros((NODES, INPUTS), f32),
-    )
+def scratch() -> NDArray[np.void]:
+    """Room for one thread, of type ``SCRATCH`` and shape (1,)."""
+    return np.zeros(1, SCRATCH)
 
 
 _LOG1P = np.log1p(np.arange(256)).astype(np.float32)
@@ -115,60 +97,34 @@ def _wait(node: int, path: NDArray[np.float32], frontier: NDArray[np.int32], wai
 
 @njit(nogil=True, cache=True, fastmath=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def grow(
-    count: int,
-    places: NDArray[np.int32],
-    matches: NDArray[np.int32],
-    kinds: NDArray[np.int32],
-    last_token: int,
+    turn: Any,
+    room: int,
+    budget: int,
+    floor: float,
+    chain: bool,
+    ends: NDArray[np.int32],
     log: TokenLog,
     contexts: ContextLog,
-    context_end: int,
-    env: int,
     weights: Weights,
-    ends: NDArray[np.int32],
-    chain: bool,
-    budget: int,
-    room: int,
-    floor: float,
-    tokens: NDArray[np.int32],
-    parents: NDArray[np.int32],
-    order: NDArray[np.int32],
-    votes: NDArray[np.float32],
-    probabilities: NDArray[np.float32],
-    hashes: NDArray[np.int16],
-    node_count: NDArray[np.int32],
-    work: Scratch,
+    work: Any,
     out_tokens: NDArray[np.int32],
     out_parents: NDArray[np.int32],
     out_depths: NDArray[np.int32],
     out_paths: NDArray[np.float32],
 ) -> int:
-    """Weigh nodes from ``tokens[0]``, the root, on, and hand out at most ``budget`` of them.
+    """Weigh nodes after the newest token of a turn, the root, and hand out at most ``budget`` of them.
 
     Args:
-        count: Number of places.
-        places: Where the last token is said, in the log or the context.
-        matches: Agreement there.
-        kinds: How they were found.
-        last_token: The root's token.
+        turn: A ``LIVE_TURN`` with its places; its nodes are filled.
+        room: Depth at most.
+        budget: Nodes at most.
+        floor: Least path probability.
+        chain: Only the best child of a node.
+        ends: Tokens that nothing follows.
         log: Of the store.
         contexts: Of the live turns.
-        context_end: Where the turn's own context ends.
-        env: Key of the environment.
         weights: The model.
-        ends: Tokens that nothing follows.
-        chain: Only the best child of a node.
-        budget: Nodes at most.
-        room: Depth at most.
-        floor: Least path probability.
-        tokens: Nodes, filled.
-        parents: Of the nodes, filled.
-        order: Index of the nodes in the draft, filled.
-        votes: Log-odds of the votes, filled.
-        probabilities: Given the parent, filled.
-        hashes: Entries of the hashed tables, filled.
-        node_count: How many were filled.
-        work: Room to work in.
+        work: Room to work in, a ``SCRATCH``.
         out_tokens: The draft's tokens, filled.
         out_parents: Their parents in the draft, -1 at the root, filled.
         out_depths: From 1, filled.
@@ -177,13 +133,16 @@ def grow(
     Returns:
         How many were handed out.
     """
+    matches, kinds, env, context_end = turn.matches, turn.kinds, turn.keys[3], turn.context[1]
+    tokens, parents, order = turn.node_token, turn.node_parent, turn.node_order
+    votes, probabilities, hashes = turn.node_votes, turn.node_probability, turn.node_hashes
     at, following, first_place, depth, path = work.at, work.following, work.first_place, work.depth, work.path
     weight, best_length, support, frontier = work.weight, work.best_length, work.support, work.frontier
     inputs, newest_place = work.inputs, work.newest_place
     nodes, waiting, handed, current = 1, 0, 0, 0
-    tokens[0], parents[0], order[0], depth[0], path[0], first_place[0] = last_token, -1, -1, 0, 1.0, -1
-    for c in range(count - 1, -1, -1):
-        at[c] = places[c]
+    tokens[0], parents[0], order[0], depth[0], path[0], first_place[0] = turn.tail[turn.last], -1, -1, 0, 1.0, -1
+    for c in range(turn.place_count - 1, -1, -1):
+        at[c] = turn.places[c]
         following[c] = first_place[0]
         first_place[0] = c
     while handed < budget:
@@ -318,13 +277,11 @@ def grow(
                     waiting = _wait(z, path, frontier, waiting, 1 if chain else budget - handed)
         if waiting == 0:
             break
-        waiting -= 1
-        current = frontier[waiting]
-        if chain:
-            waiting = 0
+        current = frontier[waiting - 1]
+        waiting = 0 if chain else waiting - 1
         out_tokens[handed], out_parents[handed] = tokens[current], order[parents[current]]
         out_depths[handed], out_paths[handed] = depth[current], path[current]
         order[current] = handed
         handed += 1
-    node_count[0] = nodes
+    turn.node_count = nodes
     return handed

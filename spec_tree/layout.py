@@ -48,6 +48,36 @@ TABLES = 4
 INPUTS, HIDDEN = 16, 16
 """Shape of the network that weighs a node; see ``growth``."""
 
+LIVE_TURN = np.dtype(
+    [
+        ("keys", np.uint64, 4),
+        ("tail", np.int32, TAIL),
+        ("last", np.int32),
+        ("length", np.int32),
+        ("turn", np.int32),
+        ("position", np.int64),
+        ("limit", np.int64),
+        ("context", np.int64, 2),
+        ("anchors", np.int32, ANCHORS),
+        ("ages", np.int32, ANCHORS),
+        ("anchor_count", np.int32),
+        ("places", np.int32, CANDIDATES),
+        ("matches", np.int32, CANDIDATES),
+        ("kinds", np.int32, CANDIDATES),
+        ("place_count", np.int32),
+        ("node_token", np.int32, NODES),
+        ("node_parent", np.int32, NODES),
+        ("node_order", np.int32, NODES),
+        ("node_votes", np.float32, NODES),
+        ("node_probability", np.float32, NODES),
+        ("node_hashes", np.int16, (NODES, TABLES)),
+        ("node_count", np.int32),
+        ("drafted", np.int32),
+    ],
+    align=True,
+)
+"""A row of ``LiveTurns``."""
+
 Allocate = Callable[[tuple[int, ...], Any], NDArray[Any]]
 """Makes a zeroed array of a shape and a dtype."""
 
@@ -127,7 +157,13 @@ class Weights(NamedTuple):
 
 
 class LiveTurns(NamedTuple):
-    """The turns that have begun and not ended, by handle slot; the first axis of every array."""
+    """The turns that have begun and not ended, by handle slot; the first axis of every array.
+
+    All but the first are views of its fields.
+    """
+
+    records: NDArray[np.void]
+    """What the kernels take, of type ``LIVE_TURN``."""
 
     keys: NDArray[np.uint64]
     """Exact, tools, task, environment, shape (slots, 4)."""
@@ -208,30 +244,5 @@ def context_log(capacity: int, allocate: Allocate) -> ContextLog:
 
 def live_turns(slots: int, allocate: Allocate) -> LiveTurns:
     """Room for ``slots`` live turns."""
-    i32, i64, f32 = np.int32, np.int64, np.float32
-    shapes: tuple[tuple[tuple[int, ...], Any], ...] = (
-        ((4,), np.uint64),
-        ((TAIL,), i32),
-        ((), i32),
-        ((), i32),
-        ((), i32),
-        ((), i64),
-        ((), i64),
-        ((2,), i64),
-        ((ANCHORS,), i32),
-        ((ANCHORS,), i32),
-        ((), i32),
-        ((CANDIDATES,), i32),
-        ((CANDIDATES,), i32),
-        ((CANDIDATES,), i32),
-        ((), i32),
-        ((NODES,), i32),
-        ((NODES,), i32),
-        ((NODES,), i32),
-        ((NODES,), f32),
-        ((NODES,), f32),
-        ((NODES, TABLES), np.int16),
-        ((), i32),
-        ((), i32),
-    )
-    return LiveTurns(*(allocate((slots, *shape), dtype) for shape, dtype in shapes))
+    records = allocate((slots,), LIVE_TURN)
+    return LiveTurns(records, *(records[name] for name in LiveTurns._fields[1:]))

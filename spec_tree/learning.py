@@ -8,6 +8,8 @@ The network is not learnt online.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numba.core.types import float32, int64
@@ -52,38 +54,24 @@ def settle_odds(weights: Weights) -> None:
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def learn_places(
-    said: NDArray[np.int32],
-    count: int,
-    places: NDArray[np.int32],
-    matches: NDArray[np.int32],
-    kinds: NDArray[np.int32],
-    context_end: int,
-    anchors: NDArray[np.int32],
-    ages: NDArray[np.int32],
-    anchor_count: int,
-    env: int,
-    before: int,
-    log: TokenLog,
-    contexts: ContextLog,
-    weights: Weights,
-) -> int:
-    """Count right and wrong votes after ``said``, move the anchors on and renew them; returns their number."""
+def learn_places(turn: Any, said: NDArray[np.int32], log: TokenLog, contexts: ContextLog, weights: Weights) -> None:
+    """Count right and wrong votes of a turn's places after ``said``; move its anchors on and renew them."""
+    anchors, ages = turn.anchors, turn.ages
     length = len(said)
     anchored = 0
-    for i in range(anchor_count):
+    for i in range(turn.anchor_count):
         if ages[i] + length <= _STALE and anchors[i] + length < len(log.tokens) - 1:
             anchors[anchored], ages[anchored] = anchors[i] + length, ages[i] + length
             anchored += 1
     weights.updates[0] += 1
     teach = weights.updates[0] % _TEACH_EVERY == 0
-    for c in range(count):
-        place, kind, match = int64(places[c]), kinds[c], matches[c]
+    for c in range(turn.place_count):
+        place, kind, match = int64(turn.places[c]), turn.kinds[c], turn.matches[c]
         agreed, token = 0, np.int32(-1)
         while agreed < length:
             place += 1
             if kind == CONTEXT:
-                token = contexts.tokens[place] if place < context_end else np.int32(-1)
+                token = contexts.tokens[place] if place < turn.context[1] else np.int32(-1)
             else:
                 token = log.tokens[place]
                 if token == JUMP:
@@ -107,10 +95,10 @@ def learn_places(
         elif agreed >= length - 2 and kind != ENV:
             anchored = _anchor(place - 1 + length - agreed, length - agreed, anchors, ages, anchored)
     if teach:
-        _learn_followers(said, min(count, FEW), env, before, log, weights)
+        _learn_followers(turn, said, log, weights)
     if teach and weights.updates[0] % _SETTLE_EVERY == 0:
         settle_odds(weights)
-    return anchored
+    turn.anchor_count = anchored
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -124,12 +112,11 @@ def _count(tried: NDArray[np.float64], right: bool) -> None:
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _learn_followers(
-    said: NDArray[np.int32], few: int, env: int, before: int, log: TokenLog, weights: Weights
-) -> None:
+def _learn_followers(turn: Any, said: NDArray[np.int32], log: TokenLog, weights: Weights) -> None:
     """Count how often what followed a token before does so again: at the root and, for all numbers of votes, below."""
+    few = min(turn.place_count, FEW)
     for level in range(min(len(said), 2)):
-        row = follow_row(env, before if level == 0 else said[0])
+        row = follow_row(turn.keys[3], turn.tail[turn.last] if level == 0 else said[0])
         for i in range(FOLLOWERS):
             token = log.followers[row, i]
             if token < 0:
@@ -162,21 +149,14 @@ def _anchor(place: int, age: int, anchors: NDArray[np.int32], ages: NDArray[np.i
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def learn_nodes(
-    said: NDArray[np.int32],
-    count: int,
-    tokens: NDArray[np.int32],
-    parents: NDArray[np.int32],
-    votes: NDArray[np.float32],
-    probabilities: NDArray[np.float32],
-    hashes: NDArray[np.int16],
-    weights: Weights,
-) -> None:
+def learn_nodes(turn: Any, said: NDArray[np.int32], weights: Weights) -> None:
     """Take a gradient step for the children of every node on the accepted path."""
+    tokens, parents, hashes = turn.node_token, turn.node_parent, turn.node_hashes
+    votes, probabilities = turn.node_votes, turn.node_probability
     current = 0
     for token in said:
         right = -1
-        for z in range(current + 1, count):
+        for z in range(current + 1, turn.node_count):
             if parents[z] != current:
                 continue
             truth = float32(0.0)
@@ -193,23 +173,17 @@ def learn_nodes(
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def accepted(
-    said: NDArray[np.int32],
-    count: int,
-    tokens: NDArray[np.int32],
-    parents: NDArray[np.int32],
-    order: NDArray[np.int32],
-    drafted: int,
-) -> int:
+def accepted(turn: Any, said: NDArray[np.int32]) -> int:
     """How many tokens of ``said`` lie on one path of the nodes that were handed out."""
+    tokens, parents, order = turn.node_token, turn.node_parent, turn.node_order
     current = 0
     for depth in range(len(said)):
         right = -1
-        for z in range(current + 1, count):
+        for z in range(current + 1, turn.node_count):
             if parents[z] == current and tokens[z] == said[depth]:
                 right = z
                 break
-        if right < 0 or order[right] < 0 or order[right] >= drafted:
+        if right < 0 or order[right] < 0 or order[right] >= turn.drafted:
             return depth
         current = right
     return len(said)

@@ -68,7 +68,7 @@ def propose(
             float(min_probability),
             chain,
             ends,
-            live,
+            live.records,
             log,
             turns,
             contexts,

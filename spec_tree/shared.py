@@ -208,7 +208,7 @@ class ForestReader:
         said, offsets = said_ids(handles, tokens)
         rows = self._live.rows(handles)
         nowhere = np.zeros(1, np.int64)  # no turn of a reader stands in the log, so nothing is appended
-        move_on(rows, said, offsets, self._live.turns, log, self._live.contexts.log, self._own_weights, nowhere)
+        move_on(rows, said, offsets, self._live.turns.records, log, self._live.contexts.log, self._own_weights, nowhere)
 
     def end(self, handles: Sequence[int]) -> None:
         """Finish turns.
