@@ -16,7 +16,7 @@ from turntree.agents.engines.protocol import FinishReason, Sampling
 from turntree.spec_tree import SpecForest
 
 GREEDY = Sampling(temperature=0, max_tokens=16)
-TREE = Speculation(max_nodes=8, max_depth=6, min_probability=0.0)
+TREE = Speculation(max_nodes=8, max_depth=6, min_probability=0.0, adaptive=False)
 
 
 def teacher_forced(model, prompt, tokens, temperature=1.0):
@@ -63,7 +63,7 @@ def test_no_draft_whatever_it_proposes_changes_what_is_sampled(prompts, sampling
     plain = run_core(model, prompts, sampling)
     wild = run_core(model, prompts, sampling, forest=AdversarialForest(32, branching=8), speculation=TREE)
     store = SpecForest()
-    own = Speculation(max_nodes=8, min_probability=0.05, chain=chain)
+    own = Speculation(max_nodes=8, min_probability=0.05, chain=chain, adaptive=False)
     run_core(model, prompts, sampling, forest=store, speculation=own)
     again = run_core(model, prompts, sampling, forest=store, speculation=own)
     for turns in (wild, again):
@@ -198,7 +198,7 @@ def chi_square(model, monkeypatch, *, eager: bool) -> float:
     assert expected.min() > 5
     turns = run_core(
         model, [prompt] * draws, Sampling(max_tokens=2), max_batch=draws, parked_slots=0, max_context=8,
-        forest=FixedForest([0, 3, 1], [-1, -1, 0], [1, 1, 2]), speculation=Speculation(max_nodes=3),
+        forest=FixedForest([0, 3, 1], [-1, -1, 0], [1, 1, 2]), speculation=Speculation(max_nodes=3, adaptive=False),
     )  # fmt: skip
     assert sum(sum(t.accepted) for t in turns) > draws / 4, "the drafts must have been accepted often"
     observed = np.bincount([a * size + b for a, b in (t.token_ids for t in turns)], minlength=size * size)
@@ -287,8 +287,10 @@ def test_a_step_never_verifies_more_than_its_share(prompts):
             sizes.append((len(handles), total_nodes))
             return super().draft(handles, **rest)
 
-    run_core(tiny_llama(), prompts, GREEDY, forest=Counting(32), speculation=replace(TREE, adaptive=False))
+    run_core(tiny_llama(), prompts, GREEDY, forest=Counting(32), speculation=TREE)
     assert all(nodes == TREE.max_nodes * rows for rows, nodes in sizes)
     sizes.clear()
-    run_core(tiny_llama(), prompts, GREEDY, forest=Counting(32), speculation=replace(TREE, max_step_nodes=5))
+    run_core(
+        tiny_llama(), prompts, GREEDY, forest=Counting(32), speculation=replace(TREE, adaptive=True, max_step_nodes=5)
+    )
     assert {nodes for _, nodes in sizes} <= set(range(1, 6))
