@@ -121,7 +121,7 @@ class Both:
         assert not broken(self.real)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data(), alphabet=alphabets, quota=st.sampled_from([1, 2, 32]))
 def test_they_hold_the_same_turns_and_draft_what_was_said(
     data: st.DataObject, alphabet: tuple[int, ...], quota: int
