@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from turntree.spec_tree.candidates import find_places
+from turntree.spec_tree.compiled import kernel
 from turntree.spec_tree.growth import grow
 from turntree.spec_tree.indexing import claim, index_run
 from turntree.spec_tree.layout import (
@@ -22,7 +22,6 @@ from turntree.spec_tree.layout import (
     GRANULE,
     JUMP,
     MATCH,
-    START,
     TAIL,
     ContextLog,
     TokenLog,
@@ -35,7 +34,7 @@ LONGEST_PIECE = 128
 """Positions of the longest piece of the log that a live turn takes at once, a multiple of ``GRANULE``."""
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def draft(
     slots: NDArray[np.int64],
     room: NDArray[np.int64],
@@ -82,7 +81,7 @@ def draft(
             )
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def move_on(
     slots: NDArray[np.int64],
     said: NDArray[np.int32],
@@ -113,7 +112,7 @@ def move_on(
     return total
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _remember(turn: Any, new: NDArray[np.int32]) -> None:
     """Add ``new`` to the turn's tail, whose older part goes when it is full."""
     tail, last = turn.tail, turn.last
@@ -128,7 +127,7 @@ def _remember(turn: Any, new: NDArray[np.int32]) -> None:
     turn.length += len(new)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _append(turn: Any, new: NDArray[np.int32], log: TokenLog, head: NDArray[np.int64]) -> None:
     """Write ``new`` behind the turn in the log, into a new piece where the old one is full, and index it."""
     exact, task, env = turn.keys[0], turn.keys[2], turn.keys[3]
@@ -138,7 +137,7 @@ def _append(turn: Any, new: NDArray[np.int32], log: TokenLog, head: NDArray[np.i
             start = head[0]
             size = min(2 * GRANULE + turn.last // 2 + len(new) - done, LONGEST_PIECE) // GRANULE * GRANULE
             head[0] = start + size
-            claim(start, start + size, turn.turn, log)
+            claim(start, start + size, np.int64(turn.turn), log)
             log.tokens[start], log.exact1[start] = BACK, at - 1
             log.tokens[start + 1] = END
             log.exact1[at] = start
@@ -152,5 +151,3 @@ def _append(turn: Any, new: NDArray[np.int32], log: TokenLog, head: NDArray[np.i
         at += count
         done += count
     turn.position, turn.limit = at - 1, limit
-
-

@@ -19,6 +19,7 @@ from numba import njit
 from numba.core.types import int64
 from numpy.typing import NDArray
 
+from turntree.spec_tree.compiled import kernel
 from turntree.spec_tree.indexing import context_head, head_of, mix
 from turntree.spec_tree.layout import BACK, CANDIDATES, END, GRANULE, JUMP, MATCH, ContextLog, TokenLog, TurnKeys
 
@@ -58,7 +59,7 @@ def step_on(place: int, log: TokenLog) -> int:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _older(newest: int, place: int, age: int, log: TokenLog) -> int:
+def _older(newest: int, place: int, age: int, size: int) -> int:
     """How much older than ``newest`` a place is; -1 where a walk that has got to ``age`` is over.
 
     Turns that were live together link to each other out of order, but not over a quarter of the ring; what is
@@ -66,23 +67,27 @@ def _older(newest: int, place: int, age: int, log: TokenLog) -> int:
     """
     if place < 0:
         return -1
-    since, spread = newest - place, len(log.tokens) // 4
+    since, spread = newest - place, size // 4
     if since < -spread:
-        since += len(log.tokens)
+        since += size
     return max(since, age) if since + spread >= age else -1
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def agreement(place: int, tail: NDArray[np.int32], last: int, log: TokenLog) -> int:
-    """How many tokens up to ``place`` equal those up to ``tail[last]``; ``MATCH`` from the beginning of the turn on."""
-    tokens = log.tokens
+@kernel
+def agreement(
+    place: int, tail: NDArray[np.int32], last: int, tokens: NDArray[np.int32], links: NDArray[np.int32]
+) -> int:
+    """How many tokens up to ``place`` equal those up to ``tail[last]``; ``MATCH`` from the beginning of the turn on.
+
+    ``links`` say where a ``BACK`` leads.
+    """
     length = 0
     while length < MATCH:
         if place < 0:
             return length
         token = tokens[place]
         if token == BACK:
-            place = int64(log.exact1[place])
+            place = int64(links[place])
             if place < 0:
                 return length
             token = tokens[place]
@@ -95,116 +100,117 @@ def agreement(place: int, tail: NDArray[np.int32], last: int, log: TokenLog) -> 
     return MATCH
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def find_places(turn: Any, log: TokenLog, turns: TurnKeys, contexts: ContextLog) -> None:
     """Fill the places of ``turn``, a ``LIVE_TURN``, with their agreement and kinds."""
-    keys, tail, last, context = turn.keys, turn.tail, turn.last, turn.context
-    places, matches, kinds = turn.places, turn.matches, turn.kinds
-    tokens, owner = log.tokens, log.owner
-    exact, tools, task, env = keys[0], keys[1], keys[2], keys[3]
-    token = tail[last]
-    one = tail[last - 1] if token >= 0 else np.int32(-9)
-    narrow = mix(exact, token)
-    count = 0
-    if one >= 0:
-        place, walked = int64(log.exact3_heads[head_of(mix(mix(narrow, one), tail[last - 2]), log.exact3_heads)]), 0
-        newest, age = place, int64(0)
-        while place >= 0 and age >= 0 and walked < _WALK:
-            walked += 1
-            if tokens[place] == token and tokens[place + 1] != END and turns.exact[owner[place // GRANULE]] == exact:
-                length = agreement(place, tail, last, log)
-                if length >= 3:
-                    places[count], matches[count], kinds[count] = place, length, EXACT
-                    count += 1
-            place = int64(log.exact3[place])
-            age = _older(newest, place, age, log)
-    longer = count
-    place, walked = int64(log.exact1_heads[head_of(narrow, log.exact1_heads)]), 0
-    newest, age = place, int64(0)
-    while place >= 0 and age >= 0 and walked < _WALK:
-        walked += 1
-        if tokens[place] == token and tokens[place + 1] != END and turns.exact[owner[place // GRANULE]] == exact:
-            length = agreement(place, tail, last, log)
-            known = False
-            if length > 2:
-                for c in range(longer):
-                    known = known or places[c] == place
-            if not known:
-                places[count], matches[count], kinds[count] = place, length, EXACT
-                count += 1
-        place = int64(log.exact1[place])
-        age = _older(newest, place, age, log)
-    if count < _ENOUGH and task != exact:
-        key = mix(mix(task, token), one) if token >= 0 else mix(tools, token)
-        place, walked = int64(log.task2_heads[head_of(key, log.task2_heads)]), 0
-        state = count
-        newest, age = place, int64(0)
-        while place >= 0 and age >= 0 and walked < _WALK:
-            walked += 1
-            slot = owner[place // GRANULE]
-            if tokens[place] == token and tokens[place + 1] != END and turns.task[slot] == task:
-                length = agreement(place, tail, last, log)
-                known = length < 2
-                if turns.exact[slot] == exact:
-                    for c in range(state):
-                        known = known or places[c] == place
-                if not known:
-                    kind = TASK
-                    if turns.exact[slot] == exact:
-                        kind = EXACT
-                    elif turns.tools[slot] == tools:
-                        kind = TOOLS
-                    places[count], matches[count], kinds[count] = place, length, kind
-                    count += 1
-            place = int64(log.task2[place])
-            age = _older(newest, place, age, log)
-    if count < _ENOUGH:
-        key = mix(env, token)
-        if token >= 0:
-            key = mix(key, one)
-        place, walked = int64(log.env2_heads[head_of(key, log.env2_heads)]), 0
-        nearer = count
-        newest, age = place, int64(0)
-        while place >= 0 and age >= 0 and walked < _WALK:
-            walked += 1
-            if tokens[place] == token and tokens[place + 1] != END and turns.env[owner[place // GRANULE]] == env:
-                length = agreement(place, tail, last, log)
-                known = length < 2
-                for c in range(nearer):
-                    known = known or places[c] == place
-                if not known:
-                    places[count], matches[count], kinds[count] = place, length, ENV
-                    count += 1
-            place = int64(log.env2[place])
-            age = _older(newest, place, age, log)
-    if one >= 0:
-        place = int64(contexts.heads[context_head(context[0], token, one, contexts)])
-        walked = 0
-        while context[0] < place < context[1] - 1 and walked < _CONTEXT_WALK:
-            walked += 1
-            if contexts.tokens[place] == token and contexts.tokens[place - 1] == one:
-                length = 2
-                while length < MATCH and place - length >= context[0] and last >= length:
-                    if contexts.tokens[place - length] != tail[last - length]:
-                        break
-                    length += 1
-                places[count], matches[count], kinds[count] = place, length, CONTEXT
-                count += 1
-            place = int64(contexts.link[place])
-    turn.place_count = count
+    exact, tools, task, env = turn.keys[0], turn.keys[1], turn.keys[2], turn.keys[3]
+    token = turn.tail[turn.last]
+    narrow, middle, wide = mix(exact, token), mix(tools, token), mix(env, token)
+    turn.place_count = 0
+    if token >= 0:
+        one = turn.tail[turn.last - 1]
+        middle, wide = mix(mix(task, token), one), mix(wide, one)
+        if one >= 0:
+            key = mix(mix(narrow, one), turn.tail[turn.last - 2])
+            _walk(
+                turn,
+                log.exact3_heads[head_of(key, log.exact3_heads)],
+                log.exact3,
+                turns.exact,
+                exact,
+                int64(3),
+                log,
+                turns,
+            )
+    _walk(
+        turn, log.exact1_heads[head_of(narrow, log.exact1_heads)], log.exact1, turns.exact, exact, int64(1), log, turns
+    )
+    if turn.place_count < _ENOUGH and task != exact:
+        _walk(
+            turn, log.task2_heads[head_of(middle, log.task2_heads)], log.task2, turns.task, task, int64(2), log, turns
+        )
+    if turn.place_count < _ENOUGH:
+        _walk(turn, log.env2_heads[head_of(wide, log.env2_heads)], log.env2, turns.env, env, int64(2), log, turns)
+    _in_context(turn, contexts)
     _near_anchors(turn, log, turns)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
+def _walk(
+    turn: Any,
+    place: int,
+    links: NDArray[np.int32],
+    owned: NDArray[np.uint64],
+    key: int,
+    least: int,
+    log: TokenLog,
+    turns: TurnKeys,
+) -> None:
+    """Add the places from ``place`` on along ``links`` that agree in ``least`` tokens, of turns that have ``key``."""
+    tail, last, places, matches, kinds = turn.tail, turn.last, turn.places, turn.matches, turn.kinds
+    tokens, owner, back = log.tokens, log.owner, log.exact1
+    exact_of, tools_of, task_of = turns.exact, turns.tools, turns.task
+    exact, tools, task = turn.keys[0], turn.keys[1], turn.keys[2]
+    token, walked, newest, age = tail[last], 0, int64(place), int64(0)
+    place, count = newest, int64(turn.place_count)
+    known = count
+    while place >= 0 and age >= 0 and walked < _WALK:
+        walked += 1
+        slot = owner[place // GRANULE]
+        if tokens[place] == token and tokens[place + 1] != END and owned[slot] == key:
+            length = agreement(place, tail, last, tokens, back)
+            new = length >= least
+            for c in range(known):
+                new = new and places[c] != place
+            if new:
+                kind = ENV
+                if exact_of[slot] == exact:
+                    kind = EXACT
+                elif tools_of[slot] == tools:
+                    kind = TOOLS
+                elif task_of[slot] == task:
+                    kind = TASK
+                places[count], matches[count], kinds[count] = place, length, kind
+                count += 1
+        place = int64(links[place])
+        age = _older(newest, place, age, len(tokens))
+    turn.place_count = count
+
+
+@kernel
+def _in_context(turn: Any, contexts: ContextLog) -> None:
+    """Add the places of the turn's own context where the last two tokens agree."""
+    tail, last, start, stop = turn.tail, turn.last, turn.context[0], turn.context[1]
+    token = tail[last]
+    if token < 0 or tail[last - 1] < 0:
+        return
+    tokens, link, places, matches, kinds = contexts.tokens, contexts.link, turn.places, turn.matches, turn.kinds
+    count, walked = int64(turn.place_count), 0
+    place = int64(contexts.heads[context_head(start, token, tail[last - 1], contexts)])
+    while start < place < stop - 1 and walked < _CONTEXT_WALK:
+        walked += 1
+        length = 0
+        while length < MATCH and place - length >= start and last >= length:
+            if tokens[place - length] != tail[last - length]:
+                break
+            length += 1
+        if length >= 2:
+            places[count], matches[count], kinds[count] = place, length, CONTEXT
+            count += 1
+        place = int64(link[place])
+    turn.place_count = count
+
+
+@kernel
 def _near_anchors(turn: Any, log: TokenLog, turns: TurnKeys) -> None:
     """Add the places around anchors where the last token agrees, and the anchors themselves."""
-    tail, last = turn.tail, turn.last
+    tail, last, anchors, ages = turn.tail, turn.last, turn.anchors, turn.ages
     places, matches, kinds, count = turn.places, turn.matches, turn.kinds, turn.place_count
-    tokens, env = log.tokens, turn.keys[3]
+    tokens, back, owner, env_of, env = log.tokens, log.exact1, log.owner, turns.env, turn.keys[3]
     token = tail[last]
     for i in range(turn.anchor_count):
-        anchor, age = int64(turn.anchors[i]), turn.ages[i]
-        if turns.env[log.owner[anchor // GRANULE]] != env:
+        anchor, age = int64(anchors[i]), ages[i]
+        if env_of[owner[anchor // GRANULE]] != env:
             continue
         if token >= 0:
             for place in range(max(anchor - _WINDOW, 1), min(anchor + _WINDOW, len(tokens) - 2) + 1):
@@ -218,11 +224,15 @@ def _near_anchors(turn: Any, log: TokenLog, turns: TurnKeys) -> None:
                 distance = abs(place - anchor)
                 kind = NEAR + (0 if distance == 0 else 1 if distance <= 2 else 2)
                 if found < 0:
-                    if count == CANDIDATES or turns.env[log.owner[place // GRANULE]] != env:
+                    if count == CANDIDATES or env_of[owner[place // GRANULE]] != env:
                         continue
                     found = count
                     count += 1
-                    places[found], matches[found], kinds[found] = place, agreement(place, tail, last, log), kind
+                    places[found], matches[found], kinds[found] = (
+                        place,
+                        agreement(place, tail, last, tokens, back),
+                        kind,
+                    )
                 elif kinds[found] < NEAR or kinds[found] > kind:
                     kinds[found] = kind
         if age > 0 and count < CANDIDATES - 3:
@@ -230,7 +240,7 @@ def _near_anchors(turn: Any, log: TokenLog, turns: TurnKeys) -> None:
                 place = anchor + (0 if shift == 0 else -1 if shift == 1 else 1)
                 if place < 1 or place >= len(tokens) - 1 or tokens[place] < 0 or tokens[place] == token:
                     continue
-                if turns.env[log.owner[place // GRANULE]] != env:
+                if env_of[owner[place // GRANULE]] != env:
                     continue
                 places[count], matches[count], kinds[count] = place, min(age - 1, 7) + 8 * shift, UNMATCHED
                 count += 1

@@ -20,6 +20,7 @@ from numba.core.types import float32, int64, uint32, uint64
 from numpy.typing import NDArray
 
 from turntree.spec_tree.candidates import CONTEXT, EXACT, FOLLOWER, UNMATCHED, length_class
+from turntree.spec_tree.compiled import kernel
 from turntree.spec_tree.indexing import follow_row
 from turntree.spec_tree.layout import (
     CANDIDATES,
@@ -95,7 +96,33 @@ def _wait(node: int, path: NDArray[np.float32], frontier: NDArray[np.int32], wai
     return waiting + 1
 
 
-@njit(nogil=True, cache=True, fastmath=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@kernel
+def _child(
+    token: int,
+    parent: int,
+    first: int,
+    nodes: int,
+    length: int,
+    place: int,
+    tokens: NDArray[np.int32],
+    turn: Any,
+    work: Any,
+) -> int:
+    """The child of ``parent`` that says ``token``, made where it is new; -1 where there is no room."""
+    for z in range(first, nodes):
+        if tokens[z] == token:
+            return z
+    if nodes == NODES:
+        return -1
+    tokens[nodes], turn.node_parent[nodes], turn.node_order[nodes] = token, parent, -1
+    work.depth[nodes], work.first_place[nodes] = work.depth[parent] + 1, -1
+    work.weight[nodes], work.best_length[nodes], work.newest_place[nodes] = 0.0, length, place
+    for i in range(KINDS + 1):
+        work.support[nodes, i] = 0
+    return nodes
+
+
+@kernel(fastmath=True, error_model="numpy")
 def grow(
     turn: Any,
     room: int,
@@ -139,10 +166,11 @@ def grow(
     at, following, first_place, depth, path = work.at, work.following, work.first_place, work.depth, work.path
     weight, best_length, support, frontier = work.weight, work.best_length, work.support, work.frontier
     inputs, newest_place = work.inputs, work.newest_place
-    nodes, waiting, handed, current = 1, 0, 0, 0
+    nodes, waiting, handed, current = int64(1), int64(0), int64(0), int64(0)
     tokens[0], parents[0], order[0], depth[0], path[0], first_place[0] = turn.tail[turn.last], -1, -1, 0, 1.0, -1
+    places = turn.places
     for c in range(turn.place_count - 1, -1, -1):
-        at[c] = turn.places[c]
+        at[c] = places[c]
         following[c] = first_place[0]
         first_place[0] = c
     while handed < budget:
@@ -153,7 +181,7 @@ def grow(
                 ended = ended or tokens[current] == end
             first = nodes
             total, most = float32(1.0), float32(0.0)
-            voters, longest, newest, newest_node = 0, 0, CANDIDATES, -1
+            voters, longest, newest, newest_node = 0, 0, int64(CANDIDATES), int64(-1)
             c = -1 if ended else first_place[current]
             while c >= 0:
                 after, kind = following[c], kinds[c]
@@ -178,19 +206,8 @@ def grow(
                             kind, length = EXACT, min(matches[c], 8)
                     else:
                         length = length_class(matches[c] + level)
-                    node = -1
-                    for z in range(first, nodes):
-                        if tokens[z] == token:
-                            node = z
-                            break
-                    if node < 0 and nodes < NODES:
-                        node = nodes
-                        nodes += 1
-                        tokens[node], parents[node], order[node] = token, current, -1
-                        depth[node], first_place[node] = level + 1, -1
-                        weight[node], best_length[node], newest_place[node] = 0.0, length, c
-                        for i in range(KINDS + 1):
-                            support[node, i] = 0
+                    node = _child(token, current, first, nodes, length, c, tokens, turn, work)
+                    nodes = max(nodes, node + 1)
                     if node >= 0:
                         vote = weights.odds[kind, length]
                         weight[node] += vote
@@ -215,19 +232,8 @@ def grow(
                     token = log.followers[row, i]
                     if token < 0:
                         break
-                    node = -1
-                    for z in range(first, nodes):
-                        if tokens[z] == token:
-                            node = z
-                            break
-                    if node < 0 and nodes < NODES:
-                        node = nodes
-                        nodes += 1
-                        tokens[node], parents[node], order[node] = token, current, -1
-                        depth[node], first_place[node] = level + 1, -1
-                        weight[node], best_length[node], newest_place[node] = 0.0, 0, newest
-                        for k in range(KINDS + 1):
-                            support[node, k] = 0
+                    node = _child(token, current, first, nodes, int64(0), newest, tokens, turn, work)
+                    nodes = max(nodes, node + 1)
                     if node >= 0:
                         weight[node] += vote
                         total += vote

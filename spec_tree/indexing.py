@@ -15,6 +15,7 @@ from numba import njit
 from numba.core.types import int64, uint32, uint64
 from numpy.typing import NDArray
 
+from turntree.spec_tree.compiled import kernel
 from turntree.spec_tree.layout import BACK, END, FOLLOWED, FOLLOWERS, GRANULE, ContextLog, TokenLog
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -39,7 +40,7 @@ def follow_row(env: int, token: int) -> int:
     return int64(mix(env, token) & uint64(FOLLOWED - 1))
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def index_run(start: int, stop: int, exact: int, task: int, env: int, log: TokenLog) -> None:
     """Link the positions ``start:stop`` of one turn, which lie in one piece; the marks before them stand already.
 
@@ -80,7 +81,7 @@ def index_run(start: int, stop: int, exact: int, task: int, env: int, log: Token
         two, one = one, token
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def claim(start: int, stop: int, turn: int, log: TokenLog) -> None:
     """Let ``turn`` own the granules of ``start:stop``, where nothing of what was said there is found any more."""
     for at in range(start, stop):
@@ -89,7 +90,7 @@ def claim(start: int, stop: int, turn: int, log: TokenLog) -> None:
         log.owner[granule] = turn
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def index_context(start: int, stop: int, log: ContextLog) -> None:
     """Link the context ``start:stop`` by its last two tokens."""
     for at in range(start + 1, stop):

@@ -16,6 +16,7 @@ from numba.core.types import float32, int64
 from numpy.typing import NDArray
 
 from turntree.spec_tree.candidates import CONTEXT, ENV, FOLLOWER, UNMATCHED, length_class
+from turntree.spec_tree.compiled import kernel
 from turntree.spec_tree.indexing import follow_row
 from turntree.spec_tree.layout import (
     ANCHORS,
@@ -44,7 +45,7 @@ _SAME = 24
 """Anchors so near to each other are one."""
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def settle_odds(weights: Weights) -> None:
     """Set the odds from the counts."""
     for kind in range(KINDS):
@@ -53,12 +54,12 @@ def settle_odds(weights: Weights) -> None:
             weights.odds[kind, length] = (share / (1.0 - share)) ** _SHARPNESS
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def learn_places(turn: Any, said: NDArray[np.int32], log: TokenLog, contexts: ContextLog, weights: Weights) -> None:
     """Count right and wrong votes of a turn's places after ``said``; move its anchors on and renew them."""
     anchors, ages = turn.anchors, turn.ages
     length = len(said)
-    anchored = 0
+    anchored = int64(0)
     for i in range(turn.anchor_count):
         if ages[i] + length <= _STALE and anchors[i] + length < len(log.tokens) - 1:
             anchors[anchored], ages[anchored] = anchors[i] + length, ages[i] + length
@@ -67,7 +68,7 @@ def learn_places(turn: Any, said: NDArray[np.int32], log: TokenLog, contexts: Co
     teach = weights.updates[0] % _TEACH_EVERY == 0
     for c in range(turn.place_count):
         place, kind, match = int64(turn.places[c]), turn.kinds[c], turn.matches[c]
-        agreed, token = 0, np.int32(-1)
+        agreed, token = int64(0), np.int32(-1)
         while agreed < length:
             place += 1
             if kind == CONTEXT:
@@ -91,9 +92,9 @@ def learn_places(turn: Any, said: NDArray[np.int32], log: TokenLog, contexts: Co
         if strength < 2:
             continue
         if agreed == length:
-            anchored = _anchor(place, 0, anchors, ages, anchored)
+            anchored = _anchor(place, int64(0), anchors, ages, anchored)
         elif agreed >= length - 2 and kind != ENV:
-            anchored = _anchor(place - 1 + length - agreed, length - agreed, anchors, ages, anchored)
+            anchored = _anchor(place - 1 + length - agreed, int64(length - agreed), anchors, ages, anchored)
     if teach:
         _learn_followers(turn, said, log, weights)
     if teach and weights.updates[0] % _SETTLE_EVERY == 0:
@@ -111,7 +112,7 @@ def _count(tried: NDArray[np.float64], right: bool) -> None:
         tried[1] *= 0.5
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _learn_followers(turn: Any, said: NDArray[np.int32], log: TokenLog, weights: Weights) -> None:
     """Count how often what followed a token before does so again: at the root and, for all numbers of votes, below."""
     few = min(turn.place_count, FEW)
@@ -128,7 +129,7 @@ def _learn_followers(turn: Any, said: NDArray[np.int32], log: TokenLog, weights:
                     _count(weights.tried[FOLLOWER, 2 * votes + 1], token == said[1])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _anchor(place: int, age: int, anchors: NDArray[np.int32], ages: NDArray[np.int32], count: int) -> int:
     """Put an anchor at ``place``, in the stead of one near it or of the stalest; returns how many there are."""
     for i in range(count):
@@ -148,7 +149,7 @@ def _anchor(place: int, age: int, anchors: NDArray[np.int32], ages: NDArray[np.i
     return count
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def learn_nodes(turn: Any, said: NDArray[np.int32], weights: Weights) -> None:
     """Take a gradient step for the children of every node on the accepted path."""
     tokens, parents, hashes = turn.node_token, turn.node_parent, turn.node_hashes
@@ -172,7 +173,7 @@ def learn_nodes(turn: Any, said: NDArray[np.int32], weights: Weights) -> None:
         current = right
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def accepted(turn: Any, said: NDArray[np.int32]) -> int:
     """How many tokens of ``said`` lie on one path of the nodes that were handed out."""
     tokens, parents, order = turn.node_token, turn.node_parent, turn.node_order

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from turntree.spec_tree.compiled import kernel
 from turntree.spec_tree.indexing import claim, follow_row, index_run
 from turntree.spec_tree.layout import END, FOLLOWERS, GRANULE, JUMP, START, TokenLog
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def write_turn(
     start: int, stop: int, said: NDArray[np.int32], turn: int, keys: NDArray[np.uint64], log: TokenLog
 ) -> None:
@@ -33,7 +33,7 @@ def write_turn(
     index_run(start + 1, start + 1 + len(said), keys[0], keys[2], keys[3], log)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def read_turn(start: int, out: NDArray[np.int32], log: TokenLog) -> int:
     """Copy the turn that begins at ``start`` into ``out`` as far as there is room; returns how many tokens."""
     at, count = start + 1, 0
@@ -50,7 +50,7 @@ def read_turn(start: int, out: NDArray[np.int32], log: TokenLog) -> int:
     return count
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def turn_pieces(start: int, log: TokenLog) -> NDArray[np.int64]:
     """Where the pieces of the turn that begins at ``start`` begin and where their tokens end, shape (pieces, 2)."""
     pieces = []
@@ -65,7 +65,7 @@ def turn_pieces(start: int, log: TokenLog) -> NDArray[np.int64]:
         begin = np.int64(log.exact1[stop])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def index_piece(begin: int, stop: int, keys: NDArray[np.uint64], log: TokenLog) -> None:
     """Index one of ``turn_pieces`` that stands in the log."""
     if log.tokens[begin] == START:
@@ -73,7 +73,7 @@ def index_piece(begin: int, stop: int, keys: NDArray[np.uint64], log: TokenLog) 
     index_run(begin + 1, stop, keys[0], keys[2], keys[3], log)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def forget_followers(start: int, env: int, log: TokenLog) -> None:
     """Take back what the turn that begins at ``start`` added to what followed each token, as far as it still stands."""
     at, before = np.int64(start), np.int32(START)
@@ -90,7 +90,7 @@ def forget_followers(start: int, env: int, log: TokenLog) -> None:
             before = token
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _forget_follower(row: int, token: int, kept: NDArray[np.int32], log: TokenLog) -> None:
     """Remove the oldest ``token`` of a row of ``followers``; the others move together, the oldest first."""
     count = min(log.followed[row], FOLLOWERS)
@@ -108,7 +108,7 @@ def _forget_follower(row: int, token: int, kept: NDArray[np.int32], log: TokenLo
         log.followed[row] = left
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def disown(start: int, turn: int, log: TokenLog) -> None:
     """Let nobody own the granules of the turn that begins at ``start``."""
     piece = np.int64(start)
