@@ -20,7 +20,6 @@ Not covered: drafters with weights.
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import itertools
 import logging
 import os
@@ -34,6 +33,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from traces import Turn
 
 from turntree.spec_tree import DialogueState, DraftBatch, ForestConfig, SpecForest
 
@@ -76,8 +76,8 @@ class Drafter(Protocol):
     def end(self, handles: Sequence[int]) -> None:
         """Finish requests."""
 
-    def insert(self, state: DialogueState, prompt: Tokens, tokens: Tokens) -> None:
-        """Add a finished turn."""
+    def insert(self, turns: Sequence[Turn]) -> None:
+        """Add finished turns."""
 
     def memory(self) -> int | None:
         """Bytes held, where the library tells."""
@@ -90,11 +90,9 @@ class Turntree:
         self.forest = SpecForest(ForestConfig(end_tokens=setup.end_tokens, **setup.forest))
         self.budget = setup.budget
         self.min_probability = min_probability
-        self._takes_contexts = "contexts" in inspect.signature(SpecForest.begin).parameters
 
     def begin(self, states: Sequence[DialogueState], prompts: Sequence[Tokens]) -> list[int]:
-        more: dict[str, Any] = {"contexts": prompts} if self._takes_contexts else {}
-        return self.forest.begin(states, **more)
+        return self.forest.begin(states, contexts=prompts)
 
     def draft(self, handles: Sequence[int], contexts: Sequence[Tokens]) -> DraftBatch:
         room = [self.budget] * len(handles)
@@ -110,8 +108,8 @@ class Turntree:
     def end(self, handles: Sequence[int]) -> None:
         self.forest.end(handles)
 
-    def insert(self, state: DialogueState, prompt: Tokens, tokens: Tokens) -> None:
-        self.forest.insert(state, tokens)  # type: ignore[arg-type]  # a sequence of ints all the same
+    def insert(self, turns: Sequence[Turn]) -> None:
+        self.forest.insert_all([turn.state for turn in turns], [turn.tokens for turn in turns])  # type: ignore[misc]
 
     def memory(self) -> int | None:
         return self.forest.stats().bytes
@@ -160,10 +158,11 @@ class Arctic:
         for handle in handles:
             self.cache.stop_request(handle)
 
-    def insert(self, state: DialogueState, prompt: Tokens, tokens: Tokens) -> None:
+    def insert(self, turns: Sequence[Turn]) -> None:
         """Into the tree that all requests share; a request of its own would insert twice."""
-        number = self.cache._generate_seq_id(next(self._handles))
-        self.cache._global_tree.extend_ndarray(number, tokens)
+        for turn in turns:
+            number = self.cache._generate_seq_id(next(self._handles))
+            self.cache._global_tree.extend_ndarray(number, turn.tokens)
 
     def memory(self) -> int | None:
         return int(self.cache._global_tree.estimate_memory())
@@ -207,9 +206,10 @@ class SGLang:
     def end(self, handles: Sequence[int]) -> None:
         self.corpus.erase_match_state(handles)
 
-    def insert(self, state: DialogueState, prompt: Tokens, tokens: Tokens) -> None:
-        self.corpus.batch_put([np.concatenate([prompt[-self.depth :], tokens]).tolist()])
-        self.corpus.synchronize()
+    def insert(self, turns: Sequence[Turn]) -> None:
+        for turn in turns:
+            self.corpus.batch_put([np.concatenate([turn.prompt[-self.depth :], turn.tokens]).tolist()])
+            self.corpus.synchronize()
 
     def memory(self) -> int | None:
         return None
@@ -245,7 +245,7 @@ class VLLMNgram:
 
     def end(self, handles: Sequence[int]) -> None: ...
 
-    def insert(self, state: DialogueState, prompt: Tokens, tokens: Tokens) -> None: ...
+    def insert(self, turns: Sequence[Turn]) -> None: ...
 
     def memory(self) -> int | None:
         return None

@@ -40,8 +40,8 @@ class Watched(SpecForest):
         paths, counts = np.empty((1, budget), np.float32), np.zeros(1, np.int64)
         store = self._rollouts.store
         kernels.draft(
-            np.array([row]), np.array([room]), budget, 0.0, False, self._ends, self._live.turns.records, store.log, store.keys,
-            self._live.contexts.log, self._weights, work, *out, paths, counts,
+            np.array([row]), np.array([room]), budget, 0.0, False, self._ends, self._live.turns.records,
+            store.log, store.keys, self._live.contexts.log, self._weights, work, *out, paths, counts,
         )  # fmt: skip
         self._live.turns.drafted[row] = counts[0]
         return out[0][0, : counts[0]], out[1][0, : counts[0]], work["inputs"][0]

@@ -29,11 +29,12 @@ import time
 start = time.perf_counter()
 import numpy as np
 from drafters import Setup, Turntree
+from traces import Turn
 from turntree.spec_tree import DialogueState
 imported = time.perf_counter()
 drafter, prompt = Turntree(Setup()), np.array([1, 2, 3], np.int32)
 state = DialogueState.from_tokens([1, 2, 3], task="t", env="e")
-drafter.insert(state, prompt, np.array([7, 8, 9], np.int32))
+drafter.insert([Turn(state=state, prompt=prompt, tokens=np.array([7, 8, 9], np.int32), start=0, sample=0)])
 handles = drafter.begin([state], [prompt])
 ready = time.perf_counter()
 drafter.draft(handles, [])
@@ -133,8 +134,7 @@ def _speed(runs: list[Replay]) -> Speed:
 
 def filled(drafter: Drafter, turns: Iterable[Turn]) -> Drafter:
     """``drafter`` after so many finished turns."""
-    for turn in turns:
-        drafter.insert(turn.state, turn.prompt, turn.tokens)
+    drafter.insert(list(turns))
     return drafter
 
 

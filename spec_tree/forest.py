@@ -207,6 +207,22 @@ class SpecForest:
         with self._lock:
             self._rollouts.add(state, said, self._live.turns)
 
+    def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Sequence[int]]) -> None:
+        """Add finished turns, as if they had just been sampled in this order.
+
+        Args:
+            states: Where they were said, shape (turns,).
+            turns: What was said, shape (tokens,) each.
+
+        Raises:
+            ValueError: If there is not one turn a state, or one holds what is no token id.
+        """
+        if len(states) != len(turns):
+            raise ValueError(f"turns needs one entry a state: expected {len(states)}, got {len(turns)}")
+        said = [token_ids(turn, "turns") for turn in turns]
+        with self._lock:
+            self._rollouts.add_all(states, said, self._live.turns)
+
     def announce(self, states: Sequence[DialogueState]) -> Future[int]:
         """Index what is known at ``states`` in the background: turns will soon begin there.
 

@@ -97,6 +97,10 @@ def token_ids(values: ArrayLike, what: str) -> NDArray[np.int32]:
     Raises:
         ValueError: If one is no token id; the message calls them ``what``.
     """
+    if isinstance(values, np.ndarray) and values.dtype == np.int32 and values.ndim == 1 and len(values):
+        if values.min() < 0:
+            raise ValueError(f"{what} must be token ids from 0 to {_MOST}, shape (tokens,), got {values!r:.100}")
+        return values
     try:
         tokens = np.asarray(values)
     except ValueError as error:

@@ -9,6 +9,7 @@ state is written back when a turn begins there or when it is announced.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -133,6 +134,28 @@ class Rollouts:
             held = self._visit(state, live)
             self._write(held, said, live)
             self._forget_empty(held)
+
+    def add_all(self, states: Sequence[DialogueState], said: Sequence[NDArray[np.int32]], live: LiveTurns) -> None:
+        """Keep finished turns, in their order."""
+        begin, most = 0, self.store.capacity // 4
+        while begin < len(said):
+            needed, stop = 0, begin
+            while stop < len(said) and len(said[stop]) and needed + granules(len(said[stop]) + _SPARE) <= most:
+                needed += granules(len(said[stop]) + _SPARE)
+                stop += 1
+            if stop - begin < 2:
+                self.add(states[begin], said[begin], live)
+                begin += 1
+                continue
+            held = [self._visit(state, live) for state in states[begin:stop]]
+            self._room(needed, live)
+            part = said[begin:stop]
+            offsets = np.zeros(len(part) + 1, np.int64)
+            np.cumsum([len(turn) for turn in part], out=offsets[1:])
+            turns = self.store.write_all(np.concatenate(part), offsets, [state.keys for state in held])
+            for state, turn in zip(held, turns, strict=True):
+                self._keep(state, turn)
+            begin = stop
 
     def warm(self, state: DialogueState, live: LiveTurns) -> int:
         """Index the cold turns of a state; returns how many there were."""

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from turntree.spec_tree.compiled import kernel
 from turntree.spec_tree.indexing import claim, follow_row, index_run
-from turntree.spec_tree.layout import END, FOLLOWERS, GRANULE, JUMP, START, TokenLog
+from turntree.spec_tree.layout import END, FOLLOWERS, GRANULE, JUMP, START, TokenLog, TurnKeys
 
 
 @kernel
@@ -31,6 +31,29 @@ def write_turn(
     log.tokens[start] = START
     index_run(start, start + 1, keys[0], keys[1], keys[3], log)
     index_run(start + 1, start + 1 + len(said), keys[0], keys[2], keys[3], log)
+
+
+@kernel
+def write_turns(
+    start: int,
+    said: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    slots: NDArray[np.int64],
+    keys: NDArray[np.uint64],
+    log: TokenLog,
+    turns: TurnKeys,
+) -> int:
+    """Write ``said[offsets[i]:offsets[i + 1]]`` one after another from ``start`` on; returns where they end.
+
+    ``keys`` of shape (turns, 4) are those of ``slots``.
+    """
+    for i in range(len(slots)):
+        stop = start + (offsets[i + 1] - offsets[i] + 1 + GRANULE) // GRANULE * GRANULE
+        slot, key = slots[i], keys[i]
+        turns.exact[slot], turns.tools[slot], turns.task[slot], turns.env[slot] = key[0], key[1], key[2], key[3]
+        write_turn(start, stop, said[offsets[i] : offsets[i + 1]], slot, key, log)
+        start = stop
+    return start
 
 
 @kernel

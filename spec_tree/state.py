@@ -11,6 +11,7 @@ import hashlib
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 def _digest(*parts: bytes) -> int:
@@ -43,9 +44,14 @@ class DialogueState:
         """Keys under which earlier turns may be found, nearest first: the state itself, the same task and
         tool history, the same task, the environment. None is 0. Without a task the second and third are the
         first; turns without an environment share one."""
-        exact, env = self.exact or 1, self.env.encode()
-        everywhere = _digest(b"env", env)
-        if not self.task:
-            return exact, exact, exact, everywhere
-        task = self.task.encode()
-        return exact, _digest(b"tools", env, task, self.tools.encode()), _digest(b"task", env, task), everywhere
+        return _ladder(self.exact or 1, self.tools, self.task, self.env)
+
+
+@lru_cache(maxsize=1 << 16)
+def _ladder(exact: int, tools: str, task: str, env: str) -> tuple[int, int, int, int]:
+    environment = env.encode()
+    everywhere = _digest(b"env", environment)
+    if not task:
+        return exact, exact, exact, everywhere
+    of_task = _digest(b"task", environment, task.encode())
+    return exact, _digest(b"tools", environment, task.encode(), tools.encode()), of_task, everywhere

@@ -19,7 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.layout import GRANULE, Allocate, LiveTurns, TokenLog, TurnKeys, token_log, turn_keys
-from turntree.spec_tree.runs import disown, forget_followers, index_piece, read_turn, turn_pieces, write_turn
+from turntree.spec_tree.runs import (
+    disown,
+    forget_followers,
+    index_piece,
+    read_turn,
+    turn_pieces,
+    write_turn,
+    write_turns,
+)
 
 _FIRST_CAPACITY = 1 << 16
 _FIRST_SLOTS = 1 << 10
@@ -139,6 +147,31 @@ class TurnStore:
             turns.position[live] = start + len(said)
             turns.limit[live] = stop
         return turn
+
+    def write_all(
+        self, said: NDArray[np.int32], offsets: NDArray[np.int64], keys: Sequence[NDArray[np.uint64]]
+    ) -> list[StoredTurn]:
+        """Write finished turns at the head, where room was made for all of them.
+
+        Args:
+            said: Their tokens, one turn after another.
+            offsets: Where each turn begins in ``said``, shape (turns + 1,).
+            keys: Their keys, shape (4,) each.
+        """
+        slots = [self._slot() for _ in keys]
+        start = int(self.head[0])
+        lengths = np.diff(offsets)
+        ends = start + np.cumsum((lengths + 1 + GRANULE) // GRANULE * GRANULE)
+        self.head[0] = write_turns(start, said, offsets, np.array(slots), np.array(keys), self.log, self.keys)
+        turns = [
+            StoredTurn(slot=slot, start=begin, keys=key, tokens=length)
+            for slot, begin, key, length in zip(
+                slots, [start, *ends[:-1].tolist()], keys, lengths.tolist(), strict=True
+            )
+        ]
+        for turn in turns:
+            self._turns[turn.slot] = turn
+        return turns
 
     def read(self, turn: StoredTurn) -> NDArray[np.int32]:
         """The tokens of a turn."""

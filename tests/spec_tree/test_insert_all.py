@@ -1,0 +1,49 @@
+"""Many finished turns at once are what the same turns one by one are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from forest_checks import broken
+
+from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
+
+
+def turns_of(count: int, longest: int) -> tuple[list[DialogueState], list[np.ndarray]]:
+    rng = np.random.default_rng(0)
+    states = [DialogueState.from_tokens([i % 7], task=f"task {i % 3}", env="e") for i in range(count)]
+    return states, [rng.integers(0, 12, rng.integers(0, longest)).astype(np.int32) for _ in range(count)]
+
+
+def drafted(forest: SpecForest, states: list[DialogueState]) -> list[list[int]]:
+    handles = forest.begin(states)
+    batch = forest.draft(handles, max_nodes=16, room=[16] * len(handles))
+    forest.end(handles, keep=False)
+    return [batch.tokens.tolist(), batch.parents.tolist(), batch.offsets.tolist()]
+
+
+@pytest.mark.parametrize(("count", "longest", "capacity"), [(60, 40, 100_000), (400, 30, 2048), (30, 700, 2048)])
+def test_many_turns_at_once_are_kept_like_one_by_one(count: int, longest: int, capacity: int) -> None:
+    """Through quotas, a ring that goes around, and turns too long for it."""
+    states, turns = turns_of(count, longest)
+    config = ForestConfig(max_tokens=capacity, rollouts_per_state=16)
+    together, alone = SpecForest(config), SpecForest(config)
+    together.insert_all(states, turns)
+    for state, turn in zip(states, turns, strict=True):
+        alone.insert(state, turn.tolist())
+    assert not broken(together)
+    stats = together.stats()
+    assert stats.rollouts + stats.evicted_rollouts == sum(len(turn) > 0 for turn in turns)
+    if capacity == 100_000:  # elsewhere room is made in larger steps
+        for state in states[:7]:
+            assert together.tree(state).to_text() == alone.tree(state).to_text()
+        assert drafted(together, states[:7]) == drafted(alone, states[:7])
+
+
+def test_one_state_for_each_turn_is_asked_for() -> None:
+    forest = SpecForest()
+    with pytest.raises(ValueError, match="expected 1, got 2"):
+        forest.insert_all([DialogueState.from_tokens([1])], [[1], [2]])
+    with pytest.raises(ValueError, match="turns must be token ids"):
+        forest.insert_all([DialogueState.from_tokens([1])], [np.array([3, -1], np.int32)])
+    assert forest.stats().rollouts == 0
