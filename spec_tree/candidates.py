@@ -15,11 +15,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
-from numba.core.types import int64
 from numpy.typing import NDArray
 
-from turntree.spec_tree.compiled import kernel
+from turntree.spec_tree.compiled import inlined, int64, kernel
 from turntree.spec_tree.indexing import context_head, head_of, mix
 from turntree.spec_tree.layout import BACK, CANDIDATES, END, GRANULE, JUMP, MATCH, ContextLog, TokenLog, TurnKeys
 
@@ -35,7 +33,7 @@ _WINDOW = 10
 _CONTEXT_WALK = 8
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def length_class(length: int) -> int:
     """Class of an agreement of ``length`` tokens: 0 to 17."""
     if length <= 12:
@@ -47,7 +45,7 @@ def length_class(length: int) -> int:
     return 17
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def step_on(place: int, log: TokenLog) -> int:
     """The position after ``place`` in its turn."""
     after = place + 1
@@ -58,7 +56,7 @@ def step_on(place: int, log: TokenLog) -> int:
     return after
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _older(newest: int, place: int, age: int, size: int) -> int:
     """How much older than ``newest`` a place is; -1 where a walk that has got to ``age`` is over.
 

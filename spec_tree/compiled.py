@@ -13,7 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from numba import njit
+from numba import njit, types
+
+float32: Any = types.float32
+int64: Any = types.int64
+uint32: Any = types.uint32
+uint64: Any = types.uint64
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -23,6 +28,11 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     compiled = njit(nogil=True, cache=True, **options)(function)
     compiled._cache._cache_file._source_stamp = sources()
     return compiled
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """Paste ``function`` into the kernels that call it."""
+    return njit(inline="always")(function)
 
 
 @cache

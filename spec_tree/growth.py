@@ -15,12 +15,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
-from numba.core.types import float32, int64, uint32, uint64
 from numpy.typing import NDArray
 
 from turntree.spec_tree.candidates import CONTEXT, EXACT, FOLLOWER, UNMATCHED, length_class
-from turntree.spec_tree.compiled import kernel
+from turntree.spec_tree.compiled import float32, inlined, int64, kernel, uint32, uint64
 from turntree.spec_tree.indexing import follow_row
 from turntree.spec_tree.layout import (
     CANDIDATES,
@@ -76,14 +74,14 @@ _LEAST = np.float32(1e-30)
 """Path probability at least."""
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _hashed(first: int, second: int) -> int:
     key = uint64(uint32(first)) * uint64(0x9E3779B97F4A7C15) ^ uint64(uint32(second)) * uint64(0xC2B2AE3D27D4EB4F)
     key = (key ^ (key >> uint64(31))) * uint64(0xD6E8FEB86659FD93)
     return int64((key >> uint64(40)) & uint64(HASHED - 1))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _wait(node: int, path: NDArray[np.float32], frontier: NDArray[np.int32], waiting: int, most: int) -> int:
     """Put ``node`` into the line, the likeliest last, unless ``most`` likelier ones wait; returns how many wait."""
     if waiting >= most and path[node] <= path[frontier[waiting - most]]:

@@ -11,30 +11,28 @@ behind without being unlinked.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
-from numba.core.types import int64, uint32, uint64
 from numpy.typing import NDArray
 
-from turntree.spec_tree.compiled import kernel
+from turntree.spec_tree.compiled import inlined, int64, kernel, uint32, uint64
 from turntree.spec_tree.layout import BACK, END, FOLLOWED, FOLLOWERS, GRANULE, ContextLog, TokenLog
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def mix(key: int, token: int) -> int:
     """``key`` with one more token, 64 bits."""
     key = (key ^ uint64(uint32(token + 7))) * _GOLDEN
     return key ^ (key >> uint64(29))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def head_of(key: int, heads: NDArray[np.int32]) -> int:
     """Index of ``key`` in its table of heads."""
     return int64(key & uint64(len(heads) - 1))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def follow_row(env: int, token: int) -> int:
     """Where it is remembered what followed ``token`` in an environment."""
     return int64(mix(env, token) & uint64(FOLLOWED - 1))
@@ -99,7 +97,7 @@ def index_context(start: int, stop: int, log: ContextLog) -> None:
         log.heads[head] = at
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def context_head(start: int, token: int, before: int, log: ContextLog) -> int:
     """Index of two tokens of the context that begins at ``start``."""
     return head_of(mix(mix(uint64(start) * _GOLDEN, token), before), log.heads)

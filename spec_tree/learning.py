@@ -11,12 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
-from numba.core.types import float32, int64
 from numpy.typing import NDArray
 
 from turntree.spec_tree.candidates import CONTEXT, ENV, FOLLOWER, UNMATCHED, length_class
-from turntree.spec_tree.compiled import kernel
+from turntree.spec_tree.compiled import float32, inlined, int64, kernel
 from turntree.spec_tree.indexing import follow_row
 from turntree.spec_tree.layout import (
     ANCHORS,
@@ -102,7 +100,7 @@ def learn_places(turn: Any, said: NDArray[np.int32], log: TokenLog, contexts: Co
     turn.anchor_count = anchored
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _count(tried: NDArray[np.float64], right: bool) -> None:
     tried[0] += 1.0
     if right:

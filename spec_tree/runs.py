@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.compiled import kernel
+from turntree.spec_tree.compiled import int64, kernel
 from turntree.spec_tree.indexing import claim, follow_row, index_run
 from turntree.spec_tree.layout import END, FOLLOWERS, GRANULE, JUMP, START, TokenLog, TurnKeys
 
@@ -63,7 +63,7 @@ def read_turn(start: int, out: NDArray[np.int32], log: TokenLog) -> int:
     while count < len(out):
         token = log.tokens[at]
         if token == JUMP:
-            at = np.int64(log.exact1[at]) + 1
+            at = int64(log.exact1[at]) + 1
         elif token < 0:
             break
         else:
@@ -77,7 +77,7 @@ def read_turn(start: int, out: NDArray[np.int32], log: TokenLog) -> int:
 def turn_pieces(start: int, log: TokenLog) -> NDArray[np.int64]:
     """Where the pieces of the turn that begins at ``start`` begin and where their tokens end, shape (pieces, 2)."""
     pieces = []
-    begin = np.int64(start)
+    begin = int64(start)
     while True:
         stop = begin + 1
         while log.tokens[stop] >= 0:
@@ -85,7 +85,7 @@ def turn_pieces(start: int, log: TokenLog) -> NDArray[np.int64]:
         pieces.append((begin, stop))
         if log.tokens[stop] != JUMP:
             return np.array(pieces)
-        begin = np.int64(log.exact1[stop])
+        begin = int64(log.exact1[stop])
 
 
 @kernel
@@ -99,13 +99,13 @@ def index_piece(begin: int, stop: int, keys: NDArray[np.uint64], log: TokenLog) 
 @kernel
 def forget_followers(start: int, env: int, log: TokenLog) -> None:
     """Take back what the turn that begins at ``start`` added to what followed each token, as far as it still stands."""
-    at, before = np.int64(start), np.int32(START)
+    at, before = int64(start), np.int32(START)
     kept = np.empty(FOLLOWERS, np.int32)
     while True:
         at += 1
         token = log.tokens[at]
         if token == JUMP:
-            at = np.int64(log.exact1[at])
+            at = int64(log.exact1[at])
         elif token < 0:
             return
         else:
@@ -134,7 +134,7 @@ def _forget_follower(row: int, token: int, kept: NDArray[np.int32], log: TokenLo
 @kernel
 def disown(start: int, turn: int, log: TokenLog) -> None:
     """Let nobody own the granules of the turn that begins at ``start``."""
-    piece = np.int64(start)
+    piece = int64(start)
     while True:
         stop = piece + 1
         while log.tokens[stop] != END and log.tokens[stop] != JUMP:
@@ -145,4 +145,4 @@ def disown(start: int, turn: int, log: TokenLog) -> None:
             granule += 1
         if log.tokens[stop] == END:
             return
-        piece = np.int64(log.exact1[stop])
+        piece = int64(log.exact1[stop])
