@@ -147,8 +147,10 @@ class Rollouts:
                 self.add(states[begin], said[begin], live)
                 begin += 1
                 continue
-            held = [self._visit(state, live) for state in states[begin:stop]]
-            self._room(needed, live)
+            for state in states[begin:stop]:
+                self._visit(state, live)
+            self._room(needed, live)  # which may let states go that were visited
+            held = [self._hold(state) for state in states[begin:stop]]
             part = said[begin:stop]
             offsets = np.zeros(len(part) + 1, np.int64)
             np.cumsum([len(turn) for turn in part], out=offsets[1:])
@@ -183,11 +185,15 @@ class Rollouts:
         held = self._states.get(state.exact or 1)
         return self.cold.count(state.exact or 1) + (len(held.turns) if held is not None else 0)
 
-    def _visit(self, state: DialogueState, live: LiveTurns) -> _State:
+    def _hold(self, state: DialogueState) -> _State:
         ladder = state.ladder()
         held = self._states.get(ladder[0])
         if held is None:
             held = self._states[ladder[0]] = _State(np.array(ladder, np.uint64))
+        return held
+
+    def _visit(self, state: DialogueState, live: LiveTurns) -> _State:
+        held = self._hold(state)
         self._clock += 1
         held.visited = self._clock
         if held.exact in self.cold:

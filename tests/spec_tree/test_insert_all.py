@@ -40,6 +40,17 @@ def test_many_turns_at_once_are_kept_like_one_by_one(count: int, longest: int, c
         assert drafted(together, states[:7]) == drafted(alone, states[:7])
 
 
+def test_states_that_make_room_for_each_other_stay_one() -> None:
+    """Cold turns that come back push out all of a state that was visited just before, and is again just after."""
+    states = [DialogueState.from_tokens([i]) for i in range(3)]
+    rng = np.random.default_rng(1)
+    forest = SpecForest(ForestConfig(max_tokens=1024, rollouts_per_state=60))
+    for _ in range(60):
+        order = [states[i] for i in rng.integers(0, 3, 6)]
+        forest.insert_all(order, [rng.integers(0, 9, rng.integers(1, 24)).astype(np.int32) for _ in order])
+        assert not broken(forest)
+
+
 def test_one_state_for_each_turn_is_asked_for() -> None:
     forest = SpecForest()
     with pytest.raises(ValueError, match="expected 1, got 2"):
