@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -22,6 +23,17 @@ MOST_NODES = 128
 
 _ROWS_OF_A_THREAD = 32
 """Rows that are worth a thread of their own."""
+
+
+_own = threading.local()
+
+
+def _work() -> NDArray[np.void]:
+    """This thread's room to work in."""
+    if not hasattr(_own, "work"):
+        _own.work = scratch()
+    work: NDArray[np.void] = _own.work
+    return work
 
 
 @cache
@@ -73,7 +85,7 @@ def propose(
             turns,
             contexts,
             weights,
-            scratch(),
+            _work(),
             tokens[start:stop],
             parents[start:stop],
             depths[start:stop],
