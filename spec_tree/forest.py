@@ -266,7 +266,7 @@ class SpecForest:
         return TreeNode.from_turns([turn.tolist() for turn in turns]) if turns else TreeNode(token=START)
 
     def clear(self) -> None:
-        """Forget all turns. Handles of live turns become unknown; counters and what was learnt stay."""
+        """Forget all turns. Handles of live turns become unknown; what was learnt and the counts of drafts stay."""
         with self._lock:
             self._rollouts = self._no_rollouts()
             self._live.clear()
