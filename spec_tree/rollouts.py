@@ -154,9 +154,9 @@ class Rollouts:
             part = said[begin:stop]
             offsets = np.zeros(len(part) + 1, np.int64)
             np.cumsum([len(turn) for turn in part], out=offsets[1:])
-            turns = self.store.write_all(np.concatenate(part), offsets, [state.keys for state in held])
-            for state, turn in zip(held, turns, strict=True):
-                self._keep(state, turn)
+            turns = self.store.write_all(np.concatenate(part), offsets, [owner.keys for owner in held])
+            for owner, turn in zip(held, turns, strict=True):
+                self._keep(owner, turn)
             begin = stop
 
     def warm(self, state: DialogueState, live: LiveTurns) -> int:
