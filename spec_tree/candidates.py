@@ -46,14 +46,22 @@ def length_class(length: int) -> int:
 
 
 @inlined
-def step_on(place: int, log: TokenLog) -> int:
-    """The position after ``place`` in its turn."""
-    after = place + 1
-    if log.tokens[after] == JUMP:
-        after = int64(log.exact1[after]) + 1
-        if after < 1 or after >= len(log.tokens):  # a writer is at it
-            after = place
-    return after
+def step_on(place: int, kind: int, context_end: int, log: TokenLog, contexts: ContextLog) -> tuple[int, np.int32]:
+    """The position after ``place`` in its turn, or in the context for a place of that kind, and the token there.
+
+    The token is negative where there is none, or where a writer is at it.
+    """
+    place = place + 1
+    token = np.int32(-1)
+    if kind == CONTEXT:
+        if place < context_end:
+            token = contexts.tokens[place]
+    else:
+        token = log.tokens[place]
+        if token == JUMP:
+            place = int64(log.exact1[place]) + 1
+            token = log.tokens[place] if 0 < place < len(log.tokens) else np.int32(-1)
+    return place, token
 
 
 @inlined

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.candidates import CONTEXT, EXACT, FOLLOWER, UNMATCHED, length_class
+from turntree.spec_tree.candidates import EXACT, FOLLOWER, UNMATCHED, length_class, step_on
 from turntree.spec_tree.compiled import float32, inlined, int64, kernel, uint32, uint64
 from turntree.spec_tree.indexing import follow_row
 from turntree.spec_tree.layout import (
@@ -27,7 +27,6 @@ from turntree.spec_tree.layout import (
     HASHED,
     HIDDEN,
     INPUTS,
-    JUMP,
     KINDS,
     NODES,
     TABLES,
@@ -178,7 +177,7 @@ def grow(
             for end in ends:
                 ended = ended or tokens[current] == end
             first = nodes
-            total, most = float32(1.0), float32(0.0)
+            total = float32(1.0)
             voters, longest, newest, newest_node = 0, 0, int64(CANDIDATES), int64(-1)
             c = -1 if ended else first_place[current]
             while c >= 0:
@@ -186,16 +185,7 @@ def grow(
                 if kind == UNMATCHED and total > _SURE:
                     c = after
                     continue
-                place = at[c] + 1
-                token = np.int32(-1)
-                if kind == CONTEXT:
-                    if place < context_end:
-                        token = contexts.tokens[place]
-                else:
-                    token = log.tokens[place]
-                    if token == JUMP:
-                        place = int64(log.exact1[place]) + 1
-                        token = log.tokens[place] if 0 < place < len(log.tokens) else np.int32(-1)
+                place, token = step_on(at[c], kind, context_end, log, contexts)
                 if token >= 0:
                     if kind == UNMATCHED:
                         if level == 0:
@@ -235,8 +225,6 @@ def grow(
                     if node >= 0:
                         weight[node] += vote
                         total += vote
-            for z in range(first, nodes):
-                most = max(most, weight[z])
             log_total, log_path = np.log(total), max(np.log(path[current]), _FAINT)
             for z in range(first, nodes):
                 vote = np.log(min(max(weight[z] / (total - weight[z]), float32(1e-4)), float32(2000.0)))

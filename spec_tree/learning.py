@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.candidates import CONTEXT, ENV, FOLLOWER, UNMATCHED, length_class
+from turntree.spec_tree.candidates import CONTEXT, ENV, FOLLOWER, UNMATCHED, length_class, step_on
 from turntree.spec_tree.compiled import float32, inlined, int64, kernel
 from turntree.spec_tree.indexing import follow_row
 from turntree.spec_tree.layout import (
     ANCHORS,
     FEW,
     FOLLOWERS,
-    JUMP,
     KINDS,
     LENGTHS,
     TABLES,
@@ -68,14 +67,7 @@ def learn_places(turn: Any, said: NDArray[np.int32], log: TokenLog, contexts: Co
         place, kind, match = int64(turn.places[c]), turn.kinds[c], turn.matches[c]
         agreed, token = int64(0), np.int32(-1)
         while agreed < length:
-            place += 1
-            if kind == CONTEXT:
-                token = contexts.tokens[place] if place < turn.context[1] else np.int32(-1)
-            else:
-                token = log.tokens[place]
-                if token == JUMP:
-                    place = int64(log.exact1[place]) + 1
-                    token = log.tokens[place] if 0 < place < len(log.tokens) else np.int32(-1)
+            place, token = step_on(place, kind, turn.context[1], log, contexts)
             if token < 0:
                 break
             if teach and (kind != UNMATCHED or agreed == 0):
