@@ -35,25 +35,22 @@ def write_turn(
 
 @kernel
 def write_turns(
-    start: int,
+    bounds: NDArray[np.int64],
     said: NDArray[np.int32],
     offsets: NDArray[np.int64],
     slots: NDArray[np.int64],
     keys: NDArray[np.uint64],
     log: TokenLog,
     turns: TurnKeys,
-) -> int:
-    """Write ``said[offsets[i]:offsets[i + 1]]`` one after another from ``start`` on; returns where they end.
+) -> None:
+    """Write ``said[offsets[i]:offsets[i + 1]]`` into the free piece ``bounds[i]:bounds[i + 1]``, for all turns.
 
     ``keys`` of shape (turns, 4) are those of ``slots``.
     """
     for i in range(len(slots)):
-        stop = start + (offsets[i + 1] - offsets[i] + 1 + GRANULE) // GRANULE * GRANULE
         slot, key = slots[i], keys[i]
         turns.exact[slot], turns.tools[slot], turns.task[slot], turns.env[slot] = key[0], key[1], key[2], key[3]
-        write_turn(start, stop, said[offsets[i] : offsets[i + 1]], slot, key, log)
-        start = stop
-    return start
+        write_turn(bounds[i], bounds[i + 1], said[offsets[i] : offsets[i + 1]], slot, key, log)
 
 
 @kernel

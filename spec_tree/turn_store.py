@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from turntree.spec_tree.runs import (
     write_turns,
 )
 
+_Positions = TypeVar("_Positions", int, NDArray[np.int64])
 _FIRST_CAPACITY = 1 << 16
 _FIRST_SLOTS = 1 << 10
 
@@ -53,8 +55,8 @@ class StoredTurn:
     """Free for the owner: whether it was written once more when it was in the way."""
 
 
-def granules(positions: int) -> int:
-    """``positions`` rounded up to whole granules."""
+def granules(positions: _Positions) -> _Positions:
+    """``positions``, a number or an array, rounded up to whole granules."""
     return (positions + GRANULE - 1) // GRANULE * GRANULE
 
 
@@ -70,7 +72,6 @@ class TurnStore:
             growing: Begin small; otherwise the log and the slots have their final size at once.
         """
         self._allocate = allocate
-        self._growing = growing
         self._capacity = max(granules(max_tokens), 4 * GRANULE)
         first = min(_FIRST_CAPACITY, self._capacity) if growing else self._capacity
         slots = _FIRST_SLOTS if growing else max(_FIRST_SLOTS, self._capacity // GRANULE)
@@ -159,15 +160,13 @@ class TurnStore:
             keys: Their keys, shape (4,) each.
         """
         slots = [self._slot() for _ in keys]
-        start = int(self.head[0])
         lengths = np.diff(offsets)
-        ends = start + np.cumsum((lengths + 1 + GRANULE) // GRANULE * GRANULE)
-        self.head[0] = write_turns(start, said, offsets, np.array(slots), np.array(keys), self.log, self.keys)
+        bounds = np.cumsum(np.concatenate([self.head, granules(lengths + 2)]))
+        write_turns(bounds, said, offsets, np.array(slots), np.array(keys), self.log, self.keys)
+        self.head[0] = bounds[-1]
         turns = [
             StoredTurn(slot=slot, start=begin, keys=key, tokens=length)
-            for slot, begin, key, length in zip(
-                slots, [start, *ends[:-1].tolist()], keys, lengths.tolist(), strict=True
-            )
+            for slot, begin, key, length in zip(slots, bounds[:-1].tolist(), keys, lengths.tolist(), strict=True)
         ]
         for turn in turns:
             self._turns[turn.slot] = turn
