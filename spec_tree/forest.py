@@ -16,10 +16,10 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from turntree.spec_tree import batch as kernels
 from turntree.spec_tree.config import ForestConfig
@@ -34,10 +34,6 @@ from turntree.spec_tree.snapshot import Snapshot, read_snapshot, write_snapshot
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.stats import ForestStats
 from turntree.spec_tree.weights import first_weights
-
-
-def _zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    return np.zeros(shape, dtype)
 
 
 class SpecForest:
@@ -58,7 +54,7 @@ class SpecForest:
         2
     """
 
-    def __init__(self, config: ForestConfig | None = None, *, allocate: Allocate = _zeros) -> None:
+    def __init__(self, config: ForestConfig | None = None, *, allocate: Allocate = np.zeros) -> None:
         """Make an empty forest.
 
         Args:
@@ -71,6 +67,7 @@ class SpecForest:
         self._indexer: ThreadPoolExecutor | None = None
         self._ends = np.array(sorted(self.config.end_tokens), np.int32)
         self._weights: Weights = first_weights(allocate)
+        self._threads = self.config.draft_threads
         self._drafted = self._accepted = self._committed = 0
         self._rollouts = self._no_rollouts()
         self._live = LiveTable(self.config, allocate)
@@ -139,7 +136,7 @@ class SpecForest:
             min_probability=min_probability,
             chain=chain,
             total_nodes=total_nodes,
-            threads=self.config.draft_threads,
+            threads=self._threads,
         )
         self._drafted += len(batch.tokens)
         return batch
@@ -158,9 +155,9 @@ class SpecForest:
         said, offsets = said_ids(handles, tokens)
         with self._lock:
             rows, live = self._live.rows(handles), self._live.turns
-            begin = 0
+            begin, lengths = 0, np.diff(offsets)
             while begin < len(rows):
-                stop = self._rollouts.room_for(np.diff(offsets), begin, rows, live)
+                stop = self._rollouts.room_for(lengths, begin, rows, live)
                 self._accepted += kernels.move_on(
                     rows[begin:stop],
                     said,
@@ -251,7 +248,7 @@ class SpecForest:
                 bytes=rollouts.store.bytes,
                 cold_bytes=rollouts.cold.bytes,
                 context_bytes=self._live.contexts.bytes,
-                live_bytes=sum(array.nbytes for array in (*self._live.turns, *self._weights)),
+                live_bytes=sum(array.nbytes for array in (self._live.turns.records, *self._weights)),
                 drafted=self._drafted,
                 accepted=self._accepted,
                 committed=self._committed,

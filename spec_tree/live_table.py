@@ -51,8 +51,7 @@ class LiveTable:
         if size == len(old.last):
             return
         new = live_turns(size, self._allocate)
-        for name, rows in old._asdict().items():
-            getattr(new, name)[: len(rows)] = rows
+        new.records[: len(old.records)] = old.records
         self._free = list(range(size - 1, len(old.last) - 1, -1)) + self._free
         self.turns = new
 

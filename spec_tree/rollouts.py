@@ -161,11 +161,11 @@ class Rollouts:
 
     def warm(self, state: DialogueState, live: LiveTurns) -> int:
         """Index the cold turns of a state; returns how many there were."""
-        if state.ladder()[0] not in self.cold:
-            return 0
-        before = self.cold.count(state.ladder()[0])
-        self._forget_empty(self._visit(state, live))
-        return before - self.cold.count(state.ladder()[0])
+        exact = state.ladder()[0]
+        before = self.cold.count(exact)
+        if before:
+            self._forget_empty(self._visit(state, live))
+        return before - self.cold.count(exact)
 
     def known(self, state: DialogueState, live: LiveTurns) -> list[NDArray[np.int32]]:
         """The turns of a state, live ones last."""
@@ -182,8 +182,9 @@ class Rollouts:
 
     def finished(self, state: DialogueState) -> int:
         """How many finished turns of a state are held."""
-        held = self._states.get(state.exact or 1)
-        return self.cold.count(state.exact or 1) + (len(held.turns) if held is not None else 0)
+        exact = state.ladder()[0]
+        held = self._states.get(exact)
+        return self.cold.count(exact) + (len(held.turns) if held is not None else 0)
 
     def _hold(self, state: DialogueState) -> _State:
         ladder = state.ladder()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from plain_forest import PlainConfig, PlainForest
 
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest, UnknownTurn
+from turntree.spec_tree.layout import LIVE_TURN
 
 END = 9
 CONFIG = ForestConfig(end_tokens=frozenset({END}), rollouts_per_state=4)
@@ -468,3 +469,10 @@ def test_a_long_turn_is_drafted_to_its_end_though_it_lies_in_pieces() -> None:
         forest.commit(reader, [turn[at : at + right]])
         at += right
     assert not broken(forest)
+
+
+def test_memory_of_live_turns_counts_once() -> None:
+    """The columns of the live turns are views of their records."""
+    forest = SpecForest()
+    learnt = sum(array.nbytes for array in forest._weights)
+    assert forest.stats().live_bytes == len(forest._live.turns.last) * LIVE_TURN.itemsize + learnt
