@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from replay import accepted
 from traces import TRACES, Turn, folder, load
 
 from turntree.spec_tree import SpecForest, weights
@@ -58,10 +59,7 @@ def examples(turns: Sequence[Turn], budget: int) -> tuple[NDArray[Any], NDArray[
         row, done, target = int(forest._live.rows([handle])[0]), 0, turn.tokens
         while done < len(target):
             tokens, parents, inputs = forest.watch(row, budget, len(target) - done)
-            at, depth = -1, 0
-            for node, (token, parent) in enumerate(zip(tokens.tolist(), parents.tolist(), strict=True)):
-                if parent == at and depth < len(target) - done and token == target[done + depth]:
-                    at, depth = node, depth + 1
+            depth = len(accepted(tokens.tolist(), parents.tolist(), target.tolist(), done))
             count = int(forest._live.turns.node_count[row])
             above, said = forest._live.turns.node_parent[row, :count], forest._live.turns.node_token[row, :count]
             node = 0

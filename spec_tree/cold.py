@@ -99,7 +99,3 @@ class ColdTurns:
     def states(self) -> Iterator[int]:
         """The states that have turns here, least recently touched first."""
         return iter(self._states)
-
-    def ladder(self, state: int) -> NDArray[np.uint64]:
-        """The keys of ``state``, shape (4,)."""
-        return self._states[state][0]
