@@ -86,7 +86,7 @@ def _turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
 
 def _turn_from_dict(entry: Mapping[str, Any], context: tuple[int, ...]) -> Turn:
     completion = dict(entry["completion"])
-    for name in ("token_ids", "logprobs", "accepted"):
+    for name in ("token_ids", "logprobs", "accepted", "behaviour_logprobs"):
         completion[name] = tuple(completion[name])
     completion["finish_reason"] = FinishReason(completion["finish_reason"])
     completion["draft"] = DraftStats(**completion["draft"])

@@ -1,14 +1,19 @@
 """What every engine offers: token ids in, token ids out.
 
 An engine never sees text. ``state`` names the dialogue state for the drafter;
-an engine without speculation ignores it.
+an engine without speculation ignores it. A draft is a guess that saves passes and
+changes nothing else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from turntree.spec_tree import DialogueState
 
@@ -34,12 +39,22 @@ class Sampling:
     """Nucleus mass, in (0, 1]."""
     top_k: int = -1
     """Number of tokens kept; -1 keeps all."""
+    min_p: float = 0.0
+    """Tokens below this share of the most probable token's probability go, in [0, 1]; 0 keeps all."""
+    repetition_penalty: float = 1.0
+    """Logits of tokens in the prompt or the turn so far are divided by it if positive, else multiplied; above 0."""
+    presence_penalty: float = 0.0
+    """Taken from the logit of each token that the turn has already, in [-2, 2]."""
+    frequency_penalty: float = 0.0
+    """Taken from a token's logit for each time that the turn has it already, in [-2, 2]."""
     max_tokens: int = 256
     """Tokens sampled at most."""
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end the turn."""
     seed: int | None = None
-    """With a seed the noise depends on seed and position alone; without one it is fresh."""
+    """With a seed the noise depends on seed, position and token alone; without one it is fresh."""
+    top_logprobs: int = 0
+    """Most probable tokens recorded at each position, after all transforms; 0 records none."""
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -48,6 +63,15 @@ class Sampling:
             raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}")
         if self.top_k != -1 and self.top_k < 1:
             raise ValueError(f"top_k must be -1 (all) or at least 1, got {self.top_k}")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p must lie in [0, 1], got {self.min_p}")
+        if not 0 < self.repetition_penalty < np.inf:
+            raise ValueError(f"repetition_penalty must be positive (1 is none), got {self.repetition_penalty}")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not -2 <= getattr(self, name) <= 2:
+                raise ValueError(f"{name} must lie in [-2, 2], got {getattr(self, name)}")
+        if self.top_logprobs < 0:
+            raise ValueError(f"top_logprobs must be 0 (none) or positive, got {self.top_logprobs}")
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
 
@@ -62,6 +86,36 @@ class DraftStats:
     """Draft tokens that were verified."""
     accepted: int = 0
     """Draft tokens that the policy itself sampled."""
+    tested: int = 0
+    """Positions at which the policy drew with at least one drafted child to meet."""
+    expected: float = 0.0
+    """Sum over those positions of the policy's mass m on the drafted children, after all transforms."""
+    variance: float = 0.0
+    """Sum over those positions of m (1 - m)."""
+    surprise: float = 0.0
+    """Sum over sampled tokens of -log p, after all transforms, nats."""
+    entropy: float = 0.0
+    """Sum over sampled tokens of the entropy of the law that drew them, nats."""
+    entropy_variance: float = 0.0
+    """Sum over sampled tokens of the variance of -log p under the law that drew them, nats squared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TopLogprobs:
+    """The most probable tokens at each position, most probable first."""
+
+    ids: NDArray[np.int32]
+    """Token ids, shape (positions, k)."""
+    logprobs: NDArray[np.float32]
+    """Natural log-probabilities after all transforms, minus infinity for excluded tokens, shape (positions, k)."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TopLogprobs):
+            return NotImplemented
+        return np.array_equal(self.ids, other.ids) and np.array_equal(self.logprobs, other.logprobs)
+
+    def __hash__(self) -> int:
+        return hash((self.ids.shape, self.ids.tobytes()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +137,30 @@ class Completion:
     """Prompt tokens whose keys and values were reused."""
     weights_version: int = 0
     """Version of the policy's weights that sampled the turn."""
+    levels: str = ""
+    """Exactness of each token, one letter a token: A exact given the policy, B exact as the replayed draft was
+    never trained on, C exact in the marginal only, D biased; empty: all A."""
+    behaviour_logprobs: tuple[float, ...] = ()
+    """Natural log-probability of each token under the law that drew it, after all transforms, shape (tokens,);
+    empty where not recorded."""
+    top: TopLogprobs | None = None
+    """The ``Sampling.top_logprobs`` most probable tokens at each token's position, shape (tokens, k);
+    ``None`` where not asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """What the policy says of given tokens."""
+
+    logprobs: tuple[float, ...]
+    """Natural log-probability of each token after all transforms, minus infinity possible, shape (tokens,)."""
+    top: TopLogprobs | None = None
+    """The most probable tokens at each position and at the one behind the last token, shape (tokens + 1, k);
+    ``None`` where not asked for."""
+    weights_version: int = 0
+    """Version of the policy's weights that scored."""
+    cached_tokens: int = 0
+    """Tokens whose keys and values were reused."""
 
 
 @runtime_checkable
@@ -90,7 +168,28 @@ class Engine(Protocol):
     """Generates turns."""
 
     async def generate(
-        self, prompt_ids: tuple[int, ...], sampling: Sampling, *, state: DialogueState | None = None
+        self,
+        prompt_ids: tuple[int, ...],
+        sampling: Sampling,
+        *,
+        state: DialogueState | None = None,
+        draft: Sequence[int] = (),
     ) -> Completion:
-        """Sample one turn after ``prompt_ids``."""
+        """Sample one turn after ``prompt_ids``.
+
+        ``draft`` is a guess of the turn that is verified first, in one pass where it fits; it never changes what
+        is sampled. With a seed and a turn that was sampled with the same seed this is seeded replay.
+        """
+        ...
+
+
+@runtime_checkable
+class ScoringEngine(Engine, Protocol):
+    """Generates turns, and says how probable given ones are."""
+
+    async def score(
+        self, prompt_ids: tuple[int, ...], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
+    ) -> Scores:
+        """Log-probabilities of ``token_ids`` after ``prompt_ids`` under ``sampling``'s transforms, and the ``top``
+        most probable tokens at each position; a following ``generate`` finds the keys and values computed."""
         ...

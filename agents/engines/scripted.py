@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
@@ -28,7 +28,12 @@ class ScriptedEngine:
         self._say = script if callable(script) else _in_order(script)
 
     async def generate(
-        self, prompt_ids: tuple[int, ...], sampling: Sampling, *, state: DialogueState | None = None
+        self,
+        prompt_ids: tuple[int, ...],
+        sampling: Sampling,
+        *,
+        state: DialogueState | None = None,
+        draft: Sequence[int] = (),
     ) -> Completion:
         """The next text, cut at ``sampling.max_tokens``; log-probabilities are 0.
 
