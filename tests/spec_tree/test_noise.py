@@ -1,8 +1,12 @@
+import math
+import struct
+
+import mpmath
 import numpy as np
 import pytest
 from scipy import stats
 
-from turntree.spec_tree.noise import uniform
+from turntree.spec_tree.noise import exponential, uniform
 
 SIDE = 400
 
@@ -62,3 +66,105 @@ def test_the_uniformity_check_would_notice_a_weak_mix() -> None:
     weak = (np.arange(SIDE)[:, None] * 31 + np.arange(SIDE)[None, :]) % 997 / 997
     cells = np.histogram2d(weak[:-1].ravel(), weak[1:].ravel(), bins=10, range=[[0, 1], [0, 1]])[0]
     assert stats.chisquare(cells.ravel()).pvalue < 1e-4
+
+
+WORDS = np.array([0, 1, 17, -1, 2**62, -(2**63)])
+
+
+def cube(side: int) -> np.ndarray:
+    """Noise of seeds, positions and tokens that differ by one, shape (side, side, side)."""
+    along = np.arange(side)
+    return exponential(along[:, None, None], along[:, None], along)
+
+
+def scalar_exponential(seed: int, position: int, token: int) -> tuple[int, float]:
+    """The definition once more, in Python's integers and floats: odd multiple of 2**-53, and noise."""
+    golden, word = 0x9E3779B97F4A7C15, 0
+
+    def mix(x: int) -> int:
+        x %= 2**64
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+        return x ^ (x >> 31)
+
+    word = mix(mix(mix(seed + golden) + golden * position) + golden * (token + 1))
+    odd = 2 * (word >> 12) + 1
+    bits = struct.unpack("<q", struct.pack("<d", odd * 2.0**-53))[0]
+    exponent = (bits - 0x3FE6A09E667F3BCD) >> 52
+    mantissa = struct.unpack("<d", struct.pack("<q", bits - (exponent << 52)))[0]
+    s = (mantissa - 1.0) / (mantissa + 1.0)
+    square = s * s
+    series = 0.14616449685043406
+    for coefficient in (
+        0.15331721600556042,
+        0.18182889125261723,
+        0.2222221113479508,
+        0.28571428625975487,
+        0.39999999999899505,
+        0.666666666666667,
+        2.0,
+    ):
+        series = series * square + coefficient
+    return odd, -(exponent * 0.6931471805599453 + s * series)
+
+
+def test_a_clock_depends_on_seed_position_and_token_alone() -> None:
+    whole = exponential(WORDS[:, None, None], WORDS[:, None], np.arange(7))
+    assert whole.shape == (6, 6, 7)
+    assert whole.dtype == np.float64
+    for i, j, k in np.ndindex(whole.shape):
+        assert exponential(WORDS[i], WORDS[j], np.int64(k)) == whole[i, j, k]
+
+
+def test_another_implementation_of_the_same_operations_gives_the_same_bits() -> None:
+    for seed in WORDS.tolist():
+        for position in (0, 1, 4095):
+            ours = exponential(np.int64(seed), np.int64(position), np.array([0, 1, 50256, 151935]))
+            theirs = [scalar_exponential(seed, position, token)[1] for token in (0, 1, 50256, 151935)]
+            assert ours.tolist() == theirs
+
+
+def test_a_clock_is_the_logarithm_within_four_units_in_the_last_place() -> None:
+    places = [(seed, position, token) for seed in range(-5, 5) for position in range(10) for token in range(20)]
+    with mpmath.workdps(40):
+        for place in places:
+            odd, noise = scalar_exponential(*place)
+            exact = -mpmath.log(mpmath.mpf(odd) / 2**53)
+            assert abs(noise - exact) <= 4 * math.ulp(float(exact))
+
+
+def test_clocks_are_exponential() -> None:
+    values = cube(60).ravel()
+    assert (values > 0).all()
+    assert len(np.unique(values)) == values.size
+    assert stats.kstest(values, "expon").pvalue > 1e-4
+
+
+@pytest.mark.parametrize("lag", [1, 2, 32])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_neighbouring_clocks_are_independent(axis: int, lag: int) -> None:
+    values = np.moveaxis(np.exp(-cube(60)), axis, 0)
+    here, there = values[:-lag].ravel(), values[lag:].ravel()
+    assert abs(np.corrcoef(here, there)[0, 1]) < 4 / np.sqrt(len(here))
+    cells = np.histogram2d(here, there, bins=10, range=[[0, 1], [0, 1]])[0]
+    assert stats.chisquare(cells.ravel()).pvalue > 1e-4
+
+
+def test_clocks_are_independent_of_the_coin_of_the_same_place() -> None:
+    places = np.arange(40_000)
+    coins, clocks = uniform(np.int64(3), places), np.exp(-exponential(np.int64(3), places, np.int64(0)))
+    cells = np.histogram2d(coins, clocks, bins=10, range=[[0, 1], [0, 1]])[0]
+    assert stats.chisquare(cells.ravel()).pvalue > 1e-4
+
+
+def test_the_first_clock_to_ring_draws_the_law() -> None:
+    law = np.array([0.5, 0.3, 0.15, 0.05])
+    first = np.argmin(exponential(np.int64(11), np.arange(50_000)[:, None], np.arange(4)) / law, axis=-1)
+    assert stats.chisquare(np.bincount(first, minlength=4), law * 50_000).pvalue > 1e-4
+
+
+def test_the_race_check_would_notice_a_law_off_by_a_hundredth() -> None:
+    law = np.array([0.5, 0.3, 0.15, 0.05])
+    first = np.argmin(exponential(np.int64(11), np.arange(50_000)[:, None], np.arange(4)) / law, axis=-1)
+    wrong = np.array([0.51, 0.29, 0.15, 0.05])
+    assert stats.chisquare(np.bincount(first, minlength=4), wrong * 50_000).pvalue < 1e-4
