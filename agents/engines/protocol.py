@@ -157,6 +157,14 @@ class Scores:
     top: TopLogprobs | None = None
     """The most probable tokens at each position and at the one behind the last token, shape (tokens + 1, k);
     ``None`` where not asked for."""
+    policy_logprobs: tuple[float, ...] = ()
+    """Log-probability of each token as ``Completion.logprobs`` has it (before top-k and top-p), shape (tokens,);
+    empty: the same as ``logprobs``."""
+    entropy: tuple[float, ...] = ()
+    """Entropy of the law at each token's position, after all transforms, nats, shape (tokens,); empty where not
+    computed."""
+    entropy_variance: tuple[float, ...] = ()
+    """Variance of -log p under that law, nats squared, shape (tokens,); empty where not computed."""
     weights_version: int = 0
     """Version of the policy's weights that scored."""
     cached_tokens: int = 0
