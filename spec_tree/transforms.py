@@ -1,0 +1,160 @@
+"""From logits to the policy: the law that tokens are drawn from, and that drafts are verified against.
+
+The order and the meanings are those of vLLM's ``SamplingParams``: the repetition
+penalty, then frequency and presence penalty, temperature, min-p, top-k, top-p,
+and what is left is renormalised. Invariant: at every node of a draft the law is
+the one that plain decoding would have there, so the tokens on the path down to
+the node count as said before. Ties at the edge of top-k and top-p are kept by
+token id, smallest first, where vLLM keeps all tokens that tie for the last place
+of top-k.
+
+Not covered: logit bias, allowed and banned words, minimal lengths, grammars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transforms:
+    """How the logits of one request become probabilities."""
+
+    temperature: float = 1.0
+    """0 is greedy: all mass on the largest logit after the penalties."""
+    top_k: int = -1
+    """Number of tokens kept; -1 keeps all."""
+    top_p: float = 1.0
+    """Nucleus mass, in (0, 1]; the token that crosses it stays."""
+    min_p: float = 0.0
+    """Tokens less likely than this share of the likeliest go, in [0, 1]."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies other logits of tokens in the prompt or the output; positive."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logits of tokens in the output."""
+    frequency_penalty: float = 0.0
+    """Subtracted once for each time that the token is in the output."""
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(f"temperature must be 0 (greedy) or positive, got {self.temperature}")
+        if self.top_k != -1 and self.top_k < 1:
+            raise ValueError(f"top_k must be -1 (all) or at least 1, got {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p must lie in [0, 1], got {self.min_p}")
+        if self.repetition_penalty <= 0:
+            raise ValueError(f"repetition_penalty must be positive, got {self.repetition_penalty}")
+
+
+def said(tokens: Sequence[int] | Ints, vocabulary: int) -> Ints:
+    """How often each token was said, shape (vocabulary,)."""
+    return np.bincount(np.asarray(tokens, np.int64), minlength=vocabulary).astype(np.int64)
+
+
+def said_on_paths(tokens: NDArray[np.int32], parents: NDArray[np.int32], output: Ints) -> Ints:
+    """How often each token was said before the token that follows each node of one tree.
+
+    Args:
+        tokens: Token of each node, shape (nodes,).
+        parents: Index of the parent, -1 at the root, before its children, shape (nodes,).
+        output: Counts of the tokens sampled so far, shape (vocabulary,).
+
+    Returns:
+        Shape (1 + nodes, vocabulary): first after the last sampled token, then after each node.
+    """
+    counts = np.empty((1 + len(tokens), len(output)), np.int64)
+    counts[0] = output
+    for node, (token, parent) in enumerate(zip(tokens.tolist(), parents.tolist(), strict=True)):
+        counts[1 + node] = counts[1 + parent]
+        counts[1 + node, token] += 1
+    return counts
+
+
+def law(logits: Floats, transforms: Transforms, *, prompt: Ints | None = None, output: Ints | None = None) -> Floats:
+    """The policy's probabilities.
+
+    Args:
+        logits: Shape (..., vocabulary).
+        transforms: The request's.
+        prompt: Counts of the tokens of the prompt, broadcast against ``logits``; ``None`` for no prompt.
+        output: Counts of the tokens sampled since, those on the draft's path included, broadcast against
+            ``logits``; ``None`` at the first token.
+
+    Returns:
+        Probabilities that sum to 1 over the last axis, in the shape of ``logits``.
+    """
+    logits = np.asarray(logits, np.float64)
+    nothing = np.zeros(logits.shape[-1], np.int64)
+    logits = penalise(logits, transforms, nothing if prompt is None else prompt, nothing if output is None else output)
+    if transforms.temperature == 0:
+        best: Floats = (np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]).astype(np.float64)
+        return best
+    p = _softmax(logits / transforms.temperature)
+    p = p * keep_min_p(p, transforms.min_p)
+    p = p * keep_top_k(p, transforms.top_k)
+    p = p * keep_top_p(p, transforms.top_p)
+    return _normalised(p)
+
+
+def penalise(logits: Floats, transforms: Transforms, prompt: Ints, output: Ints) -> Floats:
+    """Logits after the three penalties; counts of tokens as in ``law``."""
+    repeated = (prompt > 0) | (output > 0)
+    scale = np.where(logits > 0, 1 / transforms.repetition_penalty, transforms.repetition_penalty)
+    logits = np.where(repeated, logits * scale, logits)
+    penalised: Floats = logits - transforms.frequency_penalty * output - transforms.presence_penalty * (output > 0)
+    return penalised
+
+
+def keep_min_p(p: Floats, min_p: float) -> Flags:
+    """Which tokens have at least ``min_p`` times the likeliest one's probability; shapes (..., vocabulary)."""
+    keep: Flags = p >= min_p * p.max(-1, keepdims=True)
+    return keep
+
+
+def keep_top_k(p: Floats, top_k: int) -> Flags:
+    """Which tokens are among the ``top_k`` likeliest, -1 for all; shapes (..., vocabulary)."""
+    if top_k == -1:
+        return np.ones(p.shape, np.bool_)
+    return _rank(p) < top_k
+
+
+def keep_top_p(p: Floats, top_p: float) -> Flags:
+    """Which tokens have less than ``top_p`` of the mass on likelier ones; shapes (..., vocabulary).
+
+    ``p`` need not sum to 1. The likeliest token always stays.
+    """
+    if top_p == 1:
+        return np.ones(p.shape, np.bool_)
+    order = np.argsort(-p, axis=-1, kind="stable")
+    sorted_p = np.take_along_axis(p, order, -1)
+    before = np.cumsum(sorted_p, -1) - sorted_p
+    kept = (before < top_p * p.sum(-1, keepdims=True)) | (np.arange(p.shape[-1]) == 0)
+    keep = np.empty(p.shape, np.bool_)
+    np.put_along_axis(keep, order, kept, -1)
+    return keep
+
+
+def _rank(p: Floats) -> Ints:
+    order = np.argsort(-p, axis=-1, kind="stable")
+    rank = np.empty(p.shape, np.int64)
+    np.put_along_axis(rank, order, np.broadcast_to(np.arange(p.shape[-1]), p.shape), -1)
+    return rank
+
+
+def _softmax(logits: Floats) -> Floats:
+    return _normalised(np.exp(logits - logits.max(-1, keepdims=True)))
+
+
+def _normalised(weights: Floats) -> Floats:
+    p: Floats = weights / weights.sum(-1, keepdims=True)
+    return p

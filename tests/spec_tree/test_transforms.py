@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turntree.spec_tree.transforms import Transforms, law, said, said_on_paths
+
+LOGITS = np.log(np.array([0.4, 0.1, 0.3, 0.15, 0.05]))
+
+
+def test_without_settings_the_law_is_the_softmax():
+    assert law(LOGITS + 7, Transforms()) == pytest.approx([0.4, 0.1, 0.3, 0.15, 0.05])
+
+
+def test_temperature_sharpens_and_0_is_greedy():
+    squared = np.array([0.4, 0.1, 0.3, 0.15, 0.05]) ** 2
+    assert law(LOGITS, Transforms(temperature=0.5)) == pytest.approx(squared / squared.sum())
+    assert law(LOGITS, Transforms(temperature=0)).tolist() == [1, 0, 0, 0, 0]
+
+
+def test_greedy_decoding_sees_the_penalties():
+    transforms = Transforms(temperature=0, presence_penalty=1.0)
+    assert law(LOGITS, transforms, output=said([0], 5)).tolist() == [0, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize(("k", "kept"), [(1, {0}), (2, {0, 2}), (4, {0, 1, 2, 3}), (9, {0, 1, 2, 3, 4})])
+def test_top_k_keeps_the_likeliest(k, kept):
+    p = law(LOGITS, Transforms(top_k=k))
+    assert set(np.flatnonzero(p)) == kept
+    assert p.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("mass", "kept"),
+    [(0.39, {0}), (0.41, {0, 2}), (0.69, {0, 2}), (0.71, {0, 2, 3}), (1.0, set(range(5)))],
+)
+def test_top_p_keeps_the_token_that_crosses_the_mass(mass, kept):
+    assert set(np.flatnonzero(law(LOGITS, Transforms(top_p=mass)))) == kept
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.0, 5), (0.12, 5), (0.13, 4), (0.3, 3), (0.7, 2), (1.0, 1)])
+def test_min_p_is_a_share_of_the_likeliest(share, kept):
+    assert np.count_nonzero(law(LOGITS, Transforms(min_p=share))) == kept
+
+
+def test_ties_at_the_edge_of_top_k_go_by_token_id():
+    assert set(np.flatnonzero(law(np.zeros(4), Transforms(top_k=2)))) == {0, 1}
+
+
+def test_top_p_measures_the_mass_that_top_k_and_min_p_have_left():
+    """0.4 and 0.3 are left, and 0.55 of 0.7 is under 0.4: the second token goes."""
+    assert set(np.flatnonzero(law(LOGITS, Transforms(top_k=2, top_p=0.55)))) == {0}
+    assert set(np.flatnonzero(law(LOGITS, Transforms(min_p=0.7, top_p=0.55)))) == {0}
+    assert set(np.flatnonzero(law(LOGITS, Transforms(top_p=0.55)))) == {0, 2}
+
+
+def test_min_p_looks_at_probabilities_after_temperature():
+    assert np.count_nonzero(law(LOGITS, Transforms(min_p=0.3, temperature=0.5))) == 2
+
+
+def test_the_repetition_penalty_pulls_logits_of_both_signs_down_and_counts_the_prompt():
+    logits = np.array([2.0, -2.0, 2.0, -2.0, 1.0])
+    p = law(logits, Transforms(repetition_penalty=2.0), prompt=said([0], 5), output=said([1, 1], 5))
+    expected = np.exp([1.0, -4.0, 2.0, -2.0, 1.0])
+    assert p == pytest.approx(expected / expected.sum())
+
+
+def test_presence_counts_once_and_frequency_each_time_and_neither_the_prompt():
+    transforms = Transforms(presence_penalty=0.5, frequency_penalty=0.25)
+    p = law(np.zeros(3), transforms, prompt=said([2, 2], 3), output=said([0, 0, 0, 1], 3))
+    expected = np.exp([-0.5 - 0.75, -0.5 - 0.25, 0.0])
+    assert p == pytest.approx(expected / expected.sum())
+
+
+def test_penalties_come_before_temperature():
+    p = law(np.zeros(2), Transforms(presence_penalty=1.0, temperature=0.5), output=said([0], 2))
+    assert p[1] / p[0] == pytest.approx(np.exp(2.0))
+
+
+def test_a_node_is_penalised_by_its_own_path():
+    tokens, parents = np.array([1, 2, 1, 1], np.int32), np.array([-1, 0, 0, -1], np.int32)
+    counts = said_on_paths(tokens, parents, said([0, 1], 3))
+    assert counts.tolist() == [[1, 1, 0], [1, 2, 0], [1, 2, 1], [1, 3, 0], [1, 2, 0]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    temperature=st.sampled_from([0.0, 0.7, 1.0, 1.6]),
+    top_k=st.sampled_from([-1, 1, 3]),
+    top_p=st.sampled_from([0.3, 0.9, 1.0]),
+    min_p=st.sampled_from([0.0, 0.2]),
+)
+def test_the_laws_of_a_tree_are_those_of_plain_decoding_along_its_paths(seed, temperature, top_k, top_p, min_p):
+    rng = np.random.default_rng(seed)
+    transforms = Transforms(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=1.3,
+        presence_penalty=0.4,
+        frequency_penalty=-0.2,
+    )
+    tokens = rng.integers(6, size=5).astype(np.int32)
+    parents = np.array([rng.integers(-1, node) if node else -1 for node in range(5)], np.int32)
+    prompt, output, logits = rng.integers(6, size=4), rng.integers(6, size=2), rng.normal(size=(6, 6)) * 2
+    counts = said_on_paths(tokens, parents, said(output, 6))
+    together = law(logits, transforms, prompt=said(prompt, 6), output=counts)
+    assert together.sum(-1) == pytest.approx(np.ones(6))
+    for node in range(-1, 5):
+        path, at = list(output), node
+        above = []
+        while at >= 0:
+            above.append(tokens[at])
+            at = parents[at]
+        alone = law(logits[1 + node], transforms, prompt=said(prompt, 6), output=said(np.array(path + above[::-1]), 6))
+        assert (alone == together[1 + node]).all()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"temperature": -1}, {"top_k": 0}, {"top_p": 0}, {"top_p": 1.1}, {"min_p": 1.1}, {"repetition_penalty": 0}],
+)
+def test_a_setting_outside_its_range_is_named(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Transforms(**wrong)
