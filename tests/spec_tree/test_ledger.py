@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+
+import numpy as np
+import pytest
+
+from turntree.spec_tree.ledger import Ledger, StoredTurn, TicketUsed
+from turntree.spec_tree.level import Level
+
+
+def turn(*tokens: int, room: int = 8, top: int = 2, seed: int | None = 1) -> StoredTurn:
+    count = len(tokens)
+    return StoredTurn(
+        tokens=np.array(tokens, np.int32),
+        logprobs=np.full(count, -0.5, np.float32),
+        top_ids=np.zeros((count, top), np.int32),
+        top_logprobs=np.zeros((count, top), np.float32),
+        seed=seed,
+        version=0,
+        room=room,
+        stopped=True,
+    )
+
+
+def test_a_turn_is_handed_out_once_and_the_second_use_raises() -> None:
+    ledger = Ledger(max_tokens=100)
+    number = ledger.add("s", turn(1, 2))
+    ledger.close_step()
+    assert ledger.use(number).turn.tokens.tolist() == [1, 2]
+    with pytest.raises(TicketUsed, match="one draw"):
+        ledger.use(number)
+    assert ledger.take("s") is None
+
+
+def test_a_turn_that_never_was_is_named() -> None:
+    with pytest.raises(TicketUsed, match="there is no turn 3"):
+        Ledger(max_tokens=9).use(3)
+
+
+def test_a_turn_of_the_running_step_is_not_handed_out() -> None:
+    ledger = Ledger(max_tokens=100)
+    number = ledger.add("s", turn(1))
+    assert ledger.take("s") is None
+    with pytest.raises(TicketUsed, match="running step"):
+        ledger.use(number)
+    ledger.close_step()
+    ticket = ledger.take("s")
+    assert ticket is not None
+    assert ticket.number == number
+
+
+def test_only_the_exact_key_finds_a_turn() -> None:
+    ledger = Ledger(max_tokens=100)
+    ledger.add(("s", 1.0), turn(1))
+    ledger.close_step()
+    assert ledger.take(("s", 0.7)) is None
+    assert ledger.take(("s", 1.0)) is not None
+
+
+def test_trained_turns_give_level_c_and_others_level_b() -> None:
+    ledger = Ledger(max_tokens=100)
+    ledger.add("emitted", turn(1))
+    ledger.add("ahead", turn(1), emitted=False)
+    ledger.close_step(trained=True)
+    ledger.add("untrained", turn(1))
+    ledger.close_step(trained=False)
+    levels = {key: ledger.take(key).level for key in ("emitted", "ahead", "untrained")}  # type: ignore[union-attr]
+    assert levels == {"emitted": Level.C, "ahead": Level.B, "untrained": Level.B}
+
+
+def test_the_latest_closed_step_comes_first_and_pick_chooses_within_it() -> None:
+    ledger = Ledger(max_tokens=100)
+    ledger.add("s", turn(1))
+    ledger.close_step()
+    ledger.add("s", turn(2))
+    ledger.add("s", turn(3))
+    ledger.close_step()
+    taken = [ledger.take("s", pick=pick) for pick in (5, 0, 0)]
+    assert [t.turn.tokens[0] for t in taken if t] == [3, 2, 1]
+
+
+def test_the_oldest_turns_go_when_the_room_is_full() -> None:
+    ledger = Ledger(max_tokens=16)
+    first = ledger.add("a", turn(1))
+    ledger.add("b", turn(2))
+    ledger.add("c", turn(3))
+    ledger.close_step()
+    stats = ledger.stats()
+    assert (stats.turns, stats.tokens, stats.charged, stats.dropped) == (2, 2, 16, 1)
+    assert ledger.take("a") is None
+    with pytest.raises(TicketUsed):
+        ledger.use(first)
+    assert ledger.take("b") is not None
+
+
+def test_a_turn_larger_than_the_ledger_leaves_it_empty() -> None:
+    ledger = Ledger(max_tokens=4)
+    ledger.add("s", turn(1, room=8))
+    assert ledger.stats().turns == 0
+
+
+def survivors(charge_by_length: bool) -> dict[int, float]:
+    """How often the first of three turns, each 1 or 3 tokens long with probability one half, is still there."""
+    kept = {1: 0.0, 3: 0.0}
+    for lengths in product((1, 3), repeat=3):
+        ledger = Ledger(max_tokens=6)
+        for place, length in enumerate(lengths):
+            ledger.add(place, turn(*range(length), room=length if charge_by_length else 3))
+        ledger.close_step()
+        kept[lengths[0]] += ledger.take(0) is not None
+    return {length: count / 4 for length, count in kept.items()}
+
+
+def test_whether_a_turn_is_kept_does_not_depend_on_its_length() -> None:
+    fair = survivors(charge_by_length=False)
+    assert fair[1] == fair[3]
+    charged_by_length = survivors(charge_by_length=True)
+    assert charged_by_length[1] > charged_by_length[3], "the control must prefer short turns"
+
+
+def test_threads_never_get_the_same_turn() -> None:
+    ledger = Ledger(max_tokens=10_000)
+    for _ in range(500):
+        ledger.add("s", turn(1))
+    ledger.close_step()
+    with ThreadPoolExecutor(8) as pool:
+        tickets = list(pool.map(lambda pick: ledger.take("s", pick=pick), range(600)))
+    numbers = [ticket.number for ticket in tickets if ticket is not None]
+    assert sorted(numbers) == list(range(500))
+    assert ledger.stats().used == 500
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"room": 1}, "1 to room=1 tokens, got 2"),
+        ({"logprobs": np.zeros(1, np.float32)}, "expected 2 log-probabilities"),
+        ({"top_ids": np.zeros((1, 2), np.int32)}, r"expected top tokens of shape \(2, k\)"),
+    ],
+)
+def test_a_malformed_turn_is_refused(fields: dict[str, object], message: str) -> None:
+    good = {name: getattr(turn(1, 2), name) for name in StoredTurn.__slots__}
+    with pytest.raises(ValueError, match=message):
+        StoredTurn(**{**good, **fields})
+
+
+def test_a_ledger_without_room_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_tokens=0"):
+        Ledger(max_tokens=0)
