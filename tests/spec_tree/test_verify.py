@@ -4,9 +4,24 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from turntree.spec_tree import DraftBatch
-from turntree.spec_tree.verify import root, sample_then_match
+from turntree.spec_tree.noise import exponential
+from turntree.spec_tree.verify import (
+    behaviour,
+    point_mass_accept,
+    point_mass_chain,
+    prefix,
+    race,
+    ratio_accept,
+    ratio_chain,
+    residual,
+    root,
+    sample_then_match,
+    without,
+)
 
 
 def batch(*rows: list[tuple[int, int]]) -> DraftBatch:
@@ -100,3 +115,147 @@ def test_the_emitted_law_is_the_policys_whatever_the_tree():
             for emitted, weight in mass.items():
                 own = np.prod([law[d % 3, emitted[d - 1] if d else 0, s] for d, s in enumerate(emitted)])
                 assert weight == pytest.approx(float(own), abs=1e-12)
+
+
+@st.composite
+def laws(draw, kept=False):
+    """Two laws over the same few tokens, some of them impossible; with ``kept``, the second has lost its tail."""
+    size = draw(st.integers(2, 6))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    p, q = rng.dirichlet(np.full(size, 0.5), size=2)
+    p[rng.random(size) < 0.2] = 0.0
+    p = p / p.sum() if p.sum() else np.eye(size)[0]
+    if kept:
+        q[np.argsort(-q)[draw(st.integers(0, size)) :]] = 0.0
+    return p, q
+
+
+def test_an_impossible_token_never_stays_and_a_certain_one_always_does():
+    coins = np.array([np.nextafter(0, 1), 0.5, np.nextafter(1, 0)])
+    assert not point_mass_accept(np.zeros(3), coins).any()
+    assert point_mass_accept(np.ones(3), coins).all()
+    assert not ratio_accept(np.zeros(3), np.full(3, 0.5), coins).any()
+    assert not ratio_accept(np.full(3, 0.5), np.zeros(3), coins, lenience=9.0).any()
+    assert ratio_accept(np.full(3, 0.5), np.full(3, 0.5), coins).all()
+
+
+def test_a_ratio_is_compared_strictly():
+    assert ratio_accept(np.array(0.25), np.array(0.5), np.array(0.5)) == np.False_
+    assert ratio_accept(np.array(0.25), np.array(0.5), np.nextafter(0.5, 0)) == np.True_
+
+
+def test_what_follows_a_rejected_point_mass_is_the_rest_of_the_law():
+    p = np.array([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]])
+    assert without(p, np.array([0, 0])).tolist() == [[0.0, 0.5, 0.5], [0.0, 1.0, 0.0]]
+    assert without(p, np.array([1, 1]))[1].tolist() == [0.0, 1.0, 0.0], "no coin rejects a certain token"
+
+
+@given(laws(kept=True))
+def test_kept_and_redrawn_mass_add_up_to_the_policy(pair):
+    p, q = pair
+    kept = np.minimum(p, q)
+    assert kept + (1 - kept.sum()) * residual(p, q) == pytest.approx(p, abs=1e-12)
+
+
+@given(laws(kept=True), st.floats(0.2, 1.0))
+def test_a_lenience_below_1_is_exact_with_its_own_residual(pair, lenience):
+    p, q = pair
+    assert behaviour(p, q, lenience) == pytest.approx(p, abs=1e-12)
+
+
+@given(laws(), st.floats(1.0, 5.0))
+def test_lenience_stays_within_its_bound_and_no_residual_does_better(pair, lenience):
+    p, q = pair
+    b = behaviour(p, q, lenience)
+    assert b.sum() == pytest.approx(1)
+    kept = np.minimum(q, lenience * p)
+    bias = np.abs(b - p).sum() / 2
+    assert bias <= min(np.abs(p - q).sum() / 2, (1 - 1 / lenience) * kept.sum()) + 1e-12
+    for token in range(len(p)):
+        other = kept + (1 - kept.sum()) * (np.arange(len(p)) == token)
+        assert bias <= np.abs(other - p).sum() / 2 + 1e-12
+
+
+def test_lenience_is_biased_where_it_keeps_more():
+    p, q = np.array([0.5, 0.5]), np.array([0.8, 0.2])
+    assert behaviour(p, q, 1.5) == pytest.approx([0.75, 0.25])
+    assert residual(p, q, 1.5) == pytest.approx(residual(p, q))
+
+
+def test_without_a_kept_probability_the_ratio_rule_is_plain_drawing():
+    p = np.array([0.25, 0.75])
+    assert residual(p, np.zeros(2)) == pytest.approx(p)
+
+
+def test_a_race_never_says_an_impossible_token_and_takes_many_rows():
+    p = np.array([[0.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
+    noise = exponential(np.arange(200)[:, None, None], np.int64(0), np.arange(3))
+    won = race(p, noise)
+    assert won.shape == (200, 2)
+    assert set(won[:, 0]) == {1}
+    assert set(won[:, 1]) == {0, 2}
+
+
+@settings(max_examples=30, deadline=None)
+@given(laws())
+def test_laws_that_share_their_clocks_agree_as_often_as_the_coupling_promises(pair):
+    p, q = pair
+    distance = np.abs(p - q).sum() / 2
+    noise = exponential(np.int64(1), np.arange(4000)[:, None], np.arange(len(p)))
+    agreed = (race(p, noise) == race(q, noise)).mean()
+    promised = (1 - distance) / (1 + distance)
+    assert agreed >= promised - 4 * np.sqrt(0.25 / 4000)
+
+
+def test_the_prefix_ends_at_the_first_rejection():
+    assert prefix(np.array([[1, 1, 0, 1], [0, 1, 1, 1], [1, 1, 1, 1]], bool)).tolist() == [2, 0, 4]
+    assert prefix(np.zeros((2, 0), bool)).tolist() == [0, 0]
+
+
+P = np.array([[0.5, 0.5, 0.0], [0.2, 0.2, 0.6], [0.1, 0.8, 0.1]])
+Q = np.array([[0.25, 0.5, 0.25], [0.1, 0.8, 0.1]])
+
+
+def asked(chain, *arguments, **options):
+    """What the chain emits when token 9 is drawn, and the law it is drawn from."""
+    seen = []
+
+    def draw(law):
+        seen.append(law.tolist())
+        return 9
+
+    return chain(*arguments, draw, **options), seen[0]
+
+
+@pytest.mark.parametrize(
+    ("coins", "emitted", "law"),
+    [
+        ([0.49, 0.59], [0, 2, 9], [0.1, 0.8, 0.1]),
+        ([0.49, 0.61], [0, 9], [0.5, 0.5, 0.0]),
+        ([0.51, 0.01], [9], [0.0, 1.0, 0.0]),
+    ],
+)
+def test_a_point_mass_chain_keeps_its_prefix_and_says_one_token_more(coins, emitted, law):
+    tokens, seen = asked(point_mass_chain, P, np.array([0, 2]), np.array(coins))
+    assert tokens == emitted
+    assert seen == pytest.approx(law)
+
+
+@pytest.mark.parametrize(
+    ("coins", "lenience", "emitted", "law"),
+    [
+        ([0.99, 0.24], 1.0, [0, 1, 9], [0.1, 0.8, 0.1]),
+        ([0.99, 0.26], 1.0, [0, 9], [0.1 / 0.6, 0.0, 0.5 / 0.6]),
+        ([0.99, 0.26], 1.1, [0, 1, 9], [0.1, 0.8, 0.1]),
+    ],
+)
+def test_a_ratio_chain_draws_from_the_residual_after_a_rejection(coins, lenience, emitted, law):
+    tokens, seen = asked(ratio_chain, P, Q, np.array([0, 1]), np.array(coins), lenience=lenience)
+    assert tokens == emitted
+    assert seen == pytest.approx(law)
+
+
+def test_an_empty_chain_is_plain_drawing():
+    none = np.zeros(0, np.int64)
+    assert asked(point_mass_chain, P[:1], none, none.astype(float)) == ([9], P[0].tolist())
+    assert asked(ratio_chain, P[:1], Q[:0], none, none.astype(float)) == ([9], P[0].tolist())
