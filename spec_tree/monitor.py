@@ -1,0 +1,100 @@
+"""Two sums that drift when rollouts stop being what the policy would have said.
+
+At each position, given all that was said before, a hit on a drafted child is a
+coin of known chance m, and -log p of the emitted token has the entropy of its
+law as its mean. So, summed over a training step,
+
+    acceptance z = sum(accepted - m) / sqrt(sum m (1 - m))
+    entropy z    = sum(-log p - H) / sqrt(sum Var[-log p])
+
+are both near N(0, 1) when the rollouts are exact (sums of martingale
+differences). A value far from 0 shows a fault; a value near 0 shows no more than
+that these two moments are right: tokens that are wrong in a way that has nothing
+to do with their likelihood leave the entropy as it is.
+
+The acceptance sums hold for any set of tokens that owes nothing to the noise of
+the position. Where a stored turn is verified by the ratio rule take the set
+``p > q``, its mass as m, and count the emitted tokens that lie in it: these are
+what a rule without the right residual says too seldom.
+
+Invariant: the laws are those that the tokens are claimed to come from, after all
+transforms. Not covered: a stored turn as the set of drafted children, under the
+ratio rule or under the clocks that made it, since there the draft and the noise
+know of each other (leave its positions out of the acceptance sums); and policies
+that were trained on the stored turn (level C), for which neither sum has mean 0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class Surprise(NamedTuple):
+    """Moments of -log p under p itself."""
+
+    entropy: Floats
+    """Mean, nats, shape (...)."""
+    variance: Floats
+    """Nats squared, shape (...)."""
+
+
+def surprise(p: Floats) -> Surprise:
+    """Mean and variance of -log p for laws of shape (..., vocabulary).
+
+    >>> surprise(np.array([0.5, 0.5])).entropy.round(4), surprise(np.array([0.5, 0.5])).variance
+    (np.float64(0.6931), np.float64(0.0))
+    """
+    nats = -np.log(np.where(p > 0, p, 1.0))
+    entropy = (p * nats).sum(-1)
+    return Surprise(entropy, (p * (nats - entropy[..., None]) ** 2).sum(-1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorSums:
+    """What the two monitors need of any number of positions; sums add."""
+
+    accepted: float = 0.0
+    """Positions at which the emitted token was a drafted child (or lay in another such set)."""
+    expected: float = 0.0
+    """Sum of m, the policy's mass on the drafted children, over the positions with drafted children."""
+    variance: float = 0.0
+    """Sum of m (1 - m) over those."""
+    surprise: float = 0.0
+    """Sum of -log p over the emitted tokens, nats."""
+    entropy: float = 0.0
+    """Sum of the entropies of their laws, nats."""
+    entropy_variance: float = 0.0
+    """Sum of the variances of -log p under their laws, nats squared."""
+
+    def __add__(self, other: MonitorSums) -> MonitorSums:
+        return MonitorSums(
+            accepted=self.accepted + other.accepted,
+            expected=self.expected + other.expected,
+            variance=self.variance + other.variance,
+            surprise=self.surprise + other.surprise,
+            entropy=self.entropy + other.entropy,
+            entropy_variance=self.entropy_variance + other.entropy_variance,
+        )
+
+    @property
+    def acceptance_z(self) -> float | None:
+        """Standard normal when exact; above 0: more drafts stay than the policy would say. ``None`` where
+        chance had no part."""
+        return _z(self.accepted - self.expected, self.variance)
+
+    @property
+    def entropy_z(self) -> float | None:
+        """Standard normal when exact; below 0: tokens are likelier than the policy's own. ``None`` where
+        chance had no part."""
+        return _z(self.surprise - self.entropy, self.entropy_variance)
+
+
+def _z(excess: float, variance: float) -> float | None:
+    return excess / math.sqrt(variance) if variance > 0 else None
