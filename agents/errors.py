@@ -21,6 +21,10 @@ class RecordError(AgentError):
     """A recorded episode cannot be read."""
 
 
+class EngineAborted(AgentError):
+    """The engine ended a request that has no partial answer."""
+
+
 class MissingExtra(AgentError, envs_errors.MissingExtra):
     """An optional dependency is not installed."""
 

@@ -57,7 +57,7 @@ class Sampling:
     """Most probable tokens recorded at each position, after all transforms; 0 records none."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
+        if not 0 <= self.temperature < np.inf:
             raise ValueError(f"temperature must be 0 (greedy) or positive, got {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}")
@@ -87,7 +87,10 @@ class DraftStats:
     accepted: int = 0
     """Draft tokens that the policy itself sampled."""
     tested: int = 0
-    """Positions at which the policy drew with at least one drafted child to meet."""
+    """Positions at which the policy drew with at least one drafted child to meet. Positions of a caller's own
+    ``draft`` are left out here and in the two sums below: it may share the noise of the draw."""
+    matched: int = 0
+    """Tested positions where the policy drew one of the children."""
     expected: float = 0.0
     """Sum over those positions of the policy's mass m on the drafted children, after all transforms."""
     variance: float = 0.0

@@ -24,7 +24,8 @@ from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.model import Policy
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.local.stats import EngineStats
-from turntree.agents.engines.protocol import Completion, Sampling
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores
+from turntree.agents.errors import EngineAborted
 from turntree.spec_tree import DialogueState, ForestConfig
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ T = TypeVar("T")
 
 
 class LocalEngine:
-    """Generates turns with a Hugging Face decoder in this process, on the CPU or a GPU.
+    """Generates and scores turns with a Hugging Face decoder in this process, on the CPU or a GPU.
 
     >>> engine = LocalEngine.from_pretrained("path/to/model", forest=SpecForest())  # doctest: +SKIP
     >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
@@ -69,7 +70,7 @@ class LocalEngine:
         self._wake = threading.Condition()
         self._inbox: list[Request] = []
         self._jobs: list[tuple[Callable[[], Any], Future[Any]]] = []
-        self._done: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Completion], Request]]] = {}
+        self._done: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Request], Request]]] = {}
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="turntree-local-engine", daemon=True)
         self._thread.start()
@@ -87,7 +88,12 @@ class LocalEngine:
         return cls(Policy.load(path, dtype=config.dtype, device=config.device), config=config, forest=forest)
 
     async def generate(
-        self, prompt_ids: Sequence[int], sampling: Sampling, *, state: DialogueState | None = None
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        state: DialogueState | None = None,
+        draft: Sequence[int] = (),
     ) -> Completion:
         """Sample one turn.
 
@@ -95,23 +101,76 @@ class LocalEngine:
             prompt_ids: Token ids, shape (prompt,).
             sampling: How to draw.
             state: The dialogue state; ``None`` keys the store by the tokens alone.
+            draft: A guess of the turn, verified first, a prefill chunk at a time, beside the store's drafts;
+                what follows its first stop token or exceeds the turn's room is ignored. It never changes what
+                is sampled. A turn that was sampled with the same seed, under whatever weights, is a good guess.
 
         Raises:
-            ValueError: If the prompt is empty, holds an unknown token, or leaves no room in the context.
+            ValueError: If the prompt is empty, if it or the draft holds an unknown token, if it leaves no room in
+                the context, or if more ``top_logprobs`` are asked for than there are tokens.
             RuntimeError: If the engine is closed or failed.
         """
-        prompt = [int(token) for token in prompt_ids]
-        self._check(prompt)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Completion] = loop.create_future()
-        seed = int(self._seeds.integers(1 << 63)) if sampling.seed is None else sampling.seed % (1 << 64)
-        request = Request(
+        prompt, guess = self._checked(prompt_ids, sampling, draft, "draft")
+        if len(prompt) >= self.config.max_context:
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens, max_context is {self.config.max_context}: no room is left "
+                "to sample; raise LocalEngineConfig.max_context or shorten the dialogue"
+            )
+        stop = next((i for i, token in enumerate(guess) if token in sampling.stop_token_ids), len(guess))
+        done = await self._run(
             prompt=prompt,
             sampling=sampling,
             state=state or DialogueState.from_tokens(prompt),
-            seed=seed,
-            deliver=lambda done: self._done.setdefault(loop, []).append((future, done)),
+            seed=int(self._seeds.integers(1 << 63)) if sampling.seed is None else sampling.seed % (1 << 64),
+            guess=guess[: stop + 1],
         )
+        return done.completion()
+
+    async def score(
+        self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
+    ) -> Scores:
+        """Log-probabilities of given tokens, by teacher forcing among the other requests, a prefill chunk at a time.
+
+        Keys and values are parked like those of a sampled turn, so a following ``generate`` after the prompt and
+        some of the tokens does not compute them again.
+
+        Args:
+            prompt_ids: Token ids, shape (prompt,).
+            token_ids: The tokens after the prompt, shape (tokens,); stop tokens and ``max_tokens`` do not count.
+            sampling: Its transforms make the law.
+            top: Most probable tokens recorded at each position and behind the last token.
+
+        Raises:
+            ValueError: As ``generate``, and if prompt and tokens do not fit the context together.
+            EngineAborted: If all requests were aborted or the engine closed meanwhile.
+            RuntimeError: If the engine is closed or failed.
+        """
+        sampling = replace(sampling, top_logprobs=top)
+        prompt, given = self._checked(prompt_ids, sampling, token_ids, "text to score")
+        if len(prompt) + len(given) > self.config.max_context:
+            raise ValueError(
+                f"prompt and tokens to score have {len(prompt)} + {len(given)} tokens, max_context is "
+                f"{self.config.max_context}; raise LocalEngineConfig.max_context or score fewer"
+            )
+        if not given and not top:
+            return Scores(logprobs=(), weights_version=self._core.version)
+        done = await self._run(
+            prompt=prompt,
+            sampling=sampling,
+            state=DialogueState.from_tokens(prompt),
+            seed=0,
+            guess=given,
+            scoring=True,
+        )
+        if done.finish is FinishReason.ABORT:
+            raise EngineAborted(f"scoring stopped at {done.scored} of {len(given)} tokens as requests were aborted")
+        return done.scores()
+
+    async def _run(self, **parts: Any) -> Request:
+        """Hand a request to the engine's thread and wait until it has finished."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Request] = loop.create_future()
+        request = Request(**parts, deliver=lambda done: self._done.setdefault(loop, []).append((future, done)))
         with self._wake:
             if self._closing:
                 raise RuntimeError("the engine is closed; make a new LocalEngine")
@@ -123,19 +182,26 @@ class LocalEngine:
             request.cancelled = True
             raise
 
-    def _check(self, prompt: list[int]) -> None:
+    def _checked(
+        self, prompt_ids: Sequence[int], sampling: Sampling, token_ids: Sequence[int], name: str
+    ) -> tuple[list[int], list[int]]:
+        """Prompt and tokens as integers that the model knows."""
+        prompt, tokens = [int(token) for token in prompt_ids], [int(token) for token in token_ids]
         if not prompt:
             raise ValueError("the prompt is empty; the policy needs at least one token to go on from")
-        low, high, vocabulary = min(prompt), max(prompt), self._core.policy.vocabulary
-        if low < 0 or high >= vocabulary:
+        vocabulary = self._core.policy.vocabulary
+        for what, some in (("prompt", prompt), (name, tokens)):
+            low, high = min(some, default=0), max(some, default=0)
+            if low < 0 or high >= vocabulary:
+                raise ValueError(
+                    f"the {what} holds token {low if low < 0 else high}, the model knows 0 to {vocabulary - 1}"
+                )
+        if sampling.top_logprobs > vocabulary:
             raise ValueError(
-                f"the prompt holds token {low if low < 0 else high}, the model knows 0 to {vocabulary - 1}"
+                f"{sampling.top_logprobs} most probable tokens are wanted at each position, the model knows "
+                f"{vocabulary}; ask for fewer"
             )
-        if len(prompt) >= self.config.max_context:
-            raise ValueError(
-                f"the prompt has {len(prompt)} tokens, max_context is {self.config.max_context}: no room is left "
-                "to sample; raise LocalEngineConfig.max_context or shorten the dialogue"
-            )
+        return prompt, tokens
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
         """Copy new weights in place, between two steps. Keys and values are dropped, the store is kept:
@@ -234,11 +300,11 @@ def _store(forest: SpecForest | ForestConfig | None, policy: Policy) -> SpecFore
     return forest
 
 
-def _resolve(done: list[tuple[asyncio.Future[Completion], Request]]) -> None:
+def _resolve(done: list[tuple[asyncio.Future[Request], Request]]) -> None:
     for future, request in done:
         if future.done():
             continue
         if request.error is not None:
             future.set_exception(RuntimeError(f"the local engine failed: {request.error!r}"))
         else:
-            future.set_result(request.completion())
+            future.set_result(request)

@@ -2,7 +2,9 @@
 
 Row ``b`` contributes its pending tokens (a chain) and then its draft nodes (a
 tree that hangs on the last pending token). Everything is flattened in row
-order; ``start[b]`` is where row ``b`` begins.
+order; ``start[b]`` is where row ``b`` begins. Nodes that continue the pending
+tokens in one line are causal like them; only the others need to be told their
+ancestors, so a long chain costs no more than as many tokens of a prompt.
 """
 
 from __future__ import annotations
@@ -41,10 +43,13 @@ class StepPlan:
     """Column of the cache that each token is written to, shape (tokens,)."""
     start: Ints
     """First token of each row, shape (rows + 1,)."""
-    nodes: Ints
-    """Index in the step of each draft node, shape (nodes,)."""
+    causal: Ints
+    """Pending tokens of each row and the nodes that follow them in one line, shape (rows,)."""
+    branching: Ints
+    """The other nodes, as indices of the draft, shape (branching,)."""
     ancestors: NDArray[np.bool_]
-    """Which nodes of its row lie on the path to a node, itself included, shape (nodes, longest row)."""
+    """Which nodes of its row lie on the path to a branching node, itself included, shape (branching, longest
+    row)."""
     draft: DraftBatch
     """The drafts."""
     slot: Ints
@@ -84,14 +89,17 @@ def plan_step(
     columns = computed[row] + within
     positions = columns.copy()
     positions[nodes] = computed[node_row] + pending[node_row] + draft.depths - 1
+    lead = _lead(draft, node_row, node)
+    branching = np.flatnonzero(node >= lead[node_row])
     return StepPlan(
         tokens=tokens,
         positions=positions,
         slots=slot[row],
         columns=columns,
         start=start,
-        nodes=nodes,
-        ancestors=_ancestors(draft, node_row, node),
+        causal=pending + lead,
+        branching=branching,
+        ancestors=_ancestors(draft, branching, node[branching], lead[node_row[branching]]),
         draft=draft,
         slot=slot,
         computed=computed,
@@ -99,14 +107,25 @@ def plan_step(
     )
 
 
-def _ancestors(draft: DraftBatch, node_row: Ints, node: Ints) -> NDArray[np.bool_]:
-    counts = np.diff(draft.offsets)
-    seen = np.zeros((len(node), int(counts.max(initial=0))), bool)
-    seen[np.arange(len(node)), node] = True
-    parent = draft.offsets[node_row] + draft.parents
-    for depth in range(2, int(draft.depths.max(initial=0)) + 1):
-        level = np.flatnonzero(draft.depths == depth)
-        seen[level] |= seen[parent[level]]
+def _lead(draft: DraftBatch, node_row: Ints, node: Ints) -> Ints:
+    """How many nodes of each row come in one line before the first that does not, shape (rows,)."""
+    lead = np.diff(draft.offsets)
+    branches = np.flatnonzero(draft.parents != node - 1)
+    np.minimum.at(lead, node_row[branches], node[branches])
+    return lead
+
+
+def _ancestors(draft: DraftBatch, branching: Ints, node: Ints, lead: Ints) -> NDArray[np.bool_]:
+    seen = np.zeros((len(branching), int(np.diff(draft.offsets).max(initial=0))), bool)
+    parent = draft.parents[branching].astype(np.int64)
+    on_line = parent < lead
+    seen[on_line] = np.arange(seen.shape[1]) <= parent[on_line, None]
+    seen[np.arange(len(branching)), node] = True
+    depths = draft.depths[branching]
+    above = np.arange(len(branching)) - (node - parent)
+    for depth in np.unique(depths[~on_line]):
+        level = np.flatnonzero((depths == depth) & ~on_line)
+        seen[level] |= seen[above[level]]
     return seen
 
 
@@ -162,18 +181,20 @@ def _segment(step: StepPlan, rows: Ints, *, windows: bool, device: torch.device)
     flat = step.start[rows][owner] + within
     padded = local[owner] * width + within
 
-    query = np.minimum(np.arange(width)[None], pending[:, None] - 1)
+    causal = np.ones(size, np.int64)
+    causal[local] = step.causal[rows]
+    query = np.where(np.arange(width) < causal[:, None], np.arange(width), pending[:, None] - 1)
     column = np.arange(length)
     sees = column[None, None] <= (base[:, None] + query)[:, :, None]
     index = np.full(len(step.slot), -1, np.int64)
     index[rows] = local
-    node_row = np.repeat(np.arange(len(step.slot)), np.diff(step.draft.offsets))
+    node_row = np.searchsorted(step.draft.offsets, step.branching, side="right") - 1
     mine = np.flatnonzero(index[node_row] >= 0)
     if len(mine):
         nth, other = np.nonzero(step.ancestors[mine])
-        which = mine[nth]
-        at, of = index[node_row[which]], node_row[which]
-        sees[at, step.nodes[which] - step.start[of], step.computed[of] + step.pending[of] + other] = True
+        of = node_row[mine[nth]]
+        node = step.branching[mine[nth]] - step.draft.offsets[of]
+        sees[index[of], step.pending[of] + node, step.computed[of] + step.pending[of] + other] = True
     mask = torch.zeros(sees.shape, dtype=torch.float32).masked_fill_(torch.from_numpy(~sees), float("-inf"))
 
     distance = None

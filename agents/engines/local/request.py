@@ -1,12 +1,46 @@
-"""One turn on its way through the engine."""
+"""One turn on its way through the engine: sampled, or given and scored."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 
-from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, Scores, TopLogprobs
 from turntree.spec_tree import DialogueState
+
+
+@dataclass(slots=True, kw_only=True)
+class Monitored:
+    """Sums for the exactness monitors, with the meanings of ``DraftStats``."""
+
+    tested: int = 0
+    """Positions with drafted children."""
+    matched: int = 0
+    """Those of them where the drawn token was one of the children."""
+    expected: float = 0.0
+    """Of the children's mass."""
+    variance: float = 0.0
+    """Of mass times what is missing to 1."""
+    surprise: float = 0.0
+    """Of -log p."""
+    entropy: float = 0.0
+    """Of the entropies."""
+    entropy_variance: float = 0.0
+    """Of the variances of -log p."""
+
+    def add(self, sums: Sequence[float]) -> None:
+        """Add what a step found, in the order of the fields."""
+        tested, matched, expected, variance, surprise, entropy, entropy_variance = sums
+        self.tested += int(tested)
+        self.matched += int(matched)
+        self.expected += expected
+        self.variance += variance
+        self.surprise += surprise
+        self.entropy += entropy
+        self.entropy_variance += entropy_variance
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -23,10 +57,28 @@ class Request:
     """64-bit seed of the noise."""
     deliver: Callable[[Request], None]
     """Called on the engine's thread when the request has finished."""
+    guess: list[int] = field(default_factory=list)
+    """What the caller believes that the turn will be, from its first token; emptied when it proves wrong.
+    Where ``scoring``: the tokens to score."""
+    scoring: bool = False
+    """The tokens of ``guess`` are taken as they are, and nothing is drawn; ``Sampling.top_logprobs`` above 0
+    asks for the position behind the last one too."""
     tokens: list[int] = field(default_factory=list)
     """Prompt and sampled tokens."""
+    scored: int = 0
+    """Positions scored so far, where ``scoring``."""
     logprobs: list[float] = field(default_factory=list)
-    """Of the sampled tokens."""
+    """Of the sampled tokens, before penalties, min-p, top-k and top-p."""
+    behaviour: list[float] = field(default_factory=list)
+    """Of the sampled tokens, after all transforms."""
+    entropies: list[float] = field(default_factory=list)
+    """At scored positions."""
+    entropy_variances: list[float] = field(default_factory=list)
+    """At scored positions."""
+    top: list[tuple[NDArray[np.int32], NDArray[np.float32]]] = field(default_factory=list)
+    """Most probable tokens and their log-probabilities, some positions each."""
+    monitored: Monitored = field(default_factory=Monitored)
+    """Sums over the sampled tokens."""
     accepted: list[bool] = field(default_factory=list)
     """Which sampled tokens had been drafted."""
     slot: int = -1
@@ -65,6 +117,16 @@ class Request:
         """Tokens that the model has not seen yet."""
         return len(self.tokens) - self.computed
 
+    @property
+    def positions(self) -> int:
+        """Positions whose law is wanted, where ``scoring``."""
+        return len(self.guess) + (self.sampling.top_logprobs > 0)
+
+    def start_over(self) -> None:
+        """The weights have changed: what was scored under the old ones does not count."""
+        self.tokens, self.scored = list(self.prompt), 0
+        self.logprobs, self.behaviour, self.entropies, self.entropy_variances, self.top = [], [], [], [], []
+
     def completion(self) -> Completion:
         """The finished turn."""
         assert self.finish is not None
@@ -72,8 +134,35 @@ class Request:
             token_ids=tuple(self.tokens[len(self.prompt) :]),
             logprobs=tuple(self.logprobs),
             finish_reason=self.finish,
-            draft=DraftStats(verify_steps=self.verify_steps, drafted=self.drafted, accepted=sum(self.accepted)),
+            draft=DraftStats(
+                verify_steps=self.verify_steps,
+                drafted=self.drafted,
+                accepted=sum(self.accepted),
+                **asdict(self.monitored),
+            ),
             accepted=tuple(self.accepted),
             cached_tokens=self.cached,
             weights_version=self.version,
+            behaviour_logprobs=tuple(self.behaviour),
+            top=self._top(),
         )
+
+    def scores(self) -> Scores:
+        """What was found of the given tokens."""
+        return Scores(
+            logprobs=tuple(self.behaviour),
+            top=self._top(),
+            policy_logprobs=tuple(self.logprobs),
+            entropy=tuple(self.entropies),
+            entropy_variance=tuple(self.entropy_variances),
+            weights_version=self.version,
+            cached_tokens=self.cached,
+        )
+
+    def _top(self) -> TopLogprobs | None:
+        k = self.sampling.top_logprobs
+        if k == 0:
+            return None
+        ids = np.concatenate([np.zeros((0, k), np.int32), *(ids for ids, _ in self.top)])
+        logprobs = np.concatenate([np.zeros((0, k), np.float32), *(logprobs for _, logprobs in self.top)])
+        return TopLogprobs(ids=ids, logprobs=logprobs)

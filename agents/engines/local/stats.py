@@ -25,6 +25,8 @@ class EngineStats:
     """Prompt tokens whose keys and values were reused."""
     tokens: int = 0
     """Tokens sampled."""
+    scored: int = 0
+    """Positions of given tokens that were scored."""
     verify_steps: int = 0
     """Sum over requests of the forward passes in which they sampled."""
     drafted: int = 0

@@ -8,8 +8,7 @@ import pytest
 import torch
 from cores import AdversarialForest, FixedForest, run_core, tiny_llama
 
-from turntree.agents.engines.local import LocalEngineConfig, Speculation
-from turntree.agents.engines.local import core as core_module
+from turntree.agents.engines.local import LocalEngineConfig, Speculation, emission
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.model import Policy
 from turntree.agents.engines.protocol import FinishReason, Sampling
@@ -188,7 +187,7 @@ def chi_square(model, monkeypatch, *, eager: bool) -> float:
     """p-value of 12,000 drafted two-token turns against the model's own joint distribution."""
     from scipy.stats import chisquare
 
-    monkeypatch.setattr(core_module, "_EAGER", 1 << 40 if eager else 0)
+    monkeypatch.setattr(emission, "EAGER", 1 << 40 if eager else 0)
     size, draws, prompt = 5, 12_000, [1, 2, 3]
     ids = torch.tensor([[*prompt, token] for token in range(size)])
     model.set_attn_implementation("sdpa")
@@ -212,13 +211,13 @@ def test_at_temperature_one_drafted_turns_follow_the_models_distribution(monkeyp
 
 def test_the_chi_square_test_catches_resampling_from_the_full_distribution(monkeypatch):
     """Control: after a rejection, draw again from all of p instead of keeping what was drawn."""
-    right = core_module.sample_then_match
+    right = emission.sample_then_match
 
     def broken(draft, draw, room, stops):
         def again(rows, nodes, depth):
             tokens, logprobs = draw(rows, nodes, depth)
             width = int(draft.tokens.max(initial=0)) + 1
-            first = core_module.root(draft)
+            first = emission.root(draft)
             above = np.repeat(first, np.diff(draft.offsets)) + 1 + draft.parents
             drafted = np.isin(nodes * width + tokens, above * width + draft.tokens)
             has_children = np.isin(nodes, above)
@@ -228,7 +227,7 @@ def test_the_chi_square_test_catches_resampling_from_the_full_distribution(monke
 
         return right(draft, again, room, stops)
 
-    monkeypatch.setattr(core_module, "sample_then_match", broken)
+    monkeypatch.setattr(emission, "sample_then_match", broken)
     assert chi_square(tiny_llama(5, sharpness=1.5), monkeypatch, eager=False) < 1e-6
 
 

@@ -1,0 +1,98 @@
+"""Repetition, presence and frequency penalties at every node of a draft.
+
+A node's logits are penalised by what would stand before it: the prompt (for the
+repetition penalty), what the turn has sampled, and the tokens on the path down to
+the node. Only tokens that occur are touched, so the cost does not grow with the
+vocabulary. Order and meaning are vLLM's: repetition, then frequency, then presence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from turntree.agents.engines.local.request import Request
+from turntree.agents.engines.protocol import Sampling
+from turntree.spec_tree import DraftBatch
+from turntree.spec_tree.verify import root
+
+Ints = NDArray[np.int64]
+
+
+class _Seen(NamedTuple):
+    """What one request has said at each node of its draft."""
+
+    sampling: Sampling
+    tokens: Ints
+    """Tokens that occur anywhere, shape (seen,)."""
+    asked: NDArray[np.bool_]
+    """Which of them occur in the prompt, shape (seen,)."""
+    said: Ints
+    """How often the turn has each, its last token first and then its nodes, shape (1 + nodes, seen)."""
+
+
+class Penalties:
+    """The penalties of the requests of one step; empty where no request has any."""
+
+    def __init__(self, rows: Sequence[Request], draft: DraftBatch) -> None:
+        self._first = root(draft)
+        self._seen = {
+            b: _seen(request, draft, b) for b, request in enumerate(rows) if penalises(request.sampling)
+        }  # fmt: skip
+
+    def __bool__(self) -> bool:
+        return bool(self._seen)
+
+    def apply(self, logits: Tensor, rows: Ints, nodes: Ints) -> Tensor:
+        """Penalised logits.
+
+        Args:
+            logits: Shape (n, vocabulary); not changed.
+            rows: Request of each, shape (n,).
+            nodes: Place among rows and nodes of each, see ``spec_tree.verify.root``, shape (n,).
+        """
+        if not self._seen:
+            return logits
+        logits = logits.clone()
+        for b, seen in self._seen.items():
+            mine = np.flatnonzero(rows == b)
+            if len(mine):
+                at = torch.from_numpy(mine).to(logits.device)[:, None]
+                tokens = torch.from_numpy(seen.tokens).to(logits.device)[None]
+                logits[at, tokens] = _penalised(logits[at, tokens], seen, nodes[mine] - self._first[b])
+        return logits
+
+
+def penalises(sampling: Sampling) -> bool:
+    """Whether ``sampling`` has any penalty."""
+    return (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (1, 0, 0)
+
+
+def _seen(request: Request, draft: DraftBatch, row: int) -> _Seen:
+    nodes = slice(int(draft.offsets[row]), int(draft.offsets[row + 1]))
+    drafted, parents = draft.tokens[nodes].astype(np.int64), draft.parents[nodes]
+    turn = np.array(request.tokens[len(request.prompt) :], np.int64)
+    tokens = np.unique(np.concatenate([np.array(request.prompt, np.int64), turn, drafted]))
+    asked = np.isin(tokens, request.prompt)
+    said = np.zeros((1 + len(drafted), len(tokens)), np.int64)
+    np.add.at(said[0], np.searchsorted(tokens, turn), 1)
+    column = np.searchsorted(tokens, drafted)
+    for node, parent in enumerate(parents.tolist()):
+        said[node + 1] = said[parent + 1]
+        said[node + 1, column[node]] += 1
+    return _Seen(request.sampling, tokens, asked, said)
+
+
+def _penalised(logits: Tensor, seen: _Seen, nodes: Ints) -> Tensor:
+    said = torch.from_numpy(seen.said[nodes]).to(logits.device)
+    occurs = said > 0
+    repeated = occurs | torch.from_numpy(seen.asked).to(logits.device)
+    factor = seen.sampling.repetition_penalty
+    logits = torch.where(repeated, torch.where(logits > 0, logits / factor, logits * factor), logits)
+    logits = logits - seen.sampling.frequency_penalty * said.to(logits.dtype)
+    return logits - seen.sampling.presence_penalty * occurs.to(logits.dtype)

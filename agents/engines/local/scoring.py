@@ -1,0 +1,75 @@
+"""What the policy says of tokens that are given: nothing is drawn, everything is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from turntree.agents.engines.local.laws import Laws, Top, chosen_logprobs, entropies, most_probable
+from turntree.agents.engines.local.request import Request
+from turntree.spec_tree import DraftBatch
+from turntree.spec_tree.verify import root
+
+Ints = NDArray[np.int64]
+
+_TOGETHER = 1 << 23
+"""Logits that are worked on at once."""
+
+
+def score(rows: Sequence[Request], draft: DraftBatch, logits: Tensor) -> None:
+    """Score the next given tokens of each request and append them to it.
+
+    Args:
+        rows: Requests that score.
+        draft: The tokens to score as chains, shape (nodes,); the token after a chain is scored too.
+        logits: Shape (rows + nodes, vocabulary).
+    """
+    laws = Laws(rows, draft, logits)
+    start = np.append(root(draft), len(logits))
+    for first, last in _groups(np.diff(start) * logits.shape[-1]):
+        _score(rows[first:last], laws, start[first : last + 1])
+
+
+def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
+    """Runs of rows of at most ``_TOGETHER`` logits, or of one row."""
+    first, held = 0, 0
+    for row, size in enumerate(sizes.tolist()):
+        if held and held + size > _TOGETHER:
+            yield first, row
+            first, held = row, 0
+        held += size
+    yield first, len(sizes)
+
+
+def _score(rows: Sequence[Request], laws: Laws, start: Ints) -> None:
+    """``start``: the first node of each row, and the end of the last."""
+    count = np.diff(start)
+    given = [r.guess[r.scored : r.scored + n] for r, n in zip(rows, count.tolist(), strict=True)]
+    nodes = np.arange(start[0], start[-1])
+    tokens = np.zeros(len(nodes), np.int64)
+    for base, some in zip((start[:-1] - start[0]).tolist(), given, strict=True):
+        tokens[base : base + len(some)] = some
+    law = laws.at(nodes)
+    behaviour = chosen_logprobs(law, tokens)
+    policy = behaviour if laws.plain else laws.policy_logprobs(nodes, tokens)
+    probabilities = law.softmax(-1)
+    entropy, variance = entropies(probabilities)
+    k = max(r.sampling.top_logprobs for r in rows)
+    top = most_probable(probabilities, k) if k else None
+    for b, (request, some) in enumerate(zip(rows, given, strict=True)):
+        base = int(start[b] - start[0])
+        mine = slice(base, base + len(some))
+        request.tokens += some
+        request.computed += int(count[b]) - 1
+        request.scored += int(count[b])
+        request.logprobs += policy[mine].tolist()
+        request.behaviour += behaviour[mine].tolist()
+        request.entropies += entropy[mine].tolist()
+        request.entropy_variances += variance[mine].tolist()
+        own = request.sampling.top_logprobs
+        if own and top is not None:
+            whole = slice(base, base + int(count[b]))
+            request.top.append(Top(top.ids[whole, :own], top.logprobs[whole, :own]))
