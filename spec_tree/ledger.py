@@ -104,7 +104,7 @@ class _Entry:
     turn: StoredTurn
     step: int
     emitted: bool
-    trained: bool = False
+    trained: bool
 
 
 @dataclass(slots=True)
@@ -153,7 +153,7 @@ class Ledger:
         """Steps closed so far."""
         return self._step
 
-    def add(self, key: Hashable, turn: StoredTurn, *, emitted: bool = True) -> int:
+    def add(self, key: Hashable, turn: StoredTurn, *, emitted: bool = True, trained: bool = False) -> int:
         """Store a turn and return its number.
 
         Args:
@@ -161,10 +161,11 @@ class Ledger:
             turn: What was said.
             emitted: Whether the turn went into an episode, so that the policy may be trained on it; ``False``
                 for one that was sampled ahead and shown to nobody.
+            trained: Whether the policy was trained on it already, or on a turn that it was made of.
         """
         with self._lock:
             number, self._next = self._next, self._next + 1
-            self._entries[number] = _Entry(key=key, turn=turn, step=self._step, emitted=emitted)
+            self._entries[number] = _Entry(key=key, turn=turn, step=self._step, emitted=emitted, trained=trained)
             self._by_key.setdefault(key, []).append(number)
             self._counts.tokens += len(turn.tokens)
             self._counts.charged += turn.room

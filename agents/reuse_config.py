@@ -1,0 +1,74 @@
+"""How earlier trajectories are used again. Nothing here needs more than the standard library."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ReuseMode(StrEnum):
+    """What is done with an earlier turn at the same state."""
+
+    NONE = "none"
+    """Nothing; the store of trees may still draft from it."""
+    REPLAY = "replay"
+    """It is drawn again with its own seed under the policy of now: plain decoding's own result."""
+    EXACT = "exact"
+    """Its tokens are kept by the ratio of new to old probability; the rest is sampled. Right in law."""
+    LENIENT = "lenient"
+    """As ``EXACT``, but more is kept than is right (SPEC-RL, arXiv 2509.23232). Biased: level D."""
+
+
+PRESETS = {"grpo": 0.5, "ppo": 0.3, "dapo": 0.15}
+"""Biases of SPEC-RL's paper, by algorithm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReuseConfig:
+    """Section ``turntree.reuse`` of a training configuration."""
+
+    mode: ReuseMode = ReuseMode.NONE
+    """What is done with an earlier turn: none, replay, exact or lenient."""
+    preset: str | None = None
+    """Lenience of SPEC-RL's paper for an algorithm: grpo, ppo or dapo. For ``lenient`` alone."""
+    bias: float | None = None
+    """Lenience as its logarithm, instead of ``preset``; 0 is ``exact``'s acceptance. For ``lenient`` alone."""
+    max_tokens: int = 4_000_000
+    """Tokens that the stored turns could have had, at most; the oldest turns go first. A stored token takes
+    8 bytes, and 8 more for each of ``top_k``."""
+    top_k: int = 32
+    """Most probable tokens kept with each stored token. Fewer accept less; they cost no exactness."""
+    fresh: float = 0.0
+    """Share of the turns that are sampled anew although an earlier one is there."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mode", ReuseMode(self.mode))
+        if self.mode is not ReuseMode.LENIENT and (self.preset is not None or self.bias is not None):
+            raise ValueError(f"preset and bias belong to mode lenient, got mode {self.mode}")
+        if self.preset is not None and self.bias is not None:
+            raise ValueError(f"give preset or bias, not both; got preset {self.preset!r} and bias {self.bias}")
+        if self.preset is not None and self.preset not in PRESETS:
+            raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}")
+        if self.mode is ReuseMode.LENIENT and self.preset is None and self.bias is None:
+            raise ValueError(f"mode lenient needs preset ({', '.join(PRESETS)}) or bias, for example bias=0.5")
+        if self.bias is not None and not 0 <= self.bias < math.inf:
+            raise ValueError(f"bias must be finite and not negative, got {self.bias}")
+        for name in ("max_tokens", "top_k"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.fresh <= 1:
+            raise ValueError(f"fresh must lie in [0, 1], got {self.fresh}")
+
+    @property
+    def lenience(self) -> float:
+        """Factor on the ratio of new to old probability; 1 is exact.
+
+        >>> round(ReuseConfig(mode=ReuseMode.LENIENT, preset="grpo").lenience, 3)
+        1.649
+        """
+        if self.mode is not ReuseMode.LENIENT:
+            return 1.0
+        bias = self.bias if self.preset is None else PRESETS[self.preset]
+        assert bias is not None
+        return math.exp(bias)

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from turntree.agents.engines.protocol import TopLogprobs
+from turntree.agents.turn_cut import behaviour_of, redraw_known, redraw_whole
+from turntree.spec_tree.ledger import StoredTurn
+from turntree.spec_tree.top_law import OTHER
+from turntree.spec_tree.verify import behaviour, residual
+
+GRID = 4000
+
+
+def top(p: NDArray[np.float64], k: int) -> TopLogprobs:
+    ids = np.argsort(-p, kind="stable")[:k]
+    with np.errstate(divide="ignore"):
+        return TopLogprobs(ids=ids[None].astype(np.int32), logprobs=np.log(p[ids])[None].astype(np.float32))
+
+
+def turn(q: NDArray[np.float64], k: int, token: int = 0) -> StoredTurn:
+    kept = top(q, k)
+    return StoredTurn(
+        tokens=np.array([token], np.int32),
+        logprobs=np.log(q[[token]]).astype(np.float32),
+        top_ids=kept.ids,
+        top_logprobs=kept.logprobs,
+        seed=None,
+        version=0,
+        room=4,
+        stopped=False,
+    )
+
+
+@pytest.mark.parametrize("lenience", [1.0, 1.3])
+@pytest.mark.parametrize(("known_p", "known_q"), [(6, 6), (2, 3), (3, 1)])
+def test_a_rejected_position_is_drawn_from_the_residual(known_p: int, known_q: int, lenience: float) -> None:
+    """Over a grid of all coins; the second coin matters only after the first has missed."""
+    p, q = np.random.default_rng(3).dirichlet(np.ones(6), 2)
+    stored, tops = turn(q, known_q), top(p, known_p)
+    part = np.zeros(6)
+    part[np.argsort(-q)[:known_q]] = np.sort(q)[::-1][:known_q]
+    drawn = np.zeros(6)
+    coins = (np.arange(GRID) + 0.5) / GRID
+    for coin in coins:
+        known = redraw_known(tops, stored, 0, coin, lenience)
+        if known.token != OTHER:
+            drawn[known.token] += 1
+            continue
+        for second in (np.arange(10) + 0.5) / 10:
+            token = redraw_whole(p, tops.ids[0].astype(np.int64), stored, 0, known.left, second, lenience)
+            drawn[token] += 0.1
+    assert np.abs(drawn / GRID - residual(p, part, lenience)).sum() / 2 < 0.02
+
+
+def test_a_known_law_never_asks_for_more() -> None:
+    p, q = np.random.default_rng(4).dirichlet(np.ones(6), 2)
+    for coin in (0.001, 0.5, 0.999999):
+        assert redraw_known(top(p, 6), turn(q, 6), 0, coin, 1.0).token != OTHER
+
+
+def test_equal_laws_still_give_a_token_that_the_policy_can_say() -> None:
+    p = np.array([0.5, 0.5, 0.0])
+    assert redraw_known(top(p, 3), turn(np.array([0.5, 0.5, 1e-9]), 3), 0, 0.7, 1.0).token in (0, 1)
+
+
+def test_the_recorded_behaviour_is_the_rules_own_law() -> None:
+    p, q = np.random.default_rng(5).dirichlet(np.ones(6), 2)
+    law = behaviour(p, q, 1.5)
+    for token in range(6):
+        drawn_by = behaviour_of(np.array([token]), turn(q, 6), top(p, 6), 1.5)
+        assert drawn_by.logprobs[0] == pytest.approx(np.log(law[token]), abs=1e-5)
+        recorded = dict(zip(drawn_by.top.ids[0].tolist(), np.exp(drawn_by.top.logprobs[0]), strict=True))
+        assert recorded == pytest.approx(dict(enumerate(law)), abs=1e-5)

@@ -1,0 +1,141 @@
+"""An exact engine over a function from contexts to probabilities, for tests that know every law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.agents.engines.protocol import (
+    Completion,
+    DraftStats,
+    FinishReason,
+    Sampling,
+    Scores,
+    TopLogprobs,
+)
+from turntree.spec_tree.monitor import surprise
+from turntree.spec_tree.noise import exponential
+from turntree.spec_tree.transforms import Transforms, law
+from turntree.spec_tree.verify import race
+
+Law = Callable[[tuple[int, ...]], NDArray[np.float64]]
+
+
+@dataclass
+class TabledEngine:
+    """Draws from ``policy(context)`` with seeded clocks, and counts what a real engine would compute."""
+
+    policy: Law
+    version: int = 0
+    context: int = 10_000
+    passes: int = 0
+    drawn: list[tuple[tuple[int, ...], Sampling]] = field(default_factory=list)
+    scored: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    fresh: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def law(self, context: tuple[int, ...], sampling: Sampling, bare: bool = False) -> NDArray[np.float64]:
+        plain = (sampling.top_p, sampling.top_k, sampling.min_p) == (1.0, -1, 0.0)
+        if sampling.temperature == 1 and (bare or plain):
+            return self.policy(context)
+        with np.errstate(divide="ignore"):
+            logits = np.log(self.policy(context))
+        if bare:
+            return law(logits, Transforms(temperature=sampling.temperature or 1.0))
+        return law(
+            logits,
+            Transforms(
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                min_p=sampling.min_p,
+            ),
+        )
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: Sampling, *, state: Any = None, draft: Sequence[int] = ()
+    ) -> Completion:
+        prompt = tuple(prompt_ids)
+        assert len(prompt) < self.context, "no room is left to sample"
+        seed = int(self.fresh.integers(1 << 63)) if sampling.seed is None else sampling.seed
+        self.drawn.append((prompt, sampling))
+        out: list[int] = []
+        laws, bare = [], []
+        matched = 0
+        reason = FinishReason.LENGTH
+        while len(out) < min(sampling.max_tokens, self.context - len(prompt)):
+            p = self.law(prompt + tuple(out), sampling)
+            clocks = exponential(np.array(seed, np.uint64), np.array(len(out)), np.arange(len(p)))
+            token = int(race(p, clocks))
+            matched += matched == len(out) and len(out) < len(draft) and draft[len(out)] == token
+            laws.append(p)
+            bare.append(self.law(prompt + tuple(out), sampling, bare=True)[token])
+            out.append(token)
+            if token in sampling.stop_token_ids:
+                reason = FinishReason.STOP
+                break
+        passes = len(out) - matched + (matched == len(out))
+        self.passes += passes
+        moments = surprise(np.array(laws))
+        own = np.log([p[token] for p, token in zip(laws, out, strict=True)])
+        return Completion(
+            token_ids=tuple(out),
+            logprobs=tuple(np.log(bare).tolist()),
+            finish_reason=reason,
+            draft=DraftStats(
+                verify_steps=passes,
+                drafted=len(draft),
+                accepted=matched,
+                surprise=-float(own.sum()),
+                entropy=float(moments.entropy.sum()),
+                entropy_variance=float(moments.variance.sum()),
+            ),
+            weights_version=self.version,
+            behaviour_logprobs=tuple(own.tolist()),
+            top=_top(laws, sampling.top_logprobs),
+        )
+
+    async def score(
+        self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
+    ) -> Scores:
+        context, tokens = tuple(prompt_ids), tuple(token_ids)
+        self.scored.append((context, tokens))
+        self.passes += 1
+        laws = [self.law(context + tokens[:place], sampling) for place in range(len(tokens) + 1)]
+        bare = [self.law(context + tokens[:place], sampling, bare=True) for place in range(len(tokens))]
+        moments = surprise(np.array(laws[:-1]))
+        with np.errstate(divide="ignore"):
+            return Scores(
+                logprobs=tuple(float(np.log(p[t])) for p, t in zip(laws, tokens, strict=False)),
+                policy_logprobs=tuple(float(np.log(p[t])) for p, t in zip(bare, tokens, strict=True)),
+                entropy=tuple(moments.entropy.tolist()),
+                entropy_variance=tuple(moments.variance.tolist()),
+                top=_top(laws, top),
+                weights_version=self.version,
+            )
+
+
+def _top(laws: list[NDArray[np.float64]], k: int) -> TopLogprobs | None:
+    if k == 0:
+        return None
+    p = np.array(laws)
+    order = np.argsort(-p, axis=1, kind="stable")[:, :k]
+    with np.errstate(divide="ignore"):
+        logprobs = np.log(np.take_along_axis(p, order, 1))
+    return TopLogprobs(ids=order.astype(np.int32), logprobs=logprobs.astype(np.float32))
+
+
+def random_policy(seed: int, vocabulary: int, concentration: float = 1.0) -> Law:
+    """A law for every context, drawn from a Dirichlet distribution by the context alone."""
+    laws: dict[tuple[int, ...], NDArray[np.float64]] = {}
+
+    def policy(context: tuple[int, ...]) -> NDArray[np.float64]:
+        if context not in laws:
+            rng = np.random.default_rng([seed, *context])
+            laws[context] = rng.dirichlet(np.full(vocabulary, concentration))
+        return laws[context]
+
+    return policy
