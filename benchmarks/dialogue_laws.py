@@ -1,0 +1,55 @@
+"""The exact law of dialogues of two turns with a random observation between, one reusing an earlier one."""
+
+from __future__ import annotations
+
+import numpy as np
+from enumeration import Choose, Tokens, outcomes
+from point_mass_laws import chain_of, walk
+from policies import Law, Policy, after, finish
+from stored_turn_laws import reuse
+
+OBSERVATION = 100
+"""Added to an observation to make it a token of its own."""
+
+
+def observe(choose: Choose, turn: Tokens) -> Tokens:
+    """The environment's answer: two observations, at random."""
+    chance = np.random.default_rng([7, *turn]).uniform(0.2, 0.8)
+    return (OBSERVATION + choose([chance, 1 - chance]),)
+
+
+def dialogue(choose: Choose, p: Policy, length: int) -> Tokens:
+    """Two plain turns of ``length`` tokens and the observation between."""
+    turn = finish(choose, p, (), length)
+    return finish(choose, p, turn + observe(choose, turn), 2 * length + 1)
+
+
+def two_turn_law(p: Policy, q: Policy, length: int, rule: str) -> Law:
+    """Joint law of an earlier dialogue under ``q`` and one under ``p`` that reuses it.
+
+    ``match``: point-mass drafts from the earlier turns, whatever was observed. ``ratio``: the earlier turns are
+    verified by the ratio rule, the second only in the state that it was said in. ``elsewhere``: that too, but the
+    second turn is verified with the laws of the earlier state although the observation is another (broken).
+    """
+
+    def turn(choose: Choose, stored: Tokens, stored_in: Tokens, state: Tokens) -> Tokens:
+        if rule == "match":
+            said: Tokens = ()
+            while len(said) < length:
+                draft = stored[len(said) :] if stored[: len(said)] == said else ()
+                here = after(p, state + said)
+                said += walk(chain_of(draft), length - len(said), lambda path, here=here: choose(here(path)))
+            return said
+        if state == stored_in:
+            return reuse(choose, after(p, state), after(q, state), stored)
+        if rule == "elsewhere":
+            return reuse(choose, after(p, stored_in), after(q, stored_in), stored)
+        return finish(choose, after(p, state), (), length)
+
+    def run(choose: Choose) -> Tokens:
+        earlier = dialogue(choose, q, length)
+        first = turn(choose, earlier[:length], (), ())
+        state = first + observe(choose, first)
+        return earlier + state + turn(choose, earlier[length + 1 :], earlier[: length + 1], state)
+
+    return outcomes(run)

@@ -1,0 +1,75 @@
+"""What is proved of each verification rule, and that the proof notices when the rule is wrong.
+
+One row a claim: the rule, its level (A exact given the policy, B exact as the policy was not trained on the draft,
+C exact for a policy held fixed, D biased), the statistic, and the same statistic of a control, a rule with a fault.
+Enumerations (TV, total variation) have no chance in them: below 1e-12 is exact, and a control must exceed 0.01. The
+chi-square rows draw whole turns of 4 tokens out of 3 (81 cells) and see a TV of 0.01 with the power that they state.
+
+    python benchmarks/exactness.py [--draws 300000] [--json benchmarks/results/exactness.json]
+
+Rows of engines go into ``SOURCES``: a function that yields rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import rule_rows
+from claims import Row
+from rich.console import Console
+from rich.table import Table
+
+SOURCES: tuple[Callable[[argparse.Namespace], Iterator[Row]], ...] = (
+    lambda args: rule_rows.point_mass_rows(),
+    lambda args: rule_rows.ratio_rows(),
+    lambda args: rule_rows.lenience_rows(),
+    lambda args: rule_rows.replay_rows(),
+    lambda args: rule_rows.two_turn_rows(),
+    lambda args: rule_rows.drawn_rows(args.draws),
+)
+"""Where rows come from; rows of an engine are appended here."""
+
+
+def machine() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if "model name" in line]
+    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=300_000, help="turns of the rows with chance in them")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    command, where = "python " + " ".join(sys.argv), machine()
+    start = time.perf_counter()
+    rows = [row for source in SOURCES for row in source(args)]
+    seconds = time.perf_counter() - start
+    shown = Table(title=f"{where}; numpy {np.__version__}; {seconds:.0f} s\n{command}")
+    for column in ("rule", "level", "statistic", "value", "control", "control's", "holds", "note"):
+        shown.add_column(column)
+    for row in rows:
+        control_value = "" if row.control_value is None else f"{row.control_value:.3g}"
+        shown.add_row(
+            row.rule, row.level, row.statistic, f"{row.value:.3g}", row.control, control_value,
+            "yes" if row.holds else "NO", row.note,
+        )  # fmt: skip
+    Console(width=190).print(shown)
+    if args.json:
+        report = {"machine": where, "command": command, "seconds": seconds, "rows": [asdict(row) for row in rows]}
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    return 0 if all(row.holds for row in rows) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

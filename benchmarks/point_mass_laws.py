@@ -1,0 +1,150 @@
+"""The exact law of turns whose drafts are a function of what is known.
+
+The code under test is ``turntree.spec_tree.verify``; only the choices around it are enumerated. ``broken`` names a
+fault: the control, which a proof must notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+from enumeration import Choose, Region, Tokens, outcomes, regions, toss
+from policies import Law, Policy, along, finish
+
+from turntree.spec_tree import DraftBatch
+from turntree.spec_tree.verify import point_mass_accept, point_mass_chain, prefix, sample_then_match
+
+
+@cache
+def point_mass_coin(p: float) -> list[Region]:
+    return regions(lambda coins: point_mass_accept(np.full(coins.shape, p), coins))
+
+
+def random_tree(seed: int, context: Tokens, vocabulary: int, most: int = 5) -> list[tuple[int, int]]:
+    """(token, parent) of a tree with distinct siblings that depends on the context alone."""
+    rng = np.random.default_rng([seed, len(context), *context])
+    nodes: list[tuple[int, int]] = []
+    for _ in range(int(rng.integers(0, most + 1))):
+        node = int(rng.integers(vocabulary)), int(rng.integers(-1, len(nodes)))
+        if node not in nodes:
+            nodes.append(node)
+    return nodes
+
+
+def chain_of(tokens: Tokens) -> list[tuple[int, int]]:
+    return [(token, depth - 1) for depth, token in enumerate(tokens)]
+
+
+def batch(nodes: list[tuple[int, int]]) -> DraftBatch:
+    """One row from (token, parent) pairs."""
+    depths: list[int] = []
+    for _, parent in nodes:
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+    return DraftBatch(
+        tokens=np.array([token for token, _ in nodes], np.int32),
+        parents=np.array([parent for _, parent in nodes], np.int32),
+        depths=np.array(depths, np.int32),
+        probabilities=np.ones(len(nodes), np.float32),
+        offsets=np.array([0, len(nodes)]),
+    )
+
+
+def walk(nodes: list[tuple[int, int]], room: int, draw: Callable[[Tokens], int]) -> Tokens:
+    """Tokens of one step of ``sample_then_match``; ``draw`` is given the path to the node whose law it uses."""
+    said: list[int] = []
+
+    def one(rows: np.ndarray, places: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        above, node = [], int(places[0]) - 1
+        while node >= 0:
+            above.append(nodes[node][0])
+            node = nodes[node][1]
+        said.append(draw(tuple(above[::-1])))
+        return np.array(said[-1:]), np.zeros(1)
+
+    stops = np.zeros(1, np.bool_)
+    sample_then_match(batch(nodes), one, np.array([room]), lambda rows, tokens: stops)
+    return tuple(said)
+
+
+def tree_law(p: Policy, length: int, vocabulary: int, seed: int) -> Law:
+    """Sample, then match, with another tree at each step."""
+
+    def run(choose: Choose) -> Tokens:
+        tokens: Tokens = ()
+        while len(tokens) < length:
+            base, nodes = tokens, random_tree(seed, tokens, vocabulary)
+            tokens += walk(nodes, length - len(tokens), lambda path, base=base: choose(p(base + path)))
+        return tokens
+
+    return outcomes(run)
+
+
+def chain_law(p: Policy, drafted: Tokens, broken: str = "") -> Law:
+    """A chain by coins, then plain decoding to the chain's length.
+
+    ``resample``: after a rejection from p itself. ``greedy``: after a rejection the likeliest other token.
+    ``duplicate``: each token has two tries, as two children alike would.
+    """
+    length, tokens = len(drafted), np.array(drafted)
+
+    def run(choose: Choose) -> Tokens:
+        laws = along(p, drafted, length + 1)
+        chances = laws[np.arange(length), tokens]
+        coins = np.array([toss(choose, point_mass_coin(float(chance))) for chance in chances])
+        if not broken:
+            emitted = point_mass_chain(laws, tokens, coins, choose)
+            return finish(choose, p, tuple(emitted)[:length], length)
+        stays = point_mass_accept(chances, coins)
+        if broken == "duplicate":
+            again = np.array([toss(choose, point_mass_coin(float(chance))) for chance in chances])
+            stays = stays | point_mass_accept(chances, again)
+        kept = int(prefix(stays))
+        if kept == length:
+            return drafted
+        rest = laws[kept].copy()
+        if broken != "resample":
+            rest[drafted[kept]] = 0.0
+        if not rest.any():
+            return finish(choose, p, drafted[: kept + 1], length)
+        last = int(rest.argmax()) if broken == "greedy" else choose(rest / rest.sum())
+        return finish(choose, p, (*drafted[:kept], last), length)
+
+    return outcomes(run)
+
+
+def sibling_law(p: Policy, length: int, count: int, broken: str = "") -> Law:
+    """Joint law of siblings that take turns and draft from each other's tokens of now.
+
+    ``known``: a sibling's token is taken as a draw from q = p by the ratio rule, which keeps it always.
+    """
+
+    def run(choose: Choose) -> Tokens:
+        said: list[Tokens] = [()] * count
+        while any(len(tokens) < length for tokens in said):
+            for own in range(count):
+                tokens = said[own]
+                if len(tokens) == length:
+                    continue
+                paths = [s[len(tokens) :] for s in said if s[: len(tokens)] == tokens and len(s) > len(tokens)]
+                if broken and paths:
+                    said[own] = tokens + paths[0]
+                    continue
+                nodes = merged(paths)
+                said[own] += walk(nodes, length - len(tokens), lambda path, tokens=tokens: choose(p(tokens + path)))
+        return sum(said, ())
+
+    return outcomes(run)
+
+
+def merged(paths: list[Tokens]) -> list[tuple[int, int]]:
+    """A tree of all paths."""
+    nodes: list[tuple[int, int]] = []
+    for path in paths:
+        parent = -1
+        for token in path:
+            if (token, parent) not in nodes:
+                nodes.append((token, parent))
+            parent = nodes.index((token, parent))
+    return nodes

@@ -1,0 +1,214 @@
+"""Rows of the exactness table for the rules themselves, with no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import rule_draws as draws
+from claims import LEVEL, Row, enumerated
+from dialogue_laws import dialogue, two_turn_law
+from enumeration import marginal, outcomes, tv
+from point_mass_laws import chain_law, sibling_law, tree_law
+from policies import Law, Policy, near, plain, policy, product
+from stored_turn_laws import epochs_law, lenient_formula, picked_law, ratio_law, replay_law, trained_law, two_uses_law
+
+
+def point_mass_rows() -> Iterator[Row]:
+    """Drafts that are a function of what is known."""
+
+    def tree(seed: int) -> float:
+        found = []
+        for vocabulary, length in ((2, 4), (3, 3), (4, 2)):
+            p = policy(seed, vocabulary)
+            found.append(tv(tree_law(p, length, vocabulary, seed), plain(p, length)))
+        return max(found)
+
+    def chain(seed: int, broken: str = "") -> float:
+        p = policy(seed, 4)
+        drafted = likeliest(near(p, seed), 3)
+        return tv(chain_law(p, drafted, broken), plain(p, 3))
+
+    def siblings(seed: int, broken: str = "") -> float:
+        p = policy(seed, 3)
+        alone = plain(p, 2)
+        return tv(sibling_law(p, 2, 2, broken), product(alone, alone))
+
+    def trained(seed: int, rule: str) -> float:
+        p = policy(seed, 4)
+        return tv(*trained_law(p(()), near(p, seed)(()), 0.1, rule))
+
+    yield enumerated(
+        "sample, then match (tree)", "A", tree, "duplicate siblings", lambda seed: chain(seed, "duplicate")
+    )
+    yield enumerated(
+        "point-mass chain by coins", "A", chain, "drawn from p after a rejection", lambda seed: chain(seed, "resample")
+    )
+    yield enumerated("point-mass chain by coins", "A", chain, "greedy fallback", lambda seed: chain(seed, "greedy"))
+    yield enumerated(
+        "siblings that draft from each other, joint law", "A", siblings,
+        "sibling taken as a draw from p (ratio rule)", lambda seed: siblings(seed, "known"),
+    )  # fmt: skip
+    for rule, name in (("ratio", "ratio rule"), ("replay", "seeded replay")):
+        yield enumerated(
+            "point-mass draft that the policy was trained on", "A", lambda seed: trained(seed, "point-mass"),
+            f"{name}, trained on it (why it is level C)", lambda seed, rule=rule: trained(seed, rule),
+            "training moved a tenth of the mass onto it",
+        )  # fmt: skip
+
+
+def likeliest(p: Policy, length: int) -> tuple[int, ...]:
+    """Greedy decoding."""
+    tokens: tuple[int, ...] = ()
+    while len(tokens) < length:
+        tokens += (int(p(tokens).argmax()),)
+    return tokens
+
+
+def ratio_rows() -> Iterator[Row]:
+    """Stored turns whose probability is known."""
+
+    def ratio(seed: int, broken: str = "", top: int | None = None) -> float:
+        p = policy(seed, 4)
+        return tv(ratio_law(p, near(p, seed), 2, broken=broken, top=top), plain(p, 2))
+
+    def picked(blind: bool) -> float:
+        p, q = np.array([0.4, 0.4, 0.2]), np.array([0.5, 0.3, 0.2])
+        return tv(picked_law(p, q, (1, 0, 2), blind), single(p))
+
+    def epochs(seed: int, fixed: bool) -> float:
+        versions = list(np.random.default_rng(seed).dirichlet(np.ones(4), size=4))
+        return tv(epochs_law(versions, fixed), single(versions[-1]))
+
+    def twice(seed: int, stored: int) -> float:
+        p = policy(seed, 3)
+        alone = plain(p, 2)
+        return tv(two_uses_law(p, near(p, seed), 2, stored), product(alone, alone))
+
+    for control, broken in (
+        ("SPEC-RL as released: drawn from p after a rejection", "released"),
+        ("threshold 0.7 p / q", "threshold"),
+        ("stale q", "stale"),
+        ("greedy fallback", "greedy"),
+    ):
+        yield enumerated("ratio with residual", "B", ratio, control, lambda seed, broken=broken: ratio(seed, broken))
+    yield enumerated(
+        "ratio with residual, top 2 of 4 of q kept", "B", lambda seed: ratio(seed, top=2),
+        "the same without residual", lambda seed: ratio(seed, "released", 2),
+    )  # fmt: skip
+    yield enumerated(
+        "ratio, draft chosen blindly", "B", lambda seed: picked(True),
+        "picked for its reward", lambda seed: picked(False), "(.36, .60, .04) for (.4, .4, .2)",
+    )  # fmt: skip
+    yield enumerated(
+        "ratio over three epochs, fresh coins", "B", lambda seed: epochs(seed, False),
+        "the same coin each epoch", lambda seed: epochs(seed, True),
+    )  # fmt: skip
+    yield enumerated(
+        "ratio, two turns from two stored ones, joint law", "B", lambda seed: twice(seed, 2),
+        "one stored turn used twice", lambda seed: twice(seed, 1),
+    )  # fmt: skip
+
+
+def single(p: np.ndarray) -> Law:
+    """A law of one token."""
+    return {(token,): float(weight) for token, weight in enumerate(p)}
+
+
+def lenience_rows() -> Iterator[Row]:
+    """What lenience emits is known, and is not the policy's."""
+
+    def distance(seed: int, biased: bool) -> float:
+        p = policy(seed, 4)
+        q = near(p, seed)
+        emitted = ratio_law(p, q, 2, lenience=float(np.exp(0.5)))
+        return tv(emitted, plain(p, 2) if biased else lenient_formula(p, q, 2, float(np.exp(0.5))))
+
+    yield enumerated(
+        "lenience e^0.5 against its behaviour law", "D", lambda seed: distance(seed, False),
+        "against the policy", lambda seed: distance(seed, True),
+    )  # fmt: skip
+
+
+def replay_rows() -> Iterator[Row]:
+    """Seeded replay, all regions of the clocks."""
+
+    def replayed(seed: int, against_old: bool) -> float:
+        p = policy(seed, 4)
+        q = near(p, seed)
+        law = marginal(replay_law(p, q, 2), lambda both: both[2:])
+        return tv(law, plain(q if against_old else p, 2))
+
+    yield enumerated(
+        "seeded replay", "B", lambda seed: replayed(seed, False),
+        "against the policy that drew the stored turn", lambda seed: replayed(seed, True),
+    )  # fmt: skip
+
+
+def two_turn_rows() -> Iterator[Row]:
+    """Dialogues with a random observation between two turns."""
+
+    def distance(seed: int, rule: str) -> float:
+        p = policy(seed, 2)
+        q = near(p, seed)
+        then, now = (outcomes(lambda choose, one=one: dialogue(choose, one, 2)) for one in (q, p))
+        both = two_turn_law(p, q, 2, rule)
+        return tv(both, product(then, now)) if rule == "match" else tv(marginal(both, lambda one: one[5:]), now)
+
+    yield enumerated(
+        "two turns, drafts from an earlier dialogue, joint law", "A", lambda seed: distance(seed, "match"),
+        "verified in the earlier dialogue's state", lambda seed: distance(seed, "elsewhere"),
+    )  # fmt: skip
+    yield enumerated(
+        "two turns, ratio where the observation is reproduced", "B", lambda seed: distance(seed, "ratio"),
+        "also where it is not", lambda seed: distance(seed, "elsewhere"),
+    )  # fmt: skip
+
+
+def drawn_rows(count: int) -> Iterator[Row]:
+    """The rules through real noise."""
+    seeds = np.arange(count)
+    p = draws.table(0, 3, 4)
+    q = draws.drifted(p, 1)
+    stored = draws.plain(q, seeds)
+    cells = p.cells
+    power = draws.power(count, len(cells), 0.01, LEVEL)
+    note = f"{count:,} draws; power at TV .01: {power:.4f}"
+    for rule, level, exact, control, broken in (
+        (
+            "point-mass chain", "A", draws.point_mass(p, seeds),
+            "drawn from p after a rejection", draws.point_mass(p, seeds, resample=True),
+        ),
+        (
+            "ratio with residual", "B", draws.ratio(p, q, seeds),
+            "SPEC-RL as released", draws.ratio(p, q, seeds, released=True),
+        ),
+        (
+            "seeded replay", "B", draws.replay(p, stored, seeds),
+            "noise keyed by the step", draws.replay(p, stored, seeds, keyed_by_step=True),
+        ),
+    ):  # fmt: skip
+        fit, misfit = draws.chi_square(exact, cells), draws.chi_square(broken, cells)
+        yield Row(
+            rule=rule, level=level, statistic="p", value=fit.p_value, control=control, control_value=misfit.p_value,
+            holds=fit.p_value > LEVEL > misfit.p_value and power > 0.99, note=note,
+        )  # fmt: skip
+    decoded = draws.plain(p, seeds)
+    differing = [
+        int((draws.replay(p, stored, seeds, keyed_by_step=keyed) != decoded).any(1).sum()) for keyed in (False, True)
+    ]
+    yield Row(
+        rule="seeded replay against plain decoding", level="B", statistic="differing", value=differing[0],
+        control="noise keyed by the step", control_value=differing[1],
+        holds=differing[0] == 0 < differing[1], note=f"of {count:,} turns",
+    )  # fmt: skip
+    watched = draws.scores(p, q, draws.ratio(p, q, seeds))
+    released = draws.scores(p, q, draws.ratio(p, q, seeds, released=True))
+    for name, value, broken_value in (
+        ("entropy", watched.entropy, released.entropy),
+        ("tokens with p > q", watched.grew, released.grew),
+    ):
+        yield Row(
+            rule=f"monitor: {name}", level="B", statistic="z", value=value, control="SPEC-RL as released",
+            control_value=broken_value, holds=abs(value) < 4 < abs(broken_value), note=f"{count:,} turns",
+        )  # fmt: skip
