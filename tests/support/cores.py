@@ -118,11 +118,12 @@ def run_core(
     forest: Any = None,
     speculation: Speculation | None = None,
     arrivals: Callable[[int], int] = lambda _: 0,
+    guesses: Callable[[int], Sequence[int]] = lambda _: (),
     core: EngineCore | None = None,
     **settings,
 ) -> list[Completion]:
-    """Run prompts through a core; request ``i`` joins at step ``arrivals(i)`` and has seed ``i`` unless
-    its sampling brings one."""
+    """Run prompts through a core; request ``i`` joins at step ``arrivals(i)`` with the draft ``guesses(i)``, and has
+    seed ``i`` unless its sampling brings one."""
     if core is None:
         config = LocalEngineConfig(**{"max_context": 128, "speculation": speculation} | settings)
         core = EngineCore(Policy(model), config, forest)
@@ -138,6 +139,7 @@ def run_core(
                     sampling=how,
                     state=DialogueState.from_tokens(prompt),
                     seed=i if how.seed is None else how.seed,
+                    guess=list(guesses(i)),
                     deliver=lambda r, i=i: done.__setitem__(i, r.completion()),
                 ),
             )

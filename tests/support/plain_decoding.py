@@ -1,0 +1,41 @@
+"""Seeded decoding the plain way: the model's own attention, the reference law and noise, no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from turntree.agents.engines.protocol import Sampling
+from turntree.spec_tree.noise import exponential
+from turntree.spec_tree.transforms import Transforms, law, said
+
+
+def laws_along(model: torch.nn.Module, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling) -> np.ndarray:
+    """The law before each of ``tokens`` and behind the last one by teacher forcing, shape (tokens + 1, vocabulary)."""
+    model.set_attn_implementation("sdpa")
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 :].double().numpy()
+    size = logits.shape[-1]
+    transforms = Transforms(**{name: getattr(sampling, name) for name in Transforms.__dataclass_fields__})
+    output = np.stack([said(tokens[:i], size) for i in range(len(logits))])
+    return law(logits, transforms, prompt=said(prompt, size), output=output)
+
+
+def plain_tokens(
+    model: torch.nn.Module, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, seed: int
+) -> tuple[int, ...]:
+    """What plain decoding with ``seed`` says after each proper prefix of ``tokens``. A turn is the one that plain
+    decoding gives if this is the turn itself (by induction), it ends where it must, and not earlier."""
+    p = laws_along(model, prompt, tokens, sampling)[:-1]
+    noise = exponential(np.array([[seed]], np.uint64), np.arange(len(p))[:, None], np.arange(p.shape[1]))
+    with np.errstate(divide="ignore"):
+        return tuple((noise / p).argmin(-1).tolist())
+
+
+def ends_rightly(tokens: Sequence[int], sampling: Sampling) -> bool:
+    """Whether a turn ends at its first stop token or at its largest length, and nowhere else."""
+    if any(token in sampling.stop_token_ids for token in tokens[:-1]):
+        return False
+    return tokens[-1] in sampling.stop_token_ids or len(tokens) == sampling.max_tokens
