@@ -15,11 +15,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
+import numpy as np
+
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, TopLogprobs
 from turntree.agents.episode import Episode, StopReason, Turn
 from turntree.agents.errors import RecordError
 from turntree.envs.message import Message
 from turntree.envs.task import Task
+
+_SEQUENCES = ("token_ids", "logprobs", "accepted", "behaviour_logprobs")
+"""Fields of a completion that are tuples; records of older versions lack the last one."""
 
 
 def episode_to_dict(episode: Episode) -> dict[str, Any]:
@@ -72,6 +77,9 @@ def episode_from_dict(row: Mapping[str, Any]) -> Episode:
 def _turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
     completion = _shallow(turn.completion)
     completion["draft"] = _shallow(turn.completion.draft)
+    if turn.completion.top is not None:
+        top = turn.completion.top
+        completion["top"] = {"ids": top.ids.tolist(), "logprobs": top.logprobs.tolist(), "k": top.ids.shape[1]}
     completion["finish_reason"] = str(turn.completion.finish_reason)
     shared = len(context) if turn.prompt_ids[: len(context)] == context else 0
     return {
@@ -86,10 +94,16 @@ def _turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
 
 def _turn_from_dict(entry: Mapping[str, Any], context: tuple[int, ...]) -> Turn:
     completion = dict(entry["completion"])
-    for name in ("token_ids", "logprobs", "accepted", "behaviour_logprobs"):
-        completion[name] = tuple(completion[name])
+    for name in _SEQUENCES:
+        completion[name] = tuple(completion.get(name, ()))
     completion["finish_reason"] = FinishReason(completion["finish_reason"])
     completion["draft"] = DraftStats(**completion["draft"])
+    if (top := completion.get("top")) is not None:
+        shape = (len(top["ids"]), top["k"])
+        completion["top"] = TopLogprobs(
+            ids=np.array(top["ids"], np.int32).reshape(shape),
+            logprobs=np.array(top["logprobs"], np.float32).reshape(shape),
+        )
     return Turn(
         prompt_ids=context[: entry["shared"]] + tuple(entry["added_ids"]),
         completion=Completion(**completion),

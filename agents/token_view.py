@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turntree.agents.episode import Episode
+from turntree.spec_tree.level import level_codes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,12 @@ class TokenView:
     """Natural log-probability of each sampled token, 0.0 elsewhere, shape (response,)."""
     accepted: tuple[bool, ...]
     """Where a draft was accepted; ``False`` where the engine could not tell, shape (response,)."""
+    levels: tuple[int, ...]
+    """Exactness of each sampled token as ``level.level_codes`` has it (1 for A to 4 for D), 0 elsewhere, shape
+    (response,)."""
+    behaviour_logprobs: tuple[float, ...]
+    """Natural log-probability of each sampled token under the law that drew it, after all transforms; ``logprobs``
+    where the engine recorded none; 0.0 elsewhere, shape (response,)."""
     turn_ends: tuple[int, ...]
     """Index in ``response_ids`` of the last token of each turn, shape (turns,)."""
 
@@ -36,12 +43,23 @@ class TokenView:
             ValueError: If the prompt of a turn does not begin with what was said before.
         """
         if not episode.turns:
-            return cls(prompt_ids=(), response_ids=(), mask=(), logprobs=(), accepted=(), turn_ends=())
+            return cls(
+                prompt_ids=(),
+                response_ids=(),
+                mask=(),
+                logprobs=(),
+                accepted=(),
+                levels=(),
+                behaviour_logprobs=(),
+                turn_ends=(),
+            )
         prompt = episode.turns[0].prompt_ids
         context: tuple[int, ...] = prompt
         mask: list[int] = []
         logprobs: list[float] = []
         accepted: list[bool] = []
+        levels: list[int] = []
+        behaviour: list[float] = []
         ends: list[int] = []
         for number, turn in enumerate(episode.turns):
             if turn.prompt_ids[: len(context)] != context:
@@ -57,6 +75,10 @@ class TokenView:
             logprobs += completion.logprobs
             accepted += [False] * added
             accepted += completion.accepted or (False,) * sampled
+            levels += [0] * added
+            levels += level_codes(completion.levels or "A" * sampled).tolist()
+            behaviour += [0.0] * added
+            behaviour += completion.behaviour_logprobs or completion.logprobs
             ends.append(len(mask) - 1)
             context = turn.prompt_ids + completion.token_ids
         return cls(
@@ -65,5 +87,7 @@ class TokenView:
             mask=tuple(mask),
             logprobs=tuple(logprobs),
             accepted=tuple(accepted),
+            levels=tuple(levels),
+            behaviour_logprobs=tuple(behaviour),
             turn_ends=tuple(ends),
         )

@@ -26,12 +26,8 @@ class Level(StrEnum):
     """Biased by lenience: drawn from the recorded behaviour law, not from the policy."""
 
 
-OTHER = 0
-"""Code of a token that the policy did not sample."""
-
-
 def level_codes(levels: str) -> NDArray[np.int8]:
-    """Levels as small integers: 1 for A to 4 for D, shape (tokens,).
+    """Levels as small integers: 1 for A to 4 for D, shape (tokens,). 0 is left for what nobody sampled.
 
     Raises:
         ValueError: If a letter is no level.

@@ -6,12 +6,13 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 from adder import play
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, TopLogprobs
 from turntree.agents.episode import Episode, StopReason, Turn
 from turntree.agents.errors import RecordError
 from turntree.agents.record import (
@@ -40,6 +41,12 @@ messages = st.lists(
     ),
     max_size=3,
 ).map(tuple)
+tops = st.integers(0, 3).map(
+    lambda k: TopLogprobs(
+        ids=np.arange(2 * k, dtype=np.int32).reshape(2, k),
+        logprobs=np.log(np.linspace(0.1, 0.7, 2 * k, dtype=np.float32)).reshape(2, k),
+    )
+)
 completions = st.builds(
     Completion,
     token_ids=ids,
@@ -49,6 +56,9 @@ completions = st.builds(
     accepted=st.lists(st.booleans(), max_size=5).map(tuple),
     cached_tokens=st.integers(0),
     weights_version=st.integers(0),
+    levels=st.text("ABCD", max_size=5),
+    behaviour_logprobs=st.lists(floats, max_size=5).map(tuple),
+    top=st.none() | tops,
 )
 turns = st.builds(
     Turn,
@@ -79,6 +89,15 @@ async def episode(renderer: Renderer) -> Any:
 @given(episodes)
 def test_an_episode_survives_json_unchanged(episode: Episode) -> None:
     assert episode_from_dict(json.loads(json.dumps(episode_to_dict(episode)))) == episode
+
+
+def test_a_record_of_before_levels_is_read(episode: Episode) -> None:
+    row = episode_to_dict(episode)
+    for turn in row["turns"]:
+        for name in ("levels", "behaviour_logprobs", "top"):
+            del turn["completion"][name]
+        turn["completion"]["draft"] = {"verify_steps": 1, "drafted": 0, "accepted": 0}
+    assert [turn.completion.levels for turn in episode_from_dict(row).turns] == [""] * len(row["turns"])
 
 
 def test_a_prompt_is_stored_as_what_it_adds(episode: Episode) -> None:

@@ -17,16 +17,22 @@ async def test_the_token_view_lays_the_turns_end_to_end(renderer: Renderer) -> N
         first.completion,
         logprobs=tuple(-1.0 - i for i in range(len(first.completion.token_ids))),
         accepted=(True,) * len(first.completion.token_ids),
+        levels="C" * len(first.completion.token_ids),
+        behaviour_logprobs=(-0.5,) * len(first.completion.token_ids),
     )
     view = TokenView.of(replace(episode, turns=(replace(first, completion=marked), last)))
     assert view.prompt_ids + view.response_ids == last.prompt_ids + last.completion.token_ids
-    lengths = {len(view.response_ids), len(view.mask), len(view.logprobs), len(view.accepted)}
+    lengths = {len(view.response_ids), len(view.mask), len(view.logprobs), len(view.accepted), len(view.levels)}
     assert len(lengths) == 1
     sampled = tuple(i for i, own in zip(view.response_ids, view.mask, strict=True) if own)
     assert sampled == first.completion.token_ids + last.completion.token_ids
     size = len(first.completion.token_ids)
     assert view.logprobs[:size] == marked.logprobs
     assert view.accepted == (True,) * size + (False,) * (len(view.mask) - size)
+    assert view.levels[:size] == (3,) * size
+    assert view.levels[size:] == view.mask[size:], "what nobody marked is level A, what nobody sampled is 0"
+    assert view.behaviour_logprobs[:size] == (-0.5,) * size
+    assert view.behaviour_logprobs[size:] == view.logprobs[size:]
     assert view.turn_ends == (size - 1, len(view.mask) - 1)
     assert all(view.mask[end] == 1 for end in view.turn_ends)
 

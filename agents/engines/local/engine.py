@@ -225,6 +225,11 @@ class LocalEngine:
         """End every live request with what it has sampled; returns how many there were."""
         return self._call(self._core.abort_all)
 
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the model knows."""
+        return self._core.policy.vocabulary
+
     def stats(self) -> EngineStats:
         """Counters since the start."""
         return self._core.stats.copy()
