@@ -1,0 +1,77 @@
+"""Watches rollouts while they happen: do they still say what the policy would have said?
+
+Every turn brings the sums that its engine took while sampling; a step's turns
+give the z-scores of ``spec_tree.monitor``, both near N(0, 1) when all is exact.
+
+Turns that replay what the policy was trained on (level C) are watched apart:
+the policy knows of the tokens, so their scores need not stay near 0, though a
+fault shows in them as well. Turns with lenience (level D) are biased by design
+and are left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+
+from turntree.agents.engines.protocol import Completion
+from turntree.spec_tree.level import Level, worst_level
+from turntree.spec_tree.monitor import MonitorSums
+
+logger = logging.getLogger(__name__)
+
+ALARM = 4.0
+"""Absolute z-score that is warned of: by chance once in 16,000 steps."""
+_GROUPS = {Level.A: "exact", Level.B: "exact", Level.C: "marginal"}
+_MEANS = {
+    "exact": "rollouts may not be what the policy would have said",
+    "marginal": "expected to some degree of turns that the policy was trained on; compare with earlier steps",
+}
+
+
+class Monitors:
+    """Sums over turns, and their z-scores once a step. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sums: dict[str, MonitorSums] = {}
+
+    def add(self, turns: Iterable[Completion]) -> None:
+        """Count turns in."""
+        with self._lock:
+            for turn in turns:
+                group = _GROUPS.get(Level(worst_level(turn.levels)))
+                if group is not None:
+                    self._sums[group] = self._sums.get(group, MonitorSums()) + _sums(turn)
+
+    def close_step(self) -> dict[str, float]:
+        """The z-scores since the last call, as ``exactness/<group>_<monitor>_z``; those without data are left out.
+
+        A warning names each that is further from 0 than ``ALARM``.
+        """
+        with self._lock:
+            sums, self._sums = self._sums, {}
+        scores = {}
+        for group, total in sums.items():
+            for monitor, score in (("acceptance", total.acceptance_z), ("entropy", total.entropy_z)):
+                if score is None:
+                    continue
+                scores[f"exactness/{group}_{monitor}_z"] = score
+                if abs(score) > ALARM:
+                    logger.warning(
+                        "exactness/%s_%s_z is %.1f, beyond %g: %s", group, monitor, score, ALARM, _MEANS[group]
+                    )
+        return scores
+
+
+def _sums(turn: Completion) -> MonitorSums:
+    draft = turn.draft
+    return MonitorSums(
+        accepted=draft.matched,
+        expected=draft.expected,
+        variance=draft.variance,
+        surprise=draft.surprise,
+        entropy=draft.entropy,
+        entropy_variance=draft.entropy_variance,
+    )

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
+from turntree.agents.monitors import ALARM, Monitors
+from turntree.spec_tree.monitor import surprise
+
+RNG = np.random.default_rng(0)
+
+
+def turn(levels: str = "", *, shift: float = 0.0, count: int = 200) -> Completion:
+    """Draws from random laws, verified against a set of drafted tokens; ``shift`` sharpens what is really drawn."""
+    laws = RNG.dirichlet(np.ones(5), count)
+    sharp = laws ** (1 + shift)
+    sharp /= sharp.sum(1, keepdims=True)
+    drawn = np.array([RNG.choice(5, p=p) for p in sharp])
+    mass = laws[:, 0]
+    moments = surprise(laws)
+    return Completion(
+        token_ids=tuple(drawn.tolist()),
+        logprobs=(0.0,) * count,
+        finish_reason=FinishReason.LENGTH,
+        levels=levels,
+        draft=DraftStats(
+            tested=count,
+            matched=int((drawn == 0).sum()),
+            expected=float(mass.sum()),
+            variance=float((mass * (1 - mass)).sum()),
+            surprise=-float(np.log(laws[np.arange(count), drawn]).sum()),
+            entropy=float(moments.entropy.sum()),
+            entropy_variance=float(moments.variance.sum()),
+        ),
+    )
+
+
+def test_exact_turns_stay_quiet(caplog: pytest.LogCaptureFixture) -> None:
+    monitors = Monitors()
+    monitors.add(turn() for _ in range(5))
+    with caplog.at_level(logging.WARNING):
+        scores = monitors.close_step()
+    assert set(scores) == {"exactness/exact_acceptance_z", "exactness/exact_entropy_z"}
+    assert all(abs(score) < ALARM for score in scores.values())
+    assert not caplog.records
+
+
+def test_a_sampler_that_is_too_sharp_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    monitors = Monitors()
+    monitors.add(turn(shift=0.5) for _ in range(5))
+    with caplog.at_level(logging.WARNING):
+        assert monitors.close_step()["exactness/exact_entropy_z"] < -ALARM
+    assert any("exactness/exact_entropy_z" in record.message for record in caplog.records)
+
+
+def test_levels_are_watched_apart_and_lenience_is_not() -> None:
+    monitors = Monitors()
+    monitors.add([turn("A" * 200), turn("B" * 200), turn("C" * 5 + "A" * 195), turn("D" + "A" * 199, shift=3)])
+    scores = monitors.close_step()
+    assert {name.split("_")[0] for name in scores} == {"exactness/exact", "exactness/marginal"}
+    assert all(abs(score) < ALARM for score in scores.values())
+
+
+def test_a_step_begins_at_zero_and_says_nothing_without_data() -> None:
+    monitors = Monitors()
+    monitors.add([turn(shift=3)])
+    monitors.close_step()
+    assert monitors.close_step() == {}
+    bare = Completion(token_ids=(1,), logprobs=(0.0,), finish_reason=FinishReason.LENGTH)
+    monitors.add([bare])
+    assert monitors.close_step() == {}
