@@ -10,10 +10,11 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-from enumeration import Choose, Region, Tokens, outcomes, regions, toss
+from enumeration import Choose, Floats, Region, Tokens, outcomes, regions, toss
 from policies import Law, Policy, along, finish
 
 from turntree.spec_tree import DraftBatch
+from turntree.spec_tree.transforms import Transforms, law, said, said_on_paths
 from turntree.spec_tree.verify import point_mass_accept, point_mass_chain, prefix, sample_then_match
 
 
@@ -51,21 +52,26 @@ def batch(nodes: list[tuple[int, int]]) -> DraftBatch:
     )
 
 
+def path_to(nodes: list[tuple[int, int]], node: int) -> Tokens:
+    """Tokens from the root down to a node; none for -1."""
+    above: list[int] = []
+    while node >= 0:
+        token, node = nodes[node]
+        above.append(token)
+    return tuple(above[::-1])
+
+
 def walk(nodes: list[tuple[int, int]], room: int, draw: Callable[[Tokens], int]) -> Tokens:
     """Tokens of one step of ``sample_then_match``; ``draw`` is given the path to the node whose law it uses."""
-    said: list[int] = []
+    emitted: list[int] = []
 
     def one(rows: np.ndarray, places: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        above, node = [], int(places[0]) - 1
-        while node >= 0:
-            above.append(nodes[node][0])
-            node = nodes[node][1]
-        said.append(draw(tuple(above[::-1])))
-        return np.array(said[-1:]), np.zeros(1)
+        emitted.append(draw(path_to(nodes, int(places[0]) - 1)))
+        return np.array(emitted[-1:]), np.zeros(1)
 
     stops = np.zeros(1, np.bool_)
     sample_then_match(batch(nodes), one, np.array([room]), lambda rows, tokens: stops)
-    return tuple(said)
+    return tuple(emitted)
 
 
 def tree_law(p: Policy, length: int, vocabulary: int, seed: int) -> Law:
@@ -76,6 +82,42 @@ def tree_law(p: Policy, length: int, vocabulary: int, seed: int) -> Law:
         while len(tokens) < length:
             base, nodes = tokens, random_tree(seed, tokens, vocabulary)
             tokens += walk(nodes, length - len(tokens), lambda path, base=base: choose(p(base + path)))
+        return tokens
+
+    return outcomes(run)
+
+
+def transformed(seed: int, vocabulary: int, transforms: Transforms) -> Policy:
+    """A policy of random logits and of transforms that see what was said."""
+    prompt = said([0], vocabulary)
+    return lambda context: law(
+        logits(seed, vocabulary, context), transforms, prompt=prompt, output=said(context, vocabulary)
+    )
+
+
+def logits(seed: int, vocabulary: int, context: Tokens) -> Floats:
+    return np.random.default_rng([seed, len(context), *context]).normal(0, 1.5, vocabulary)
+
+
+def transformed_tree_law(seed: int, length: int, vocabulary: int, transforms: Transforms, broken: bool = False) -> Law:
+    """Sample, then match, with the laws of all nodes computed at once as an engine does.
+
+    ``broken``: what is said on the way down to a node is forgotten in its penalties.
+    """
+    prompt = said([0], vocabulary)
+
+    def run(choose: Choose) -> Tokens:
+        tokens: Tokens = ()
+        while len(tokens) < length:
+            nodes = random_tree(seed, tokens, vocabulary)
+            draft = batch(nodes)
+            counts = said_on_paths(draft.tokens, draft.parents, said(tokens, vocabulary))
+            if broken:
+                counts[:] = counts[0]
+            paths = [path_to(nodes, node) for node in range(-1, len(nodes))]
+            raw = np.stack([logits(seed, vocabulary, tokens + path) for path in paths])
+            laws = dict(zip(paths, law(raw, transforms, prompt=prompt, output=counts), strict=True))
+            tokens += walk(nodes, length - len(tokens), lambda path, laws=laws: choose(laws[path]))
         return tokens
 
     return outcomes(run)
@@ -121,19 +163,19 @@ def sibling_law(p: Policy, length: int, count: int, broken: str = "") -> Law:
     """
 
     def run(choose: Choose) -> Tokens:
-        said: list[Tokens] = [()] * count
-        while any(len(tokens) < length for tokens in said):
+        turns: list[Tokens] = [()] * count
+        while any(len(tokens) < length for tokens in turns):
             for own in range(count):
-                tokens = said[own]
+                tokens = turns[own]
                 if len(tokens) == length:
                     continue
-                paths = [s[len(tokens) :] for s in said if s[: len(tokens)] == tokens and len(s) > len(tokens)]
+                paths = [s[len(tokens) :] for s in turns if s[: len(tokens)] == tokens and len(s) > len(tokens)]
                 if broken and paths:
-                    said[own] = tokens + paths[0]
+                    turns[own] = tokens + paths[0]
                     continue
                 nodes = merged(paths)
-                said[own] += walk(nodes, length - len(tokens), lambda path, tokens=tokens: choose(p(tokens + path)))
-        return sum(said, ())
+                turns[own] += walk(nodes, length - len(tokens), lambda path, tokens=tokens: choose(p(tokens + path)))
+        return sum(turns, ())
 
     return outcomes(run)
 

@@ -9,9 +9,21 @@ import rule_draws as draws
 from claims import LEVEL, Row, enumerated
 from dialogue_laws import dialogue, two_turn_law
 from enumeration import marginal, outcomes, tv
-from point_mass_laws import chain_law, sibling_law, tree_law
+from point_mass_laws import chain_law, sibling_law, transformed, transformed_tree_law, tree_law
 from policies import Law, Policy, near, plain, policy, product
 from stored_turn_laws import epochs_law, lenient_formula, picked_law, ratio_law, replay_law, trained_law, two_uses_law
+
+from turntree.spec_tree.transforms import Transforms
+
+TRANSFORMS = Transforms(
+    temperature=0.8,
+    top_k=3,
+    top_p=0.95,
+    min_p=0.05,
+    repetition_penalty=1.2,
+    presence_penalty=0.3,
+    frequency_penalty=0.4,
+)
 
 
 def point_mass_rows() -> Iterator[Row]:
@@ -34,6 +46,9 @@ def point_mass_rows() -> Iterator[Row]:
         alone = plain(p, 2)
         return tv(sibling_law(p, 2, 2, broken), product(alone, alone))
 
+    def transformed_tree(seed: int, broken: bool = False) -> float:
+        return tv(transformed_tree_law(seed, 4, 3, TRANSFORMS, broken), plain(transformed(seed, 3, TRANSFORMS), 4))
+
     def trained(seed: int, rule: str) -> float:
         p = policy(seed, 4)
         return tv(*trained_law(p(()), near(p, seed)(()), 0.1, rule))
@@ -45,6 +60,10 @@ def point_mass_rows() -> Iterator[Row]:
         "point-mass chain by coins", "A", chain, "drawn from p after a rejection", lambda seed: chain(seed, "resample")
     )
     yield enumerated("point-mass chain by coins", "A", chain, "greedy fallback", lambda seed: chain(seed, "greedy"))
+    yield enumerated(
+        "tree under all transforms", "A", transformed_tree,
+        "path forgotten in the penalties", lambda seed: transformed_tree(seed, True),
+    )  # fmt: skip
     yield enumerated(
         "siblings that draft from each other, joint law", "A", siblings,
         "sibling taken as a draw from p (ratio rule)", lambda seed: siblings(seed, "known"),

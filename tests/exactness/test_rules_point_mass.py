@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from turntree.spec_tree.transforms import Transforms
+
 EXACT, NOTICED = 1e-12, 0.01
 
 
@@ -42,6 +44,30 @@ def test_a_tree_verified_with_the_laws_of_other_nodes_is_noticed(laws, policies,
 
     monkeypatch.setattr(laws, "sample_then_match", shifted)
     assert max(tv(laws.tree_law(p, 3, 3, seed), policies.plain(p, 3)) for seed in range(4)) > NOTICED
+
+
+TRANSFORMS = [
+    Transforms(temperature=0.7, top_k=2),
+    Transforms(top_p=0.8, min_p=0.1, frequency_penalty=0.5),
+    Transforms(temperature=1.3, top_k=3, top_p=0.95, repetition_penalty=1.4, presence_penalty=0.6),
+    Transforms(temperature=0, repetition_penalty=1.4, frequency_penalty=0.5),
+]
+
+
+@pytest.mark.parametrize("transforms", TRANSFORMS)
+def test_trees_are_verified_under_transforms_that_see_the_path(laws, policies, tv, transforms):
+    for seed in range(3):
+        plain = policies.plain(laws.transformed(seed, 3, transforms), 4)
+        assert tv(laws.transformed_tree_law(seed, 4, 3, transforms), plain) < EXACT
+
+
+@pytest.mark.parametrize("transforms", TRANSFORMS[1:])
+def test_a_path_that_the_penalties_forget_is_noticed(laws, policies, tv, transforms):
+    distances = []
+    for seed in range(6):
+        plain = policies.plain(laws.transformed(seed, 3, transforms), 4)
+        distances.append(tv(laws.transformed_tree_law(seed, 4, 3, transforms, broken=True), plain))
+    assert max(distances) > NOTICED
 
 
 @settings(max_examples=25, deadline=None)
