@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from turntree.agents.engines.local import race as race_module
+from turntree.agents.engines.local.race import race, race_by_tensors
+from turntree.spec_tree.noise import exponential
+
+RNG = np.random.default_rng(0)
+SEEDS = RNG.integers(0, 1 << 63, size=300).astype(np.uint64) * 2 + 1
+POSITIONS = RNG.integers(0, 10_000, size=300)
+
+
+def laws(size: int, scale: float, dtype: torch.dtype) -> torch.Tensor:
+    logits = torch.from_numpy(np.random.default_rng(size).normal(size=(300, size)) * scale).to(dtype)
+    if size > 2:
+        logits[:, ::3] = float("-inf")
+    return logits.softmax(-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("size", "scale"), [(1, 1.0), (2, 0.0), (129, 0.1), (1000, 3.0), (1000, 12.0)])
+@pytest.mark.parametrize("way", [race, race_by_tensors])
+def test_the_earliest_clock_wins(way, size, scale, dtype):
+    p = laws(size, scale, dtype)
+    clocks = exponential(SEEDS[:, None], POSITIONS[:, None], np.arange(size))
+    with np.errstate(divide="ignore"):
+        expected = (clocks / p.double().numpy()).argmin(-1)
+    np.testing.assert_array_equal(way(p, SEEDS, POSITIONS).numpy(), expected)
+
+
+def test_a_rows_draw_does_not_depend_on_its_neighbours():
+    p = laws(50, 1.0, torch.float64)
+    together = race(p, SEEDS, POSITIONS)
+    alone = [race(p[i : i + 1], SEEDS[i : i + 1], POSITIONS[i : i + 1]).item() for i in range(0, 300, 17)]
+    assert together[::17].tolist() == alone
+
+
+def test_memory_for_clocks_is_bounded_without_changing_the_draw(monkeypatch):
+    p = laws(129, 1.0, torch.float64)
+    whole = race_by_tensors(p, SEEDS, POSITIONS)
+    monkeypatch.setattr(race_module, "_AT_ONCE", 300)
+    assert torch.equal(race_by_tensors(p, SEEDS, POSITIONS), whole)
