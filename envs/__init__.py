@@ -20,6 +20,7 @@ from turntree.envs.errors import (
     UnknownParser,
 )
 from turntree.envs.limits import Limits
+from turntree.envs.memo import ResultMemo
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.parsers import CompactParser, HermesParser, ParsedTurn, ToolParser, get_parser
 from turntree.envs.progress import EnvStop
@@ -45,6 +46,7 @@ __all__ = [
     "ParsedTurn",
     "Reply",
     "ResetNeeded",
+    "ResultMemo",
     "Role",
     "SnapshotError",
     "Task",

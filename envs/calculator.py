@@ -6,7 +6,7 @@ from turntree.envs.expression import evaluate, format_number
 from turntree.envs.tool import tool
 
 
-@tool(name="calculator")
+@tool(name="calculator", deterministic=True)
 def one_operation_calculator(expression: str) -> str:
     """Evaluate one arithmetic operation on two numbers.
 
@@ -19,7 +19,7 @@ def one_operation_calculator(expression: str) -> str:
     return format_number(evaluate(expression, max_operations=1))
 
 
-@tool
+@tool(deterministic=True)
 def calculator(expression: str) -> str:
     """Evaluate an arithmetic expression exactly.
 

@@ -23,6 +23,7 @@ import gymnasium
 
 from turntree.envs.errors import OptionsError, ResetNeeded, SnapshotError, TaskIndexError
 from turntree.envs.limits import Limits
+from turntree.envs.memo import ResultMemo, after_call, after_words, beginning
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.parsers import ParsedTurn, ToolParser, get_parser
 from turntree.envs.progress import EnvStop, Progress
@@ -58,12 +59,15 @@ class Env(gymnasium.Env[str, str], ABC):
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}
     tools: tuple[Tool, ...] = ()
     """Tools of the policy; methods decorated with ``@tool`` are added by themselves."""
+    memo: ResultMemo | None = None
+    """Remembers results of tools that declare themselves deterministic; ``None`` remembers none. Set it before
+    ``reset``."""
     num_tasks: int | None = None
     """How many tasks there are; ``None`` means no end."""
     static_attributes: ClassVar[frozenset[str]] = frozenset(
         {
             *("limits", "tool_format", "render_mode", "spec", "action_space", "observation_space"),
-            *("tools", "parser", "_tools_json", "_system_prompt"),
+            *("tools", "parser", "memo", "_tools_json", "_system_prompt"),
         }
     )
     """Attributes that no episode changes; snapshots leave them out."""
@@ -163,6 +167,8 @@ class Env(gymnasium.Env[str, str], ABC):
         super().reset(seed=seed)
         self._progress = None
         progress = Progress(task=self._choose_task(options or {}))
+        if self.memo is not None:
+            progress.history = beginning(f"{type(self).__module__}.{type(self).__qualname__}", progress.task)
         opening = list(self.start(progress.task))
         if self.system_prompt:
             opening.insert(0, Message(role=Role.SYSTEM, content=self.system_prompt))
@@ -277,6 +283,8 @@ class Env(gymnasium.Env[str, str], ABC):
             return Reply(messages=[Message(role=Role.TOOL, content=f"Error: {parsed.error}")])
         if parsed.calls:
             return Reply(messages=self._run_tools(parsed.calls, progress))
+        if progress.history:
+            progress.history = after_words(progress.history, message.content)
         progress.doing = "reply()"
         reply = self.reply(message)
         if not isinstance(reply, Reply):
@@ -291,7 +299,9 @@ class Env(gymnasium.Env[str, str], ABC):
                 break
             progress.tool_calls += 1
             progress.doing = f"tool {call.name!r}"
-            messages.append(run_call(call, self.tools, owner=self))
+            if progress.history:
+                progress.history = after_call(progress.history, call)
+            messages.append(run_call(call, self.tools, owner=self, memo=self.memo, point=progress.history))
         return messages
 
     def _note_end(self, reply: Reply, progress: Progress) -> None:

@@ -50,5 +50,7 @@ class Progress:
     """Why it ended, if it has."""
     failure: str = ""
     """What failed, in one line."""
+    history: str = ""
+    """Digest of all that was said and called (see ``memo``); empty where no results are remembered."""
     doing: str = ""
     """What runs at the moment, to name it should it fail."""

@@ -28,8 +28,8 @@ class Tool:
     model's way in, with checked arguments and text out.
     """
 
-    def __init__(self, function: Callable[..., Any], *, name: str | None = None) -> None:
-        """Wrap ``function``.
+    def __init__(self, function: Callable[..., Any], *, name: str | None = None, deterministic: bool = False) -> None:
+        """Wrap ``function``; the arguments are ``tool``'s.
 
         Raises:
             ToolDefinitionError: If type hints or docstring do not describe every parameter.
@@ -38,6 +38,7 @@ class Tool:
         self.function = function
         self.schema = function_schema(function, name=name)
         self.is_method = takes_self(function)
+        self.deterministic = deterministic
 
     @property
     def name(self) -> str:
@@ -88,15 +89,18 @@ class Tool:
 @overload
 def tool(function: Callable[..., Any]) -> Tool: ...
 @overload
-def tool(*, name: str | None = None) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(*, name: str | None = None, deterministic: bool = False) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
-    function: Callable[..., Any] | None = None, *, name: str | None = None
+    function: Callable[..., Any] | None = None, *, name: str | None = None, deterministic: bool = False
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     '''Make a function or a method a tool.
 
     Args:
         function: What to wrap; needs type hints and a Google docstring.
         name: Name that the model calls it by, where it should differ from the function's.
+        deterministic: The author's word that the result depends on nothing but the arguments, the task and what
+            was said and called before in the episode, and that the tool changes nothing. An environment with a
+            ``ResultMemo`` may then answer from memory.
 
     Example:
         >>> @tool
@@ -112,5 +116,5 @@ def tool(
         '5'
     '''
     if function is None:
-        return lambda wrapped: Tool(wrapped, name=name)
-    return Tool(function, name=name)
+        return lambda wrapped: Tool(wrapped, name=name, deterministic=deterministic)
+    return Tool(function, name=name, deterministic=deterministic)

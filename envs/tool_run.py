@@ -10,23 +10,40 @@ import difflib
 from collections.abc import Sequence
 
 from turntree.envs.errors import ToolError
+from turntree.envs.memo import ResultMemo
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.tool import Tool
 
 
-def run_call(call: ToolCall, tools: Sequence[Tool], *, owner: object | None = None) -> Message:
+def run_call(
+    call: ToolCall,
+    tools: Sequence[Tool],
+    *,
+    owner: object | None = None,
+    memo: ResultMemo | None = None,
+    point: str = "",
+) -> Message:
     """Run one tool call.
 
     Args:
         call: What the policy asked for.
         tools: Tools that it may call.
         owner: The environment, for tools that are its methods.
+        memo: Answers calls of deterministic tools; ``None`` runs every call.
+        point: Where in which episode the call is made, see ``memo.after_call``; empty runs it.
 
     Returns:
         The tool message: the result, or ``Error: ...``.
     """
     try:
-        content = _find(call.name, tools).run(call.arguments, owner=owner)
+        tool = _find(call.name, tools)
+        known = memo if tool.deterministic and point else None
+        result = known.get(point) if known is not None else None
+        if result is None:
+            result = tool.run(call.arguments, owner=owner)
+            if known is not None:
+                known.put(point, result)
+        content = result
     except ToolError as error:
         content = f"Error: {error}"
     return Message(role=Role.TOOL, content=_encodable(content), tool_call_id=call.id, name=call.name)

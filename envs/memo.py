@@ -1,0 +1,112 @@
+"""Results of tools, remembered.
+
+A tool that declares itself deterministic answers a call from memory when the
+same call was made before at the same point: the same kind of environment, the
+same task, and the same tool calls and answers of the policy before it, in the
+same order. Sibling rollouts and later epochs of a task come to such points
+again and again.
+
+Invariant: no other tool is ever answered from memory. ``@tool(deterministic=True)``
+is the author's word that the result depends on nothing else (no clock, no
+network, no random numbers, not on ``reset``'s seed) and that the tool changes
+nothing: a call that is answered from memory does not happen.
+
+Off unless an environment is given a ``ResultMemo``. Errors are not remembered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+from typing import NamedTuple
+
+from turntree.envs.message import ToolCall
+from turntree.envs.task import Task
+
+
+class MemoStats(NamedTuple):
+    """What a memo has done."""
+
+    results: int
+    """Results remembered."""
+    hits: int
+    """Calls answered from memory."""
+    misses: int
+    """Calls of deterministic tools that had to run."""
+
+
+class ResultMemo:
+    """Results by what led to them. Environments made with the same arguments may share one, in any thread.
+
+    Args:
+        max_results: Results kept; those that were not asked for the longest go first.
+
+    Example:
+        >>> memo = ResultMemo(2)
+        >>> memo.put("point", "42")
+        >>> memo.get("point"), memo.get("elsewhere")
+        ('42', None)
+    """
+
+    def __init__(self, max_results: int) -> None:
+        if max_results < 1:
+            raise ValueError(f"a memo keeps at least one result, got max_results={max_results}")
+        self._max = max_results
+        self._lock = threading.Lock()
+        self._results: OrderedDict[str, str] = OrderedDict()
+        self._hits = self._misses = 0
+
+    def get(self, point: str) -> str | None:
+        """The result remembered at ``point``, or ``None``."""
+        with self._lock:
+            result = self._results.get(point)
+            if result is None:
+                self._misses += 1
+                return None
+            self._hits += 1
+            self._results.move_to_end(point)
+            return result
+
+    def put(self, point: str, result: str) -> None:
+        """Remember ``result`` at ``point``."""
+        with self._lock:
+            self._results[point] = result
+            self._results.move_to_end(point)
+            while len(self._results) > self._max:
+                self._results.popitem(last=False)
+
+    def stats(self) -> MemoStats:
+        """What is remembered and was asked for."""
+        with self._lock:
+            return MemoStats(len(self._results), self._hits, self._misses)
+
+
+def beginning(kind: str, task: Task) -> str:
+    """The history of an episode in which nothing has been said: a digest.
+
+    Args:
+        kind: Names the environment.
+        task: What the episode is about.
+    """
+    return _digest(kind, task.id, task.prompt, task.answer, repr(sorted(task.metadata.items())))
+
+
+def after_call(history: str, call: ToolCall) -> str:
+    """The history once ``call`` was made; also the name of the point at which it is made."""
+    return _digest(history, "call", call.name, json.dumps(call.arguments, sort_keys=True, default=repr))
+
+
+def after_words(history: str, text: str) -> str:
+    """The history once the policy has said ``text`` and the environment itself has answered."""
+    return _digest(history, "words", text)
+
+
+def _digest(*parts: str) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()

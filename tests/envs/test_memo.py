@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from turntree.envs import Env, Message, Reply, ResultMemo, Task, tool
+from turntree.envs.calculator import calculator
+from turntree.envs.errors import ToolError
+from turntree.envs.memo import after_call, after_words, beginning
+from turntree.envs.message import ToolCall
+
+RUNS: Counter[str] = Counter()
+
+
+class Notes(Env):
+    """Writes notes and reads them; reading changes nothing, writing does."""
+
+    def task(self, index: int) -> Task:
+        return Task(id=f"notes/{index}", prompt="Take notes.")
+
+    def start(self, task: Task) -> list[Message]:
+        self.notes: list[str] = []
+        return list(super().start(task))
+
+    @tool
+    def write(self, text: str) -> str:
+        """Write a note.
+
+        Args:
+            text: The note.
+        """
+        RUNS["write"] += 1
+        self.notes.append(text)
+        return f"{len(self.notes)} notes"
+
+    @tool(deterministic=True)
+    def read(self) -> str:
+        """Read all notes."""
+        RUNS["read"] += 1
+        return ", ".join(self.notes)
+
+    @tool(deterministic=True)
+    def find(self, text: str) -> str:
+        """Find a note.
+
+        Args:
+            text: The note.
+        """
+        RUNS["find"] += 1
+        if text not in self.notes:
+            raise ToolError("no such note")
+        return text
+
+    def reply(self, message: Message) -> Reply:
+        self.notes.append(f"said {message.content}")
+        return Reply()
+
+
+@pytest.fixture(autouse=True)
+def _no_runs() -> None:
+    RUNS.clear()
+
+
+def call(name: str, **arguments: Any) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def play(memo: ResultMemo | None, *turns: str, index: int = 0) -> list[str]:
+    env = Notes()
+    env.memo = memo
+    env.reset(options={"index": index})
+    return [env.step(turn)[0] for turn in turns]
+
+
+def test_the_same_call_at_the_same_point_is_answered_from_memory() -> None:
+    memo = ResultMemo(10)
+    turns = call("write", text="a"), call("read")
+    assert play(memo, *turns) == play(memo, *turns) == ["1 notes", "a"]
+    assert (RUNS["write"], RUNS["read"]) == (2, 1)
+    assert memo.stats() == (1, 1, 1)
+
+
+def test_a_tool_that_changes_something_always_runs() -> None:
+    memo = ResultMemo(10)
+    assert play(memo, call("write", text="a"), call("write", text="a")) == ["1 notes", "2 notes"]
+    play(memo, call("write", text="a"))
+    assert RUNS["write"] == 3
+    assert memo.stats().results == 0
+
+
+def test_what_happened_before_is_part_of_the_point() -> None:
+    memo = ResultMemo(10)
+    assert play(memo, call("write", text="a"), call("read"))[-1] == "a"
+    assert play(memo, call("write", text="b"), call("read"))[-1] == "b"
+    assert play(memo, call("write", text="a"), call("write", text="a"), call("read"))[-1] == "a, a"
+    assert play(memo, "hello", call("read"))[-1] == "said hello"
+    assert play(memo, call("write", text="a"), call("read"), index=1)[-1] == "a"
+    assert RUNS["read"] == 5
+
+
+def test_nothing_is_remembered_without_a_memo() -> None:
+    for _ in range(3):
+        play(None, call("read"))
+    assert RUNS["read"] == 3
+
+
+def test_errors_are_not_remembered() -> None:
+    memo = ResultMemo(10)
+    for _ in range(2):
+        assert play(memo, call("find", text="x")) == ["Error: no such note"]
+    assert RUNS["find"] == 2
+    assert memo.stats().results == 0
+
+
+def test_a_restored_episode_remembers_at_its_own_point() -> None:
+    memo = ResultMemo(10)
+    env = Notes()
+    env.memo = memo
+    env.reset(options={"index": 0})
+    env.step(call("write", text="a"))
+    state = env.snapshot()
+    env.step(call("write", text="b"))
+    assert env.step(call("read"))[0] == "a, b"
+    env.restore(state)
+    assert env.memo is memo
+    assert env.step(call("read"))[0] == "a"
+
+
+def test_the_oldest_results_go_first() -> None:
+    memo = ResultMemo(2)
+    memo.put("a", "1")
+    memo.put("b", "2")
+    assert memo.get("a") == "1"
+    memo.put("c", "3")
+    assert memo.get("b") is None
+    assert (memo.get("a"), memo.get("c")) == ("1", "3")
+    with pytest.raises(ValueError, match="max_results=0"):
+        ResultMemo(0)
+
+
+def test_points_differ_where_anything_differs() -> None:
+    task = Task(id="t", prompt="p")
+    start = beginning("env", task)
+    points = [
+        start,
+        beginning("other", task),
+        beginning("env", Task(id="t", prompt="p", metadata={"x": 1})),
+        after_call(start, ToolCall(name="f")),
+        after_call(start, ToolCall(name="f", arguments={"x": 1})),
+        after_call(start, ToolCall(name="f", arguments={"x": "1"})),
+        after_words(start, "f"),
+        after_words(after_words(start, "a"), "b"),
+        after_words(after_words(start, "b"), "a"),
+    ]
+    assert len(set(points)) == len(points)
+    assert after_call(start, ToolCall(name="f", id="1")) == after_call(start, ToolCall(name="f", id="2"))
+
+
+def test_threads_may_share_a_memo() -> None:
+    memo = ResultMemo(5)
+
+    def work() -> None:
+        for n in range(300):
+            memo.put(str(n % 7), str(n % 7))
+            assert memo.get(str(n % 7)) in (None, str(n % 7))
+
+    threads = [Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert memo.stats().results == 5
+
+
+def test_tools_promise_nothing_by_default() -> None:
+    assert calculator.deterministic
+    assert not Notes.tools[0].deterministic
