@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cores import AdversarialForest, FixedForest, run_core, tiny_llama
+from cores import AdversarialForest, run_core, tiny_llama
 
-from turntree.agents.engines.local import LocalEngineConfig, Speculation, emission
+from turntree.agents.engines.local import LocalEngineConfig, Speculation
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.model import Policy
 from turntree.agents.engines.protocol import FinishReason, Sampling
@@ -181,54 +181,6 @@ def test_a_wrong_weight_is_named_with_its_nearest_neighbour():
         policy.update([(name.replace("q_proj", "qproj"), torch.zeros(32, 32))])
     with pytest.raises(ValueError, match=r"has shape \(32, 32\), got \(3,\)"):
         policy.update([(name, torch.zeros(3))])
-
-
-def chi_square(model, monkeypatch, *, eager: bool) -> float:
-    """p-value of 12,000 drafted two-token turns against the model's own joint distribution."""
-    from scipy.stats import chisquare
-
-    monkeypatch.setattr(emission, "EAGER", 1 << 40 if eager else 0)
-    size, draws, prompt = 5, 12_000, [1, 2, 3]
-    ids = torch.tensor([[*prompt, token] for token in range(size)])
-    model.set_attn_implementation("sdpa")
-    with torch.no_grad():
-        probabilities = torch.softmax(model(ids).logits, -1)
-    expected = (probabilities[0, 2][:, None] * probabilities[:, 3]).reshape(-1).numpy() * draws
-    assert expected.min() > 5
-    turns = run_core(
-        model, [prompt] * draws, Sampling(max_tokens=2), max_batch=draws, parked_slots=0, max_context=8,
-        forest=FixedForest([0, 3, 1], [-1, -1, 0], [1, 1, 2]), speculation=Speculation(max_nodes=3, adaptive=False),
-    )  # fmt: skip
-    assert sum(sum(t.accepted) for t in turns) > draws / 4, "the drafts must have been accepted often"
-    observed = np.bincount([a * size + b for a, b in (t.token_ids for t in turns)], minlength=size * size)
-    return float(chisquare(observed, expected).pvalue)
-
-
-@pytest.mark.parametrize("eager", [True, False])
-def test_at_temperature_one_drafted_turns_follow_the_models_distribution(monkeypatch, eager):
-    assert chi_square(tiny_llama(5, sharpness=1.5), monkeypatch, eager=eager) > 1e-3
-
-
-def test_the_chi_square_test_catches_resampling_from_the_full_distribution(monkeypatch):
-    """Control: after a rejection, draw again from all of p instead of keeping what was drawn."""
-    right = emission.sample_then_match
-
-    def broken(draft, draw, room, stops):
-        def again(rows, nodes, depth):
-            tokens, logprobs = draw(rows, nodes, depth)
-            width = int(draft.tokens.max(initial=0)) + 1
-            first = emission.root(draft)
-            above = np.repeat(first, np.diff(draft.offsets)) + 1 + draft.parents
-            drafted = np.isin(nodes * width + tokens, above * width + draft.tokens)
-            has_children = np.isin(nodes, above)
-            fresh = draw(rows, nodes, depth + 1000)
-            reject = has_children & ~drafted
-            return np.where(reject, fresh[0], tokens), np.where(reject, fresh[1], logprobs)
-
-        return right(draft, again, room, stops)
-
-    monkeypatch.setattr(emission, "sample_then_match", broken)
-    assert chi_square(tiny_llama(5, sharpness=1.5), monkeypatch, eager=False) < 1e-6
 
 
 def test_top_k_and_top_p_keep_the_most_probable_tokens_and_their_proportions():

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+import torch
+from cores import AdversarialForest, run_core, tiny_llama
+
+from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
+from turntree.agents.engines.local.core import EngineCore
+from turntree.agents.engines.local.model import Policy
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+
+TREE = Speculation(max_nodes=8, max_depth=6, min_probability=0.0, adaptive=False)
+LONG = Sampling(max_tokens=40)
+CONFIG = LocalEngineConfig(max_batch=4, max_context=128, dtype="float64", threads=1)
+
+
+def same_turns(some: list[Completion], others: list[Completion]) -> bool:
+    return [t.token_ids for t in some] == [t.token_ids for t in others] and np.allclose(
+        np.concatenate([t.logprobs for t in some]), np.concatenate([t.logprobs for t in others]), atol=1e-9
+    )
+
+
+def test_a_right_guess_takes_one_pass(prompts):
+    model = tiny_llama()
+    plain = run_core(model, prompts, LONG)
+    replayed = run_core(model, prompts, LONG, guesses=lambda i: plain[i].token_ids)
+    assert same_turns(replayed, plain)
+    assert {t.draft.verify_steps for t in replayed} == {1}
+    assert {t.accepted for t in replayed} == {(True,) * 39 + (False,)}
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 16])
+def test_a_long_guess_is_verified_a_chunk_at_a_time(prompts, chunk):
+    model = tiny_llama()
+    plain = run_core(model, prompts, LONG)
+    replayed = run_core(model, prompts, LONG, guesses=lambda i: plain[i].token_ids, prefill_chunk=chunk)
+    assert same_turns(replayed, plain)
+    assert {t.draft.verify_steps for t in replayed} == {-(-40 // (chunk + 1))}
+
+
+def test_what_follows_a_wrong_token_is_drawn_with_the_stores_help(prompts):
+    model = tiny_llama()
+    plain = run_core(model, prompts, LONG)
+
+    def wrong_in_the_middle(i: int) -> list[int]:
+        guess = list(plain[i].token_ids)
+        guess[20] = (guess[20] + 1) % 32
+        return guess
+
+    replayed = run_core(model, prompts, LONG, guesses=wrong_in_the_middle)
+    assert same_turns(replayed, plain)
+    assert {t.draft.verify_steps for t in replayed} == {1 + 19}
+    helped = run_core(
+        model, prompts, LONG, guesses=wrong_in_the_middle, forest=AdversarialForest(32, branching=8), speculation=TREE
+    )
+    assert same_turns(helped, plain)
+    assert sum(t.draft.drafted for t in helped) > sum(t.draft.drafted for t in replayed)
+
+
+def test_guesses_bounded_in_logits_are_still_verified_whole(prompts, monkeypatch):
+    from turntree.agents.engines.local import drafting
+
+    monkeypatch.setattr(drafting, "_LOGITS", 10 * 5 * 32)
+    model = tiny_llama()
+    plain = run_core(model, prompts, LONG)
+    replayed = run_core(model, prompts, LONG, guesses=lambda i: plain[i].token_ids)
+    assert same_turns(replayed, plain)
+    assert max(t.draft.verify_steps for t in replayed) == -(-40 // 6)
+
+
+def test_a_guess_respects_the_room_of_the_turn_and_of_the_context(prompts):
+    model = tiny_llama()
+    plain = run_core(model, prompts[:4], Sampling(max_tokens=99), max_context=40)
+    cut = run_core(
+        model, prompts[:4], Sampling(max_tokens=99), max_context=40, guesses=lambda i: [*plain[i].token_ids, 1, 2, 3]
+    )
+    assert same_turns(cut, plain)
+    short = run_core(model, prompts[:4], Sampling(max_tokens=3), guesses=lambda i: plain[i].token_ids)
+    assert [t.token_ids for t in short] == [t.token_ids[:3] for t in plain]
+
+
+async def test_the_engine_ignores_what_a_guess_has_behind_its_stop_token(prompts):
+    with LocalEngine(tiny_llama(), config=CONFIG) as engine:
+        free = await engine.generate(prompts[0], Sampling(max_tokens=20, seed=3))
+        stop = free.token_ids[6]
+        how = Sampling(max_tokens=20, seed=3, stop_token_ids=(stop,))
+        turn = await engine.generate(prompts[0], how, draft=free.token_ids)
+    end = free.token_ids.index(stop) + 1
+    assert turn.token_ids == free.token_ids[:end]
+    assert turn.finish_reason is FinishReason.STOP
+    assert turn.draft.drafted == end
+    assert turn.draft.verify_steps == 1
+
+
+async def test_a_guess_without_a_store_and_without_a_state_works(prompts):
+    config = LocalEngineConfig(max_batch=4, max_context=128, dtype="float64", threads=1, speculation=None)
+    with LocalEngine(tiny_llama(), config=config) as engine:
+        turn = await engine.generate(prompts[0], Sampling(max_tokens=20, seed=3), state=None)
+        again = await engine.generate(prompts[0], Sampling(max_tokens=20, seed=3), state=None, draft=turn.token_ids)
+    assert again.token_ids == turn.token_ids
+    assert again.draft.verify_steps == 1
+
+
+async def test_a_guess_of_unknown_tokens_is_refused(prompts):
+    with LocalEngine(tiny_llama(), config=CONFIG) as engine:
+        with pytest.raises(ValueError, match="the draft holds token 32, the model knows 0 to 31"):
+            await engine.generate(prompts[0], Sampling(), draft=[1, 32])
+        with pytest.raises(ValueError, match="33 most probable tokens are wanted"):
+            await engine.generate(prompts[0], Sampling(top_logprobs=33))
+
+
+async def test_a_turn_that_is_cancelled_in_the_middle_of_its_guess_leaves_the_engine(prompts):
+    forest = AdversarialForest(32)
+    config = LocalEngineConfig(max_batch=4, max_context=128, dtype="float64", threads=1, prefill_chunk=2)
+    with LocalEngine(tiny_llama(), config=config, forest=forest) as engine:
+        how = Sampling(max_tokens=110, seed=1)
+        turn = await engine.generate(prompts[0], how)
+        task = asyncio.create_task(engine.generate(prompts[0], how, draft=turn.token_ids))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await engine.generate(prompts[0], how)).token_ids == turn.token_ids
+        assert not engine._core._pool.live
+        assert not forest.live
+
+
+def test_an_aborted_replay_keeps_what_was_verified(prompts):
+    model = tiny_llama()
+    plain = run_core(model, prompts[:2], LONG)
+    core = EngineCore(Policy(model), LocalEngineConfig(max_context=128, prefill_chunk=8, speculation=None), None)
+    step = core.step
+
+    def once() -> None:
+        step()
+        if any(r.verify_steps == 2 for r in core._pool.live):
+            core.abort_all()
+
+    core.step = once
+    cut = run_core(model, prompts[:2], LONG, core=core, guesses=lambda i: plain[i].token_ids)
+    assert {t.finish_reason for t in cut} == {FinishReason.ABORT}
+    assert all(t.token_ids == p.token_ids[: len(t.token_ids)] for t, p in zip(cut, plain, strict=True))
+    assert max(len(t.token_ids) for t in cut) == 18
+
+
+def test_a_replay_under_new_weights_says_what_the_new_policy_says(prompts):
+    """Seeded replay: most of a stored turn survives a small update, and what is said is exactly plain decoding."""
+    old, new = tiny_llama(sharpness=2.0), tiny_llama(sharpness=2.0)
+    with torch.no_grad():
+        for parameter in new.parameters():
+            parameter.add_(0.001 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)).double())
+    stored = run_core(old, prompts, LONG)
+    plain = run_core(new, prompts, LONG)
+    assert [t.token_ids for t in stored] != [t.token_ids for t in plain], "the weights must have changed something"
+    replayed = run_core(new, prompts, LONG, guesses=lambda i: stored[i].token_ids)
+    assert same_turns(replayed, plain)
+    assert sum(t.draft.verify_steps for t in replayed) < 0.8 * sum(t.draft.verify_steps for t in plain)
+
+
+def test_a_turn_of_another_seed_replays_worse(prompts):
+    """Control of the test above: it is the shared noise that keeps prefixes."""
+    model = tiny_llama(sharpness=1.5)
+    same = run_core(model, prompts, lambda i: Sampling(max_tokens=40, seed=i))
+    other = run_core(model, prompts, lambda i: Sampling(max_tokens=40, seed=100 + i))
+
+    def passes(turns: list[Completion]) -> int:
+        replayed = run_core(model, prompts, LONG, guesses=lambda i: turns[i].token_ids)
+        return sum(t.draft.verify_steps for t in replayed)
+
+    assert passes(same) == len(prompts)
+    assert passes(other) > 10 * len(prompts)
