@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from turntree.agents.engines.protocol import Completion
+from turntree.agents.engines.protocol import Completion, Engine, Sampling
+from turntree.spec_tree import DialogueState
 from turntree.spec_tree.level import Level, worst_level
 from turntree.spec_tree.monitor import MonitorSums
 
@@ -75,3 +76,29 @@ def _sums(turn: Completion) -> MonitorSums:
         entropy=draft.entropy,
         entropy_variance=draft.entropy_variance,
     )
+
+
+class MonitoredEngine:
+    """An engine whose turns are counted in ``monitors``.
+
+    Args:
+        engine: Samples the turns.
+        monitors: Counts them.
+    """
+
+    def __init__(self, engine: Engine, monitors: Monitors) -> None:
+        self._engine = engine
+        self._monitors = monitors
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        state: DialogueState | None = None,
+        draft: Sequence[int] = (),
+    ) -> Completion:
+        """The engine's own turn."""
+        completion = await self._engine.generate(tuple(prompt_ids), sampling, state=state, draft=draft)
+        self._monitors.add([completion])
+        return completion

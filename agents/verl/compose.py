@@ -21,6 +21,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.errors import MissingExtra
+from turntree.agents.reuse_config import ReuseConfig
 from turntree.agents.verl.sections import ConfigError, from_mapping, plain, unknown_key
 from turntree.agents.verl.settings import EngineSettings, RunSettings
 
@@ -48,11 +49,18 @@ class TrainSettings:
     """Write every training episode."""
     save_policy_every: int = 0
     """Keep the weights that sampled every so many steps; 0 keeps none."""
+    reuse: Mapping[str, Any] = field(default_factory=dict)
+    """How earlier trajectories are used again, as ``ReuseConfig``: ``{mode: exact}``; empty uses none."""
+    memo_results: int = 0
+    """Results of deterministic tools that a process remembers; 0 remembers none."""
 
     def __post_init__(self) -> None:
         for name in ("train_tasks", "val_tasks"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.memo_results < 0:
+            raise ValueError(f"memo_results must not be negative, got {self.memo_results}")
+        from_mapping(ReuseConfig, self.reuse, "turntree.reuse")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,11 @@ from uuid import uuid4
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling
 from turntree.spec_tree import DialogueState
 
+_PASSED = (
+    *("temperature", "top_p", "top_k", "min_p", "max_tokens"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+)
+
 
 class VerlEngine:
     """An ``Engine`` over ``server_manager.generate``.
@@ -28,21 +33,20 @@ class VerlEngine:
         self._request_id = uuid4().hex
 
     async def generate(
-        self, prompt_ids: Sequence[int], sampling: Sampling, *, state: DialogueState | None = None
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        state: DialogueState | None = None,
+        draft: Sequence[int] = (),
     ) -> Completion:
-        """Sample one turn after ``prompt_ids`` (token ids, shape (prompt,)).
+        """Sample one turn after ``prompt_ids`` (token ids, shape (prompt,)); ``draft`` does not travel.
 
         Raises:
             RuntimeError: If the server returned no log-probabilities.
         """
-        parameters: dict[str, Any] = {
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "max_tokens": sampling.max_tokens,
-            "stop_token_ids": list(sampling.stop_token_ids),
-            "logprobs": True,
-        }
+        parameters: dict[str, Any] = {name: getattr(sampling, name) for name in _PASSED}
+        parameters |= {"stop_token_ids": list(sampling.stop_token_ids), "logprobs": True}
         if sampling.seed is not None:
             parameters["seed"] = sampling.seed
         output = await self._server_manager.generate(
@@ -63,6 +67,8 @@ class VerlEngine:
                 drafted=extra.get("spec_num_draft_tokens") or 0,
                 accepted=extra.get("spec_num_accepted_tokens") or 0,
             ),
+            levels=extra.get("levels") or "",
+            behaviour_logprobs=tuple(extra.get("behaviour_logprobs") or ()),
             accepted=tuple(extra.get("accepted") or ()),
             cached_tokens=extra.get("num_cached_tokens") or 0,
             weights_version=extra.get("global_steps") or 0,

@@ -125,6 +125,8 @@ def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
             "run_dir": str(folder.root),
             "record_episodes": settings.record_episodes,
             "save_policy_every": settings.save_policy_every,
+            "reuse": dict(settings.reuse),
+            "memo_results": settings.memo_results,
         },
         "trainer.default_local_dir": str(folder.root / "checkpoints"),
         "ray_kwargs.ray_init._temp_dir": str(ray_dir),

@@ -23,15 +23,25 @@ class EpisodeOutput(AgentLoopOutput):
     """Index in the response of the last token of each turn."""
     turn_rewards: list[float] = []
     """Reward of each turn."""
+    token_levels: list[int] = []
+    """Exactness of each response token: 1 for A to 4 for D, 0 where the policy did not sample."""
+    behaviour_logprobs: list[float] = []
+    """Log-probability of each response token under the law that drew it, 0 where the policy did not sample."""
 
     def as_dict(self) -> dict[str, Any]:
-        """verl's row; ``rm_scores`` holds the turns' rewards instead of their sum at the end."""
+        """verl's row; ``rm_scores`` holds the turns' rewards instead of their sum at the end.
+
+        Two columns more lie beside ``responses``: ``token_levels`` (int8) and ``behaviour_log_probs`` (float32),
+        by which a trainer may mask or reweight.
+        """
         row: dict[str, Any] = super().as_dict()
         ends, rewards = row.pop("turn_ends"), row.pop("turn_rewards")
         scores = torch.zeros_like(row["rm_scores"])
         for end, reward in zip(ends, rewards, strict=True):
             scores[end] += reward
         row["rm_scores"] = scores
+        row["token_levels"] = torch.tensor(row["token_levels"], dtype=torch.int8)
+        row["behaviour_log_probs"] = torch.tensor(row.pop("behaviour_logprobs"), dtype=torch.float32)
         return row
 
 
@@ -55,6 +65,8 @@ def to_output(episode: Episode, *, weights_version: int, filler_id: int, attempt
         response_ids=list(view.response_ids) or [filler_id],
         response_mask=[0] * max(1, len(view.mask)) if failed else list(view.mask),
         response_logprobs=list(view.logprobs) or [0.0],
+        token_levels=list(view.levels) or [0],
+        behaviour_logprobs=list(view.behaviour_logprobs) or [0.0],
         reward_score=score,
         turn_ends=[] if failed else list(view.turn_ends),
         turn_rewards=[] if failed else [turn.reward for turn in turns],

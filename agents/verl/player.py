@@ -22,7 +22,7 @@ from turntree.agents.verl.output import EpisodeOutput, to_output
 from turntree.agents.verl.recording import EpisodeRecorder, RunFolder
 from turntree.agents.verl.sections import plain
 from turntree.agents.verl.settings import RunSettings
-from turntree.envs import Env
+from turntree.envs import Env, ResultMemo
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,8 @@ class EpisodePlayer:
         settings = RunSettings.parse(plain(rollout_config.get("custom")))
         recording = settings.path is not None and settings.record_episodes
         self._recorder = EpisodeRecorder(RunFolder(settings.path)) if recording and settings.path else None
+        self._memos: dict[tuple[str, str], ResultMemo] = {}
+        self._memo_results = settings.memo_results
         # Between two episodes, by id and settings: making an environment may read a data set.
         self._idle: dict[tuple[str, str], list[Env]] = defaultdict(list)
 
@@ -82,7 +84,7 @@ class EpisodePlayer:
         env_id, settings = row["env_id"], row.get("env_kwargs") or "{}"
         try:
             idle = self._idle[env_id, settings]
-            env = idle.pop() if idle else make_env(env_id, json.loads(settings))
+            env = idle.pop() if idle else self._make(env_id, settings)
             # All samples of a task start in the same state: the environment's seed is the row's index.
             episode = await rollout(
                 env,
@@ -108,3 +110,10 @@ class EpisodePlayer:
         if not episode.masked:
             idle.append(env)
         return episode
+
+    def _make(self, env_id: str, settings: str) -> Env:
+        env = make_env(env_id, json.loads(settings))
+        if self._memo_results:
+            # One memo for all environments of the same settings: siblings and later epochs meet in it.
+            env.memo = self._memos.setdefault((env_id, settings), ResultMemo(self._memo_results))
+        return env

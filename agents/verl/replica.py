@@ -13,23 +13,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import ray
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
-from turntree.agents.verl.recording import RunFolder, append_line, save_weights
-from turntree.agents.verl.sections import ConfigError, plain, unknown_key
+from turntree.agents.monitors import MonitoredEngine, Monitors
+from turntree.agents.prefix_reuse import PrefixReuse
+from turntree.agents.reuse_config import ReuseMode
+from turntree.agents.verl.sections import ConfigError, from_mapping, plain, unknown_key
 from turntree.agents.verl.settings import EngineSettings, RunSettings
+from turntree.agents.verl.step_books import StepBooks
 from turntree.agents.verl.turn_pipe import TurnDesk, TurnReply, TurnRequest
 from turntree.spec_tree import DialogueState
 
 logger = logging.getLogger(__name__)
 
 _IGNORED = ("logprobs",)  # log-probabilities are always returned
-_NEUTRAL = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_p": 0.0}
 _STOP_REASONS = {
     FinishReason.STOP: "completed",
     FinishReason.LENGTH: "length",
@@ -46,19 +47,16 @@ def to_sampling(parameters: Mapping[str, Any], *, default_max_tokens: int) -> Sa
     """Read verl's sampling parameters.
 
     Raises:
-        ConfigError: If a parameter is unknown, or asks for what the engine cannot do.
+        ConfigError: If a parameter is unknown, or has a value that cannot be.
     """
     known = [name for name in Sampling.__dataclass_fields__]
     values: dict[str, Any] = {"max_tokens": default_max_tokens}
     for name, value in parameters.items():
         if name in known:
             values[name] = tuple(value) if name == "stop_token_ids" else value
-        elif name in _NEUTRAL:
-            if value != _NEUTRAL[name]:
-                raise ConfigError(f"the turntree engine samples without {name}; leave it at {_NEUTRAL[name]}")
         elif name not in _IGNORED:
-            raise unknown_key(name, [*known, *_NEUTRAL, *_IGNORED], "the sampling parameters")
-    return Sampling(**values)
+            raise unknown_key(name, [*known, *_IGNORED], "the sampling parameters")
+    return from_mapping(Sampling, values, "the sampling parameters")
 
 
 def to_token_output(completion: Completion, global_steps: int) -> TokenOutput:
@@ -74,6 +72,8 @@ def to_token_output(completion: Completion, global_steps: int) -> TokenOutput:
             "spec_num_accepted_tokens": completion.draft.accepted,
             "spec_num_verify_steps": completion.draft.verify_steps,
             "accepted": list(completion.accepted),
+            "levels": completion.levels,
+            "behaviour_logprobs": list(completion.behaviour_logprobs),
         },
     )
 
@@ -102,8 +102,21 @@ class TurntreeServer:
         )
         path = copy_to_local(model_config.path, use_shm=model_config.get("use_shm", False))
         self.engine = LocalEngine.from_pretrained(path, config=engine_config, forest=settings.forest)
-        self._desk = TurnDesk(self.engine)
-        self._ledger = _StepLedger(RunSettings.parse(plain(config.custom)), replica_rank)
+        run = RunSettings.parse(plain(config.custom))
+        reuse = None
+        if run.reuse.mode is not ReuseMode.NONE:
+            forest = self.engine.forest
+            reuse = PrefixReuse(
+                self.engine,
+                run.reuse,
+                vocabulary=self.engine.vocabulary,
+                remember=None if forest is None else forest.insert,
+                seed=config.seed + replica_rank,
+            )
+        monitors = Monitors()
+        self._turns = MonitoredEngine(reuse or self.engine, monitors)
+        self._desk = TurnDesk(self._turns)
+        self._books = StepBooks(run, replica_rank, monitors, reuse)
         self._global_steps = 0
         self._running = asyncio.Event()
         self._running.set()
@@ -138,7 +151,7 @@ class TurntreeServer:
             raise RuntimeError("the rollout server takes no requests until resume_generation()")
         await self._running.wait()
         sampling = to_sampling(sampling_params, default_max_tokens=self._max_tokens)
-        completion = await self.engine.generate(prompt_ids, sampling, state=state)
+        completion = await self._turns.generate(prompt_ids, sampling, state=state)
         return to_token_output(completion, self._global_steps)
 
     async def submit_turns(self, client: str, requests: Sequence[TurnRequest]) -> None:
@@ -152,13 +165,13 @@ class TurntreeServer:
 
     async def update_weights(self, named: Mapping[str, Any]) -> None:
         """Copy a bucket of weights in place."""
-        self._ledger.collect(named)
+        self._books.collect(named)
         await asyncio.to_thread(self.engine.update_weights, list(named.items()), version=self._global_steps)
 
     async def set_global_steps(self, global_steps: int) -> None:
         """The weights are now those of ``global_steps``; closes the books of that step."""
         self._global_steps = global_steps
-        self._ledger.close_step(global_steps, self.engine.stats().to_dict())
+        self._books.close_step(global_steps, self.engine.stats())
 
     async def abort_all_requests(self, reject_request: bool = False) -> dict[str, Any]:
         """End what runs and hold (or reject) what comes until ``resume_generation``."""
@@ -189,35 +202,6 @@ class TurntreeServer:
 
     async def stop_profile(self) -> None:
         """The engine has no profiler of its own."""
-
-
-class _StepLedger:
-    """Writes the engine's counters step by step, and the weights that sampled chosen steps."""
-
-    def __init__(self, settings: RunSettings, replica_rank: int) -> None:
-        # Replicas hold the same weights; the counters of the first are the record.
-        self._folder = RunFolder(Path(settings.run_dir)) if settings.run_dir and replica_rank == 0 else None
-        self._every = settings.save_policy_every if self._folder else 0
-        self._before: dict[str, float] | None = None
-        self._weights: dict[str, Any] = {}
-
-    def collect(self, named: Mapping[str, Any]) -> None:
-        """Remember a bucket of the coming weights, if they may be saved."""
-        if self._every:
-            self._weights.update(named)
-
-    def close_step(self, global_steps: int, totals: dict[str, float]) -> None:
-        """``global_steps`` updates were made: what was sampled since the last call was that step."""
-        if self._folder is None:
-            return
-        if self._before is not None:
-            row = {name: total - self._before.get(name, 0) for name, total in totals.items()}
-            row["tokens_per_step"] = row["tokens"] / row["verify_steps"] if row["verify_steps"] else 0.0
-            append_line(self._folder.engine, {"step": global_steps, **row})
-        self._before = totals
-        if self._every and global_steps % self._every == 0:
-            save_weights(self._folder.weights(global_steps + 1), self._weights.items())
-        self._weights = {}
 
 
 class TurntreeReplica(RolloutReplica):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
+from turntree.agents.reuse_config import ReuseConfig
 from turntree.agents.verl.sections import from_mapping
 from turntree.spec_tree import ForestConfig
 
@@ -75,19 +76,27 @@ class RunSettings:
     """Write every training episode to ``run_dir``/episodes."""
     save_policy_every: int = 0
     """Keep the weights that sampled every so many steps, the first one included; 0 keeps none."""
+    reuse: ReuseConfig = field(default_factory=ReuseConfig)
+    """How earlier trajectories are used again."""
+    memo_results: int = 0
+    """Results of deterministic tools that are remembered; 0 remembers none."""
 
     def __post_init__(self) -> None:
         if self.save_policy_every < 0:
             raise ValueError(f"save_policy_every must not be negative, got {self.save_policy_every}")
+        if self.memo_results < 0:
+            raise ValueError(f"memo_results must not be negative, got {self.memo_results}")
         if self.save_policy_every and not self.run_dir:
             raise ValueError("save_policy_every needs a run_dir to save to")
 
     @classmethod
     def parse(cls, custom: Mapping[str, Any] | None) -> RunSettings:
         """Read ``rollout.custom``; what is not turntree's in it is left alone."""
-        return from_mapping(
-            cls, dict((custom or {}).get("turntree") or {}), "actor_rollout_ref.rollout.custom.turntree"
-        )
+        where = "actor_rollout_ref.rollout.custom.turntree"
+        values = dict((custom or {}).get("turntree") or {})
+        if "reuse" in values:
+            values["reuse"] = from_mapping(ReuseConfig, values["reuse"] or {}, f"{where}.reuse")
+        return from_mapping(cls, values, where)
 
     @property
     def path(self) -> Path | None:

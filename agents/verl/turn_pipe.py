@@ -29,6 +29,8 @@ class TurnRequest:
     """How to draw."""
     state: DialogueState | None
     """The dialogue state."""
+    draft: tuple[int, ...] = ()
+    """The caller's own guess of the turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,12 @@ class TurnPipe:
         self._collector: asyncio.Task[None] | None = None
 
     async def generate(
-        self, prompt_ids: Sequence[int], sampling: Sampling, *, state: DialogueState | None = None
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        state: DialogueState | None = None,
+        draft: Sequence[int] = (),
     ) -> Completion:
         """Sample one turn after ``prompt_ids`` (token ids, shape (prompt,)).
 
@@ -72,7 +79,9 @@ class TurnPipe:
         if not self._unsent:
             loop.call_soon(self._send)
         self._unsent.append(
-            TurnRequest(number=self._sent, prompt_ids=tuple(prompt_ids), sampling=sampling, state=state)
+            TurnRequest(
+                number=self._sent, prompt_ids=tuple(prompt_ids), sampling=sampling, state=state, draft=tuple(draft)
+            )
         )
         future = self._waiting[self._sent] = loop.create_future()
         if self._collector is None or self._collector.done():
@@ -130,7 +139,9 @@ class TurnDesk:
 
     async def _run(self, client: str, request: TurnRequest) -> None:
         try:
-            completion = await self._engine.generate(request.prompt_ids, request.sampling, state=request.state)
+            completion = await self._engine.generate(
+                request.prompt_ids, request.sampling, state=request.state, draft=request.draft
+            )
             reply = TurnReply(number=request.number, completion=completion)
         except Exception as error:
             # The client's side of this boundary raises it again, inside the episode that asked.

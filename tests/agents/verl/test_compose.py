@@ -55,6 +55,9 @@ def test_overrides_go_over_the_configuration(tiny_model: Path) -> None:
         ),
         ("turntree.train_task=3", "unknown key 'train_task' in turntree; did you mean 'train_tasks'"),
         ("turntree.val_tasks=0", "val_tasks must be at least 1, got 0"),
+        ("turntree.reuse.mode=lenient", r"turntree\.reuse: mode lenient needs preset"),
+        ("turntree.reuse.mod=exact", r"unknown key 'mod' in turntree\.reuse; did you mean 'mode'"),
+        ("turntree.memo_results=-1", "memo_results must not be negative"),
         (
             "actor_rollout_ref.rollout.engine_kwargs.turntree.speculaton=null",
             "unknown key 'speculaton' .* did you mean 'speculation'",

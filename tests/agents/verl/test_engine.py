@@ -69,6 +69,8 @@ async def test_counters_come_back_under_our_names() -> None:
             spec_num_accepted_tokens=1,
             spec_num_verify_steps=2,
             accepted=[True, False],
+            levels="CA",
+            behaviour_logprobs=[-1.5, -2.5],
         )
     )
     completion = await VerlEngine(servers, pass_state=False).generate((5,), SAMPLING)
@@ -76,6 +78,8 @@ async def test_counters_come_back_under_our_names() -> None:
     assert completion.logprobs == (-1.0, -1.0)
     assert (completion.draft.drafted, completion.draft.accepted, completion.draft.verify_steps) == (4, 1, 2)
     assert completion.accepted == (True, False)
+    assert completion.levels == "CA"
+    assert completion.behaviour_logprobs == (-1.5, -2.5)
     assert (completion.cached_tokens, completion.weights_version) == (2, 7)
 
 

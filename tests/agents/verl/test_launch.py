@@ -13,11 +13,13 @@ import pyarrow.parquet
 import pytest
 from omegaconf import OmegaConf
 
+from turntree.agents.reuse_config import ReuseMode
 from turntree.agents.verl import launch
 from turntree.agents.verl.compose import compose
 from turntree.agents.verl.launch import StepReport, train
 from turntree.agents.verl.recording import RunFolder
-from turntree.agents.verl.sections import ConfigError
+from turntree.agents.verl.sections import ConfigError, plain
+from turntree.agents.verl.settings import RunSettings
 
 
 @pytest.fixture
@@ -75,6 +77,15 @@ def test_the_folder_holds_what_verl_is_started_with(overrides: list[str], tmp_pa
     assert config.ray_kwargs.ray_init._temp_dir == str(tmp_path / "ray")
     loops = OmegaConf.load(config.actor_rollout_ref.rollout.agent.agent_loop_config_path)
     assert [loop.name for loop in loops] == ["turntree_env"]
+
+
+def test_reuse_reaches_the_servers(overrides: list[str], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.root.mkdir()
+    asked = ["turntree.reuse.mode=lenient", "turntree.reuse.preset=grpo", "turntree.memo_results=100"]
+    launch.prepare(compose("demo", [*overrides, *asked]), folder, tmp_path / "ray")
+    settings = RunSettings.parse(plain(OmegaConf.load(folder.config).actor_rollout_ref.rollout.custom))
+    assert (settings.reuse.mode, settings.reuse.preset, settings.memo_results) == (ReuseMode.LENIENT, "grpo", 100)
 
 
 def test_validation_has_settings_of_its_own(overrides: list[str], tmp_path: Path) -> None:

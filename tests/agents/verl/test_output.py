@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -60,6 +61,17 @@ def test_the_reward_of_a_turn_lies_on_its_last_token() -> None:
     assert "turn_rewards" not in row
 
 
+def test_levels_and_behaviour_lie_beside_the_response() -> None:
+    first, last = episode().turns
+    marked = replace(first.completion, levels="CD", behaviour_logprobs=(-0.25, -0.75))
+    row = lay_out(episode(turns=(replace(first, completion=marked), last))).as_dict()
+    assert row["token_levels"].dtype == torch.int8
+    assert row["token_levels"].tolist() == [3, 4, 0, 0, 1]
+    assert row["behaviour_log_probs"].dtype == torch.float32
+    assert row["behaviour_log_probs"].tolist() == [-0.25, -0.75, 0.0, 0.0, -0.5]
+    assert row["token_levels"].shape == row["behaviour_log_probs"].shape == row["responses"].shape
+
+
 def test_counters_are_summed_over_the_turns() -> None:
     extra = lay_out(episode()).extra_fields
     assert extra["spec_num_draft_tokens"] == 6
@@ -84,6 +96,7 @@ def test_an_episode_without_a_turn_is_still_valid_for_verl() -> None:
     row = output.as_dict()
     assert len(row["prompts"]) == len(row["responses"]) == len(row["response_mask"]) == 1
     assert row["rollout_log_probs"].shape == row["rm_scores"].shape == (1,)
+    assert row["token_levels"].tolist() == row["behaviour_log_probs"].tolist() == [0]
     assert row["response_mask"].tolist() == [0]
     assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (9, 9)
 

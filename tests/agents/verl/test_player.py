@@ -188,3 +188,15 @@ async def test_settings_with_limits_reach_the_environment(
     output, engine = await play(rollout_config, chatml, {**fragile_row, "env_kwargs": settings}, *["fragile(a)"] * 5)
     assert len(engine.asked) == 2
     assert output.extra_fields["reward_extra_info"]["truncated"] == 1.0
+
+
+def test_environments_of_the_same_settings_share_a_memo_where_the_run_wants_one(
+    rollout_config: Any, chatml: Any
+) -> None:
+    plain = EpisodePlayer(rollout_config, chatml)
+    assert plain._make("turntree/Arithmetic-v0", "{}").memo is None
+    rollout_config.custom.turntree.memo_results = 5
+    player = EpisodePlayer(rollout_config, chatml)
+    one, same, other = (player._make("turntree/Arithmetic-v0", s) for s in ("{}", "{}", '{"max_numbers": 3}'))
+    assert one.memo is same.memo is not None
+    assert other.memo is not one.memo

@@ -18,11 +18,10 @@ from turntree.agents.verl.sections import ConfigError
 from turntree.spec_tree import DialogueState
 
 
-@pytest.fixture
-def server(tiny_model: Path, tmp_path: Path) -> Iterator[TurntreeServer]:
+def start(model: Path, **run: Any) -> TurntreeServer:
     config = SimpleNamespace(
         engine_kwargs={"turntree": {"threads": 1, "speculation": {"min_probability": 0.0}}},
-        custom=OmegaConf.create({"turntree": {"run_dir": str(tmp_path), "save_policy_every": 2}}),
+        custom=OmegaConf.create({"turntree": run}),
         response_length=8,
         prompt_length=24,
         max_model_len=None,
@@ -30,7 +29,12 @@ def server(tiny_model: Path, tmp_path: Path) -> Iterator[TurntreeServer]:
         dtype="float32",
         seed=0,
     )
-    server = TurntreeServer(config, OmegaConf.create({"path": str(tiny_model)}), 0)
+    return TurntreeServer(config, OmegaConf.create({"path": str(model)}), 0)
+
+
+@pytest.fixture
+def server(tiny_model: Path, tmp_path: Path) -> Iterator[TurntreeServer]:
+    server = start(tiny_model, run_dir=str(tmp_path), save_policy_every=2)
     yield server
     server.engine.close()
 
@@ -58,8 +62,8 @@ def test_verls_sampling_parameters_are_read() -> None:
 
 
 def test_what_the_engine_cannot_do_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"without repetition_penalty; leave it at 1\.0"):
-        to_sampling({"repetition_penalty": 1.2}, default_max_tokens=1)
+    with pytest.raises(ConfigError, match=r"repetition_penalty must be positive"):
+        to_sampling({"repetition_penalty": 0}, default_max_tokens=1)
     with pytest.raises(ConfigError, match=r"unknown key 'temprature' .* did you mean 'temperature'"):
         to_sampling({"temprature": 1.2}, default_max_tokens=1)
 
@@ -72,6 +76,8 @@ def test_the_counters_have_verls_names() -> None:
         draft=DraftStats(verify_steps=1, drafted=3, accepted=2),
         accepted=(True, True),
         cached_tokens=5,
+        levels="CA",
+        behaviour_logprobs=(-1.5, -2.5),
     )
     output = to_token_output(completion, 7)
     assert (output.token_ids, output.log_probs, output.stop_reason) == ([1, 2], [-1.0, -2.0], "length")
@@ -82,6 +88,8 @@ def test_the_counters_have_verls_names() -> None:
         "spec_num_accepted_tokens": 2,
         "spec_num_verify_steps": 1,
         "accepted": [True, True],
+        "levels": "CA",
+        "behaviour_logprobs": [-1.5, -2.5],
     }
 
 
@@ -123,6 +131,29 @@ async def test_a_step_is_booked_when_its_weights_are_replaced(
     assert saved == ["step_000001.safetensors", "step_000003.safetensors"]
     name = next(iter(weights))
     assert torch.equal(load_file(tmp_path / "weights" / saved[1])[name], weights[name] + 2)
+
+
+@pytest.mark.parametrize("mode", ["replay", "exact"])
+async def test_turns_of_the_last_step_are_used_again_once_it_has_been_trained_on(
+    tiny_model: Path, weights: dict[str, torch.Tensor], tmp_path: Path, mode: str
+) -> None:
+    server = start(tiny_model, run_dir=str(tmp_path), reuse={"mode": mode, "top_k": 16})
+    try:
+        await server.set_global_steps(0)
+        first = await ask(server, 1, 2, 3, seed=5)
+        assert set(first.extra_fields["levels"]) <= {"A"}
+        await server.update_weights({name: value * 1.01 for name, value in weights.items()})
+        await server.set_global_steps(1)
+        again = await ask(server, 1, 2, 3, seed=6)
+        assert again.extra_fields["levels"][0] == "C"
+        assert len(again.token_ids) == len(again.extra_fields["behaviour_logprobs"]) == 4
+        await server.set_global_steps(2)
+        rows = [json.loads(line) for line in (tmp_path / "engine.jsonl").read_text().splitlines()]
+        assert [row["reuse_tickets"] for row in rows] == [0, 1]
+        assert "exactness/exact_entropy_z" in rows[0]
+        assert "exactness/marginal_entropy_z" in rows[1]
+    finally:
+        server.engine.close()
 
 
 async def test_requests_wait_while_generation_is_stopped(server: TurntreeServer) -> None:

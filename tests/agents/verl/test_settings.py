@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from turntree.agents.reuse_config import ReuseMode
 from turntree.agents.verl.sections import ConfigError
 from turntree.agents.verl.settings import EngineSettings, RunSettings
 
@@ -56,6 +57,14 @@ def test_the_engine_gets_what_verl_decides_and_what_is_set_here() -> None:
 def test_what_is_not_ours_in_rollout_custom_is_left_alone() -> None:
     assert RunSettings.parse({"other": {"x": 1}}).path is None
     assert RunSettings.parse(None).path is None
+
+
+def test_reuse_is_off_until_a_run_asks_for_it() -> None:
+    assert RunSettings.parse(None).reuse.mode is ReuseMode.NONE
+    settings = RunSettings.parse({"turntree": {"reuse": {"mode": "lenient", "preset": "ppo", "top_k": 8}}})
+    assert (settings.reuse.mode, settings.reuse.top_k) == (ReuseMode.LENIENT, 8)
+    with pytest.raises(ConfigError, match=r"unknown key 'topk' in .*turntree\.reuse; did you mean 'top_k'"):
+        RunSettings.parse({"turntree": {"reuse": {"topk": 8}}})
 
 
 def test_weights_cannot_be_kept_nowhere() -> None:

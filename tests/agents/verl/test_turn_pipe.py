@@ -52,7 +52,7 @@ class Echo:
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
 
-    async def generate(self, prompt_ids: Any, sampling: Sampling, *, state: Any = None) -> Completion:
+    async def generate(self, prompt_ids: Any, sampling: Sampling, *, state: Any = None, draft: Any = ()) -> Completion:
         await asyncio.sleep(self.seconds)
         if len(prompt_ids) == 1:
             raise ValueError("too short")

@@ -1,0 +1,63 @@
+"""What the server of a run writes down at the end of each step: counters, z-scores, weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from turntree.agents.verl.recording import RunFolder, append_line, save_weights
+from turntree.agents.verl.settings import RunSettings
+
+if TYPE_CHECKING:
+    from turntree.agents.engines.local import EngineStats
+    from turntree.agents.monitors import Monitors
+    from turntree.agents.prefix_reuse import PrefixReuse
+
+
+class StepBooks:
+    """The books of one server.
+
+    Args:
+        settings: Of the run.
+        replica_rank: Rank of the replica; the first one writes, since all hold the same weights.
+        monitors: Of the turns that the server gives out.
+        reuse: Its earlier trajectories, if it uses them.
+    """
+
+    def __init__(
+        self, settings: RunSettings, replica_rank: int, monitors: Monitors, reuse: PrefixReuse | None = None
+    ) -> None:
+        self._folder = RunFolder(Path(settings.run_dir)) if settings.run_dir and replica_rank == 0 else None
+        self._every = settings.save_policy_every if self._folder else 0
+        self._monitors = monitors
+        self._reuse = reuse
+        self._before: dict[str, float] | None = None
+        self._weights: dict[str, Any] = {}
+
+    def collect(self, named: Mapping[str, Any]) -> None:
+        """Remember a bucket of the coming weights, if they may be saved."""
+        if self._every:
+            self._weights.update(named)
+
+    def close_step(self, global_steps: int, stats: EngineStats) -> None:
+        """``global_steps`` updates were made: what was sampled since the last call was that step, and trained on.
+
+        A warning names the monitors that are far from 0.
+        """
+        totals = stats.to_dict()
+        scores = self._monitors.close_step()
+        if self._reuse is not None:
+            self._reuse.close_step()
+            totals |= {f"reuse_{name}": value for name, value in asdict(self._reuse.stats).items()}
+        if self._folder is None:
+            return
+        if self._before is not None:
+            row = {name: total - self._before.get(name, 0) for name, total in totals.items()}
+            row["tokens_per_step"] = row["tokens"] / row["verify_steps"] if row["verify_steps"] else 0.0
+            append_line(self._folder.engine, {"step": global_steps, **row, **scores})
+        self._before = totals
+        if self._every and global_steps % self._every == 0:
+            save_weights(self._folder.weights(global_steps + 1), self._weights.items())
+        self._weights = {}
