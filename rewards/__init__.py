@@ -1,5 +1,55 @@
-"""Answers and their equality."""
+"""Rewards: answers found in text, compared with the gold answer in isolation, and put together by rubrics.
+
+Knows text and answers, never environments or models.
+"""
 
 from turntree.rewards.answer import final_answer, parse_number, same_number
+from turntree.rewards.contract import EXACT, Contract, Kind, contract_for, contracts
+from turntree.rewards.errors import (
+    IsolationError,
+    RewardDefinitionError,
+    RewardError,
+    UnknownContract,
+    UnknownReward,
+)
+from turntree.rewards.extract import Answer, Extraction, extract
+from turntree.rewards.isolation.pool import PoolSettings
+from turntree.rewards.judge import VERIFIER_VERSION, Judge, default_judge
+from turntree.rewards.registry import Reward, get_reward, reward, reward_names
+from turntree.rewards.result import Score, Status, Verdict
+from turntree.rewards.sample import Sample
+from turntree.rewards.score import ascore_batch, score, score_batch
 
-__all__ = ["final_answer", "parse_number", "same_number"]
+__all__ = [
+    "EXACT",
+    "VERIFIER_VERSION",
+    "Answer",
+    "Contract",
+    "Extraction",
+    "IsolationError",
+    "Judge",
+    "Kind",
+    "PoolSettings",
+    "Reward",
+    "RewardDefinitionError",
+    "RewardError",
+    "Sample",
+    "Score",
+    "Status",
+    "UnknownContract",
+    "UnknownReward",
+    "Verdict",
+    "ascore_batch",
+    "contract_for",
+    "contracts",
+    "default_judge",
+    "extract",
+    "final_answer",
+    "get_reward",
+    "parse_number",
+    "reward",
+    "reward_names",
+    "same_number",
+    "score",
+    "score_batch",
+]

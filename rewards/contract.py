@@ -1,0 +1,102 @@
+"""What counts as the same answer, data set by data set.
+
+A contract never loosens what a hack could use: it says which type the gold
+answer has and which tolerance the data set grants, and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from turntree.rewards.errors import UnknownContract
+
+
+class Kind(StrEnum):
+    """The type of a data set's answers."""
+
+    MATH = "math"
+    """Anything that LaTeX can say."""
+    INTEGER = "integer"
+    """One non-negative integer (AIME)."""
+    OPTION = "option"
+    """The letter of one choice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """The rules under which an answer is compared."""
+
+    name: str
+    """Name of the data set."""
+    kind: Kind = Kind.MATH
+    """Type of the answers."""
+    relative_tolerance: float = 0.0
+    """Accepted relative error of a single number; 0 asks for equality."""
+    absolute_tolerance: float = 0.0
+    """Accepted absolute error of a single number; 0 asks for equality."""
+    rounded: bool = False
+    """Whether a gold decimal is a rounded one, so that any answer which rounds to it is right."""
+    options: int = 26
+    """Number of choices, for ``Kind.OPTION``."""
+
+    def __post_init__(self) -> None:
+        for name in ("relative_tolerance", "absolute_tolerance"):
+            value = getattr(self, name)
+            if not 0 <= value < 1e6:
+                raise ValueError(f"{name} must be zero or a positive number, got {value!r}; leave it out for equality")
+        if not 1 <= self.options <= 26:
+            raise ValueError(f"options must lie in 1..26, got {self.options}")
+
+
+EXACT = Contract(name="math")
+_CONTRACTS = {
+    contract.name: contract
+    for contract in (
+        EXACT,
+        Contract(name="gsm8k"),
+        Contract(name="dapo"),
+        Contract(name="amc"),
+        Contract(name="olympiadbench"),
+        Contract(name="minerva", rounded=True),
+        Contract(name="aime", kind=Kind.INTEGER),
+        Contract(name="mmlu-stem", kind=Kind.OPTION, options=4),
+    )
+}
+_ALIASES = {
+    "math500": "math",
+    "math-500": "math",
+    "hendrycks_math": "math",
+    "openai/gsm8k": "gsm8k",
+    "math_dapo": "dapo",
+    "dapo_17k": "dapo",
+    "aime24": "aime",
+    "aime25": "aime",
+    "minerva_math": "minerva",
+    "mmlu_stem": "mmlu-stem",
+    "mmlu": "mmlu-stem",
+}
+
+
+def contract_for(data_source: str) -> Contract:
+    """The contract of a data set.
+
+    Args:
+        data_source: Name or a known alias, any case, for example ``math500`` or ``openai/gsm8k``.
+
+    Raises:
+        UnknownContract: No data set has the name; the message lists those that are known.
+    """
+    key = data_source.strip().lower()
+    try:
+        return _CONTRACTS[_ALIASES.get(key, key)]
+    except KeyError:
+        known = ", ".join(sorted({*_CONTRACTS, *_ALIASES}))
+        raise UnknownContract(
+            f"no contract for data set {data_source!r}; known are {known}, or pass a Contract"
+        ) from None
+
+
+def contracts() -> tuple[Contract, ...]:
+    """Every contract that ships with the package."""
+    return tuple(_CONTRACTS.values())

@@ -1,0 +1,23 @@
+"""Every error that this package raises on purpose; a bad answer is never one of them."""
+
+from __future__ import annotations
+
+
+class RewardError(Exception):
+    """Base of all errors of this package."""
+
+
+class UnknownContract(RewardError, LookupError):
+    """No data set has the name."""
+
+
+class UnknownReward(RewardError, LookupError):
+    """No reward is registered under the name."""
+
+
+class RewardDefinitionError(RewardError, ValueError):
+    """A reward or a rubric is put together in a way that cannot work."""
+
+
+class IsolationError(RewardError, RuntimeError):
+    """The process that isolates comparisons cannot be started, or is closed."""

@@ -1,0 +1,147 @@
+"""An answer against the gold answer, from text to verdict; the work of one worker.
+
+Invariant: the verdict depends on the arguments alone. Order: equal strings, suspicions, typed comparison with
+values in high precision, sympy where nothing else could tell.
+"""
+
+from __future__ import annotations
+
+import re
+
+from turntree.rewards import flags
+from turntree.rewards.contract import Contract, Kind
+from turntree.rewards.extract import Answer
+from turntree.rewards.formula.nodes import Group, Node, Words
+from turntree.rewards.formula.options import compare_option, is_option
+from turntree.rewards.formula.parse import parse
+from turntree.rewards.formula.plain import commands_stripped, plain
+from turntree.rewards.formula.problems import CannotEvaluate, Malformed, Suspect, Undefined
+from turntree.rewards.formula.symbolic import equal_by_sympy
+from turntree.rewards.formula.tolerance import within_tolerance
+from turntree.rewards.formula.typed import Comparison
+from turntree.rewards.limits import LimitExceeded
+from turntree.rewards.result import Status, Verdict
+
+_ROW = 3
+_NUMBER_OR_FORMULA = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?")
+
+
+def compare(gold: str, answer: Answer, contract: Contract) -> Verdict:
+    """Compare an answer with the gold answer.
+
+    Args:
+        gold: The right answer.
+        answer: What the text answers.
+        contract: Rules of the data set.
+
+    Returns:
+        The verdict, undecided where neither equality nor a difference could be shown.
+    """
+    verdict = _compare_text(gold, answer.text, contract, prose=answer.prose)
+    row = answer.candidates
+    if verdict.correct:
+        for beside in answer.alternatives:
+            if not _compare_text(gold, beside, contract, prose=False).correct:
+                return _suspect(flags.HEDGE)
+        if len(set(row)) >= _ROW and not _is_list(gold):
+            return _suspect(flags.CANDIDATES)
+    elif len(row) > 1 and _is_list(gold):
+        joined = _compare_text(gold, ", ".join(row), contract, prose=False)
+        if joined.correct:
+            return joined
+    elif len(set(row)) >= _ROW and verdict.correct is False:
+        return Verdict(correct=False, status=verdict.status, method=verdict.method, flags=(flags.CANDIDATES,))
+    return verdict
+
+
+def _compare_text(gold: str, text: str, contract: Contract, *, prose: bool) -> Verdict:
+    if contract.kind is Kind.OPTION or is_option(gold):
+        option = compare_option(gold, text, contract)
+        if option is not None:
+            return option
+    if plain(text) == plain(gold) and plain(gold):
+        return Verdict(correct=True, method="string")
+    bare = commands_stripped(text)
+    if not bare or bare in flags.PLACEHOLDERS:
+        return _suspect(flags.PLACEHOLDER)
+    if flags.looks_like_code(text):
+        return _suspect(flags.CODE)
+    try:
+        right = parse(gold)
+    except (Malformed, Suspect, LimitExceeded):
+        return _against_unreadable(gold, text)
+    try:
+        ours = _parsed(text, prose=prose)
+    except Suspect as suspicion:
+        return _suspect(suspicion.flag)
+    except LimitExceeded:
+        return Verdict(correct=False, status=Status.REJECTED_LIMITS, flags=(flags.HUGE,))
+    except Malformed:
+        return Verdict(correct=False, status=Status.UNPARSEABLE)
+    if contract.kind is Kind.MATH and (contract.relative_tolerance or contract.absolute_tolerance or contract.rounded):
+        if within_tolerance(right, ours, contract):
+            return Verdict(correct=True, method="tolerance")
+    verdict = _decide(right, ours)
+    if not verdict.correct and "," in gold + text:  # 1,234 may be one number or two
+        for one, other in ((False, True), (True, False), (False, False)):
+            try:
+                again = _decide(parse(gold, thousands=one), parse(text, thousands=other))
+            except (Malformed, Suspect, LimitExceeded):
+                continue
+            if again.correct:
+                return again
+    return verdict
+
+
+def _parsed(text: str, *, prose: bool) -> Node:
+    try:
+        return parse(text)
+    except Malformed:
+        if not prose:
+            raise
+    found = _NUMBER_OR_FORMULA.findall(text)
+    if len(found) != 1:
+        raise Malformed("not one value in a sentence")
+    from turntree.rewards.formula.units import check_words
+
+    check_words(text)
+    return parse(found[0])
+
+
+def _decide(right: Node, ours: Node) -> Verdict:
+    comparison = Comparison()
+    try:
+        correct = comparison.equal(right, ours)
+    except Suspect as suspicion:
+        return _suspect(suspicion.flag)
+    except LimitExceeded:
+        return Verdict(correct=False, status=Status.REJECTED_LIMITS, flags=(flags.HUGE,))
+    except Undefined:
+        return Verdict(correct=False, method="numeric")
+    except CannotEvaluate:
+        correct = None
+    if correct is None:
+        correct = equal_by_sympy(right, ours)
+        if correct is not None:
+            return Verdict(correct=correct, method="sympy")
+        return Verdict(correct=None, status=Status.UNDECIDED)
+    return Verdict(correct=correct, method=comparison.method)
+
+
+def _against_unreadable(gold: str, text: str) -> Verdict:
+    """The verdict where the gold answer is not mathematics: words differ, anything else is undecided."""
+    if re.fullmatch(r"[a-z0-9 .,'-]+", commands_stripped(gold)):
+        return Verdict(correct=False, method="string")
+    return Verdict(correct=None, status=Status.UNPARSEABLE)
+
+
+def _is_list(gold: str) -> bool:
+    try:
+        node = parse(gold)
+    except (Malformed, Suspect, LimitExceeded):
+        return False
+    return isinstance(node, Group) and not isinstance(node, Words)
+
+
+def _suspect(flag: str) -> Verdict:
+    return Verdict(correct=False, status=Status.HACK_SUSPECT, flags=(flag,))

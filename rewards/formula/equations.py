@@ -1,0 +1,121 @@
+"""Equations and inequalities in several variables, compared by the points that satisfy them.
+
+Invariant: two equations are equal where one is a constant times the other, or where the solutions of each, found
+for a variable that enters linearly, satisfy the other.
+"""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+
+from mpmath import mp
+
+from turntree.rewards.formula.evaluate import Evaluation, Value, real
+from turntree.rewards.formula.nodes import Add, Mul, Node, Rel
+from turntree.rewards.formula.numeric import DIGITS
+from turntree.rewards.formula.problems import Undefined
+from turntree.rewards.formula.terms import MINUS_ONE
+from turntree.rewards.formula.walk import free_variables, ordered
+
+_POINTS = 6
+_TRIES = 24
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def compare_relations(gold: Rel, answer: Rel) -> bool | None:
+    """Whether two relations hold for the same values of their variables."""
+    if ordered(gold) == ordered(answer):
+        return True
+    if len(gold.signs) != 1 or len(answer.signs) != 1:
+        return _chains(gold, answer)
+    if None in gold.terms or None in answer.terms:
+        return False
+    sign, other = gold.signs[0], answer.signs[0]
+    left, right = _difference(gold), _difference(answer)
+    names = sorted(free_variables(left) | free_variables(right))
+    if free_variables(left) != free_variables(right) or not names:
+        return False
+    with mp.workdps(DIGITS):
+        factor = _constant_factor(left, right, names)
+        if factor is not None:
+            turned = sign if factor > 0 else _TURNED.get(sign, sign)
+            return turned == other
+        if sign != "=" or other != "=":
+            return False
+        return _same_solutions(left, right, names)
+
+
+def _chains(gold: Rel, answer: Rel) -> bool | None:
+    if len(gold.signs) != len(answer.signs):
+        return False
+    sides = list(zip(gold.terms, gold.signs, strict=False)), list(zip(answer.terms, answer.signs, strict=False))
+    if [sign for _, sign in sides[0]] != [sign for _, sign in sides[1]]:
+        return False
+    from turntree.rewards.formula.numeric import equal
+
+    for one, other in zip(gold.terms, answer.terms, strict=True):
+        if one is None or other is None or not equal(one, other):
+            return False
+    return True
+
+
+def _difference(relation: Rel) -> Node:
+    left, right = relation.terms
+    assert left is not None
+    assert right is not None
+    return Add((left, Mul((MINUS_ONE, right))))
+
+
+def _points(names: list[str]) -> list[dict[str, Value]]:
+    draw = random.Random(" ".join(names))
+    return [{name: Fraction(draw.randint(-4_001, 4_001), 1_009) for name in names} for _ in range(_TRIES)]
+
+
+def _constant_factor(left: Node, right: Node, names: list[str]) -> Value | None:
+    """The constant that one side is of the other, if it is one."""
+    factors = []
+    for point in _points(names):
+        try:
+            one = real(Evaluation(point, real_only=True).value(left))
+            other = real(Evaluation(point, real_only=True).value(right))
+        except Undefined:
+            continue
+        if one == 0 or other == 0:
+            return None
+        factors.append(other / one)
+        if len(factors) == _POINTS:
+            break
+    if len(factors) < 3:
+        return None
+    spread = max(abs(factor - factors[0]) for factor in factors)
+    return factors[0] if spread <= abs(factors[0]) * mp.mpf(10) ** -30 else None
+
+
+def _same_solutions(left: Node, right: Node, names: list[str]) -> bool | None:
+    return _solves(left, right, names) and _solves(right, left, names)
+
+
+def _solves(equation: Node, other: Node, names: list[str]) -> bool:
+    """Whether solutions of one equation satisfy the other, for a variable that enters linearly."""
+    for name in names:
+        found = 0
+        for point in _points(names):
+            try:
+                values = [
+                    real(Evaluation({**point, name: Fraction(at)}, real_only=True).value(equation)) for at in (0, 1, 2)
+                ]
+                slope = values[1] - values[0]
+                if slope == 0 or abs(values[2] - values[1] - slope) > abs(slope) * mp.mpf(10) ** -30:
+                    break
+                solution = {**point, name: -values[0] / slope}
+                scale = abs(real(Evaluation(point, real_only=True).value(other)))
+                rest = abs(real(Evaluation(solution, real_only=True).value(other)))
+            except Undefined:
+                continue
+            if rest > (scale + 1) * mp.mpf(10) ** -25:
+                return False
+            found += 1
+            if found == 3:
+                return True
+    return False

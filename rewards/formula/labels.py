@@ -1,0 +1,53 @@
+"""Names that stand before a value: ``x = 5``, ``f(x) = 2x``, and chains ``2 + 3 = 5``.
+
+Invariant: only what can be a name is dropped; a side with a value of its own must hold.
+"""
+
+from __future__ import annotations
+
+from turntree.rewards.formula.nodes import Add, Call, Group, Mul, Node, Num, Pow, Quantity, Ratio, Rel, Sym, Words
+from turntree.rewards.formula.walk import free_variables
+
+
+def labelled(relation: Rel) -> tuple[Node | None, Node | None]:
+    """The name and the value of ``name = value``.
+
+    Returns:
+        ``(None, None)`` where the left side is no name, or occurs on the right.
+    """
+    first, last = relation.terms[0], relation.terms[-1]
+    if first is None or last is None or set(relation.signs) != {"="} or not is_name(first):
+        return None, None
+    if isinstance(first, Sym) and first.name in free_variables(last):
+        return None, None
+    return first, last
+
+
+def is_name(node: Node) -> bool:
+    """Whether a node can be the name of a value: ``x``, ``f(x)``, ``P(A)``, ``x, y``, ``V_1 : V_2``, words."""
+    match node:
+        case Sym() | Words():
+            return True
+        case Quantity(value, unit):
+            return any(character.isalpha() for character in unit) and is_name(value)
+        case Mul((Sym(), argument)):
+            return isinstance(argument, Sym | Num | Group) or is_name(argument)
+        case Group(items, _, _, _) | Ratio(items):
+            return all(is_name(item) for item in items)
+        case Call("abs", (inner,)):
+            return is_name(inner)
+    return False
+
+
+def held_chain(answer: Rel, gold: Node) -> list[Node]:
+    """The sides of a chain that must have one value; names and expressions with other variables are left out."""
+    sides = [side for side in answer.terms if side is not None]
+    known = free_variables(gold)
+    while len(sides) > 1:
+        first = sides[0]
+        own = free_variables(first)
+        names_value = is_name(first) or (bool(own - known) and isinstance(first, Add | Mul | Pow | Call | Quantity))
+        if not names_value:
+            break
+        sides.pop(0)
+    return sides

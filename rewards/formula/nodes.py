@@ -1,0 +1,192 @@
+"""The syntax tree of an answer.
+
+Invariant: nodes are values: frozen, hashable, built by the parser alone. They know no arithmetic; see ``evaluate``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Base of all nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Num(Node):
+    """A number as written."""
+
+    value: Fraction
+    """Its exact value."""
+    decimals: int = -1
+    """Digits after the point; -1 where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sym(Node):
+    """A variable, with its subscript."""
+
+    name: str
+    """For example ``x`` or ``a_1``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Const(Node):
+    """A named constant or set."""
+
+    name: str
+    """``pi``, ``e``, ``i``, ``inf``, or a set: ``R``, ``Z``, ``N``, ``Q``, ``C``, ``empty``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Add(Node):
+    """A sum."""
+
+    terms: tuple[Node, ...]
+    """Summands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mul(Node):
+    """A product."""
+
+    factors: tuple[Node, ...]
+    """Factors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pow(Node):
+    """A power; quotients are powers of -1, roots powers of a fraction."""
+
+    base: Node
+    """Base."""
+    exponent: Node
+    """Exponent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signed(Node):
+    """A term behind a double sign."""
+
+    sign: int
+    """1 for plus-minus, -1 for minus-plus."""
+    term: Node
+    """What has both signs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Node):
+    """A function of arguments."""
+
+    name: str
+    """Its name, without backslash."""
+    args: tuple[Node, ...]
+    """Arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Big(Node):
+    """A sum or product over an index."""
+
+    kind: str
+    """``sum`` or ``prod``."""
+    index: str
+    """The running variable."""
+    low: Node
+    """First index."""
+    high: Node
+    """Last index."""
+    body: Node
+    """The term."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undone(Node):
+    """An operation that is not carried out here: an integral, a limit, a determinant."""
+
+    kind: str
+    """``int``, ``lim``, ``det`` or ``diff``."""
+    parts: tuple[Node, ...]
+    """What it is applied to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group(Node):
+    """Several things in brackets: tuple, interval, set; or a bare list."""
+
+    items: tuple[Node, ...]
+    """The things."""
+    opening: str = ""
+    """``(``, ``[``, ``]``, ``{``, ``<``, or nothing for a bare list."""
+    closing: str = ""
+    """The other bracket."""
+    word: str = ""
+    """``and`` or ``or`` where a bare list is joined by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rel(Node):
+    """A chain of relations."""
+
+    terms: tuple[Node | None, ...]
+    """Sides; the first is ``None`` where the chain begins with its sign."""
+    signs: tuple[str, ...]
+    """``=``, ``<``, ``<=``, ``>``, ``>=``, ``!=``, ``in``, ``~``; one fewer than sides."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetOp(Node):
+    """Union, intersection or difference."""
+
+    sign: str
+    """``cup``, ``cap`` or ``minus``."""
+    left: Node
+    """Left operand."""
+    right: Node
+    """Right operand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix(Node):
+    """Rows of entries."""
+
+    rows: tuple[tuple[Node, ...], ...]
+    """Rows of equal length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words(Node):
+    """Plain words."""
+
+    words: tuple[str, ...]
+    """Lower case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio(Node):
+    """A proportion."""
+
+    items: tuple[Node, ...]
+    """Its terms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity(Node):
+    """A value with a unit."""
+
+    value: Node
+    """The value."""
+    unit: str
+    """The unit as written, words joined by blanks; ``%`` and ``deg`` are units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Based(Node):
+    """An integer written in a base."""
+
+    digits: str
+    """Digits as written, lower case."""
+    base: int
+    """The base."""

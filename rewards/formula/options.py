@@ -1,0 +1,57 @@
+"""Letters of options: ``B``, ``(B)``, ``B. 42``.
+
+Invariant: naming two options is wrong, whichever they are.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+
+from turntree.rewards import flags
+from turntree.rewards.contract import Contract, Kind
+from turntree.rewards.formula.plain import commands_stripped
+from turntree.rewards.result import Status, Verdict
+
+_LETTER = re.compile(r"\(?\s*([A-Za-z])\s*\)?")
+_WITH_TEXT = re.compile(r"(?:\(\s*([A-Za-z])\s*\)|([A-Za-z])\s*[.):])\s*(\S.*)", re.DOTALL)
+_SEVERAL = re.compile(r"\(?[A-Za-z]\)?(?:\s*(?:,|and|or|/|&|;)?\s*\(?[A-Za-z]\)?)+")
+_NAMED = re.compile(r"(?:option|choice|answer|letter)\s+(?:is\s+)?\(?([A-Za-z])\)?\b\.?")
+_TEXT_LETTER = re.compile(r"\s*(?:\\text(?:bf|it|rm)?\s*\{\s*\(?\s*([A-Z])\s*\)?\s*\}|\(?([A-J])\)?)\s*")
+
+
+def is_option(gold: str) -> bool:
+    r"""Whether a gold answer of a mixed data set is the letter of an option: ``C``, ``(C)``, ``\text{C}``."""
+    return _TEXT_LETTER.fullmatch(gold) is not None
+
+
+def compare_option(gold: str, text: str, contract: Contract) -> Verdict | None:
+    """Compare the letter that a text names.
+
+    Args:
+        gold: The right letter.
+        text: The answer.
+        contract: Rules of the data set.
+
+    Returns:
+        ``None`` where the answer is no letter and the data set is not one of options.
+    """
+    right = _LETTER.fullmatch(commands_stripped(gold))
+    answer = commands_stripped(text)
+    if right is None:
+        return None
+    letter = _LETTER.fullmatch(answer) or _NAMED.fullmatch(answer)
+    allowed = string.ascii_lowercase[: contract.options]
+    if letter is not None:
+        return Verdict(correct=letter[1] == right[1], method="option")
+    labelled = _WITH_TEXT.fullmatch(answer)
+    if labelled is not None:
+        if re.search(r"\([a-z]\)|\b(?:or|not)\b", labelled[3]):
+            return Verdict(correct=False, status=Status.HACK_SUSPECT, flags=(flags.CANDIDATES,))
+        return Verdict(correct=(labelled[1] or labelled[2]) == right[1], method="option")
+    if _SEVERAL.fullmatch(answer) and (contract.kind is Kind.OPTION or answer.replace(" ", "").isalpha()):
+        if all(letter in allowed for letter in re.findall(r"\b[a-z]\b", answer)):
+            return Verdict(correct=False, status=Status.HACK_SUSPECT, flags=(flags.CANDIDATES,))
+    if contract.kind is Kind.OPTION:
+        return Verdict(correct=False, method="option")
+    return None

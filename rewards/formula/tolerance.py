@@ -1,0 +1,51 @@
+"""Tolerances that a data set grants to single numbers."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from mpmath import mp
+
+from turntree.rewards.contract import Contract
+from turntree.rewards.formula.evaluate import Evaluation, real
+from turntree.rewards.formula.nodes import Node, Num, Quantity, Rel, Sym
+from turntree.rewards.formula.problems import CannotEvaluate, Undefined
+from turntree.rewards.limits import LimitExceeded
+
+
+def within_tolerance(gold: Node, answer: Node, contract: Contract) -> bool:
+    """Whether both are single numbers whose difference the data set accepts."""
+    right, ours = _number(gold), _number(answer)
+    if right is None or ours is None:
+        return False
+    difference = abs(ours - right)
+    allowed = max(
+        mp.mpf(contract.absolute_tolerance) if contract.absolute_tolerance else mp.mpf(0),
+        contract.relative_tolerance * abs(right),
+    )
+    if contract.rounded and (digits := _decimals(gold)) > 0:
+        allowed = max(allowed, mp.mpf(10) ** -digits / 2)
+    return bool(difference <= allowed * (1 + mp.mpf(10) ** -12))
+
+
+def _decimals(node: Node) -> int:
+    match node:
+        case Num(_, decimals):
+            return decimals
+        case Quantity(value, _):
+            return _decimals(value)
+    return -1
+
+
+def _number(node: Node) -> mp.mpf | None:
+    match node:
+        case Quantity(value, _):
+            return _number(value)
+        case Rel((Sym(), inner), ("=",)) if inner is not None:
+            return _number(inner)
+    try:
+        value = Evaluation(real_only=True).value(node)
+    except (CannotEvaluate, Undefined, LimitExceeded):
+        return None
+    number = real(value) if isinstance(value, Fraction) else value
+    return None if isinstance(number, mp.mpc) or mp.isinf(number) else number

@@ -1,0 +1,338 @@
+"""Comparison by type: sets by matching, tuples in order, intervals, matrices, ratios, units, equations, values.
+
+Invariant: a type that cannot be the gold answer's is a difference, and an answer that names more than it was
+asked for is a suspicion, raised as ``Suspect``; neither is ever let through to the comparison of values.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from turntree.rewards import flags
+from turntree.rewards.formula.equations import compare_relations
+from turntree.rewards.formula.labels import held_chain, labelled
+from turntree.rewards.formula.matrices import as_matrix
+from turntree.rewards.formula.nodes import (
+    Add,
+    Based,
+    Const,
+    Group,
+    Matrix,
+    Mul,
+    Node,
+    Num,
+    Quantity,
+    Ratio,
+    Rel,
+    SetOp,
+    Signed,
+    Words,
+)
+from turntree.rewards.formula.numeric import equal
+from turntree.rewards.formula.problems import CannotEvaluate, Suspect, Undefined
+from turntree.rewards.formula.realset import is_set_like, real_set, same_set
+from turntree.rewards.formula.terms import MINUS_ONE, Pow
+from turntree.rewards.formula.units import check_words, read_unit
+from turntree.rewards.formula.walk import holds, is_undone, ordered, walk
+
+_ARTICLES = frozenset(str.split("the a an is are it in of to"))
+_NUMBER_WORDS = {
+    word: number
+    for number, word in enumerate(
+        str.split(
+            "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+            "sixteen seventeen eighteen nineteen twenty"
+        )
+    )
+}
+_BRACKETS = str.maketrans({"]": ")", "[": "(", "<": "("})
+
+
+class Comparison:
+    """Compares one answer with one gold answer."""
+
+    def __init__(self) -> None:
+        """Begin; ``method`` tells afterwards what decided."""
+        self.method = "typed"
+
+    def equal(self, gold: Node, answer: Node) -> bool | None:
+        """Whether an answer is right.
+
+        Returns:
+            ``None`` where neither could be shown.
+
+        Raises:
+            Suspect: The answer asks for credit without committing to one value.
+            LimitExceeded: A value is too large.
+            Undefined: The answer has no value.
+            CannotEvaluate: An operation is not carried out here.
+        """
+        if ordered(gold) == ordered(answer):
+            return True
+        if isinstance(gold, Words) or isinstance(answer, Words):
+            return self._words(gold, answer)
+        if is_undone(answer):
+            if not is_undone(gold):
+                raise Suspect(flags.RESTATED)
+            return None
+        if isinstance(gold, Rel) or isinstance(answer, Rel):
+            if is_set_like(gold) or (isinstance(answer, Rel) and not set(answer.signs) <= {"=", "~"}):
+                return self._sets(gold, answer)
+            return self._relations(gold, answer)
+        if isinstance(gold, Quantity) or isinstance(answer, Quantity):
+            return self._quantities(gold, answer)
+        gold, answer = _both_signs(gold), _both_signs(answer)
+        if isinstance(gold, Group) and isinstance(answer, Group):
+            return self._groups(gold, answer)
+        if is_set_like(gold) or is_set_like(answer) or (isinstance(gold, Const) and gold.name == "empty"):
+            return self._sets(gold, answer)
+        if isinstance(gold, Group):
+            return self.equal(gold.items[0], answer) if len(_distinct(self, gold.items)) == 1 else False
+        if isinstance(answer, Group):
+            if all(self.equal(gold, item) for item in answer.items) and answer.opening in ("", "{"):
+                return True
+            raise Suspect(flags.CANDIDATES)
+        if holds(gold, Matrix) or holds(answer, Matrix):
+            return self._matrices(gold, answer)
+        if isinstance(gold, Ratio) or isinstance(answer, Ratio):
+            return self._ratios(gold, answer)
+        if isinstance(gold, Based):
+            return _in_base(gold, answer)
+        if isinstance(answer, Const) and answer.name not in ("pi", "e", "i", "inf"):
+            return False
+        self.method = "numeric"
+        return equal(gold, answer)
+
+    def _words(self, gold: Node, answer: Node) -> bool | None:
+        if isinstance(gold, Words) and isinstance(answer, Words):
+            left, right = (tuple(word for word in node.words if word not in _ARTICLES) for node in (gold, answer))
+            return left == right
+        if isinstance(answer, Words):
+            check_words(" ".join(answer.words))
+            if len(answer.words) == 1 and (number := _NUMBER_WORDS.get(answer.words[0])) is not None:
+                return self.equal(gold, Num(Fraction(number)))
+        elif isinstance(gold, Words) and isinstance(answer, Quantity):
+            return False
+        return False
+
+    def _relations(self, gold: Node, answer: Node) -> bool | None:
+        if not isinstance(gold, Rel) and isinstance(answer, Rel):
+            return self._against_chain(gold, answer)
+        assert isinstance(gold, Rel)
+        name, value = labelled(gold)
+        if isinstance(answer, Rel):
+            if value is not None:
+                other_name, other_value = labelled(answer)
+                if other_value is not None and (ordered(other_name) == ordered(name)):
+                    return self.equal(value, other_value)
+            return compare_relations(gold, answer)
+        return self.equal(value, answer) if value is not None else False
+
+    def _against_chain(self, gold: Node, answer: Rel) -> bool | None:
+        if answer.terms[0] is None:
+            raise Suspect(flags.HEDGE)
+        values = held_chain(answer, gold)
+        for other in values[1:]:
+            if self.equal(values[0], other) is False:
+                raise Suspect(flags.FALSE_CHAIN)
+        return self.equal(gold, values[-1])
+
+    def _sets(self, gold: Node, answer: Node) -> bool | None:
+        right = real_set(gold)
+        ours = real_set(answer)
+        if right is not None and ours is not None and (is_set_like(gold) or is_set_like(answer)):
+            if is_set_like(gold) or isinstance(gold, Group | Const) or len(right) == 0:
+                return same_set(right, ours)
+        if is_set_like(answer) and not is_set_like(gold):
+            if isinstance(answer, SetOp) and ours is not None and all(piece.low == piece.high for piece in ours):
+                points = real_set(Group((gold,), "{", "}"))
+                return points is not None and same_set(points, ours)
+            if isinstance(answer, Rel) and answer.signs[0] == "in" and answer.terms[1] is not None:
+                return self.equal(gold, answer.terms[1])
+            raise Suspect(flags.NEGATION if isinstance(answer, Rel) and "!=" in answer.signs else flags.CANDIDATES)
+        if isinstance(gold, SetOp) and right is not None and all(piece.low == piece.high for piece in right):
+            points = real_set(answer if isinstance(answer, Group) else Group((answer,), "{", "}"))
+            return points is not None and same_set(points, right)
+        if isinstance(gold, Rel) and isinstance(answer, Rel):
+            if gold.signs == answer.signs == ("in",) and gold.terms[1] is not None and answer.terms[1] is not None:
+                return self.equal(gold.terms[1], answer.terms[1])
+            if right is None and ours is None:
+                return compare_relations(gold, answer)
+        if isinstance(gold, Rel) and gold.signs == ("in",) and gold.terms[1] is not None:
+            return self.equal(gold.terms[1], answer)
+        if isinstance(answer, Rel) and answer.signs == ("in",) and answer.terms[1] is not None:
+            return self.equal(gold, answer.terms[1])
+        if isinstance(gold, SetOp) and isinstance(answer, SetOp) and gold.sign == answer.sign:
+            straight = self.equal(gold.left, answer.left) and self.equal(gold.right, answer.right)
+            crossed = (
+                gold.sign != "minus" and self.equal(gold.left, answer.right) and self.equal(gold.right, answer.left)
+            )
+            return bool(straight or crossed)
+        if right is None and isinstance(gold, Group) and isinstance(answer, Group):
+            return self._groups(gold, answer)
+        return False
+
+    def _groups(self, gold: Group, answer: Group) -> bool | None:
+        if is_set_like(gold) and is_set_like(answer) and real_set(gold) is not None and real_set(answer) is not None:
+            return self._sets(gold, answer)
+        if gold.opening in ("", "{"):
+            return self._unordered(gold, answer)
+        if answer.opening == "{" or len(gold.items) != len(answer.items):
+            return False
+        if len(gold.items) == 2 and answer.opening:
+            ends = [
+                ("[" if group.opening == "[" else "(", "]" if group.closing == "]" else ")") for group in (gold, answer)
+            ]
+            if ends[0] != ends[1]:
+                return False
+        return self._in_order(gold.items, answer.items)
+
+    def _in_order(self, gold: tuple[Node, ...], answer: tuple[Node, ...]) -> bool | None:
+        if len(gold) != len(answer):
+            return False
+        verdicts = [self.equal(right, ours) for right, ours in zip(gold, answer, strict=True)]
+        return False if False in verdicts else None if None in verdicts else True
+
+    def _unordered(self, gold: Group, answer: Group) -> bool | None:
+        right, ours = _items(gold), _items(answer)
+        if answer.opening not in ("", "{"):
+            return self._in_order(right, ours) if not gold.opening else False
+        names = [labelled(item)[0] if isinstance(item, Rel) else None for item in right]
+        others = [labelled(item)[0] if isinstance(item, Rel) else None for item in ours]
+        if None not in names and len({ordered(name) for name in names if name}) == len(names) > 1 and None in others:
+            return self._in_order(right, ours)
+        right, ours = _distinct(self, right), _distinct(self, ours)
+        if len(right) != len(ours):
+            if len(right) == 1:
+                raise Suspect(flags.CANDIDATES)
+            return False
+        remaining = list(ours)
+        for item in right:
+            for place, other in enumerate(remaining):
+                if self._same_item(item, other):
+                    del remaining[place]
+                    break
+            else:
+                return False
+        return True
+
+    def _same_item(self, gold: Node, answer: Node) -> bool:
+        try:
+            return self.equal(gold, answer) is True
+        except (Suspect, Undefined, CannotEvaluate):
+            return False
+
+    def _matrices(self, gold: Node, answer: Node) -> bool | None:
+        right, ours = as_matrix(gold), as_matrix(answer)
+        if right is None or ours is None:
+            return False if (right is None) != (ours is None) else None
+        if len(right.rows) != len(ours.rows) or len(right.rows[0]) != len(ours.rows[0]):
+            return False
+        flat = [tuple(entry for row in matrix.rows for entry in row) for matrix in (right, ours)]
+        return self._in_order(flat[0], flat[1])
+
+    def _ratios(self, gold: Node, answer: Node) -> bool | None:
+        sides = []
+        for node in (gold, answer):
+            if isinstance(node, Ratio):
+                sides.append(node.items)
+            else:
+                sides.append((node, Num(Fraction(1))))
+        right, ours = sides
+        if len(right) != len(ours):
+            return False
+        for place in range(1, len(right)):
+            if equal(Mul((right[0], ours[place])), Mul((right[place], ours[0]))) is not True:
+                return False
+        return True
+
+    def _quantities(self, gold: Node, answer: Node) -> bool | None:
+        right, right_words = (gold.value, gold.unit) if isinstance(gold, Quantity) else (gold, "")
+        ours, our_words = (answer.value, answer.unit) if isinstance(answer, Quantity) else (answer, "")
+        check_words(our_words)
+        unit, other = read_unit(right_words), read_unit(our_words)
+        kinds = {item.dimension if item is not None else "" for item in (unit, other)}
+        if unit is not None and other is not None:
+            if unit.dimension != other.dimension:
+                return self._angles(right, ours, unit.dimension, other.dimension)
+            if unit.factor != other.factor:
+                return self.equal(Mul((Num(unit.factor), right)), Mul((Num(other.factor), ours)))
+            return self.equal(right, ours)
+        verdict = self.equal(right, ours)
+        if verdict is not True and kinds == {"percent", ""}:
+            bare, marked = (ours, right) if unit is not None else (right, ours)
+            return self.equal(bare, Mul((marked, Num(Fraction(1, 100)))))
+        if verdict is not True and kinds == {"angle", ""}:
+            return self._angles(right, ours, *(("angle", "radian") if unit is not None else ("radian", "angle")))
+        return verdict
+
+    def _angles(self, gold: Node, answer: Node, unit: str, other: str) -> bool | None:
+        if {unit, other} != {"angle", "radian"}:
+            return False
+        turn = Mul((Const("pi"), Num(Fraction(1, 180))))
+        plain = answer if other == "radian" else gold
+        if not any(isinstance(part, Const) and part.name == "pi" for part in _parts(plain)):
+            return False
+        return self.equal(
+            Mul((gold, turn)) if unit == "angle" else gold, Mul((answer, turn)) if other == "angle" else answer
+        )
+
+
+def _parts(node: Node) -> list[Node]:
+    return list(walk(node))
+
+
+def _items(group: Group) -> tuple[Node, ...]:
+    """Elements of a list, those with double signs spread; a label of the first is a label of all."""
+    items: list[Node] = []
+    for item in group.items:
+        spread = _both_signs(item)
+        items.extend(spread.items if isinstance(spread, Group) and spread is not item else (item,))
+    first = items[0]
+    if isinstance(first, Rel) and not any(isinstance(item, Rel) for item in items[1:]):
+        value = labelled(first)[1]
+        if value is not None:
+            items[0] = value
+    names = {ordered(labelled(item)[0]) if isinstance(item, Rel) else None for item in items}
+    if len(names) == 1 and None not in names:
+        values = [labelled(item)[1] for item in items if isinstance(item, Rel)]
+        if all(value is not None for value in values):
+            return tuple(value for value in values if value is not None)
+    return tuple(items)
+
+
+def _distinct(comparison: Comparison, items: tuple[Node, ...]) -> tuple[Node, ...]:
+    kept: dict[object, Node] = {}
+    for item in items:
+        kept.setdefault(ordered(item), item)
+    return tuple(kept.values())
+
+
+def _both_signs(node: Node) -> Node:
+    """A list of two where a double sign occurs, else the node itself."""
+    if isinstance(node, Group | Rel) or not holds(node, Signed):
+        return node
+    if isinstance(node, SetOp):
+        return node
+    return Group((_signed(node, 1), _signed(node, -1)), "{", "}")
+
+
+def _signed(node: Node, sign: int) -> Node:
+    match node:
+        case Signed(own, term):
+            return _signed(term, sign) if own * sign > 0 else Mul((MINUS_ONE, _signed(term, sign)))
+        case Add(terms):
+            return Add(tuple(_signed(term, sign) for term in terms))
+        case Mul(factors):
+            return Mul(tuple(_signed(factor, sign) for factor in factors))
+        case Pow(base, exponent):
+            return Pow(_signed(base, sign), _signed(exponent, sign))
+        case Quantity(value, unit):
+            return Quantity(_signed(value, sign), unit)
+    return node
+
+
+def _in_base(gold: Based, answer: Node) -> bool:
+    if isinstance(answer, Based):
+        return gold.base == answer.base and int(gold.digits, gold.base) == int(answer.digits, answer.base)
+    return isinstance(answer, Num) and answer.decimals < 0 and str(answer.value) == gold.digits.lstrip("0")

@@ -1,0 +1,111 @@
+"""The caller's handle on the fork server and on the workers that it forked.
+
+Invariant: starting the server needs no fork of the caller's own threads, so it is safe beside threads, event
+loops and Ray; the server sees no signal of the caller's terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+
+from turntree.rewards.errors import IsolationError
+from turntree.rewards.isolation import wire
+from turntree.rewards.isolation.server import Fork, Kill
+
+_START_SECONDS = 120.0
+_COMMAND = (
+    "import sys; sys.path[:] = {path!r}; from turntree.rewards.isolation.server import serve; serve({descriptor})"
+)
+_ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+
+
+class Worker:
+    """A worker process, seen from the caller."""
+
+    def __init__(self, pid: int, channel: socket.socket) -> None:
+        """Keep the worker's id and socket.
+
+        Args:
+            pid: Process id.
+            channel: The caller's end of the socket pair.
+        """
+        self.pid = pid
+        self.channel = channel
+
+
+class ForkServer:
+    """One fork server; not safe to use from two threads at once."""
+
+    def __init__(self) -> None:
+        """Start it; workers can be forked once it has imported what they need."""
+        ours, theirs = socket.socketpair()
+        command = _COMMAND.format(path=[entry or os.getcwd() for entry in sys.path], descriptor=theirs.fileno())
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", command],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**os.environ, **_ONE_THREAD},
+            )
+        except OSError as error:
+            ours.close()
+            raise IsolationError(f"the fork server could not be started: {error}") from error
+        finally:
+            theirs.close()
+        ours.settimeout(_START_SECONDS)
+        self._control = ours
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server."""
+        return self._process.pid
+
+    def fork(self, memory_bytes: int, cpu_seconds: int) -> Worker:
+        """A new worker.
+
+        Args:
+            memory_bytes: Address space that it may use beyond what it begins with.
+            cpu_seconds: Processor time that one comparison may use.
+
+        Raises:
+            IsolationError: The server is gone.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            wire.send(self._control, Fork(memory_bytes, cpu_seconds))
+            socket.send_fds(self._control, [b"."], [theirs.fileno()])
+            pid = wire.receive(self._control)
+        except (OSError, EOFError) as error:
+            ours.close()
+            raise IsolationError(f"the fork server is gone: {error}") from error
+        finally:
+            theirs.close()
+        return Worker(pid, ours)
+
+    def kill(self, worker: Worker) -> None:
+        """End a worker with SIGKILL and wait until it is gone; one that is gone already is no error.
+
+        Raises:
+            IsolationError: The server is gone, and its workers with it.
+        """
+        worker.channel.close()
+        try:
+            wire.send(self._control, Kill(worker.pid))
+            wire.receive(self._control)
+        except (OSError, EOFError) as error:
+            raise IsolationError(f"the fork server is gone: {error}") from error
+
+    def close(self) -> None:
+        """End the server and all its workers."""
+        with contextlib.suppress(OSError):
+            self._control.close()
+        try:
+            self._process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

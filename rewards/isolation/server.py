@@ -1,0 +1,117 @@
+"""The process that forks workers: clean, with one thread, warm.
+
+It is started as a fresh interpreter, imports what workers need, and forks one whenever it is asked. Invariant: it
+never runs a comparison itself; when its caller is gone (the control socket ends), it kills every worker and
+exits; when it is killed itself, the kernel kills the workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+from typing import NamedTuple
+
+from turntree.rewards.isolation import wire
+from turntree.rewards.isolation.worker import serve_comparisons, warm_up
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Fork(NamedTuple):
+    """A request for a worker; its end of the socket pair follows as a file descriptor."""
+
+    memory_bytes: int
+    """Address space that it may use beyond what it begins with."""
+    cpu_seconds: int
+    """Processor time that one comparison may use."""
+
+
+class Kill(NamedTuple):
+    """A request to end a worker."""
+
+    pid: int
+    """Its process id, as the answer to ``Fork`` gave it."""
+
+
+def serve(control_descriptor: int) -> None:
+    """Fork and kill workers until the caller is gone.
+
+    Args:
+        control_descriptor: Open socket to the caller.
+    """
+    caller = os.getppid()
+    control = socket.socket(fileno=control_descriptor)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the caller decides when this ends
+        signal.signal(number, signal.SIG_IGN)
+    warm_up()
+    gc.collect()
+    gc.freeze()
+    children: set[int] = set()
+    while os.getppid() == caller:  # a forked child of the caller may hold the socket open
+        readable, _, _ = select.select([control], [], [], 0.5)
+        _reap(children)
+        if not readable:
+            continue
+        try:
+            request = wire.receive(control)
+            if isinstance(request, Fork):
+                _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+                pid = _fork(request, descriptors[0], control)
+                os.close(descriptors[0])
+                children.add(pid)
+                wire.send(control, pid)
+            else:
+                _kill(request.pid, children)
+                wire.send(control, None)
+        except (EOFError, OSError):
+            break
+    for pid in tuple(children):
+        _kill(pid, children)
+
+
+def _fork(request: Fork, descriptor: int, control: socket.socket) -> int:
+    server = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        control.close()
+        _die_with(server)
+        serve_comparisons(socket.socket(fileno=descriptor), request.memory_bytes, request.cpu_seconds)
+    finally:
+        os._exit(0)
+
+
+def _die_with(server: int) -> None:
+    """Let the kernel end this worker when the server is gone."""
+    with contextlib.suppress(OSError, AttributeError):  # not Linux: the end of the socket remains
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server:
+        os._exit(0)
+
+
+def _reap(children: set[int]) -> None:
+    while children:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            children.clear()
+            return
+        if pid == 0:
+            return
+        children.discard(pid)
+
+
+def _kill(pid: int, children: set[int]) -> None:
+    if pid not in children:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+    children.discard(pid)

@@ -1,0 +1,83 @@
+"""What a worker does: one comparison after another, within its limits.
+
+Invariant: whatever a comparison raises becomes a verdict. After running out of memory the worker ends, because
+nothing it holds can be trusted any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import resource
+import socket
+from time import perf_counter
+
+from turntree.rewards.contract import EXACT, Contract
+from turntree.rewards.extract import Answer
+from turntree.rewards.isolation import wire
+from turntree.rewards.result import Status, Verdict
+
+_log = logging.getLogger(__name__)
+Job = tuple[str, Answer, Contract]
+"""Gold answer, answer, contract."""
+
+
+def warm_up() -> None:
+    """Import and use once what comparisons need, so that forks begin warm."""
+    import sympy  # noqa: F401  (the last stage; forks share it)
+
+    from turntree.rewards.formula.compare import compare
+
+    for gold, answer in ((r"\sin 2x", r"2\sin x\cos x"), (r"\frac{1}{2}\sqrt 2", "0.7"), ("(0,1]", "0<x\\le 1")):
+        compare(gold, Answer(answer), EXACT)
+
+
+def serve_comparisons(channel: socket.socket, memory_bytes: int, cpu_seconds: int) -> None:
+    """Answer comparisons until the caller is gone.
+
+    Args:
+        channel: Socket to the caller.
+        memory_bytes: Address space allowed beyond what is in use now.
+        cpu_seconds: Processor time allowed to each comparison.
+    """
+    from turntree.rewards.formula.compare import compare
+
+    _limit_memory(memory_bytes)
+    while True:
+        _limit_cpu(cpu_seconds)
+        try:
+            gold, answer, contract = wire.receive(channel)
+        except EOFError:
+            return
+        began = perf_counter()
+        exhausted = False
+        try:
+            verdict = compare(gold, answer, contract)
+        except MemoryError:
+            verdict, exhausted = Verdict(correct=None, status=Status.MEMORY), True
+        except RecursionError:
+            verdict = Verdict(correct=None, status=Status.UNDECIDED)
+        except Exception:
+            _log.exception("comparison failed; the answer stays undecided")
+            verdict = Verdict(correct=None, status=Status.CRASHED)
+        try:
+            wire.send(channel, (verdict, perf_counter() - began))
+        except OSError:
+            return
+        if exhausted:
+            return
+
+
+def _limit_memory(memory_bytes: int) -> None:
+    with open("/proc/self/statm") as statm:
+        in_use = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + memory_bytes, in_use + memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _limit_cpu(cpu_seconds: int) -> None:
+    """Move the soft limit ahead of what is used already; the kernel ends the process at the limit."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    soft = math.ceil(usage.ru_utime + usage.ru_stime) + cpu_seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))

@@ -1,0 +1,101 @@
+"""Who compares an answer with the gold answer: fast path, cache, worker pool, in this order.
+
+Invariant: only decided verdicts are remembered, under a key that holds the
+verifier's version, so a time-out or a killed worker never speaks twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future
+
+from turntree.rewards.contract import Contract
+from turntree.rewards.extract import Answer
+from turntree.rewards.fast import compare_fast
+from turntree.rewards.isolation.pool import Pool, PoolSettings
+from turntree.rewards.result import Verdict
+
+VERIFIER_VERSION = "1"
+"""Changes whenever a verdict may; part of every cache key."""
+
+_Key = tuple[str, str, Answer, Contract]
+
+
+class Judge:
+    """Compares answers; safe to use from any number of threads and event loops."""
+
+    def __init__(self, settings: PoolSettings | None = None, *, cache_size: int = 1 << 14) -> None:
+        """Start nothing yet: workers come with the first comparison that needs one.
+
+        Args:
+            settings: Deadline, workers and limits of the pool.
+            cache_size: Verdicts remembered; 0 remembers none.
+        """
+        self._pool = Pool(settings or PoolSettings())
+        self._cache: OrderedDict[_Key, Verdict] = OrderedDict()
+        self._cache_size = cache_size
+        self._lock = threading.Lock()
+
+    def compare(self, gold: str, answer: Answer, contract: Contract) -> Verdict | Future[Verdict]:
+        """The verdict where it comes at once, else the future of it.
+
+        Args:
+            gold: The right answer.
+            answer: What the text answers.
+            contract: Rules of the data set.
+
+        Raises:
+            IsolationError: The judge is closed, or its workers cannot be started.
+        """
+        verdict = compare_fast(gold, answer, contract)
+        if verdict is not None:
+            return verdict
+        key = (VERIFIER_VERSION, gold, answer, contract)
+        with self._lock:
+            verdict = self._cache.get(key)
+            if verdict is not None:
+                self._cache.move_to_end(key)
+                return verdict
+        future = self._pool.submit((gold, answer, contract))
+        if self._cache_size:
+            future.add_done_callback(lambda done: self._remember(key, done))
+        return future
+
+    def close(self) -> None:
+        """End every worker; comparisons under way end undecided. Closing twice does nothing."""
+        self._pool.close()
+
+    def __enter__(self) -> Judge:
+        """The judge itself."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close."""
+        self.close()
+
+    def _remember(self, key: _Key, done: Future[Verdict]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            return
+        verdict = done.result()
+        if verdict.correct is None:
+            return
+        with self._lock:
+            self._cache[key] = Verdict(
+                correct=verdict.correct, status=verdict.status, method=verdict.method, flags=verdict.flags
+            )
+            if len(self._cache) > self._cache_size:
+                self._cache.popitem(last=False)
+
+
+_default: Judge | None = None
+_default_lock = threading.Lock()
+
+
+def default_judge() -> Judge:
+    """The judge that the whole process shares."""
+    global _default
+    with _default_lock:
+        if _default is None:
+            _default = Judge()
+        return _default

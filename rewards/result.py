@@ -1,0 +1,72 @@
+"""What a verdict looks like.
+
+Invariant: ``correct`` is ``False`` only where the answer was judged; where the
+verifier could not decide it is ``None`` and ``status`` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """How scoring ended."""
+
+    OK = "ok"
+    """The answer was compared with the gold answer."""
+    NO_ANSWER = "no_answer"
+    """The text names no answer (an empty box included); this is wrong."""
+    UNPARSEABLE = "unparseable"
+    """The answer is not well-formed (wrong), or the gold answer cannot be read (undecided)."""
+    TIMEOUT = "timeout"
+    """The comparison ran past its deadline: undecided."""
+    MEMORY = "memory"
+    """The comparison needed more memory than allowed: undecided."""
+    CRASHED = "crashed"
+    """The worker died twice on this comparison: undecided."""
+    REJECTED_LIMITS = "rejected_limits"
+    """The answer is larger than any that is accepted (wrong), or the gold answer is (undecided)."""
+    HACK_SUSPECT = "hack_suspect"
+    """The text asks for credit without committing to one value: wrong; ``flags`` say how."""
+    UNDECIDED = "undecided"
+    """Both sides were read, and neither equality nor a difference could be shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The comparison of one answer with one gold answer."""
+
+    correct: bool | None
+    """Right, wrong, or undecided."""
+    status: Status = Status.OK
+    """How the comparison ended."""
+    method: str = ""
+    """What decided: ``string``, ``number``, ``typed``, ``numeric``, ``sympy`` or ``""`` where nothing did."""
+    flags: tuple[str, ...] = ()
+    """Suspicions of hacking, by the names in ``turntree.rewards.flags``."""
+    seconds: float = 0.0
+    """Wall time of the comparison."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The reward of one text, and how it came about."""
+
+    score: float
+    """1.0 where the answer is right, else 0.0; an undecided answer scores 0.0, so look at ``correct``."""
+    correct: bool | None
+    """Right, wrong, or undecided; undecided samples are better left out of an average."""
+    status: Status
+    """How scoring ended."""
+    answer: str | None = None
+    """The answer that was found in the text."""
+    method: str = ""
+    """What decided, as in ``Verdict``."""
+    components: Mapping[str, float] = field(default_factory=dict)
+    """Values in [0, 1] for logs: ``answered`` (an answer was found) and ``decided``."""
+    flags: tuple[str, ...] = ()
+    """Suspicions of hacking."""
+    seconds: float = 0.0
+    """Wall time spent on this text; of a batch, its comparison's own time."""

@@ -1,0 +1,151 @@
+"""Texts in, scores out.
+
+Invariant: a score depends on the text, the gold answer and the contract alone,
+whichever thread, process or order it was computed in. Everything beyond
+strings and fractions runs in the worker pool, never in the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
+from time import perf_counter
+from typing import NamedTuple
+
+from turntree.rewards.contract import EXACT, Contract, contract_for
+from turntree.rewards.extract import Answer, Extraction, extract
+from turntree.rewards.judge import Judge, default_judge
+from turntree.rewards.result import Score, Status, Verdict
+
+_WRONG = Verdict(correct=False)
+
+
+class _Begun(NamedTuple):
+    """A text whose answer was found, and the comparison that is under way."""
+
+    extraction: Extraction
+    verdict: Verdict | Future[Verdict]
+    seconds: float
+
+
+def score(prediction: str, gold: str, contract: Contract | str = EXACT, *, judge: Judge | None = None) -> Score:
+    r"""Score one text.
+
+    Args:
+        prediction: What the policy itself wrote; never tool output, never the environment's words.
+        gold: The right answer, plain or LaTeX.
+        contract: Rules of the data set, or the data set's name.
+        judge: Who compares; by default one that the whole process shares.
+
+    Returns:
+        The score; it takes little more than the judge's deadline at most (one second), whatever the text holds.
+
+    Raises:
+        UnknownContract: ``contract`` names no data set.
+
+    Example:
+        >>> score("It is a half.\n#### 0.5", "1/2").correct
+        True
+    """
+    return score_batch([prediction], [gold], contract, judge=judge)[0]
+
+
+def score_batch(
+    predictions: Sequence[str],
+    golds: Sequence[str],
+    contract: Contract | str | Sequence[Contract | str] = EXACT,
+    *,
+    judge: Judge | None = None,
+) -> list[Score]:
+    """Score many texts; equal pairs of gold and answer are compared once.
+
+    Args:
+        predictions: The policy's texts, shape (samples,).
+        golds: The right answers, shape (samples,).
+        contract: One for all, or one a sample.
+        judge: Who compares; by default one that the whole process shares.
+
+    Returns:
+        One score a text, in order.
+
+    Raises:
+        ValueError: The arguments differ in length.
+        UnknownContract: A contract is named that does not exist.
+    """
+    return [_finish(begun) for begun in _begin_all(predictions, golds, contract, judge)]
+
+
+async def ascore_batch(
+    predictions: Sequence[str],
+    golds: Sequence[str],
+    contract: Contract | str | Sequence[Contract | str] = EXACT,
+    *,
+    judge: Judge | None = None,
+) -> list[Score]:
+    """``score_batch`` for an event loop, which goes on while answers are found and compared."""
+    begun = await asyncio.to_thread(_begin_all, predictions, golds, contract, judge)
+    pending = [asyncio.wrap_future(entry.verdict) for entry in begun if isinstance(entry.verdict, Future)]
+    if pending:
+        await asyncio.wait(pending)
+    return [_finish(entry) for entry in begun]
+
+
+def _begin_all(
+    predictions: Sequence[str],
+    golds: Sequence[str],
+    contract: Contract | str | Sequence[Contract | str],
+    judge: Judge | None,
+) -> list[_Begun]:
+    if len(predictions) != len(golds):
+        raise ValueError(f"expected one gold answer a text, got {len(predictions)} texts and {len(golds)} gold answers")
+    if isinstance(contract, Contract | str):
+        contracts = [_resolved(contract)] * len(golds)
+    else:
+        contracts = [_resolved(one) for one in contract]
+    if len(contracts) != len(golds):
+        raise ValueError(f"expected one contract, or one a text, got {len(contracts)} for {len(golds)} texts")
+    judge = judge or default_judge()
+    compared: dict[tuple[str, Answer, Contract], Verdict | Future[Verdict]] = {}
+    begun = []
+    for prediction, gold, rules in zip(predictions, golds, contracts, strict=True):
+        started = perf_counter()
+        extraction = extract(prediction, rules)
+        found = extraction.found
+        if found is None:
+            verdict: Verdict | Future[Verdict] = _WRONG
+        elif (known := compared.get((gold, found, rules))) is not None:
+            verdict = known
+        else:
+            verdict = compared[gold, found, rules] = judge.compare(gold, found, rules)
+        begun.append(_Begun(extraction, verdict, perf_counter() - started))
+    return begun
+
+
+def _finish(begun: _Begun) -> Score:
+    extraction, verdict, seconds = begun
+    if isinstance(verdict, Future):
+        verdict = verdict.result()
+    found = extraction.status is Status.OK
+    correct = verdict.correct
+    return Score(
+        score=1.0 if correct else 0.0,
+        correct=correct,
+        status=verdict.status if found else extraction.status,
+        answer=extraction.answer,
+        method=verdict.method,
+        components=_COMPONENTS[extraction.answer is not None, correct is not None],
+        flags=extraction.flags + verdict.flags if verdict.flags else extraction.flags,
+        seconds=seconds + verdict.seconds,
+    )
+
+
+_COMPONENTS = {
+    (answered, decided): {"answered": float(answered), "decided": float(decided)}
+    for answered in (False, True)
+    for decided in (False, True)
+}
+
+
+def _resolved(contract: Contract | str) -> Contract:
+    return contract_for(contract) if isinstance(contract, str) else contract
