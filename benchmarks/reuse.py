@@ -1,0 +1,250 @@
+"""Earlier rollouts used again: drafts from trees, seeded replay, SPEC-RL exact and lenient, and their combinations.
+
+Costs. One policy is trained by GRPO over epochs of the same tasks. At every step every way plays the same tasks with
+the same weights, in rotating order; the weights follow the episodes of ``none``. So ways differ in what they cost,
+and not in what they were asked. Tokens per pass count all tokens of the episodes, reused ones too, by runs of the
+model; engine seconds are the engine's own steps, wall seconds add all that is around them.
+
+Acceptance. For turns of the first step: how probable it is that a token stays in a later epoch, by the number K of
+most probable tokens that are recorded, and what that costs in exactness (total variation), for the rule used here and
+for the one that also uses the drawn token's own probability.
+
+Rewards (``--rewards``). Every way trains a policy of its own, over ``--seeds`` seeds.
+
+    python benchmarks/reuse.py [--epochs 5] [--tasks 16] [--model DIR] [--rewards] [--json OUT]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from reuse_acceptance import Acceptance, Recorded
+from reuse_training import Player, Setting, Trainer
+from reuse_ways import WAYS, Way, total
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from turntree.agents.demo.warm_start import warm_started_policy
+from turntree.agents.engines.local import LocalEngineConfig
+from turntree.agents.engines.local.model import Policy
+from turntree.agents.renderer import Renderer
+
+TINY: dict[str, Any] = {
+    "tool_format": "compact",
+    "system_prompt": "",
+    "limits": {"max_turns": 6, "max_turn_tokens": 16, "max_context_tokens": 128},
+}
+GIVEN: dict[str, Any] = {"limits": {"max_turns": 3, "max_turn_tokens": 48, "max_context_tokens": 512}}
+
+
+def machine() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if "model name" in line]
+    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
+
+
+class Bench:
+    """A policy that is trained, and the same policy in engines."""
+
+    def __init__(self, args: argparse.Namespace, names: list[str]) -> None:
+        folder = args.model or str(warm_started_policy(seed=0))
+        self.setting = Setting(
+            env="turntree/Arithmetic-v0",
+            env_kwargs=GIVEN if args.model else TINY,
+            tasks=args.tasks,
+            batch=args.batch,
+            samples=args.samples,
+            learning_rate=args.learning_rate or (1e-5 if args.model else 5e-4),
+        )
+        self.player = Player(self.setting, Renderer(AutoTokenizer.from_pretrained(folder)))
+        self.trainer = Trainer(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), self.setting)
+        policy = Policy.load(folder, dtype="float32", device="cpu")
+        config = LocalEngineConfig(
+            max_batch=min(args.max_batch, args.batch * args.samples),
+            max_context=512 if args.model else 128,
+            threads=args.threads,
+        )
+        self.ways = {name: Way(name, policy, config, bias=args.bias, top_k=args.top_k) for name in names}
+
+    def learn(self, episodes: Any) -> None:
+        self.trainer.update(episodes)
+        named = self.trainer.named()
+        for way in self.ways.values():
+            way.update(named)
+
+    def close(self) -> None:
+        for way in self.ways.values():
+            way.close()
+
+
+def costs(args: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Acceptance]]:
+    """One row per way and epoch, and the acceptance by K after each epoch."""
+    bench = Bench(args, args.ways)
+    rows: list[dict[str, Any]] = []
+    acceptance: list[Acceptance] = []
+    recorded: Recorded | None = None
+    try:
+        for way in bench.ways.values():
+            way.play(bench.player, 0, seed=args.seed + 1)  # warm up: compiled code, allocations
+            way.engine.reset_prefix_cache()
+        bench.close()
+        bench = Bench(args, args.ways)
+        for epoch in range(args.epochs):
+            spent: dict[str, list[Any]] = {name: [] for name in args.ways}
+            for step in range(epoch * bench.setting.steps_per_epoch, (epoch + 1) * bench.setting.steps_per_epoch):
+                turn = step % len(args.ways)
+                for name in args.ways[turn:] + args.ways[:turn]:
+                    episodes, cost = bench.ways[name].play(bench.player, step, args.seed)
+                    spent[name].append(cost)
+                    if name == args.ways[0]:
+                        sampled = episodes
+                recorded = recorded or Recorded.of(bench.ways[args.ways[0]].engine, sampled, args.acceptance_turns)
+                bench.learn(sampled)
+            rows += [{"way": name, "epoch": epoch + 1, **total(spent[name])} for name in args.ways]
+            if recorded is not None:
+                acceptance += recorded.compare(bench.ways[args.ways[0]].engine, epoch + 1)
+            print(f"epoch {epoch + 1} of {args.epochs}", file=sys.stderr, flush=True)
+    finally:
+        bench.close()
+    return rows, acceptance
+
+
+def rewards(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Mean reward of every step of a training under each way and seed."""
+    curves = []
+    for seed in range(args.seeds):
+        for name in args.reward_ways:
+            torch.manual_seed(seed)
+            bench = Bench(args, [name])
+            way, curve, tokens, passes = bench.ways[name], [], 0, 0
+            try:
+                for step in range(args.reward_steps):
+                    episodes, cost = way.play(bench.player, step, args.seed + 1000 * (seed + 1))
+                    curve.append(cost.reward)
+                    tokens, passes = tokens + cost.tokens, passes + cost.passes
+                    bench.learn(episodes)
+            finally:
+                bench.close()
+            curves.append({"way": name, "seed": seed, "rewards": curve, "tokens_per_pass": tokens / passes})
+            print(f"rewards: {name}, seed {seed}", file=sys.stderr, flush=True)
+    return curves
+
+
+def cost_table(rows: list[dict[str, Any]], title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    columns = ("way", "epoch", "tokens/pass", "tokens/request pass", "reused", "engine s", "none by it", "wall s", "z")
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("way", "z") else "right")
+    plain = {row["epoch"]: row["engine_seconds"] for row in rows if row["way"] == "none"}
+    for row in sorted(rows, key=lambda row: (list(WAYS).index(row["way"]), row["epoch"])):
+        worst: dict[str, float] = {}
+        for scores in row["z"]:
+            for name, z in scores.items():
+                short = name.removeprefix("exactness/").removesuffix("_z")
+                worst[short] = max(worst.get(short, 0.0), abs(z))
+        ratio = plain.get(row["epoch"], float("nan")) / row["engine_seconds"]
+        table.add_row(
+            row["way"], str(row["epoch"]), f"{row['tokens_per_pass']:.1f}", f"{row['tokens_per_request_pass']:.2f}",
+            f"{row['reused_share']:.0%}", f"{row['engine_seconds']:.2f}", f"{ratio:.2f}", f"{row['wall_seconds']:.2f}",
+            ", ".join(f"{name} {z:.1f}" for name, z in worst.items()),
+            end_section=row["epoch"] == max(plain, default=row["epoch"]),
+        )  # fmt: skip
+    return table
+
+
+def acceptance_table(rows: list[Acceptance]) -> Table:
+    table = Table(title="how probable it is that a stored token stays, and what K costs in exactness")
+    for column in (
+        "epochs later",
+        "K",
+        "stays",
+        "all tokens known",
+        "TV of the law",
+        "TV with q of all drawn",
+    ):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row.epoch), str(row.k), f"{row.kept:.3f}", f"{row.kept_by_all:.3f}", f"{row.distance:.1e}",
+            f"{row.naive_distance:.1e}",
+        )  # fmt: skip
+    return table
+
+
+def reward_table(curves: list[dict[str, Any]]) -> Table:
+    table = Table(title="trainings of their own: mean reward over seeds (lowest to highest seed)")
+    steps = len(curves[0]["rewards"])
+    cuts = [0, steps // 3, 2 * steps // 3, steps]
+    for column in ("way", *(f"steps {a + 1} to {b}" for a, b in pairwise(cuts)), "tokens/pass"):
+        table.add_column(column, justify="left" if column == "way" else "right")
+    for way in dict.fromkeys(curve["way"] for curve in curves):
+        mine = [curve for curve in curves if curve["way"] == way]
+        cells = []
+        for a, b in pairwise(cuts):
+            means = [statistics.fmean(curve["rewards"][a:b]) for curve in mine if b > a]
+            shown = f"{statistics.fmean(means):.3f} ({min(means):.3f} to {max(means):.3f})" if means else ""
+            cells.append(shown)
+        table.add_row(way, *cells, f"{statistics.fmean(curve['tokens_per_pass'] for curve in mine):.1f}")
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="folder or id of a Hugging Face model; without it the demo's policy")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--tasks", type=int, default=16, help="tasks of an epoch")
+    parser.add_argument("--batch", type=int, default=8, help="tasks of a step")
+    parser.add_argument("--samples", type=int, default=4, help="episodes of a task")
+    parser.add_argument("--learning-rate", type=float, help="5e-4 for the demo's policy, 1e-5 for a given model")
+    parser.add_argument("--max-batch", type=int, default=64, help="requests that decode at once")
+    parser.add_argument("--bias", type=float, default=0.5, help="logarithm of the lenience")
+    parser.add_argument("--top-k", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--acceptance-turns", type=int, default=40, help="turns that acceptance by K is taken from")
+    parser.add_argument("--rewards", action="store_true", help="train under each way too")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--reward-steps", type=int, default=12)
+    parser.add_argument("--reward-ways", nargs="+", choices=list(WAYS), default=["none", "replay", "exact", "lenient"])
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    if args.tasks % args.batch:
+        parser.error(f"--tasks must be a multiple of --batch, got {args.tasks} and {args.batch}")
+    torch.set_num_threads(args.threads)
+    command, where, start = "python " + " ".join(sys.argv), machine(), time.perf_counter()
+    rows, acceptance = costs(args)
+    curves = rewards(args) if args.rewards else []
+    seconds = time.perf_counter() - start
+    console = Console(width=150)
+    console.print(cost_table(rows, f"{where}; {seconds:.0f} s\n{command}"))
+    console.print(acceptance_table(acceptance))
+    if curves:
+        console.print(reward_table(curves))
+    if args.json:
+        report = {
+            "machine": where,
+            "command": command,
+            "seconds": seconds,
+            "costs": rows,
+            "acceptance": [row._asdict() for row in acceptance],
+            "rewards": curves,
+        }
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,141 @@
+"""A policy that is trained a little: GRPO without a framework, on the environments and the loop of turntree.
+
+One update a step, so the episodes are on-policy up to what the way of playing them does: the gradient is that of
+the mean over tokens of advantage times log-probability, with an entropy bonus. Tokens of level D are trained on like
+the rest, as SPEC-RL does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turntree.agents.engines.protocol import Engine, Sampling
+from turntree.agents.episode import Episode
+from turntree.agents.renderer import Renderer
+from turntree.agents.rollout import derive_seed, rollout
+from turntree.agents.token_view import TokenView
+from turntree.agents.verl.dataset import make_env
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is played, and how much of it is learnt."""
+
+    env: str
+    env_kwargs: dict[str, Any]
+    tasks: int
+    """Tasks of an epoch."""
+    batch: int
+    """Tasks of a step."""
+    samples: int
+    """Episodes of a task in a step."""
+    learning_rate: float
+    entropy: float = 0.01
+    temperature: float = 1.0
+
+    def indices(self, step: int) -> list[int]:
+        """Tasks of a step, from 0; the same in every epoch."""
+        steps = self.tasks // self.batch
+        first = step % steps * self.batch
+        return list(range(first, first + self.batch))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.tasks // self.batch
+
+
+@dataclass
+class Player:
+    """Plays the episodes of a step; environments are kept."""
+
+    setting: Setting
+    renderer: Renderer
+    envs: list[Any] = field(default_factory=list)
+
+    def play(self, engine: Engine, step: int, seed: int) -> list[Episode]:
+        """The step's episodes, those of a task side by side."""
+        setting = self.setting
+        jobs = [(index, sample) for index in setting.indices(step) for sample in range(setting.samples)]
+        while len(self.envs) < len(jobs):
+            self.envs.append(make_env(setting.env, setting.env_kwargs))
+
+        async def all_() -> list[Episode]:
+            return await asyncio.gather(
+                *(
+                    rollout(
+                        env,
+                        engine,
+                        self.renderer,
+                        index=index,
+                        seed=index,
+                        sampling=Sampling(temperature=setting.temperature, seed=derive_seed(seed, step, index, sample)),
+                    )
+                    for env, (index, sample) in zip(self.envs, jobs, strict=False)
+                )
+            )
+
+        episodes = asyncio.run(all_())
+        for episode in episodes:
+            if episode.masked:
+                raise RuntimeError(f"an episode failed: {episode.failure}")
+        return episodes
+
+
+class Trainer:
+    """A model and its optimiser."""
+
+    def __init__(self, model: Any, setting: Setting) -> None:
+        self.model = model.float()
+        self.setting = setting
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=setting.learning_rate, weight_decay=0.0)
+
+    def named(self) -> list[tuple[str, Tensor]]:
+        """The weights as an engine takes them."""
+        return [(name, value.detach().clone()) for name, value in self.model.state_dict().items()]
+
+    def update(self, episodes: Sequence[Episode], rows: int = 64) -> None:
+        """One step of GRPO, ``rows`` episodes at a time."""
+        advantages = group_advantages([episode.reward for episode in episodes], self.setting.samples)
+        views = [TokenView.of(episode) for episode in episodes]
+        kept = [(view, advantage) for view, advantage in zip(views, advantages, strict=True) if view.response_ids]
+        total = sum(sum(view.mask) for view, _ in kept)
+        for first in range(0, len(kept), rows):
+            self._backward(kept[first : first + rows], total)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def _backward(self, part: list[tuple[TokenView, float]], total: int) -> None:
+        longest = max(len(view.prompt_ids) + len(view.response_ids) for view, _ in part)
+        tokens = torch.zeros(len(part), longest, dtype=torch.long)
+        weights = torch.zeros(len(part), longest)
+        mask = torch.zeros(len(part), longest)
+        for row, (view, advantage) in enumerate(part):
+            ids = view.prompt_ids + view.response_ids
+            tokens[row, : len(ids)] = torch.tensor(ids)
+            spoken = torch.tensor((0,) * len(view.prompt_ids) + view.mask, dtype=torch.float32)
+            mask[row, : len(ids)] = spoken
+            weights[row, : len(ids)] = spoken * advantage
+        logits = self.model(input_ids=tokens[:, :-1], use_cache=False).logits / self.setting.temperature
+        laws = torch.log_softmax(logits.float(), -1)
+        chosen = laws.gather(-1, tokens[:, 1:, None])[..., 0]
+        entropy = -(laws.exp() * laws).sum(-1)
+        gain = (weights[:, 1:] * chosen).sum() + self.setting.entropy * (mask[:, 1:] * entropy).sum()
+        (-gain / total).backward()
+
+
+def group_advantages(rewards: Sequence[float], samples: int) -> list[float]:
+    """Rewards normalised within each group of ``samples`` neighbours; 0 where all are equal."""
+    advantages: list[float] = []
+    for first in range(0, len(rewards), samples):
+        group = rewards[first : first + samples]
+        mean, spread = statistics.fmean(group), statistics.pstdev(group)
+        advantages += [(reward - mean) / (spread + 1e-6) if spread > 0 else 0.0 for reward in group]
+    return advantages
