@@ -3,6 +3,7 @@
 Knows text and answers, never environments or models.
 """
 
+from turntree.rewards import components  # registers the rewards that ship with the package
 from turntree.rewards.answer import final_answer, parse_number, same_number
 from turntree.rewards.contract import EXACT, Contract, Kind, contract_for, contracts
 from turntree.rewards.errors import (
@@ -17,6 +18,7 @@ from turntree.rewards.isolation.pool import PoolSettings
 from turntree.rewards.judge import VERIFIER_VERSION, Judge, default_judge
 from turntree.rewards.registry import Reward, get_reward, reward, reward_names
 from turntree.rewards.result import Score, Status, Verdict
+from turntree.rewards.rubric import Part, Rubric, RubricResult
 from turntree.rewards.sample import Sample
 from turntree.rewards.score import ascore_batch, score, score_batch
 
@@ -29,10 +31,13 @@ __all__ = [
     "IsolationError",
     "Judge",
     "Kind",
+    "Part",
     "PoolSettings",
     "Reward",
     "RewardDefinitionError",
     "RewardError",
+    "Rubric",
+    "RubricResult",
     "Sample",
     "Score",
     "Status",
@@ -40,6 +45,7 @@ __all__ = [
     "UnknownReward",
     "Verdict",
     "ascore_batch",
+    "components",
     "contract_for",
     "contracts",
     "default_judge",

@@ -48,6 +48,11 @@ class Contract:
         if not 1 <= self.options <= 26:
             raise ValueError(f"options must lie in 1..26, got {self.options}")
 
+    @property
+    def is_tolerant(self) -> bool:
+        """Whether a number may differ from the gold answer."""
+        return self.kind is Kind.MATH and (self.relative_tolerance > 0 or self.absolute_tolerance > 0 or self.rounded)
+
 
 EXACT = Contract(name="math")
 _CONTRACTS = {

@@ -78,9 +78,8 @@ def _compare_text(gold: str, text: str, contract: Contract, *, prose: bool) -> V
         return Verdict(correct=False, status=Status.REJECTED_LIMITS, flags=(flags.HUGE,))
     except Malformed:
         return Verdict(correct=False, status=Status.UNPARSEABLE)
-    if contract.kind is Kind.MATH and (contract.relative_tolerance or contract.absolute_tolerance or contract.rounded):
-        if within_tolerance(right, ours, contract):
-            return Verdict(correct=True, method="tolerance")
+    if contract.is_tolerant and within_tolerance(right, ours, contract):
+        return Verdict(correct=True, method="tolerance")
     verdict = _decide(right, ours)
     if not verdict.correct and "," in gold + text:  # 1,234 may be one number or two
         for one, other in ((False, True), (True, False), (False, False)):

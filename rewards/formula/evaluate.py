@@ -295,7 +295,8 @@ def _logarithm(value: Value, base: Value | None) -> Value:
         raise Undefined("a logarithm to the base 0 or 1")
     quotient = mp.log(real(value)) / mp.log(real(base))
     near = mp.nint(quotient.real)
-    if isinstance(value, Fraction) and isinstance(base, Fraction) and abs(near) < 4_000:
-        if abs(quotient - near) < mp.mpf(10) ** -20 and power(base, Fraction(int(near))) == value:
-            return Fraction(int(near))
+    rational = isinstance(value, Fraction) and isinstance(base, Fraction)
+    if rational and abs(near) < 4_000 and abs(quotient - near) < mp.mpf(10) ** -20:
+        exact = Fraction(int(near))
+        return exact if power(base, exact) == value else quotient
     return quotient

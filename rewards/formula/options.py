@@ -49,9 +49,9 @@ def compare_option(gold: str, text: str, contract: Contract) -> Verdict | None:
         if re.search(r"\([a-z]\)|\b(?:or|not)\b", labelled[3]):
             return Verdict(correct=False, status=Status.HACK_SUSPECT, flags=(flags.CANDIDATES,))
         return Verdict(correct=(labelled[1] or labelled[2]) == right[1], method="option")
-    if _SEVERAL.fullmatch(answer) and (contract.kind is Kind.OPTION or answer.replace(" ", "").isalpha()):
-        if all(letter in allowed for letter in re.findall(r"\b[a-z]\b", answer)):
-            return Verdict(correct=False, status=Status.HACK_SUSPECT, flags=(flags.CANDIDATES,))
+    letters = re.findall(r"\b[a-z]\b", answer)
+    if _SEVERAL.fullmatch(answer) and len(letters) > 1 and all(letter in allowed for letter in letters):
+        return Verdict(correct=False, status=Status.HACK_SUSPECT, flags=(flags.CANDIDATES,))
     if contract.kind is Kind.OPTION:
         return Verdict(correct=False, method="option")
     return None

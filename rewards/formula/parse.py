@@ -53,7 +53,7 @@ def parse(text: str, *, thousands: bool = True) -> Node:
         if 11 <= base <= 36 and all(int(digit, 36) < base for digit in match[1]):
             return Based(match[1].lower(), base)
     parser = Parser(tokenize(text, thousands=thousands))
-    node = parser.list()
+    node = parser.sequence()
     while parser.accept(".", ",", ";", ":"):
         pass
     if parser.place < len(parser.tokens):
@@ -64,7 +64,7 @@ def parse(text: str, *, thousands: bool = True) -> Node:
 class Parser(Terms):
     """Parses whole answers."""
 
-    def list(self) -> Node:
+    def sequence(self) -> Node:
         """Things with commas, "and" or "or" between them."""
         items = [self.relation()]
         word = ""
@@ -136,8 +136,8 @@ class Parser(Terms):
     def set(self) -> Node:
         """Unions, intersections and differences, or what has none."""
         node = self.quantity()
-        while self.next.kind == "cmd" and self.next.text in (*_SETS, "\\"):
-            sign = _SETS.get(self.take().text, "minus")
+        while self.next.kind == "cmd" and self.next.text in _SETS:
+            sign = _SETS[self.take().text]
             node = SetOp(sign, node, self.quantity())
         return node
 
@@ -226,7 +226,7 @@ class Parser(Terms):
             condition: Node | None = None
             while not self.at(")", "]", "}", "rangle", "["):
                 if opening == "{" and self.accept("mid", "|", ":"):
-                    condition = self.list()
+                    condition = self.sequence()
                     break
                 if self._at_word("and", "or"):
                     words = self.take().text

@@ -21,6 +21,7 @@ from turntree.rewards.formula.nodes import (
     Mul,
     Node,
     Num,
+    Pow,
     Quantity,
     Ratio,
     Rel,
@@ -31,7 +32,7 @@ from turntree.rewards.formula.nodes import (
 from turntree.rewards.formula.numeric import equal
 from turntree.rewards.formula.problems import CannotEvaluate, Suspect, Undefined
 from turntree.rewards.formula.realset import is_set_like, real_set, same_set
-from turntree.rewards.formula.terms import MINUS_ONE, Pow
+from turntree.rewards.formula.terms import MINUS_ONE
 from turntree.rewards.formula.units import check_words, read_unit
 from turntree.rewards.formula.walk import holds, is_undone, ordered, walk
 
@@ -123,7 +124,8 @@ class Comparison:
         if isinstance(answer, Rel):
             if value is not None:
                 other_name, other_value = labelled(answer)
-                if other_value is not None and (ordered(other_name) == ordered(name)):
+                named_alike = name is not None and other_name is not None and ordered(other_name) == ordered(name)
+                if other_value is not None and named_alike:
                     return self.equal(value, other_value)
             return compare_relations(gold, answer)
         return self.equal(value, answer) if value is not None else False
@@ -140,9 +142,8 @@ class Comparison:
     def _sets(self, gold: Node, answer: Node) -> bool | None:
         right = real_set(gold)
         ours = real_set(answer)
-        if right is not None and ours is not None and (is_set_like(gold) or is_set_like(answer)):
-            if is_set_like(gold) or isinstance(gold, Group | Const) or len(right) == 0:
-                return same_set(right, ours)
+        if right is not None and ours is not None and (is_set_like(gold) or isinstance(gold, Group | Const)):
+            return same_set(right, ours)
         if is_set_like(answer) and not is_set_like(gold):
             if isinstance(answer, SetOp) and ours is not None and all(piece.low == piece.high for piece in ours):
                 points = real_set(Group((gold,), "{", "}"))
@@ -293,11 +294,10 @@ def _items(group: Group) -> tuple[Node, ...]:
         value = labelled(first)[1]
         if value is not None:
             items[0] = value
-    names = {ordered(labelled(item)[0]) if isinstance(item, Rel) else None for item in items}
-    if len(names) == 1 and None not in names:
-        values = [labelled(item)[1] for item in items if isinstance(item, Rel)]
-        if all(value is not None for value in values):
-            return tuple(value for value in values if value is not None)
+    pairs = [labelled(item) if isinstance(item, Rel) else (None, None) for item in items]
+    values = [value for _, value in pairs if value is not None]
+    if len(values) == len(items) and len({ordered(name) for name, _ in pairs if name is not None}) == 1:
+        return tuple(values)
     return tuple(items)
 
 

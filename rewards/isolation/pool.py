@@ -83,8 +83,8 @@ class Pool:
                 raise IsolationError("the pool is closed; make a new Judge")
             owner = self._owner
             if owner is None or owner.closing or owner.process != os.getpid():  # a forked child starts its own workers
-                self._owner = _Owner(self.settings)
-            return self._owner.submit(job)
+                owner = self._owner = _Owner(self.settings)
+            return owner.submit(job)
 
     def worker_pids(self) -> list[int]:
         """Process ids of the workers alive now, for monitoring."""

@@ -1,0 +1,89 @@
+"""Rewards that ship with the package: the answer, and small ones for the way to it.
+
+Invariant: all values lie in [0, 1]. Only ``answer`` judges the answer; the others see form and effort and stay
+bounded by the rubric.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from turntree.rewards.boxes import find_boxes
+from turntree.rewards.contract import EXACT, contract_for
+from turntree.rewards.errors import UnknownContract
+from turntree.rewards.extract import extract
+from turntree.rewards.registry import reward
+from turntree.rewards.result import Status
+from turntree.rewards.sample import Sample
+from turntree.rewards.score import score_batch
+
+_OPEN = re.compile(r"<think(?:ing)?>")
+_CLOSE = re.compile(r"</think(?:ing)?>")
+_DEFAULT_TURNS = 8
+
+
+@reward("answer", group=True, decides=True)
+def answer(samples: Sequence[Sample]) -> list[float | None]:
+    """1 where the last turn's answer is right, 0 where it is wrong, ``None`` where it is undecided."""
+    contracts = []
+    for sample in samples:
+        try:
+            contracts.append(contract_for(sample.data_source))
+        except UnknownContract:
+            contracts.append(EXACT)
+    scores = score_batch([sample.answer_text for sample in samples], [sample.gold for sample in samples], contracts)
+    return [None if entry.correct is None else entry.score for entry in scores]
+
+
+@reward("answer_format")
+def answer_format(sample: Sample) -> float:
+    r"""1 where the last turn names one answer in a box or behind ``####``, 0 otherwise."""
+    boxes = find_boxes(sample.answer_text)
+    if boxes is not None:
+        return float(boxes.status is Status.OK and len(boxes.contents) == 1)
+    return float("####" in sample.answer_text and extract(sample.answer_text).found is not None)
+
+
+@reward("think_format")
+def think_format(sample: Sample) -> float:
+    """1 where every turn thinks at most once, and closes its thought; 0 otherwise."""
+    for turn in sample.turns:
+        opened, closed = len(_OPEN.findall(turn)), len(_CLOSE.findall(turn))
+        if closed > 1 or opened > closed:
+            return 0.0
+    return 1.0
+
+
+@reward("few_turns")
+def few_turns(sample: Sample) -> float:
+    """1 for one turn, falling evenly to 0 at ``metadata["max_turns"]`` turns (8 where it is not given)."""
+    most = max(2, int(sample.metadata.get("max_turns", _DEFAULT_TURNS)))
+    return min(1.0, max(0.0, (most - len(sample.turns)) / (most - 1)))
+
+
+@reward("tool_use")
+def tool_use(sample: Sample) -> float:
+    """Share of tool calls that did not fail by the policy's fault; 0 without calls."""
+    if sample.tool_calls <= 0:
+        return 0.0
+    return max(0.0, 1.0 - sample.tool_errors / sample.tool_calls)
+
+
+@reward("finished")
+def finished(sample: Sample) -> float:
+    """1 where no limit ended the attempt."""
+    return float(not sample.truncated)
+
+
+@reward("shortest_right", group=True)
+def shortest_right(samples: Sequence[Sample]) -> list[float]:
+    """1 for the shortest right sample of a task, falling to 0 for the longest right one; 0 for all others."""
+    right = [place for place, value in enumerate(answer(samples)) if value]
+    lengths = {place: sum(map(len, samples[place].turns)) for place in right}
+    values = [0.0] * len(samples)
+    if right:
+        low, high = min(lengths.values()), max(lengths.values())
+        for place in right:
+            values[place] = 1.0 if high == low else (high - lengths[place]) / (high - low)
+    return values

@@ -1,0 +1,129 @@
+"""Several rewards put together into one.
+
+Invariant: no sum of shaping rewards outweighs a right answer, whatever the functions return: every part is
+clamped, and a rubric in which a wrong answer with perfect form could beat a right one with the worst form is
+refused. A part that could not be decided is named in the result, never taken as zero in silence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turntree.rewards.errors import RewardDefinitionError
+from turntree.rewards.group import groups_of
+from turntree.rewards.registry import Reward, get_reward
+from turntree.rewards.sample import Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One reward of a rubric."""
+
+    reward: str | Reward
+    """The reward, or its registered name."""
+    weight: float = 1.0
+    """Factor in the sum; 0 keeps the value as a metric only."""
+    low: float = 0.0
+    """Smallest value taken; what lies below is clamped."""
+    high: float = 1.0
+    """Largest value taken; what lies above is clamped."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.weight) and math.isfinite(self.low) and math.isfinite(self.high)):
+            raise RewardDefinitionError(f"weight, low and high must be finite, got {self}")
+        if self.low > self.high:
+            raise RewardDefinitionError(f"low must not lie above high, got {self.low} > {self.high}")
+
+    @property
+    def span(self) -> float:
+        """How far the part can move the sum."""
+        return abs(self.weight) * (self.high - self.low)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RubricResult:
+    """The reward of one sample."""
+
+    reward: float
+    """Weighted sum of the clamped parts that were decided."""
+    parts: dict[str, float]
+    """Clamped value of every decided part, by name."""
+    undecided: tuple[str, ...] = ()
+    """Parts that could not be decided; leave the sample out of an average where one of them judges the answer."""
+
+
+class Rubric:
+    """A weighted sum of rewards, safe against gaming its smaller parts."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        """Look the rewards up and check the weights.
+
+        Args:
+            parts: The rewards; at least one.
+
+        Raises:
+            UnknownReward: A name is not registered.
+            RewardDefinitionError: A name comes twice, or shaping could outweigh the answer.
+        """
+        if not parts:
+            raise RewardDefinitionError("a rubric needs at least one part")
+        self._parts = tuple(parts)
+        self._rewards = tuple(_looked_up(part.reward) for part in parts)
+        names = [reward.name for reward in self._rewards]
+        if len(set(names)) < len(names):
+            raise RewardDefinitionError(f"every reward may come once, got {', '.join(names)}")
+        both = list(zip(parts, self._rewards, strict=True))
+        deciding = [part.span for part, reward in both if reward.decides and part.weight > 0]
+        shaping = sum(part.span for part, reward in both if not reward.decides)
+        if deciding and shaping >= min(deciding):
+            raise RewardDefinitionError(
+                f"shaping rewards may move the sum by {shaping:g}, the answer by {min(deciding):g}: "
+                "form alone would beat a right answer; lower their weights or clamp them"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parts, in order."""
+        return tuple(reward.name for reward in self._rewards)
+
+    def score(self, samples: Sequence[Sample]) -> list[RubricResult]:
+        """Rewards of a batch; samples of one task are found by their ``task_id``.
+
+        Args:
+            samples: Samples, shape (samples,).
+
+        Returns:
+            One result a sample, in order.
+
+        Raises:
+            RewardDefinitionError: A reward returned something that is no number.
+        """
+        values = [self._values(reward, samples) for reward in self._rewards]
+        return [self._result([column[place] for column in values]) for place in range(len(samples))]
+
+    def _values(self, reward: Reward, samples: Sequence[Sample]) -> list[float | None]:
+        if not reward.group:
+            return reward.values(samples)
+        values: list[float | None] = [None] * len(samples)
+        for places in groups_of(samples):
+            for place, value in zip(places, reward.values([samples[place] for place in places]), strict=True):
+                values[place] = value
+        return values
+
+    def _result(self, values: list[float | None]) -> RubricResult:
+        total, kept, undecided = 0.0, {}, []
+        for part, reward, value in zip(self._parts, self._rewards, values, strict=True):
+            if value is None:
+                undecided.append(reward.name)
+                continue
+            if not math.isfinite(value):
+                raise RewardDefinitionError(f"reward {reward.name!r} returned {value!r}, not a finite number or None")
+            kept[reward.name] = min(max(float(value), part.low), part.high)
+            total += part.weight * kept[reward.name]
+        return RubricResult(reward=total, parts=kept, undecided=tuple(undecided))
+
+
+def _looked_up(reward: str | Reward) -> Reward:
+    return get_reward(reward) if isinstance(reward, str) else reward
