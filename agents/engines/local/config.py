@@ -59,6 +59,9 @@ class LocalEngineConfig:
     """``None``: the draft is always empty."""
     threads: int | None = None
     """Torch threads of the engine; ``None`` leaves torch's setting."""
+    monitors: bool = True
+    """Sum up entropies and acceptance for the exactness monitors (``DraftStats.tested`` and what follows it);
+    they stay 0 otherwise."""
     seed: int | None = None
     """Seeds the noise of requests that bring no seed; ``None`` is fresh entropy."""
 

@@ -181,7 +181,8 @@ class EngineCore:
         before = [r.sampled for r in drawing]
         room = np.array([self._drafter.room(r) for r in drawing], np.int64)
         draft = select(plan.draft, at)
-        verified = emit(drawing, draft, guessed[at], room, _logits_of(at, who, plan, logits))
+        own = _logits_of(at, who, plan, logits)
+        verified = emit(drawing, draft, guessed[at], room, own, monitors=self.config.monitors)
         self._keep_path(plan.slot[at], (plan.computed + plan.pending)[at], verified)
         self._drafter.commit(drawing, [r.tokens[len(r.prompt) + n :] for r, n in zip(drawing, before, strict=True)])
         for request in drawing:

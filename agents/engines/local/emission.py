@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,9 @@ EAGER = 1 << 21
 """Logits up to which all nodes are drawn at once; above, only the nodes that the walk reaches."""
 
 
-def emit(rows: Sequence[Request], draft: DraftBatch, guessed: Ints, room: Ints, logits: Tensor) -> Verified:
+def emit(
+    rows: Sequence[Request], draft: DraftBatch, guessed: Ints, room: Ints, logits: Tensor, *, monitors: bool
+) -> Verified:
     """Draw the tokens of a step and append them to their requests.
 
     Args:
@@ -32,13 +34,14 @@ def emit(rows: Sequence[Request], draft: DraftBatch, guessed: Ints, room: Ints, 
         guessed: How many nodes of each row, from the first, are the caller's guess, shape (rows,).
         room: Tokens that each may still sample, at least 1, shape (rows,).
         logits: Shape (rows + nodes, vocabulary).
+        monitors: Whether to sum up what the exactness monitors need.
     """
     ends = [frozenset(r.sampling.stop_token_ids) for r in rows]
 
     def stops(at: Ints, tokens: Ints) -> NDArray[np.bool_]:
         return np.array([t in ends[b] for b, t in zip(at.tolist(), tokens.tolist(), strict=True)], bool)
 
-    draws = _Draws(rows, draft, guessed, logits)
+    draws = _Draws(rows, draft, guessed, logits, monitors=monitors)
     verified = sample_then_match(draft, draws, room, stops)
     _append(rows, draft, verified, draws)
     return verified
@@ -53,32 +56,53 @@ def _append(rows: Sequence[Request], draft: DraftBatch, verified: Verified, draw
     found = draws.readings(nodes, tokens)
     matched = path >= 0
     start = np.cumsum(emitted) - emitted
-    mass, tested = found.mass, found.tested
-    sums = np.stack(
-        [
-            tested, tested & matched, np.where(tested, mass, 0), np.where(tested, mass * (1 - mass), 0),
-            -found.behaviour, found.entropy, found.entropy_variance,
-        ]
-    )  # fmt: skip
-    sums = np.add.reduceat(sums.astype(np.float64), start, axis=1).T
-    drafted = np.diff(draft.offsets)
-    for b, request in enumerate(rows):
-        mine = slice(int(start[b]), int(start[b] + emitted[b]))
-        said = tokens[mine].tolist()
+    sums = None if found.monitored is None else _sums(found.behaviour, matched, found.monitored, start)
+    said, behaviour, accepted = tokens.tolist(), found.behaviour.tolist(), matched.tolist()
+    policy = behaviour if found.policy is found.behaviour else found.policy.tolist()
+    drafted = np.diff(draft.offsets).tolist()
+    for b, (request, first, count) in enumerate(zip(rows, start.tolist(), emitted.tolist(), strict=True)):
+        mine = slice(first, first + count)
         position = request.sampled
-        if request.guess and request.guess[position : position + len(said)] != said:
+        if request.guess and request.guess[position : position + count] != said[mine]:
             request.guess = []
-        request.tokens += said
-        request.logprobs += found.policy[mine].tolist()
-        request.behaviour += found.behaviour[mine].tolist()
-        request.accepted += matched[mine].tolist()
-        request.computed += int(matched[mine].sum())
+        request.tokens += said[mine]
+        request.logprobs += policy[mine]
+        request.behaviour += behaviour[mine]
+        request.accepted += accepted[mine]
+        request.computed += sum(accepted[mine])
         request.verify_steps += 1
-        request.drafted += int(drafted[b])
-        request.monitored.add(sums[b].tolist())
+        request.drafted += drafted[b]
+        if sums is not None:
+            request.monitored.add(sums[b])
         k = request.sampling.top_logprobs
         if k and found.top is not None:
             request.top.append((found.top.ids[mine, :k], found.top.logprobs[mine, :k]))
+
+
+def _sums(behaviour: Floats, matched: NDArray[np.bool_], law: Monitor, start: Ints) -> list[list[float]]:
+    """What each row adds to its ``Monitored``, in the order of its fields."""
+    mass = np.where(law.tested, law.mass, 0.0)
+    columns = np.stack(
+        [
+            law.tested, law.tested & matched, mass, mass * (1 - mass),
+            -behaviour, law.entropy, law.entropy_variance,
+        ]
+    )  # fmt: skip
+    sums: list[list[float]] = np.add.reduceat(columns, start, axis=1).T.tolist()
+    return sums
+
+
+class Monitor(NamedTuple):
+    """What the exactness monitors need of some nodes; arrays of shape (nodes,)."""
+
+    entropy: Floats
+    """Nats."""
+    entropy_variance: Floats
+    """Variance of -log p, nats squared."""
+    mass: Floats
+    """Probability of the drafted children."""
+    tested: NDArray[np.bool_]
+    """Whether there are children, and none that the caller guessed."""
 
 
 class Readings(NamedTuple):
@@ -88,14 +112,8 @@ class Readings(NamedTuple):
     """Log-probability before penalties, min-p, top-k and top-p."""
     behaviour: Floats
     """Log-probability after all transforms."""
-    entropy: Floats
-    """Nats."""
-    entropy_variance: Floats
-    """Variance of -log p, nats squared."""
-    mass: Floats
-    """Probability of the drafted children."""
-    tested: NDArray[np.bool_]
-    """Whether there are children, and none that the caller guessed."""
+    monitored: Monitor | None
+    """``None`` where it is not wanted."""
     top: Top | None
     """As many as the request that wants most; ``None`` if none wants any."""
 
@@ -103,10 +121,13 @@ class Readings(NamedTuple):
 class _Draws:
     """Draws from the logits of a step, at once where that is cheap, else where the walk gets to."""
 
-    def __init__(self, rows: Sequence[Request], draft: DraftBatch, guessed: Ints, logits: Tensor) -> None:
+    def __init__(
+        self, rows: Sequence[Request], draft: DraftBatch, guessed: Ints, logits: Tensor, *, monitors: bool
+    ) -> None:
         self._laws = Laws(rows, draft, logits)
         self._seeds = np.array([r.seed for r in rows], np.uint64)
         self._sampled = np.array([r.sampled for r in rows], np.int64)
+        self._monitors = monitors
         self._top = max(r.sampling.top_logprobs for r in rows)
         first = root(draft)
         node_row = np.repeat(np.arange(len(rows)), np.diff(draft.offsets))
@@ -149,14 +170,13 @@ class _Draws:
         return _joined([found for _, found in self._read], place[nodes])
 
     def _readings(self, nodes: Ints, probabilities: Tensor, tokens: Ints, logprobs: Floats) -> Readings:
-        entropy, variance = entropies(probabilities)
+        monitored = None
+        if self._monitors:
+            monitored = Monitor(*entropies(probabilities), self._mass(nodes, probabilities), self._testable[nodes])
         return Readings(
             policy=logprobs if self._laws.plain else self._laws.policy_logprobs(nodes, tokens),
             behaviour=logprobs,
-            entropy=entropy,
-            entropy_variance=variance,
-            mass=self._mass(nodes, probabilities),
-            tested=self._testable[nodes],
+            monitored=monitored,
             top=most_probable(probabilities, self._top) if self._top else None,
         )
 
@@ -179,9 +199,17 @@ def _chosen(probabilities: Tensor, tokens: Tensor) -> Floats:
 
 
 def _joined(parts: Sequence[Readings], order: Ints) -> Readings:
+    """The readings of several calls as one, taken in ``order``."""
+
+    def taken(columns: Sequence[Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
+        return [np.concatenate(column)[order] for column in zip(*columns, strict=True)]
+
+    monitors = [part.monitored for part in parts if part.monitored is not None]
     tops = [part.top for part in parts if part.top is not None]
-    top = None
-    if tops:
-        top = Top(*(np.concatenate(columns)[order] for columns in zip(*tops, strict=True)))
-    columns = [np.concatenate(column)[order] for column in zip(*(part[:-1] for part in parts), strict=True)]
-    return Readings._make([*columns, top])
+    policy, behaviour = taken([(part.policy, part.behaviour) for part in parts])
+    return Readings(
+        policy=policy,
+        behaviour=behaviour,
+        monitored=Monitor._make(taken(monitors)) if monitors else None,
+        top=Top._make(taken(tops)) if tops else None,
+    )

@@ -22,6 +22,9 @@ from turntree.spec_tree import DraftBatch
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+_IN_CACHE = 1 << 17
+"""Numbers that are worked on at once where several passes go over them."""
+
 
 class Top(NamedTuple):
     """The most probable tokens at some nodes, most probable first."""
@@ -82,11 +85,17 @@ def chosen_logprobs(logits: Tensor, tokens: Ints) -> Floats:
 
 def entropies(probabilities: Tensor) -> tuple[Floats, Floats]:
     """Entropy and variance of -log p of each row, nats and nats squared, shape (rows,) each."""
+    rows = max(1, _IN_CACHE // probabilities.shape[-1])
+    moments = torch.cat([_moments(some) for some in probabilities.split(rows)])
+    entropy, second = _array(moments).T
+    return entropy, np.maximum(second - entropy * entropy, 0.0)
+
+
+def _moments(probabilities: Tensor) -> Tensor:
+    """First and second moment of -log p of each row, shape (rows, 2)."""
     logarithms = probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log_()
     weighted = probabilities * logarithms
-    entropy = -weighted.sum(-1, dtype=torch.float64)
-    second = weighted.mul_(logarithms).sum(-1, dtype=torch.float64)
-    return _array(entropy), _array((second - entropy * entropy).clamp_min_(0))
+    return torch.stack([-weighted.sum(-1), torch.linalg.vecdot(weighted, logarithms)], -1)
 
 
 def most_probable(probabilities: Tensor, k: int) -> Top:

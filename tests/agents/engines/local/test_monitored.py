@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -106,3 +108,14 @@ def test_an_engine_that_is_too_sure_is_noticed_by_its_surprise(monkeypatch):
     right = emission.race
     monkeypatch.setattr(emission, "race", lambda p, seeds, at: right(p**1.3, seeds, at))
     assert z_scores(scored_run())[1] < -4
+
+
+def test_without_monitors_nothing_is_summed_and_nothing_else_changes(prompts):
+    model, sampling = tiny_llama(), Sampling(max_tokens=12, top_logprobs=2)
+    settings = {"speculation": Speculation(adaptive=False)}
+    with_sums = run_core(model, prompts, sampling, forest=FixedForest([4], [-1], [1]), **settings)
+    without = run_core(model, prompts, sampling, forest=FixedForest([4], [-1], [1]), monitors=False, **settings)
+    none = {"tested": 0, "matched": 0, "expected": 0.0, "variance": 0.0}
+    none |= {"surprise": 0.0, "entropy": 0.0, "entropy_variance": 0.0}
+    assert without == [replace(t, draft=replace(t.draft, **none)) for t in with_sums]
+    assert without != with_sums
