@@ -86,7 +86,7 @@ def fit(seen: NDArray[Any], true: NDArray[Any], *, epochs: int, seed: int) -> di
     """Train the network; its outcome is added to what is learnt online and to the votes."""
     torch.manual_seed(seed)
     inputs, outcomes = torch.from_numpy(seen), torch.from_numpy(true.astype(np.float32))
-    inner = torch.nn.Parameter(torch.randn(HIDDEN, INPUTS) * 0.2)
+    inner = torch.nn.Parameter(torch.randn(INPUTS, HIDDEN) * 0.2)
     bias = torch.nn.Parameter(torch.zeros(HIDDEN))
     outer = torch.nn.Parameter(torch.randn(HIDDEN) * 0.1)
     scale = torch.nn.Parameter(torch.ones(1))
@@ -98,7 +98,7 @@ def fit(seen: NDArray[Any], true: NDArray[Any], *, epochs: int, seed: int) -> di
         total, parts = 0.0, 0
         for part in torch.randperm(len(inputs)).split(1024):
             x = inputs[part]
-            logit = x[:, LEARNT] + scale * x[:, VOTE] + torch.relu(x @ inner.T + bias) @ outer
+            logit = x[:, LEARNT] + scale * x[:, VOTE] + torch.relu(x @ inner + bias) @ outer
             loss = torch.nn.functional.binary_cross_entropy_with_logits(logit, outcomes[part])
             optimizer.zero_grad()
             loss.backward()

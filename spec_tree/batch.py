@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.candidates import find_places
-from turntree.spec_tree.compiled import kernel
+from turntree.spec_tree.compiled import kernel, part
 from turntree.spec_tree.growth import grow
 from turntree.spec_tree.indexing import claim, index_run
 from turntree.spec_tree.layout import (
@@ -112,7 +112,7 @@ def move_on(
     return total
 
 
-@kernel
+@part
 def _remember(turn: Any, new: NDArray[np.int32]) -> None:
     """Add ``new`` to the turn's tail, whose older part goes when it is full."""
     tail, last = turn.tail, turn.last
@@ -127,7 +127,7 @@ def _remember(turn: Any, new: NDArray[np.int32]) -> None:
     turn.length += len(new)
 
 
-@kernel
+@part
 def _append(turn: Any, new: NDArray[np.int32], log: TokenLog, head: NDArray[np.int64]) -> None:
     """Write ``new`` behind the turn in the log, into a new piece where the old one is full, and index it."""
     exact, task, env = turn.keys[0], turn.keys[2], turn.keys[3]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.compiled import inlined, int64, kernel
+from turntree.spec_tree.compiled import inlined, int64, part
 from turntree.spec_tree.indexing import context_head, head_of, mix
 from turntree.spec_tree.layout import BACK, CANDIDATES, END, GRANULE, JUMP, MATCH, ContextLog, TokenLog, TurnKeys
 
@@ -79,7 +79,7 @@ def _older(newest: int, place: int, age: int, size: int) -> int:
     return max(since, age) if since + spread >= age else -1
 
 
-@kernel
+@part
 def agreement(
     place: int, tail: NDArray[np.int32], last: int, tokens: NDArray[np.int32], links: NDArray[np.int32]
 ) -> int:
@@ -106,7 +106,7 @@ def agreement(
     return MATCH
 
 
-@kernel
+@part
 def find_places(turn: Any, log: TokenLog, turns: TurnKeys, contexts: ContextLog) -> None:
     """Fill the places of ``turn``, a ``LIVE_TURN``, with their agreement and kinds."""
     exact, tools, task, env = turn.keys[0], turn.keys[1], turn.keys[2], turn.keys[3]
@@ -141,7 +141,7 @@ def find_places(turn: Any, log: TokenLog, turns: TurnKeys, contexts: ContextLog)
     _near_anchors(turn, log, turns)
 
 
-@kernel
+@part
 def _walk(
     turn: Any,
     place: int,
@@ -183,7 +183,7 @@ def _walk(
     turn.place_count = count
 
 
-@kernel
+@part
 def _in_context(turn: Any, contexts: ContextLog) -> None:
     """Add the places of the turn's own context where the last two tokens agree."""
     tail, last, start, stop = turn.tail, turn.last, turn.context[0], turn.context[1]
@@ -207,7 +207,7 @@ def _in_context(turn: Any, contexts: ContextLog) -> None:
     turn.place_count = count
 
 
-@kernel
+@part
 def _near_anchors(turn: Any, log: TokenLog, turns: TurnKeys) -> None:
     """Add the places around anchors where the last token agrees, and the anchors themselves."""
     tail, last, anchors, ages = turn.tail, turn.last, turn.anchors, turn.ages

@@ -13,26 +13,42 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from numba import njit, types
+import numba
+from numba import types
 
 float32: Any = types.float32
 int64: Any = types.int64
 uint32: Any = types.uint32
 uint64: Any = types.uint64
 
+_njit: Any = numba.njit
+_OPTIONS = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
 
-def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Compile ``function`` when it is first called, or find what was compiled before; ``options`` as of ``njit``."""
-    if function is None:
-        return lambda function: kernel(function, **options)
-    compiled = njit(nogil=True, cache=True, **options)(function)
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile ``function`` when it is first called, or find what was compiled before.
+
+    References to arrays are not counted, which takes more than half of a draft's time: the caller holds them, and
+    no kernel makes an array.
+    """
+    compiled = _njit(cache=True, **_OPTIONS)(function)
     compiled._cache._cache_file._source_stamp = sources()
     return compiled
 
 
+def part(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Compile ``function`` into the kernels that call it; ``options`` as of ``njit``.
+
+    It has no wrapper, which halves the time of compilation: a call from the interpreter is a crash.
+    """
+    if function is None:
+        return lambda function: part(function, **options)
+    return _njit(no_cpython_wrapper=True, **_OPTIONS, **options)(function)
+
+
 def inlined(function: Callable[..., Any]) -> Any:
     """Paste ``function`` into the kernels that call it."""
-    return njit(inline="always")(function)
+    return part(function, forceinline=True)
 
 
 @cache

@@ -26,7 +26,7 @@ from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.draft import DraftBatch
 from turntree.spec_tree.holdings import collect, restore
 from turntree.spec_tree.layout import START, Allocate, Weights
-from turntree.spec_tree.live_table import LiveTable, context_ids, said_ids, token_ids
+from turntree.spec_tree.live_table import LiveTable, context_ids, flat_ids, said_ids, token_ids
 from turntree.spec_tree.prefix_tree import TreeNode
 from turntree.spec_tree.proposal import propose
 from turntree.spec_tree.rollouts import Rollouts
@@ -216,9 +216,9 @@ class SpecForest:
         """
         if len(states) != len(turns):
             raise ValueError(f"turns needs one entry a state: expected {len(states)}, got {len(turns)}")
-        said = [token_ids(turn, "turns") for turn in turns]
+        said, offsets = flat_ids(turns, "turns")
         with self._lock:
-            self._rollouts.add_all(states, said, self._live.turns)
+            self._rollouts.add_all(states, said, offsets, self._live.turns)
 
     def announce(self, states: Sequence[DialogueState]) -> Future[int]:
         """Index what is known at ``states`` in the background: turns will soon begin there.

@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.candidates import EXACT, FOLLOWER, UNMATCHED, length_class, step_on
-from turntree.spec_tree.compiled import float32, inlined, int64, kernel, uint32, uint64
+from turntree.spec_tree.compiled import float32, inlined, int64, part, uint32, uint64
 from turntree.spec_tree.indexing import follow_row
 from turntree.spec_tree.layout import (
     CANDIDATES,
     FEW,
     FOLLOWERS,
     HASHED,
-    HIDDEN,
     INPUTS,
     KINDS,
     NODES,
@@ -34,6 +33,7 @@ from turntree.spec_tree.layout import (
     TokenLog,
     Weights,
 )
+from turntree.spec_tree.vector import network
 
 SCRATCH = np.dtype(
     [
@@ -93,7 +93,7 @@ def _wait(node: int, path: NDArray[np.float32], frontier: NDArray[np.int32], wai
     return waiting + 1
 
 
-@kernel
+@part
 def _child(
     token: int,
     parent: int,
@@ -119,7 +119,7 @@ def _child(
     return nodes
 
 
-@kernel(fastmath=True, error_model="numpy")
+@part(fastmath=True, error_model="numpy")
 def grow(
     turn: Any,
     room: int,
@@ -257,11 +257,7 @@ def grow(
                     inputs[z, 14] = log_path
                     inputs[z, 15] = log_total
                     logit = learnt + weights.scale[0] * vote
-                    for i in range(HIDDEN):
-                        unit = weights.bias[i]
-                        for j in range(INPUTS):
-                            unit += inputs[z, j] * weights.inner[i, j]
-                        logit += max(unit, float32(0.0)) * weights.outer[i]
+                    logit += network(inputs[z], weights.inner, weights.bias, weights.outer)
                 chance = float32(1.0) / (float32(1.0) + np.exp(-logit))
                 votes[z], probabilities[z] = vote, chance
                 path[z] = max(path[current] * chance, _LEAST)

@@ -88,7 +88,7 @@ def collect(rollouts: Rollouts) -> Holdings:
 
 def restore(held: Holdings, rollouts: Rollouts, live: LiveTurns) -> None:
     """Write turns into empty ``rollouts``, as many of the newest as fit; ``live`` has no live turn."""
-    states = [_State(keys) for keys in held.keys]
+    states = [_State(int(keys[0]), keys) for keys in held.keys]
     rollouts._over_quota, rollouts.cold.dropped, rollouts.cold.dropped_states = held.evicted.tolist()
     turns_of = np.bincount(np.concatenate([held.cold_state, held.hot_state]), minlength=len(states))
     excess = np.maximum(turns_of - rollouts._quota, 0).tolist()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.compiled import inlined, int64, kernel, uint32, uint64
+from turntree.spec_tree.compiled import inlined, int64, kernel, part, uint32, uint64
 from turntree.spec_tree.layout import BACK, END, FOLLOWED, FOLLOWERS, GRANULE, ContextLog, TokenLog
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -38,7 +38,7 @@ def follow_row(env: int, token: int) -> int:
     return int64(mix(env, token) & uint64(FOLLOWED - 1))
 
 
-@kernel
+@part
 def index_run(start: int, stop: int, exact: int, task: int, env: int, log: TokenLog) -> None:
     """Link the positions ``start:stop`` of one turn, which lie in one piece; the marks before them stand already.
 
@@ -79,7 +79,7 @@ def index_run(start: int, stop: int, exact: int, task: int, env: int, log: Token
         two, one = one, token
 
 
-@kernel
+@part
 def claim(start: int, stop: int, turn: int, log: TokenLog) -> None:
     """Let ``turn`` own the granules of ``start:stop``, where nothing of what was said there is found any more."""
     for at in range(start, stop):

@@ -147,7 +147,7 @@ class Weights(NamedTuple):
     scale: NDArray[np.float32]
     """Weight of the votes' log-odds, shape (1,)."""
     inner: NDArray[np.float32]
-    """First layer, shape (HIDDEN, INPUTS)."""
+    """First layer, shape (INPUTS, HIDDEN)."""
     bias: NDArray[np.float32]
     """Of the first layer, shape (HIDDEN,)."""
     outer: NDArray[np.float32]
@@ -213,14 +213,18 @@ class LiveTurns(NamedTuple):
     """Nodes of the last draft that were handed out."""
 
 
-def token_log(capacity: int, allocate: Allocate) -> TokenLog:
-    """An empty log of ``capacity`` positions, a multiple of ``GRANULE``."""
+def token_log(capacity: int, allocate: Allocate, old: TokenLog | None = None) -> TokenLog:
+    """An empty log of ``capacity`` positions, a multiple of ``GRANULE``, with the followers' arrays of ``old``."""
     heads = 1
     while heads * 2 < capacity:
         heads *= 2
     sizes = [capacity] * 5 + [heads, heads, heads // 2 or 1, heads // 2 or 1, capacity // GRANULE]
-    shapes = [*((size,) for size in sizes), (FOLLOWED, FOLLOWERS), (FOLLOWED,)]
-    log = TokenLog(*(allocate(shape, np.int32) for shape in shapes))
+    arrays = [allocate((size,), np.int32) for size in sizes]
+    if old is None:
+        arrays += [allocate((FOLLOWED, FOLLOWERS), np.int32), allocate((FOLLOWED,), np.int32)]
+    else:
+        arrays += [old.followers, old.followed]
+    log = TokenLog(*arrays)
     for array in log:
         array[:] = -1
     log.tokens[:] = END

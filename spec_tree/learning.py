@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.candidates import CONTEXT, ENV, FOLLOWER, UNMATCHED, length_class, step_on
-from turntree.spec_tree.compiled import float32, inlined, int64, kernel
+from turntree.spec_tree.compiled import float32, inlined, int64, kernel, part
 from turntree.spec_tree.indexing import follow_row
 from turntree.spec_tree.layout import (
     ANCHORS,
@@ -51,7 +51,7 @@ def settle_odds(weights: Weights) -> None:
             weights.odds[kind, length] = (share / (1.0 - share)) ** _SHARPNESS
 
 
-@kernel
+@part
 def learn_places(turn: Any, said: NDArray[np.int32], log: TokenLog, contexts: ContextLog, weights: Weights) -> None:
     """Count right and wrong votes of a turn's places after ``said``; move its anchors on and renew them."""
     anchors, ages = turn.anchors, turn.ages
@@ -102,7 +102,7 @@ def _count(tried: NDArray[np.float64], right: bool) -> None:
         tried[1] *= 0.5
 
 
-@kernel
+@part
 def _learn_followers(turn: Any, said: NDArray[np.int32], log: TokenLog, weights: Weights) -> None:
     """Count how often what followed a token before does so again: at the root and, for all numbers of votes, below."""
     few = min(turn.place_count, FEW)
@@ -119,7 +119,7 @@ def _learn_followers(turn: Any, said: NDArray[np.int32], log: TokenLog, weights:
                     _count(weights.tried[FOLLOWER, 2 * votes + 1], token == said[1])
 
 
-@kernel
+@part
 def _anchor(place: int, age: int, anchors: NDArray[np.int32], ages: NDArray[np.int32], count: int) -> int:
     """Put an anchor at ``place``, in the stead of one near it or of the stalest; returns how many there are."""
     for i in range(count):
@@ -139,7 +139,7 @@ def _anchor(place: int, age: int, anchors: NDArray[np.int32], ages: NDArray[np.i
     return count
 
 
-@kernel
+@part
 def learn_nodes(turn: Any, said: NDArray[np.int32], weights: Weights) -> None:
     """Take a gradient step for the children of every node on the accepted path."""
     tokens, parents, hashes = turn.node_token, turn.node_parent, turn.node_hashes
@@ -163,7 +163,7 @@ def learn_nodes(turn: Any, said: NDArray[np.int32], weights: Weights) -> None:
         current = right
 
 
-@kernel
+@part
 def accepted(turn: Any, said: NDArray[np.int32]) -> int:
     """How many tokens of ``said`` lie on one path of the nodes that were handed out."""
     tokens, parents, order = turn.node_token, turn.node_parent, turn.node_order

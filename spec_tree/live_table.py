@@ -134,6 +134,17 @@ def said_ids(handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[N
     """
     if len(tokens) != len(handles):
         raise ValueError(f"tokens needs one entry a row: expected {len(handles)}, got {len(tokens)}")
-    offsets = np.zeros(len(tokens) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, tokens), np.int64, len(tokens)), out=offsets[1:])
-    return token_ids([token for row in tokens for token in row], "tokens"), offsets
+    return flat_ids(tokens, "tokens")
+
+
+def flat_ids(rows: Sequence[Sequence[int]], what: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The token ids of all rows, one after another, and where each begins, shape (rows + 1,).
+
+    Raises:
+        ValueError: If one is no token id; the message calls them ``what``.
+    """
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=offsets[1:])
+    if rows and all(isinstance(row, np.ndarray) and row.ndim == 1 for row in rows):
+        return token_ids(np.concatenate(rows), what), offsets
+    return token_ids([token for row in rows for token in row], what), offsets

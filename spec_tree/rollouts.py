@@ -31,6 +31,8 @@ _SPARE = 3 * GRANULE
 class _State:
     """A dialogue state with turns in the log or live."""
 
+    exact: int
+    """The first of its keys."""
     keys: NDArray[np.uint64]
     """Its ladder."""
     visited: int = 0
@@ -39,10 +41,6 @@ class _State:
     """Turns that go on."""
     turns: deque[StoredTurn] = field(default_factory=deque)
     """Finished turns in the log, oldest first."""
-
-    @property
-    def exact(self) -> int:
-        return int(self.keys[0])
 
 
 class _Again(NamedTuple):
@@ -135,29 +133,47 @@ class Rollouts:
             self._write(held, said, live)
             self._forget_empty(held)
 
-    def add_all(self, states: Sequence[DialogueState], said: Sequence[NDArray[np.int32]], live: LiveTurns) -> None:
-        """Keep finished turns, in their order."""
+    def add_all(
+        self,
+        states: Sequence[DialogueState],
+        said: NDArray[np.int32],
+        offsets: NDArray[np.int64],
+        live: LiveTurns,
+    ) -> None:
+        """Keep finished turns, ``said[offsets[i]:offsets[i + 1]]`` at ``states[i]``, in their order."""
+        lengths = np.diff(offsets)
+        needed = np.where(lengths > 0, granules(lengths + _SPARE), 0)
+        before = np.concatenate([[0], np.cumsum(needed)])
         begin, most = 0, self.store.capacity // 4
-        while begin < len(said):
-            needed, stop = 0, begin
-            while stop < len(said) and len(said[stop]) and needed + granules(len(said[stop]) + _SPARE) <= most:
-                needed += granules(len(said[stop]) + _SPARE)
-                stop += 1
-            if stop - begin < 2:
-                self.add(states[begin], said[begin], live)
+        while begin < len(states):
+            stop = int(np.searchsorted(before, before[begin] + most, "right")) - 1
+            if stop == begin:
+                self.add(states[begin], said[offsets[begin] : offsets[begin + 1]], live)
                 begin += 1
                 continue
-            for state in states[begin:stop]:
-                self._visit(state, live)
-            self._room(needed, live)  # which may let states go that were visited
-            held = [self._hold(state) for state in states[begin:stop]]
-            part = said[begin:stop]
-            offsets = np.zeros(len(part) + 1, np.int64)
-            np.cumsum([len(turn) for turn in part], out=offsets[1:])
-            turns = self.store.write_all(np.concatenate(part), offsets, [owner.keys for owner in held])
-            for owner, turn in zip(held, turns, strict=True):
-                self._keep(owner, turn)
+            some = np.flatnonzero(lengths[begin:stop]) + begin
+            visited = [self._visit(states[i], live) for i in some.tolist()]
+            self._room(int(before[stop] - before[begin]), live)  # which may let states go that were visited
+            held = [self._states.setdefault(state.exact, state) for state in visited]
+            bounds = np.concatenate([offsets[some], offsets[stop : stop + 1]])
+            self._keep_all(held, self.store.write_all(said, bounds, [state.keys for state in held]))
             begin = stop
+
+    def _keep_all(self, states: Sequence[_State], turns: Sequence[StoredTurn]) -> None:
+        """As ``_keep`` for each."""
+        over, clock, quota = [], self._clock, self._quota
+        for state, turn in zip(states, turns, strict=True):
+            turn.seen = clock
+            state.turns.append(turn)
+            self.tokens += turn.tokens
+            if len(state.turns) > quota and state.exact not in self.cold:
+                over.append(state.turns.popleft())
+            else:
+                self._mind_quota(state)
+        for turn in over:
+            self._uncount(turn)
+        self._over_quota += len(over)
+        self.store.drop_all(over)
 
     def warm(self, state: DialogueState, live: LiveTurns) -> int:
         """Index the cold turns of a state; returns how many there were."""
@@ -186,19 +202,15 @@ class Rollouts:
         held = self._states.get(exact)
         return self.cold.count(exact) + (len(held.turns) if held is not None else 0)
 
-    def _hold(self, state: DialogueState) -> _State:
-        ladder = state.ladder()
-        held = self._states.get(ladder[0])
-        if held is None:
-            held = self._states[ladder[0]] = _State(np.array(ladder, np.uint64))
-        return held
-
     def _visit(self, state: DialogueState, live: LiveTurns) -> _State:
-        held = self._hold(state)
+        exact = state.exact or 1
+        held = self._states.get(exact)
+        if held is None:
+            held = self._states[exact] = _State(exact, np.array(state.ladder(), np.uint64))
         self._clock += 1
         held.visited = self._clock
-        if held.exact in self.cold:
-            for age, said in enumerate(self.cold.take(held.exact)):
+        if exact in self.cold:
+            for age, said in enumerate(self.cold.take(exact)):
                 self._write(held, said, live, before=age)
         return held
 
@@ -275,9 +287,12 @@ class Rollouts:
     def _drop(self, state: _State, turn: StoredTurn) -> None:
         """A finished turn leaves the log."""
         state.turns.remove(turn)
+        self._uncount(turn)
+        self.store.drop(turn)
+
+    def _uncount(self, turn: StoredTurn) -> None:
         self.tokens -= turn.tokens
         self._tokens_again -= turn.tokens if turn.again else 0
-        self.store.drop(turn)
 
     def _lose(self, row: int, live: LiveTurns) -> None:
         """The turn in ``row`` grows too long for the log: it is drafted for, but not kept."""

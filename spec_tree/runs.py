@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.compiled import int64, kernel
+from turntree.spec_tree.compiled import int64, kernel, part
 from turntree.spec_tree.indexing import claim, follow_row, index_run
-from turntree.spec_tree.layout import END, FOLLOWERS, GRANULE, JUMP, START, TokenLog, TurnKeys
+from turntree.spec_tree.layout import BACK, END, FOLLOWERS, GRANULE, JUMP, START, TokenLog, TurnKeys
 
 
 @kernel
@@ -71,33 +71,37 @@ def read_turn(start: int, out: NDArray[np.int32], log: TokenLog) -> int:
 
 
 @kernel
-def turn_pieces(start: int, log: TokenLog) -> NDArray[np.int64]:
-    """Where the pieces of the turn that begins at ``start`` begin and where their tokens end, shape (pieces, 2)."""
-    pieces = []
-    begin = int64(start)
-    while True:
+def index_log(head: int, log: TokenLog, turns: TurnKeys) -> None:
+    """Index all turns that stand in the log before ``head``, the oldest positions first."""
+    for granule in range(1, head // GRANULE):
+        slot, begin = log.owner[granule], granule * GRANULE
+        if slot == 0 or (log.tokens[begin] != START and log.tokens[begin] != BACK):
+            continue
+        if log.tokens[begin] == START:
+            index_run(begin, begin + 1, turns.exact[slot], turns.tools[slot], turns.env[slot], log)
         stop = begin + 1
         while log.tokens[stop] >= 0:
             stop += 1
-        pieces.append((begin, stop))
-        if log.tokens[stop] != JUMP:
-            return np.array(pieces)
-        begin = int64(log.exact1[stop])
+        index_run(begin + 1, stop, turns.exact[slot], turns.task[slot], turns.env[slot], log)
 
 
 @kernel
-def index_piece(begin: int, stop: int, keys: NDArray[np.uint64], log: TokenLog) -> None:
-    """Index one of ``turn_pieces`` that stands in the log."""
-    if log.tokens[begin] == START:
-        index_run(begin, begin + 1, keys[0], keys[1], keys[3], log)
-    index_run(begin + 1, stop, keys[0], keys[2], keys[3], log)
+def drop_turns(
+    starts: NDArray[np.int64], slots: NDArray[np.int64], kept: NDArray[np.int32], log: TokenLog, turns: TurnKeys
+) -> None:
+    """Let the turns that begin at ``starts`` be found no more; ``kept`` of shape (FOLLOWERS,) is room to work in."""
+    for i in range(len(slots)):
+        slot = slots[i]
+        env = turns.env[slot]
+        turns.exact[slot], turns.tools[slot], turns.task[slot], turns.env[slot] = 0, 0, 0, 0
+        _forget_followers(starts[i], env, kept, log)
+        _disown(starts[i], slot, log)
 
 
-@kernel
-def forget_followers(start: int, env: int, log: TokenLog) -> None:
+@part
+def _forget_followers(start: int, env: int, kept: NDArray[np.int32], log: TokenLog) -> None:
     """Take back what the turn that begins at ``start`` added to what followed each token, as far as it still stands."""
     at, before = int64(start), np.int32(START)
-    kept = np.empty(FOLLOWERS, np.int32)
     while True:
         at += 1
         token = log.tokens[at]
@@ -110,7 +114,7 @@ def forget_followers(start: int, env: int, log: TokenLog) -> None:
             before = token
 
 
-@kernel
+@part
 def _forget_follower(row: int, token: int, kept: NDArray[np.int32], log: TokenLog) -> None:
     """Remove the oldest ``token`` of a row of ``followers``; the others move together, the oldest first."""
     count = min(log.followed[row], FOLLOWERS)
@@ -124,12 +128,13 @@ def _forget_follower(row: int, token: int, kept: NDArray[np.int32], log: TokenLo
         kept[left] = other
         left += 1
     if left < count:
-        log.followers[row] = kept
+        for i in range(FOLLOWERS):
+            log.followers[row, i] = kept[i]
         log.followed[row] = left
 
 
-@kernel
-def disown(start: int, turn: int, log: TokenLog) -> None:
+@part
+def _disown(start: int, turn: int, log: TokenLog) -> None:
     """Let nobody own the granules of the turn that begins at ``start``."""
     piece = int64(start)
     while True:

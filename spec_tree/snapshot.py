@@ -27,7 +27,7 @@ from turntree.spec_tree.holdings import Holdings, check
 from turntree.spec_tree.layout import Weights
 from turntree.spec_tree.weights import first_weights
 
-FORMAT = 1
+FORMAT = 2
 """Version of the file's format."""
 _MAGIC = np.frombuffer(b"turntree forest\n", np.uint8)
 

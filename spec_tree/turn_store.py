@@ -19,13 +19,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.layout import GRANULE, Allocate, LiveTurns, TokenLog, TurnKeys, token_log, turn_keys
+from turntree.spec_tree.layout import FOLLOWERS, GRANULE, Allocate, LiveTurns, TokenLog, TurnKeys, token_log, turn_keys
 from turntree.spec_tree.runs import (
-    disown,
-    forget_followers,
-    index_piece,
+    drop_turns,
+    index_log,
     read_turn,
-    turn_pieces,
     write_turn,
     write_turns,
 )
@@ -82,6 +80,7 @@ class TurnStore:
         self._clear = first
         self._turns: list[StoredTurn | None] = [None] * slots
         self._free = list(range(slots - 1, 0, -1))
+        self._kept = np.empty(FOLLOWERS, np.int32)
 
     @property
     def capacity(self) -> int:
@@ -136,7 +135,7 @@ class TurnStore:
         """
         start = int(self.head[0])
         stop = start + granules(len(said) + 2 + (GRANULE if live >= 0 else 0))
-        slot = self._slot()
+        (slot,) = self._slots(1)
         turn = StoredTurn(slot=slot, start=start, keys=keys, tokens=len(said), live=live)
         self._turns[slot] = turn
         for column, key in zip(self.keys, keys, strict=True):
@@ -159,17 +158,14 @@ class TurnStore:
             offsets: Where each turn begins in ``said``, shape (turns + 1,).
             keys: Their keys, shape (4,) each.
         """
-        slots = [self._slot() for _ in keys]
+        slots = self._slots(len(keys))
         lengths = np.diff(offsets)
         bounds = np.cumsum(np.concatenate([self.head, granules(lengths + 2)]))
-        write_turns(bounds, said, offsets, np.array(slots), np.array(keys), self.log, self.keys)
+        write_turns(bounds, said, offsets, np.array(slots), np.concatenate(keys).reshape(-1, 4), self.log, self.keys)
         self.head[0] = bounds[-1]
-        turns = [
-            StoredTurn(slot=slot, start=begin, keys=key, tokens=length)
-            for slot, begin, key, length in zip(slots, bounds[:-1].tolist(), keys, lengths.tolist(), strict=True)
-        ]
-        for turn in turns:
-            self._turns[turn.slot] = turn
+        turns = list(map(StoredTurn, slots, bounds[:-1].tolist(), keys, lengths.tolist()))
+        for slot, turn in zip(slots, turns, strict=True):
+            self._turns[slot] = turn
         return turns
 
     def read(self, turn: StoredTurn) -> NDArray[np.int32]:
@@ -188,29 +184,39 @@ class TurnStore:
 
     def drop(self, turn: StoredTurn) -> None:
         """Forget a turn; its tokens stay until they are overwritten, but are found no more."""
-        for column in self.keys:
-            column[turn.slot] = 0
-        forget_followers(turn.start, turn.keys[3], self.log)
-        disown(turn.start, turn.slot, self.log)
-        self._turns[turn.slot] = None
-        self._free.append(turn.slot)
+        self.drop_all([turn])
+
+    def drop_all(self, turns: Sequence[StoredTurn]) -> None:
+        """As ``drop`` for each."""
+        if not turns:
+            return
+        slots = [turn.slot for turn in turns]
+        drop_turns(np.array([turn.start for turn in turns]), np.array(slots), self._kept, self.log, self.keys)
+        for slot in slots:
+            self._turns[slot] = None
+        self._free += slots
 
     def turns(self) -> Sequence[StoredTurn]:
         """All turns in the log, in no order."""
         return [turn for turn in self._turns if turn is not None]
 
-    def _slot(self) -> int:
-        if not self._free:
-            old = len(self._turns)
-            keys = turn_keys(2 * old, self._allocate)
+    def _slots(self, count: int) -> list[int]:
+        """So many slots that were free."""
+        old = size = len(self._turns)
+        while len(self._free) + size - old < count:
+            size *= 2
+        if size > old:
+            keys = turn_keys(size, self._allocate)
             for new, column in zip(keys, self.keys, strict=True):
                 new[:old] = column
             self.keys = keys
             # who drafts with the old keys must not meet the new slots
             self.log = self.log._replace(owner=self.log.owner.copy())
-            self._turns += [None] * old
-            self._free = list(range(2 * old - 1, old - 1, -1))
-        return self._free.pop()
+            self._turns += [None] * (size - old)
+            self._free = list(range(size - 1, old - 1, -1)) + self._free
+        taken = self._free[len(self._free) - count :]
+        del self._free[len(self._free) - count :]
+        return taken[::-1]
 
     def _evict(self, start: int, stop: int, evict: Callable[[StoredTurn], None]) -> None:
         for slot in np.unique(self.log.owner[start // GRANULE : stop // GRANULE]).tolist():
@@ -222,12 +228,10 @@ class TurnStore:
         size = len(self.log.tokens)
         while size < min(needed, self._capacity):
             size = min(2 * size, self._capacity)
-        old, new = self.log, token_log(size, self._allocate)
+        old, new = self.log, token_log(size, self._allocate, self.log)
         for target, source in zip(new[:5], old[:5], strict=True):
             target[: len(source)] = source
         new.owner[: len(old.owner)] = old.owner
-        pieces = [(*piece, turn.keys) for turn in self.turns() for piece in turn_pieces(turn.start, new).tolist()]
-        for begin, stop, keys in sorted(pieces, key=lambda piece: piece[0]):
-            index_piece(begin, stop, keys, new)
+        index_log(int(self.head[0]), new, self.keys)
         self.log = new
         self._clear = size

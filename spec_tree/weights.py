@@ -29,7 +29,7 @@ def first_weights(allocate: Allocate) -> Weights:
         tried=allocate((KINDS, LENGTHS, 2), np.float64),
         hashed=allocate((TABLES, HASHED), np.float32),
         scale=allocate((1,), np.float32),
-        inner=allocate((HIDDEN, INPUTS), np.float32),
+        inner=allocate((INPUTS, HIDDEN), np.float32),
         bias=allocate((HIDDEN,), np.float32),
         outer=allocate((HIDDEN,), np.float32),
         updates=allocate((1,), np.int64),

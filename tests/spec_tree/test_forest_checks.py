@@ -10,7 +10,7 @@ import pytest
 from forest_checks import Node, broken, indexed, malformed, misremembered, rows_of, turns_in, unfounded
 
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest, turn_store
-from turntree.spec_tree.layout import END
+from turntree.spec_tree.layout import END, TokenLog
 
 STATE = DialogueState.from_tokens([1], env="e")
 GOOD = [Node(5, -1, 1, 0.5), Node(6, -1, 1, 0.25), Node(7, 0, 2, 0.25)]
@@ -80,7 +80,12 @@ def test_followers_that_outlive_their_turn_are_noticed(monkeypatch: pytest.Monke
         return unfounded(nodes, 2, [(1, 2)])
 
     assert not drafted_after_aborting()
-    monkeypatch.setattr(turn_store, "forget_followers", lambda start, env, log: None)
+    drop = turn_store.drop_turns
+
+    def drop_but_for_followers(starts: Any, slots: Any, kept: Any, log: TokenLog, keys: Any) -> None:
+        drop(starts, slots, kept, log._replace(followers=log.followers.copy(), followed=log.followed.copy()), keys)
+
+    monkeypatch.setattr(turn_store, "drop_turns", drop_but_for_followers)
     assert drafted_after_aborting()
 
 

@@ -320,7 +320,7 @@ def test_a_changed_token_is_refused_for_its_digest_alone(tmp_path: Path) -> None
     [
         ({"magic": None}, "another kind"),
         ({"magic": np.zeros(3, np.uint8)}, "another kind"),
-        ({"format": np.array([2])}, r"format \[2\], expected \[1\]"),
+        ({"format": np.array([1])}, r"format \[1\], expected \[2\]"),
         ({"format": None}, "format"),
         ({"held_hot_tokens": None}, "held_hot_tokens"),
         ({"weights_scale": None}, "weights_scale"),
@@ -368,4 +368,4 @@ def test_pickles_are_never_read(tmp_path: Path) -> None:
 
 
 def test_the_format_is_told_by_its_number() -> None:
-    assert snapshots.FORMAT == 1
+    assert snapshots.FORMAT == 2

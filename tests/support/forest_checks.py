@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 
 from turntree.spec_tree import DialogueState, DraftBatch, SpecForest, TreeNode
 from turntree.spec_tree.indexing import follow_row
@@ -103,7 +104,12 @@ def unfounded(
 def same_followers(env: str) -> Callable[[int], int]:
     """Tokens of an environment that the store does not tell apart where it remembers what followed them."""
     key = np.uint64(DialogueState(exact=1, env=env).ladder()[3])
-    return cache(lambda token: int(follow_row(key, np.int32(token))))
+    return cache(lambda token: int(_follow_row(key, np.int32(token))))
+
+
+@njit
+def _follow_row(env: int, token: int) -> int:
+    return follow_row(env, token)
 
 
 def best_path(nodes: Sequence[Node], said: Sequence[int]) -> int:
