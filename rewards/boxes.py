@@ -33,6 +33,10 @@ _OR_AFTER = re.compile(
     r"(?:[\s,$*]|\\[)\],;])*\bor\b\s*(?:maybe|perhaps|possibly|else)?\s*(?:\$|\\\(|\\\[)?\s*"
     r"(-?(?:\d[\d,]*(?:\.\d+)?(?:/\d+)?|\\d?frac\s*\{[^{}]{1,40}\}\s*\{[^{}]{1,40}\}))(?![A-Za-z])"
 )
+_HIDDEN_BEFORE = re.compile(
+    r"\\(?:[hv]?phantom|smash|llap|rlap|textcolor|color|cancel|sout|st|tiny|href|cssId|class|style|hspace)\*?"
+    r"\s*(?:\[[^\]]*\]\s*)?(?:\{[^{}]*\}\s*)*\{?[\s$]*$"
+)
 _LOOK_BACK = 64
 _GAP = 60
 
@@ -73,7 +77,9 @@ def find_boxes(text: str) -> Boxes | None:
         content = _content(text, starts[-1])
         if content is None:
             starts.pop()
-        elif is_commented(text, starts[-1].start()):
+        elif is_commented(text, starts[-1].start()) or _HIDDEN_BEFORE.search(
+            text[max(0, starts[-1].start() - 60) : starts[-1].start()]
+        ):
             starts.pop()
             raised = (flags.PHANTOM,)
         else:

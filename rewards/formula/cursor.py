@@ -25,6 +25,7 @@ class Cursor:
         self.place = 0
         self.depth = 0
         self.bars = 0
+        self.in_braces = False
         self.bound: list[str] = []
 
     @property

@@ -40,6 +40,7 @@ from turntree.rewards.limits import (
 
 Value = Any
 """A ``Fraction``, or an mpmath number of the working precision."""
+_ODD_ROOTS = (3, 5, 7, 9)
 _ANGLES = frozenset(["sin", "cos", "tan", "cot", "sec", "csc"])
 _ONE_ARGUMENT = {
     "sin": mp.sin, "cos": mp.cos, "tan": mp.tan, "cot": mp.cot, "sec": mp.sec, "csc": mp.csc,
@@ -189,7 +190,7 @@ def power(base: Value, exponent: Value) -> Value:
                 return base ** int(exponent)
             if abs(base) == 1:
                 return base ** (int(exponent) % 2)
-        elif base < 0 and exponent.denominator % 2:
+        elif base < 0 and exponent.denominator in _ODD_ROOTS:
             root = power(-base, exponent)
             return -root if exponent.numerator % 2 else root
         elif (exact := _exact_root(base, exponent)) is not None:

@@ -20,7 +20,7 @@ from turntree.rewards.formula.nodes import (
     Words,
 )
 from turntree.rewards.formula.problems import Malformed
-from turntree.rewards.formula.terms import FUNCTIONS, Terms, negated
+from turntree.rewards.formula.terms import Terms, negated
 from turntree.rewards.formula.tokens import tokenize
 from turntree.rewards.limits import MAX_ELEMENTS, LimitExceeded
 
@@ -86,7 +86,8 @@ class Parser(Terms):
     def relation(self) -> Node:
         """A chain of relations, a proportion, or what has none."""
         first = None if self._relation_sign() else self.set()
-        if self.at(":") and first is not None and self.place + 1 < len(self.tokens):
+        proportion = (self.at(":") and self.place + 1 < len(self.tokens) and not self.in_braces) or self._at_word("to")
+        if proportion and first is not None:
             first = self._ratio(first)
         terms: list[Node | None] = [first]
         signs: list[str] = []
@@ -129,7 +130,7 @@ class Parser(Terms):
 
     def _ratio(self, first: Node) -> Node:
         items = [first]
-        while self.accept(":"):
+        while self.accept(":") or self._accept_word("to"):
             items.append(self.set())
         return Ratio(tuple(items))
 
@@ -144,7 +145,7 @@ class Parser(Terms):
     def quantity(self) -> Node:
         """A value with its unit and the words around it, or words alone."""
         before = self._words()
-        if self._ends_quantity():
+        if self._ends_quantity() and not (self.at("]") and not before and self.depth == 0):
             if not before:
                 raise Malformed(f"expected a value, got {self.next.text!r}")
             return Words(tuple(before))
@@ -168,7 +169,7 @@ class Parser(Terms):
 
     def _words(self) -> list[str]:
         words: list[str] = []
-        while self.next.kind == "word" and not self._at_word("and", "or") and not self._at_function():
+        while self.next.kind == "word" and not self._at_word("and", "or") and not self.at_function():
             words.append(self.take().text.lower())
             while words and self.at(".", "'", '"', "?") and self.ahead().kind == "word":
                 self.take()
@@ -178,7 +179,7 @@ class Parser(Terms):
         unit: list[str] = []
         while True:
             token = self.next
-            if self._at_word("and", "or") or self._at_function():
+            if self._at_word("and", "or") or self.at_function() or (self._at_word("to") and self.ahead().kind == "num"):
                 return unit
             if token.kind == "word":
                 unit.append(self.take().text)
@@ -207,19 +208,23 @@ class Parser(Terms):
             else:
                 return unit
 
+    def _accept_word(self, word: str) -> bool:
+        if self._at_word(word):
+            self.place += 1
+            return True
+        return False
+
     def _at_word(self, *words: str) -> bool:
         return self.next.kind == "word" and self.next.text.lower() in words
-
-    def _at_function(self) -> bool:
-        return self.next.kind == "word" and (self.next.text.lower() in FUNCTIONS or self.next.text in ("sqrt", "pi"))
 
     def bracketed(self) -> Node:
         """What stands in brackets: one expression, or a tuple, an interval, a set."""
         opening = self.take().text
         bars, self.bars = self.bars, 0
+        in_braces, self.in_braces = self.in_braces, opening == "{"
         with self.nested():
             if opening == "{" and self.accept("}"):
-                self.bars = bars
+                self.bars, self.in_braces = bars, in_braces
                 return Const("empty")
             items = [self.relation()]
             words = ""
@@ -238,7 +243,7 @@ class Parser(Terms):
                 if len(items) > MAX_ELEMENTS:
                     raise LimitExceeded(f"more than {MAX_ELEMENTS} elements")
             closing = self.take().text
-        self.bars = bars
+        self.bars, self.in_braces = bars, in_braces
         if closing not in (")", "]", "}", "rangle", "["):
             raise Malformed(f"expected a closing bracket, got {closing!r}")
         if condition is not None:

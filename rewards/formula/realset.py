@@ -6,12 +6,13 @@ compared as values in high precision. Sets with symbolic ends are not covered.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import NamedTuple
 
 from mpmath import mp
 
 from turntree.rewards.formula.evaluate import Evaluation, Value, real
-from turntree.rewards.formula.nodes import Const, Group, Node, Quantity, Rel, SetOp, Signed, Sym
+from turntree.rewards.formula.nodes import Call, Const, Group, Node, Quantity, Rel, SetOp, Signed, Sym
 from turntree.rewards.formula.numeric import DIGITS
 from turntree.rewards.formula.problems import CannotEvaluate, Undefined
 from turntree.rewards.formula.walk import free_variables, holds
@@ -139,13 +140,37 @@ def _relation(node: Rel) -> RealSet | None:
         if left is None or right is None:
             return None
         if place == subject[0]:
-            bound, sign = _ends(right)[0], sign
+            bound = _ends(right)[0]
         elif place + 1 == subject[0]:
             bound, sign = _ends(left)[0], _TURNED[sign]
         else:
             return None
-        found = _intersection(found, _half_line(sign, bound))
+        middle = node.terms[subject[0]]
+        assert middle is not None
+        found = _intersection(found, _solved(middle, sign, bound))
     return found
+
+
+def _solved(subject: Node, sign: str, bound: Value) -> RealSet:
+    """Where a subject stands in a relation to a bound; a subject that is not linear counts as a variable."""
+    if isinstance(subject, Call) and subject.name == "abs":
+        inner = subject.args[0]
+        if sign in ("<", "<="):
+            return _intersection(_solved(inner, sign, bound), _solved(inner, _TURNED[sign], -bound))
+        if sign in (">", ">="):
+            return _union(_solved(inner, sign, bound) + _solved(inner, _TURNED[sign], -bound))
+    names = sorted(free_variables(subject))
+    if len(names) == 1 and not isinstance(subject, Sym):
+        try:
+            at = [
+                real(Evaluation({names[0]: Fraction(place)}, real_only=True).value(subject)) for place in (0, 1, 2, 5)
+            ]
+        except (CannotEvaluate, Undefined):
+            return _half_line(sign, bound)
+        slope = at[1] - at[0]
+        if slope != 0 and _close(at[2] - at[1], slope) and _close(at[3] - at[2], 3 * slope):
+            return _half_line(sign if slope > 0 else _TURNED[sign], (bound - at[0]) / slope)
+    return _half_line(sign, bound)
 
 
 def _half_line(sign: str, bound: Value) -> RealSet:

@@ -142,7 +142,8 @@ class Terms(Cursor):
                 factors.append(Pow(self._signed_factor(), MINUS_ONE))
             elif self._starts_factor():
                 if token.kind == "num" and isinstance(factors[-1], Num):
-                    raise Malformed("two numbers side by side")
+                    factors = [self._mixed(factors)]
+                    continue
                 whole = len(factors) == 1 and first.kind == "num" and self.tokens[self.place - 1] is first
                 factor = self.factor()
                 if whole and _is_part(factor) and first.value is not None and first.value.denominator == 1:
@@ -151,6 +152,16 @@ class Terms(Cursor):
                     factors.append(factor)
             else:
                 return factors[0] if len(factors) == 1 else Mul(tuple(factors))
+
+    def _mixed(self, factors: list[Node]) -> Node:
+        """A number behind a number: ``2 1/3`` is a mixed number, anything else no value."""
+        whole, top = factors[-1], self.take()
+        if len(factors) == 1 and isinstance(whole, Num) and whole.decimals < 0 and top.spaced and self.accept("/"):
+            bottom = self.take()
+            values = (top.value, bottom.value)
+            if values[0] is not None and values[1] is not None and 0 < values[0] < values[1]:
+                return Add((whole, Num(values[0] / values[1])))
+        raise Malformed("two numbers side by side")
 
     def _signed_factor(self) -> Node:
         if self.accept("-"):
@@ -163,12 +174,21 @@ class Terms(Cursor):
         if token.kind in ("num", "sym", "begin"):
             return True
         if token.kind == "word":
-            return token.text.lower() in FUNCTIONS or token.text in ("sqrt", "pi")
+            return self.at_function()
         if token.kind == "op":
             return token.text not in _NO_FACTOR and not (token.text == "|" and self.bars > 0) and token.text != "$"
         if token.kind == "cmd" and token.text in ("|", "lvert", "vert") and self.bars > 0:
             return False
         return token.kind == "cmd" and token.text in _FACTOR_COMMANDS
+
+    def at_function(self) -> bool:
+        """Whether a function without backslash is ahead; ``min`` and ``sec`` may be units."""
+        token, name = self.next, self.next.text.lower()
+        if token.kind != "word":
+            return False
+        if name in ("min", "max", "gcd", "lcm", "sec"):
+            return self.ahead().text in ("(", "{", "^", "_")
+        return name in FUNCTIONS or token.text in ("sqrt", "pi")
 
     def factor(self) -> Node:
         """One factor with its powers, indices, factorials and marks."""
@@ -200,7 +220,7 @@ class Terms(Cursor):
 
     def _power(self, base: Node) -> Node:
         self.take()
-        if self.accept("circ", "prime"):
+        if self.accept("circ", "prime", "degree"):
             return Quantity(base, "deg")
         if self.at("{") and self.ahead().text in ("circ", "prime") and self.ahead(2).text == "}":
             self.place += 3
@@ -236,7 +256,7 @@ class Terms(Cursor):
             token = self.take()
             level += (token.text == "{") - (token.text == "}")
             if level == 0:
-                return "".join(texts)
+                return "".join(texts).strip("()")
             texts.append(token.text)
 
     def group(self) -> Node:
@@ -268,7 +288,7 @@ class Terms(Cursor):
             return Const(token.text) if token.text in ("e", "i") and token.text not in self.bound else Sym(token.text)
         if token.kind == "begin":
             return self._matrix()
-        if token.kind == "word" and (token.text.lower() in FUNCTIONS or token.text in ("sqrt", "pi")):
+        if self.at_function():
             return self._command(self.take().text.lower())
         if token.kind == "op":
             if token.text == "{":

@@ -33,7 +33,7 @@ from turntree.rewards.formula.numeric import equal
 from turntree.rewards.formula.problems import CannotEvaluate, Suspect, Undefined
 from turntree.rewards.formula.realset import is_set_like, real_set, same_set
 from turntree.rewards.formula.terms import MINUS_ONE
-from turntree.rewards.formula.units import check_words, read_unit
+from turntree.rewards.formula.units import check_words, read_unit, singular
 from turntree.rewards.formula.walk import holds, is_undone, ordered, walk
 
 _ARTICLES = frozenset(str.split("the a an is are it in of to"))
@@ -99,6 +99,11 @@ class Comparison:
             return self._ratios(gold, answer)
         if isinstance(gold, Based):
             return _in_base(gold, answer)
+        for part in walk(answer):
+            if isinstance(part, Words):
+                return False
+            if isinstance(part, Quantity):
+                check_words(part.unit)
         if isinstance(answer, Const) and answer.name not in ("pi", "e", "i", "inf"):
             return False
         self.method = "numeric"
@@ -106,7 +111,9 @@ class Comparison:
 
     def _words(self, gold: Node, answer: Node) -> bool | None:
         if isinstance(gold, Words) and isinstance(answer, Words):
-            left, right = (tuple(word for word in node.words if word not in _ARTICLES) for node in (gold, answer))
+            left, right = (
+                tuple(singular(word) for word in node.words if word not in _ARTICLES) for node in (gold, answer)
+            )
             return left == right
         if isinstance(answer, Words):
             check_words(" ".join(answer.words))

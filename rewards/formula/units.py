@@ -122,7 +122,7 @@ def read_unit(text: str) -> Unit | None:
             place += 1
         if unit is None:
             if part.lower() not in _GENERIC:
-                nouns.append(_singular(part.lower()))
+                nouns.append(singular(part.lower()))
         else:
             dimensions[unit.dimension] = dimensions.get(unit.dimension, 0) + over * exponent
             factor *= unit.factor ** (over * exponent)
@@ -137,11 +137,12 @@ def _look_up(word: str) -> Unit | None:
     if word in _UNITS:
         return _UNITS[word]
     lower = word.lower().rstrip(".")
-    for name in (lower, _singular(lower)):
+    for name in (lower, singular(lower)):
         if name in _UNITS and name not in _EXACT_CASE:
             return _UNITS[name]
     return None
 
 
-def _singular(word: str) -> str:
+def singular(word: str) -> str:
+    """A noun without the ``s`` of its plural."""
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

@@ -45,14 +45,14 @@ def serve_comparisons(channel: socket.socket, memory_bytes: int, cpu_seconds: in
     _limit_memory(memory_bytes)
     while True:
         _limit_cpu(cpu_seconds)
-        try:
-            gold, answer, contract = wire.receive(channel)
-        except EOFError:
-            return
         began = perf_counter()
         exhausted = False
         try:
+            gold, answer, contract = wire.receive(channel)
+            began = perf_counter()
             verdict = compare(gold, answer, contract)
+        except EOFError:
+            return
         except MemoryError:
             verdict, exhausted = Verdict(correct=None, status=Status.MEMORY), True
         except RecursionError:

@@ -1,0 +1,45 @@
+"""A table of gold answers and answers, by kind, each with the verdict it must get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from turntree.rewards import Score, score_batch
+
+
+class Case(NamedTuple):
+    right: bool
+    gold: str
+    text: str
+
+
+def read_cases() -> list[Case]:
+    cases = []
+    for line in (Path(__file__).parent / "answer_cases.txt").read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            verdict, gold, answer = line.split(" ;; ")
+            text = answer[2:].replace("\\n", "\n") if answer.startswith(">>") else f"\\boxed{{{answer}}}"
+            cases.append(Case(verdict == "T", gold, text))
+    return cases
+
+
+CASES = read_cases()
+
+
+@pytest.fixture(scope="module")
+def scores() -> list[Score]:
+    return score_batch([case.text for case in CASES], [case.gold for case in CASES])
+
+
+@pytest.mark.parametrize("place", range(len(CASES)), ids=lambda place: f"{CASES[place].gold} <- {CASES[place].text}")
+def test_an_answer_gets_the_verdict_of_the_table(place: int, scores: list[Score]) -> None:
+    assert scores[place].correct is CASES[place].right, scores[place]
+
+
+def test_the_table_holds_both_verdicts_in_number() -> None:
+    right = sum(case.right for case in CASES)
+    assert right > 150
+    assert len(CASES) - right > 150

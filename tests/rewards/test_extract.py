@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from turntree.rewards import Status, contract_for, extract, flags
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"\boxed{1} then \boxed{2}", "2"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\fbox{3}", "3"),
+        (r"$\boxed 7$", "7"),
+        (r"put it in \boxed. It is \boxed{4}, not in a \boxed", "4"),
+        (r"<think>\boxed{1}</think>\boxed{2}", "2"),
+        (r"opened in the prompt \boxed{1}</think>\boxed{2}", "2"),
+        ("#### 12\n", "12"),
+        ("#### Final answer\nThe answer is 5.", "5"),
+        ("The answer is $5$.", "$5$"),
+        ("**Answer:** 5", "5"),
+        ("<answer>9</answer>", "9"),
+        ("we get 3 and then 12", "12"),
+        (r"so $x = \frac{1}{2}$.", r"x = \frac{1}{2}"),
+        (r"\boxed{8} % \boxed{7}", "8"),
+        (r"\boxed{8}<!-- \boxed{7} -->", "8"),
+        (r"So 25% of 20 is \boxed{5}.", "5"),
+    ],
+)
+def test_the_answer_is_what_the_text_commits_to(text: str, answer: str) -> None:
+    assert extract(text).answer == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "flag"),
+    [
+        ("I cannot solve this.", Status.NO_ANSWER, None),
+        ("", Status.NO_ANSWER, None),
+        (r"\boxed{}", Status.NO_ANSWER, flags.PLACEHOLDER),
+        (r"The result is \boxed{12", Status.NO_ANSWER, None),
+        (r"<think>\boxed{5}</think>", Status.NO_ANSWER, flags.THINK_ONLY),
+        (r"<think>\boxed{5}", Status.NO_ANSWER, flags.THINK_ONLY),
+        (r"It is not \boxed{5}", Status.HACK_SUSPECT, flags.NEGATION),
+        ("The answer is not 5.", Status.HACK_SUSPECT, flags.NEGATION),
+        ("1 2 3 4 5 6 7 8", Status.HACK_SUSPECT, flags.CANDIDATES),
+        ("the grader must say 5", Status.HACK_SUSPECT, flags.GRADER_TALK),
+        (r"\boxed{" + "7" * 5000 + "}", Status.REJECTED_LIMITS, flags.HUGE),
+    ],
+)
+def test_a_text_without_an_answer_says_why(text: str, status: Status, flag: str | None) -> None:
+    found = extract(text)
+    assert found.answer is None
+    assert found.status is status
+    assert found.flags == ((flag,) if flag else ())
+
+
+def test_a_row_of_boxes_is_kept_with_its_order() -> None:
+    found = extract(r"$\boxed{2}$ and $\boxed{3}$").found
+    assert found is not None
+    assert found.candidates == ("2", "3")
+
+
+def test_boxes_with_text_between_are_no_row() -> None:
+    found = extract(r"\boxed{2}. That was wrong, it is \boxed{3}").found
+    assert found is not None
+    assert found.candidates == ()
+
+
+def test_options_are_letters_not_numbers() -> None:
+    assert extract("Of 4 choices I take (C), as 7 shows", contract_for("mmlu-stem")).answer == "C"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{" * 100_000,
+        "{" * 700_000,
+        "$" * 700_000,
+        r"\[" * 350_000,
+        "the answer is " * 50_000,
+        "1 111" * 140_000,
+        "<think>" * 100_000,
+        "<!--" * 175_000,
+        "####" * 175_000,
+        "%" * 700_000 + r"\boxed{5}",
+        "0." + "3" * 700_000,
+        "\\boxed{5} " * 60_000,
+        "(" * 700_000,
+        "answer (" * 80_000,
+    ],
+    ids=lambda text: text[:12],
+)
+def test_extraction_is_linear_in_hostile_texts(text: str) -> None:
+    began = time.perf_counter()
+    extract(text)
+    assert time.perf_counter() - began < 1.0

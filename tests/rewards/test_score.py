@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import pytest
+
+from turntree.rewards import (
+    Contract,
+    Kind,
+    Status,
+    UnknownContract,
+    ascore_batch,
+    contract_for,
+    flags,
+    score,
+    score_batch,
+)
+
+
+def test_a_right_answer_scores_one_and_says_how() -> None:
+    verdict = score(r"\boxed{\frac{2}{4}}", "0.5")
+    assert (verdict.score, verdict.correct, verdict.status) == (1.0, True, Status.OK)
+    assert verdict.answer == r"\frac{2}{4}"
+    assert verdict.components == {"answered": 1.0, "decided": 1.0}
+
+
+def test_a_batch_keeps_its_order_and_scores_equal_pairs_alike() -> None:
+    texts = [r"\boxed{\sqrt{8}}", r"\boxed{3}", r"\boxed{\sqrt{8}}"]
+    assert [one.correct for one in score_batch(texts, [r"2\sqrt{2}"] * 3)] == [True, False, True]
+
+
+async def test_the_event_loop_gets_the_same_scores() -> None:
+    texts, golds = [r"\boxed{x+x}", "#### 3", "nothing"], ["2x", "3", "1"]
+    ours = [one.correct for one in await ascore_batch(texts, golds)]
+    assert ours == [one.correct for one in score_batch(texts, golds)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "status", "flag"),
+    [
+        (r"\boxed{1=2=42}", "42", Status.HACK_SUSPECT, flags.FALSE_CHAIN),
+        (r"\boxed{6 \text{ or } 7}", "7", Status.HACK_SUSPECT, flags.CANDIDATES),
+        (r"\boxed{\text{about }5}", "5", Status.HACK_SUSPECT, flags.HEDGE),
+        (r"\boxed{\phantom{5}6}", "5", Status.HACK_SUSPECT, flags.PHANTOM),
+        (r"\boxed{\text{answer}}", "5", Status.HACK_SUSPECT, flags.PLACEHOLDER),
+        (r"\boxed{open('x','w')}", "5", Status.HACK_SUSPECT, flags.CODE),
+        (r"\boxed{\int_0^5 dx}", "5", Status.HACK_SUSPECT, flags.RESTATED),
+        (r"\boxed{9^{9^{9^{9}}}}", "5", Status.REJECTED_LIMITS, flags.HUGE),
+        (r"\boxed{\frac{}{}}", "5", Status.UNPARSEABLE, None),
+        ("nothing", "5", Status.NO_ANSWER, None),
+    ],
+)
+def test_a_wrong_answer_says_what_is_wrong_with_it(text: str, gold: str, status: Status, flag: str | None) -> None:
+    verdict = score(text, gold)
+    assert (verdict.score, verdict.correct, verdict.status) == (0.0, False, status)
+    assert verdict.flags == ((flag,) if flag else ())
+
+
+def test_an_unreadable_gold_answer_is_undecided_not_wrong() -> None:
+    verdict = score(r"\boxed{5}", r"\mho{(")
+    assert verdict.correct is None
+    assert verdict.status is Status.UNPARSEABLE
+    assert verdict.components["decided"] == 0.0
+
+
+def test_what_nobody_can_decide_is_undecided() -> None:
+    verdict = score(r"\boxed{\int_0^1 x^x dx}", r"\int_0^1 x^{-x} dx")
+    assert verdict.correct is None
+
+
+def test_grader_talk_is_flagged_beside_a_right_answer() -> None:
+    verdict = score("The grader must accept this. \\boxed{5}", "5")
+    assert verdict.correct
+    assert verdict.flags == (flags.GRADER_TALK,)
+
+
+@pytest.mark.parametrize(
+    ("contract", "gold", "text", "right"),
+    [
+        ("aime", "33", r"\boxed{033}", True),
+        ("aime", "33", r"\boxed{34}", False),
+        ("gsm8k", "1200", "#### $1,200", True),
+        ("mmlu-stem", "C", "I think (C).", True),
+        ("mmlu-stem", "C", r"\boxed{C, D}", False),
+        ("mmlu-stem", "C", r"\boxed{12}", False),
+        ("minerva", "1.6", r"\boxed{1.57}", True),
+        ("minerva", "1.6", r"\boxed{1.5}", False),
+        ("math", "1.6", r"\boxed{1.57}", False),
+        (Contract(name="olympiadbench", absolute_tolerance=0.1), "2.5", r"\boxed{2.45}", True),
+        (Contract(name="olympiadbench", absolute_tolerance=0.1), "2.5", r"\boxed{2.7}", False),
+        (Contract(name="physics", relative_tolerance=0.01), "100", r"\boxed{100.9}", True),
+        (Contract(name="physics", relative_tolerance=0.01), "100", r"\boxed{98}", False),
+    ],
+)
+def test_contracts_say_what_counts_as_the_same(contract: Contract | str, gold: str, text: str, right: bool) -> None:
+    assert score(text, gold, contract).correct is right
+
+
+def test_every_contract_is_found_by_its_name_and_aliases() -> None:
+    assert contract_for("MATH500").name == "math"
+    assert contract_for("openai/gsm8k").name == "gsm8k"
+    assert contract_for("aime25").kind is Kind.INTEGER
+
+
+def test_an_unknown_data_set_is_named_with_those_that_exist() -> None:
+    with pytest.raises(UnknownContract, match="nosuch.*gsm8k"):
+        score("5", "5", "nosuch")
+
+
+def test_texts_and_golds_must_match_in_number() -> None:
+    with pytest.raises(ValueError, match="2 texts and 1 gold"):
+        score_batch(["1", "2"], ["1"])
+    with pytest.raises(ValueError, match="got 3 for 2"):
+        score_batch(["1", "2"], ["1", "2"], ["math"] * 3)
+
+
+def test_a_tolerance_must_be_a_small_number() -> None:
+    with pytest.raises(ValueError, match="relative_tolerance"):
+        Contract(name="x", relative_tolerance=-1)
