@@ -4,8 +4,11 @@ from turntree.agents.engines.protocol import Completion, DraftStats, Engine, Fin
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episode import Episode, StopReason, Turn
 from turntree.agents.evaluate import Evaluation, evaluate
+from turntree.agents.monitors import Monitors
+from turntree.agents.prefix_reuse import PrefixReuse
 from turntree.agents.record import EpisodeWriter, read_episodes, read_records
 from turntree.agents.renderer import Renderer
+from turntree.agents.reuse_config import ReuseConfig, ReuseMode
 from turntree.agents.rollout import rollout
 from turntree.agents.token_view import TokenView
 
@@ -17,7 +20,11 @@ __all__ = [
     "EpisodeWriter",
     "Evaluation",
     "FinishReason",
+    "Monitors",
+    "PrefixReuse",
     "Renderer",
+    "ReuseConfig",
+    "ReuseMode",
     "Sampling",
     "ScriptedEngine",
     "StopReason",

@@ -34,11 +34,12 @@ class ReuseConfig:
     """Lenience of SPEC-RL's paper for an algorithm: grpo, ppo or dapo. For ``lenient`` alone."""
     bias: float | None = None
     """Lenience as its logarithm, instead of ``preset``; 0 is ``exact``'s acceptance. For ``lenient`` alone."""
-    max_tokens: int = 4_000_000
+    max_tokens: int = 1_000_000
     """Tokens that the stored turns could have had, at most; the oldest turns go first. A stored token takes
     8 bytes, and 8 more for each of ``top_k``."""
-    top_k: int = 32
-    """Most probable tokens kept with each stored token. Fewer accept less; they cost no exactness."""
+    top_k: int = 64
+    """Most probable tokens kept with each stored token, for ``exact`` and ``lenient``. A stored token that is not
+    among them is rejected, so a broad law needs many, or sampling with ``top_k``; few cost no exactness."""
     fresh: float = 0.0
     """Share of the turns that are sampled anew although an earlier one is there."""
 

@@ -210,7 +210,7 @@ def main() -> int:
     parser.add_argument("--learning-rate", type=float, help="5e-4 for the demo's policy, 1e-5 for a given model")
     parser.add_argument("--max-batch", type=int, default=64, help="requests that decode at once")
     parser.add_argument("--bias", type=float, default=0.5, help="logarithm of the lenience")
-    parser.add_argument("--top-k", type=int, default=32)
+    parser.add_argument("--top-k", type=int, default=64, help="most probable tokens that are recorded")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))

@@ -100,7 +100,7 @@ class Trainer:
         """The weights as an engine takes them."""
         return [(name, value.detach().clone()) for name, value in self.model.state_dict().items()]
 
-    def update(self, episodes: Sequence[Episode], rows: int = 64) -> None:
+    def update(self, episodes: Sequence[Episode], rows: int = 8) -> None:
         """One step of GRPO, ``rows`` episodes at a time."""
         advantages = group_advantages([episode.reward for episode in episodes], self.setting.samples)
         views = [TokenView.of(episode) for episode in episodes]
@@ -120,14 +120,16 @@ class Trainer:
         for row, (view, advantage) in enumerate(part):
             ids = view.prompt_ids + view.response_ids
             tokens[row, : len(ids)] = torch.tensor(ids)
-            spoken = torch.tensor((0,) * len(view.prompt_ids) + view.mask, dtype=torch.float32)
-            mask[row, : len(ids)] = spoken
-            weights[row, : len(ids)] = spoken * advantage
-        logits = self.model(input_ids=tokens[:, :-1], use_cache=False).logits / self.setting.temperature
-        laws = torch.log_softmax(logits.float(), -1)
-        chosen = laws.gather(-1, tokens[:, 1:, None])[..., 0]
+            own = torch.tensor((0,) * len(view.prompt_ids) + view.mask, dtype=torch.float32)
+            mask[row, : len(ids)] = own
+            weights[row, : len(ids)] = own * advantage
+        # Only positions before a token of the policy: a large vocabulary's logits are most of the memory.
+        spoken = mask[:, 1:] > 0
+        states = self.model.base_model(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state[spoken]
+        laws = torch.log_softmax(self.model.get_output_embeddings()(states) / self.setting.temperature, -1)
+        chosen = laws.gather(-1, tokens[:, 1:][spoken][:, None])[:, 0]
         entropy = -(laws.exp() * laws).sum(-1)
-        gain = (weights[:, 1:] * chosen).sum() + self.setting.entropy * (mask[:, 1:] * entropy).sum()
+        gain = (weights[:, 1:][spoken] * chosen).sum() + self.setting.entropy * entropy.sum()
         (-gain / total).backward()
 
 

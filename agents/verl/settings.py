@@ -35,6 +35,8 @@ class EngineSettings:
     """As ``LocalEngineConfig.parked_slots``."""
     prefill_chunk: int = 1024
     """As ``LocalEngineConfig.prefill_chunk``."""
+    monitors: bool = True
+    """As ``LocalEngineConfig.monitors``; without it no z-scores are logged."""
 
     @classmethod
     def parse(cls, values: Mapping[str, Any] | None) -> EngineSettings:
@@ -62,6 +64,7 @@ class EngineSettings:
             threads=self.threads,
             parked_slots=self.parked_slots,
             prefill_chunk=self.prefill_chunk,
+            monitors=self.monitors,
             speculation=self.speculation,
         )
 
