@@ -110,6 +110,8 @@ class PrefixReuse:
         self._width = min(config.top_k, vocabulary)
         self._remember = remember
         self._seeds = np.random.default_rng(seed)
+        self._stored: set[tuple[tuple[float, ...], int]] = set()
+        """Keys and seeds of the running step: an episode that is tried again is no second draw."""
 
     def close_step(self, *, trained: bool = True) -> None:
         """The policy was updated: the turns until now can be used from now on.
@@ -118,6 +120,7 @@ class PrefixReuse:
             trained: Whether it may have been trained on them.
         """
         self.ledger.close_step(trained=trained)
+        self._stored.clear()
 
     async def generate(
         self,
@@ -185,7 +188,7 @@ class PrefixReuse:
             return None  # greedy turns are no draws: there is no ratio of probabilities
         if _fraction(asked.base, 1) < self.config.fresh:
             return None
-        return self.ledger.take(storage_key(asked.prompt, asked.sampling), pick=derive_seed(asked.base, 2))
+        return self.ledger.take(_key(asked), pick=derive_seed(asked.base, 2))
 
     async def _sample(self, asked: _Asked, *, draft: Sequence[int] = ()) -> _Done:
         sampling = self._recording(asked.sampling, seed=asked.base)
@@ -240,17 +243,23 @@ class PrefixReuse:
 
     def _store(self, asked: _Asked, done: _Done, *, emitted: bool) -> None:
         completion, width = done.completion, 0 if self.config.mode is ReuseMode.REPLAY else self._width
-        turn = stored_turn(completion, asked.sampling, seed=done.seed, width=width)
-        if turn is not None:
-            # What was made of a turn that the policy was trained on is no better than that turn.
-            trained = worst_level(completion.levels) in (Level.C, Level.D)
-            self.ledger.add(storage_key(asked.prompt, asked.sampling), turn, emitted=emitted, trained=trained)
+        turn, key = stored_turn(completion, asked.sampling, seed=done.seed, width=width), _key(asked)
+        if turn is None or (key, asked.base) in self._stored:
+            return
+        self._stored.add((key, asked.base))
+        # What was made of a turn that the policy was trained on is no better than that turn.
+        trained = worst_level(completion.levels) in (Level.C, Level.D)
+        self.ledger.add(key, turn, emitted=emitted, trained=trained)
 
     def _count(self, offered: int, kept: int) -> None:
         self.stats.tickets += 1
         self.stats.offered += offered
         self.stats.reused += kept
         self.stats.whole += kept == offered
+
+
+def _key(asked: _Asked) -> tuple[float, ...]:
+    return storage_key(asked.prompt, asked.sampling)
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:

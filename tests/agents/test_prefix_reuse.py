@@ -257,6 +257,14 @@ def test_a_stored_turn_is_used_once() -> None:
     assert reuse.stats.tickets == 1
 
 
+def test_an_episode_that_is_tried_again_is_no_second_draw() -> None:
+    _, reuse = engine_and_reuse(fixed(1, 3, 3, 3), EXACT)
+    assert ask(reuse, seed=1).token_ids == ask(reuse, seed=1).token_ids
+    assert reuse.ledger.stats().turns == 1
+    ask(reuse, seed=2)
+    assert reuse.ledger.stats().turns == 2
+
+
 def test_turns_of_the_running_step_are_not_used() -> None:
     engine, reuse = engine_and_reuse(fixed(1, 3, 3, 3), EXACT)
     ask(reuse, seed=1)
