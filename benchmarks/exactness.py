@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+import engine_rows
 import numpy as np
 import rule_rows
 from claims import Row
@@ -35,6 +36,7 @@ SOURCES: tuple[Callable[[argparse.Namespace], Iterator[Row]], ...] = (
     lambda args: rule_rows.replay_rows(),
     lambda args: rule_rows.two_turn_rows(),
     lambda args: rule_rows.drawn_rows(args.draws),
+    lambda args: engine_rows.rows(),
 )
 """Where rows come from; rows of an engine are appended here."""
 
