@@ -50,7 +50,16 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def trained(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    root = tmp_path_factory.mktemp("training")
+    return run(tiny_model, tmp_path_factory.mktemp("training"))
+
+
+@pytest.fixture(scope="module")
+def reusing(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The same run, in which the second epoch begins its turns with those of the first."""
+    return run(tiny_model, tmp_path_factory.mktemp("reusing"), "turntree.reuse.mode=exact")
+
+
+def run(tiny_model: Path, root: Path, *overrides: str) -> Trained:
     (root / "unlucky_env.py").write_text(UNLUCKY)
     reports: list[StepReport] = []
     patch = pytest.MonkeyPatch()
@@ -75,6 +84,7 @@ def trained(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Train
                 "actor_rollout_ref.actor.optim.lr_warmup_steps=0",  # a warm-up starts at 0
                 "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation.min_probability=0.0",
                 "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation.adaptive=false",  # timing decides nothing
+                *overrides,
             ],
             on_step=reports.append,
         )
@@ -157,3 +167,15 @@ def test_what_was_sampled_is_never_rendered_again(trained: Trained) -> None:
         for before, after in pairwise(turns):
             said = before.prompt_ids + before.completion.token_ids
             assert after.prompt_ids[: len(said)] == said
+
+
+def test_a_run_may_begin_its_turns_with_those_of_the_last_epoch(reusing: Trained) -> None:
+    assert reusing.status == 0, reusing.folder.log.read_text()[-3000:]
+    first, second = reusing.reports
+    assert first.engine["reuse_tickets"] == 0
+    assert second.engine["reuse_tickets"] > 0
+    assert abs(first.engine["exactness/exact_entropy_z"]) < 6
+    turns = {step: [t.completion for r in reusing.records(step) for t in r.episode.turns] for step in (1, 2)}
+    levels = {step: {(turn.levels or "A")[0] for turn in turns[step]} for step in turns}
+    assert levels[1] == {"A"}
+    assert "C" in levels[2]
