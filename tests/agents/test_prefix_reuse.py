@@ -15,9 +15,12 @@ from turntree.agents import prefix_reuse, turn_verification
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, ScoringEngine
 from turntree.agents.prefix_reuse import PrefixReuse
 from turntree.agents.reuse_config import ReuseConfig, ReuseMode
+from turntree.agents.rollout import derive_seed
 from turntree.agents.turn_cut import Redraw
 from turntree.agents.turn_verification import Verification
 from turntree.spec_tree import DialogueState
+from turntree.spec_tree.ledger import Ledger, Ticket
+from turntree.spec_tree.level import Level
 from turntree.spec_tree.monitor import MonitorSums
 from turntree.spec_tree.verify import behaviour
 
@@ -147,6 +150,34 @@ def test_the_exact_behaviour_is_the_policy() -> None:
         own = [float(np.log(p[t])) for p, t in zip(laws, turn.token_ids, strict=True)]
         assert turn.behaviour_logprobs == pytest.approx(own, abs=1e-5)
         assert turn.logprobs == pytest.approx(own, abs=1e-5)
+
+
+def pairs_of_siblings() -> float:
+    """Chi-square p-value of what two siblings at one state say, against two draws from the policy."""
+    old, new = np.array([0.2, 0.3, 0.5]), np.array([0.5, 0.3, 0.2])
+    engine, reuse = engine_and_reuse(fixed(*old), EXACT, 3)
+
+    async def play(count: int = 700) -> list[tuple[int, ...]]:
+        sampling = Sampling(max_tokens=1)
+        return [tuple([(await reuse.generate((n,), sampling)).token_ids[0] for _ in range(2)]) for n in range(count)]
+
+    asyncio.run(play())
+    update(engine, reuse, fixed(*new))
+    counts = Counter(asyncio.run(play()))
+    cells = [(a, b) for a in range(3) for b in range(3)]
+    seen = np.array([counts[cell] for cell in cells])
+    return float(chisquare(seen, np.outer(new, new).ravel() * seen.sum()).pvalue)
+
+
+def test_siblings_that_begin_with_old_turns_are_independent_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pairs_of_siblings() > 1e-3
+
+    def used_again(ledger: Ledger, number: int) -> Ticket:
+        return Ticket(number, ledger._entries[number].turn, Level.C)
+
+    monkeypatch.setattr(Ledger, "_use", used_again)
+    monkeypatch.setattr(prefix_reuse, "derive_seed", lambda *parts: 0 if parts[1:] == (2,) else derive_seed(*parts))
+    assert pairs_of_siblings() < 1e-6, "the control hands one turn out twice"
 
 
 # What SPEC-RL's released code does wrong, one test each (the missing residual is above).
