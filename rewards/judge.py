@@ -14,7 +14,8 @@ from turntree.rewards.contract import Contract
 from turntree.rewards.extract import Answer
 from turntree.rewards.fast import compare_fast
 from turntree.rewards.isolation.pool import Pool, PoolSettings
-from turntree.rewards.result import Verdict
+from turntree.rewards.limits import MAX_GOLD
+from turntree.rewards.result import Status, Verdict
 
 VERIFIER_VERSION = "1"
 """Changes whenever a verdict may; part of every cache key."""
@@ -51,6 +52,8 @@ class Judge:
         verdict = compare_fast(gold, answer, contract)
         if verdict is not None:
             return verdict
+        if len(gold) > MAX_GOLD:
+            return Verdict(correct=None, status=Status.REJECTED_LIMITS)
         key = (VERIFIER_VERSION, gold, answer, contract)
         with self._lock:
             verdict = self._cache.get(key)
@@ -61,6 +64,18 @@ class Judge:
         if self._cache_size:
             future.add_done_callback(lambda done: self._remember(key, done))
         return future
+
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers alive now, for monitoring."""
+        return self._pool.worker_pids()
+
+    def server_pid(self) -> int | None:
+        """Process id of the fork server; ``None`` where it does not run."""
+        return self._pool.server_pid()
+
+    def cached(self) -> int:
+        """Verdicts remembered now."""
+        return len(self._cache)
 
     def close(self) -> None:
         """End every worker; comparisons under way end undecided. Closing twice does nothing."""

@@ -10,6 +10,8 @@ MAX_TEXT = 1_000_000
 """Characters of a text that are looked at; of a longer one, the last ones."""
 MAX_ANSWER = 4_000
 """Characters of an answer."""
+MAX_GOLD = 20_000
+"""Characters of a gold answer."""
 MAX_TOKENS = 1_500
 """Tokens of an answer."""
 MAX_NESTING = 40

@@ -162,9 +162,8 @@ def _solved(subject: Node, sign: str, bound: Value) -> RealSet:
     names = sorted(free_variables(subject))
     if len(names) == 1 and not isinstance(subject, Sym):
         try:
-            at = [
-                real(Evaluation({names[0]: Fraction(place)}, real_only=True).value(subject)) for place in (0, 1, 2, 5)
-            ]
+            points = ({names[0]: Fraction(place)} for place in (0, 1, 2, 5))
+            at = [real(Evaluation(point, real_only=True).value(subject)) for point in points]
         except (CannotEvaluate, Undefined):
             return _half_line(sign, bound)
         slope = at[1] - at[0]

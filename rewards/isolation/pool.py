@@ -91,6 +91,11 @@ class Pool:
         owner = self._owner
         return owner.worker_pids() if owner is not None and owner.process == os.getpid() else []
 
+    def server_pid(self) -> int | None:
+        """Process id of the fork server; ``None`` where it does not run."""
+        owner = self._owner
+        return owner.server_pid() if owner is not None and owner.process == os.getpid() else None
+
     def close(self) -> None:
         """End every worker; jobs that have not ended are undecided."""
         with self._lock:
@@ -161,6 +166,10 @@ class _Owner:
     def worker_pids(self) -> list[int]:
         return [worker.pid for worker in (*self._idle, *(run.worker for run in tuple(self._runs.values())))]
 
+    def server_pid(self) -> int | None:
+        server = self._server
+        return server.pid if server is not None else None
+
     def close(self) -> None:
         self.closing = True
         self._wake()
@@ -220,6 +229,10 @@ class _Owner:
                 break
             except OSError:  # killed while it was idle
                 self._bury(worker)
+                task.tries += 1
+                if task.tries > 2 * self._settings.places + _TRIES:
+                    self._quick.appendleft(task)
+                    raise IsolationError("workers die before they are given work") from None
         self._runs[worker.channel] = _Run(worker, task, monotonic(), slow)
         self._selector.register(worker.channel, selectors.EVENT_READ)
 

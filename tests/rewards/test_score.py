@@ -101,7 +101,7 @@ def test_every_contract_is_found_by_its_name_and_aliases() -> None:
 
 
 def test_an_unknown_data_set_is_named_with_those_that_exist() -> None:
-    with pytest.raises(UnknownContract, match="nosuch.*gsm8k"):
+    with pytest.raises(UnknownContract, match=r"nosuch.*gsm8k"):
         score("5", "5", "nosuch")
 
 

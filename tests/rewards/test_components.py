@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from turntree.rewards import Sample, get_reward
+from turntree.rewards.components import (
+    answer,
+    answer_format,
+    few_turns,
+    finished,
+    shortest_right,
+    think_format,
+    tool_use,
+)
+
+
+def said(*turns: str, gold: str = "5", **fields) -> Sample:
+    return Sample(turns=turns, gold=gold, **fields)
+
+
+def test_the_answer_is_judged_in_the_last_turn_only() -> None:
+    assert answer([said(r"\boxed{5}"), said(r"\boxed{5}", r"\boxed{6}"), said()]) == [1.0, 0.0, 0.0]
+
+
+def test_an_undecided_answer_has_no_value() -> None:
+    assert answer([said(r"\boxed{5}", gold=r"\mho{(")]) == [None]
+
+
+def test_the_data_source_names_the_contract() -> None:
+    samples = [said("I take (B).", gold="B", data_source="mmlu-stem"), said("#### 5", data_source="of my own")]
+    assert answer(samples) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [(r"\boxed{5}", 1), ("#### 5", 1), ("5", 0), (r"\boxed{}", 0), (r"\boxed{1} \boxed{2}", 0), ("", 0)],
+)
+def test_a_well_formed_answer_stands_alone_in_its_place(text: str, value: float) -> None:
+    assert answer_format(said(text)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("<think>a</think>b", 1), ("b", 1), ("a</think>b", 1), ("<think>a", 0), ("<think>a</think>b<think>c</think>", 0)],
+)
+def test_thoughts_are_closed_once(text: str, value: float) -> None:
+    assert think_format(said(text)) == value
+
+
+def test_the_smaller_components_lie_between_zero_and_one() -> None:
+    assert few_turns(said("a")) == 1.0
+    assert few_turns(said(*"ab", metadata={"max_turns": 3})) == 0.5
+    assert few_turns(said(*"abcdefghijk")) == 0.0
+    assert tool_use(said("a", tool_calls=4, tool_errors=1)) == 0.75
+    assert tool_use(said("a")) == 0.0
+    assert tool_use(said("a", tool_calls=1, tool_errors=3)) == 0.0
+    assert (finished(said("a")), finished(said("a", truncated=True))) == (1.0, 0.0)
+
+
+def test_the_shortest_right_attempt_is_preferred_and_wrong_ones_get_nothing() -> None:
+    samples = [said("#### 5"), said("a long way to #### 5"), said("#### 6"), said("a way to #### 5")]
+    values = shortest_right(samples)
+    assert values[0] == 1.0
+    assert values[1] == 0.0
+    assert values[2] == 0.0
+    assert 0 < values[3] < 1
+
+
+def test_only_the_answer_decides() -> None:
+    assert get_reward("answer").decides
+    assert not any(get_reward(name).decides for name in ("answer_format", "think_format", "few_turns", "tool_use"))

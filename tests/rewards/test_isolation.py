@@ -1,0 +1,304 @@
+"""The promises of the worker pool: deadlines, killed workers, callers of every kind, nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hostile_answers import BOXED, NEVER_ENDS, NEVER_ENDS_GOLD
+
+from turntree.rewards import (
+    EXACT,
+    Answer,
+    IsolationError,
+    Judge,
+    PoolSettings,
+    Status,
+    ascore_batch,
+    score,
+    score_batch,
+)
+from turntree.rewards.isolation import wire
+from turntree.rewards.isolation.worker import serve_comparisons
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    with Judge(PoolSettings(workers=2, deadline_seconds=1.0, patience_seconds=0.05), cache_size=0) as made:
+        score("\\boxed{x+x}", "2x", judge=made)  # the fork server imports sympy once
+        yield made
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def wait_until(condition, seconds: float = 5.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+def boxed(answer: str) -> str:
+    return f"So it is \\boxed{{{answer}}}"
+
+
+@pytest.mark.parametrize("answer", BOXED, ids=lambda answer: ascii(answer[:24]))
+@pytest.mark.parametrize("gold", ["5", r"\frac{x^2+1}{2}"])
+def test_a_hostile_answer_ends_within_its_deadline_and_is_never_right(answer: str, gold: str, judge: Judge) -> None:
+    began = time.monotonic()
+    verdict = score(boxed(answer), gold, judge=judge)
+    assert time.monotonic() - began < 1.2 + 0.8  # the machine may be busy; the deadline itself is 1 s
+    expected = answer.endswith("-1001!+5") and gold == "5"
+    assert bool(verdict.correct) is (expected or (gold == "5" and set(answer) == {",", "5"}))
+
+
+def test_what_never_ends_is_undecided_at_the_deadline(judge: Judge) -> None:
+    began = time.monotonic()
+    verdict = score(boxed(NEVER_ENDS), NEVER_ENDS_GOLD, judge=judge)
+    assert verdict.status is Status.TIMEOUT
+    assert verdict.correct is None
+    assert 0.9 < time.monotonic() - began < 2.0
+
+
+def test_the_next_answer_after_a_kill_is_judged_right(judge: Judge) -> None:
+    score(boxed(NEVER_ENDS), NEVER_ENDS_GOLD, judge=judge)
+    assert score(boxed(r"2\sin x\cos x"), r"\sin 2x", judge=judge).correct
+
+
+def test_short_work_does_not_wait_behind_long(judge: Judge) -> None:
+    long = [judge.compare(NEVER_ENDS_GOLD, Answer(NEVER_ENDS + "+0" * n), EXACT) for n in range(4)]
+    time.sleep(0.15)
+    began = time.monotonic()
+    assert score(boxed(r"\sqrt{8}"), r"2\sqrt{2}", judge=judge).correct
+    assert time.monotonic() - began < 0.8
+    assert all(future.result().correct is None for future in long)  # type: ignore[union-attr]
+
+
+def test_killing_workers_again_and_again_changes_no_score(judge: Judge) -> None:
+    pairs = [(boxed(f"\\sqrt{{{n * n * 2}}}"), f"{n}\\sqrt{{2}}" if n % 3 else "7") for n in range(1, 120)]
+    expected = [n % 3 != 0 for n in range(1, 120)]
+    stop = threading.Event()
+
+    def kill_now_and_then() -> None:
+        while not stop.wait(0.1):
+            for pid in judge.worker_pids()[:1]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_now_and_then)
+    killer.start()
+    try:
+        for _ in range(3):
+            scores = score_batch([text for text, _ in pairs], [gold for _, gold in pairs], judge=judge)
+            decided = [
+                (one.correct, right) for one, right in zip(scores, expected, strict=True) if one.correct is not None
+            ]
+            assert all(ours is right for ours, right in decided)
+            assert len(decided) > len(pairs) - 4
+    finally:
+        stop.set()
+        killer.join()
+    scores = score_batch([text for text, _ in pairs], [gold for _, gold in pairs], judge=judge)
+    assert [one.correct for one in scores] == expected
+
+
+def test_killing_idle_workers_and_the_fork_server_changes_no_score(judge: Judge) -> None:
+    for victims in (judge.worker_pids(), [judge.server_pid()]):
+        for pid in victims:
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        assert score(boxed(r"\sqrt{18}"), r"3\sqrt{2}", judge=judge).correct
+
+
+def test_many_threads_get_the_scores_of_one(judge: Judge) -> None:
+    texts = [boxed(f"\\frac{{{n}}}{{\\sqrt{{{n}}}}}") for n in range(2, 34)]
+    golds = [f"\\sqrt{{{n if n % 2 else n + 1}}}" for n in range(2, 34)]
+    alone = [one.correct for one in score_batch(texts, golds, judge=judge)]
+    assert True in alone
+    assert False in alone
+    with ThreadPoolExecutor(64) as threads:
+        results = list(threads.map(lambda _: score_batch(texts, golds, judge=judge), range(64)))
+    assert all([one.correct for one in result] == alone for result in results)
+
+
+async def test_an_event_loop_goes_on_while_comparisons_run(judge: Judge) -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.02)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    scores = await ascore_batch([boxed(NEVER_ENDS)], [NEVER_ENDS_GOLD], judge=judge)
+    ticking.cancel()
+    assert scores[0].correct is None
+    assert ticks > 10
+
+
+def test_the_callers_alarm_is_left_alone(judge: Judge) -> None:
+    rung: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        score(boxed(NEVER_ENDS), NEVER_ENDS_GOLD, judge=judge)
+        assert rung == [signal.SIGALRM]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_forked_child_starts_workers_of_its_own(judge: Judge) -> None:
+    pid = os.fork()
+    if pid == 0:
+        right = score(boxed(r"\sqrt{50}"), r"5\sqrt{2}", judge=judge).correct
+        judge.close()
+        os._exit(0 if right else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert score(boxed(r"\sqrt{50}"), r"5\sqrt{2}", judge=judge).correct
+
+
+def test_running_out_of_memory_is_undecided_and_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        monkeypatch.setattr("turntree.rewards.formula.compare.compare", lambda *job: bytearray(1 << 30))
+        serve_comparisons(theirs, memory_bytes=1 << 26, cpu_seconds=10)
+        os._exit(0)
+    theirs.close()
+    wire.send(ours, ("1", Answer("2"), EXACT))
+    verdict, _ = wire.receive(ours)
+    assert verdict.correct is None
+    assert verdict.status is Status.MEMORY
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    ours.close()
+
+
+def test_a_worker_that_uses_up_its_processor_time_is_ended_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+
+        def spin(*job: object) -> None:
+            while True:
+                pass
+
+        monkeypatch.setattr("turntree.rewards.formula.compare.compare", spin)
+        serve_comparisons(theirs, memory_bytes=1 << 26, cpu_seconds=0)
+        os._exit(0)
+    theirs.close()
+    wire.send(ours, ("1", Answer("2"), EXACT))
+    with pytest.raises(EOFError):
+        wire.receive(ours)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGXCPU
+    ours.close()
+
+
+def test_a_gold_answer_beyond_the_limits_is_undecided(judge: Judge) -> None:
+    verdict = score("5", "7" * 100_000, judge=judge)
+    assert verdict.status is Status.REJECTED_LIMITS
+    assert verdict.correct is None
+
+
+def test_workers_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from turntree.rewards import Judge, score\n"
+        "judge = Judge(); score(r'\\boxed{x+x}', '2x', judge=judge)\n"
+        "print(judge.server_pid(), *judge.worker_pids(), flush=True); time.sleep(60)"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert caller.stdout is not None
+    pids = [int(pid) for pid in caller.stdout.readline().split()]
+    assert len(pids) >= 2
+    assert all(map(alive, pids))
+    caller.kill()
+    caller.wait()
+    caller.stdout.close()
+    assert wait_until(lambda: not any(map(alive, pids)))
+
+
+def test_closing_ends_every_worker() -> None:
+    judge = Judge()
+    score(boxed("x+x"), "2x", judge=judge)
+    pids = [judge.server_pid(), *judge.worker_pids()]
+    judge.close()
+    judge.close()
+    assert wait_until(lambda: not any(alive(pid) for pid in pids if pid is not None))
+    with pytest.raises(IsolationError, match="closed"):
+        score(boxed("y+y"), "2y", judge=judge)
+
+
+def test_workers_are_replaced_after_their_share_of_jobs() -> None:
+    with Judge(PoolSettings(workers=1, jobs_per_worker=2), cache_size=0) as judge:
+        seen = set()
+        for _ in range(6):
+            assert score(boxed("x+x"), "2x", judge=judge).correct
+            seen.update(judge.worker_pids())
+        assert len(seen) >= 2
+
+
+def test_memory_stays_bounded_over_many_scores() -> None:
+    with Judge(PoolSettings(workers=1), cache_size=64) as bounded:
+        for start in range(0, 600, 200):
+            texts = [boxed(f"\\sqrt{{{n}}}+x") for n in range(start, start + 200)]
+            score_batch(texts, ["x"] * 200, judge=bounded)
+        assert bounded.cached() <= 64
+
+
+def test_a_time_out_is_not_remembered() -> None:
+    with Judge(PoolSettings(workers=1, deadline_seconds=0.2, patience_seconds=0.1)) as judge:
+        assert score(boxed(NEVER_ENDS), NEVER_ENDS_GOLD, judge=judge).status is Status.TIMEOUT
+        assert judge.cached() == 0
+        score(boxed("x+x"), "2x", judge=judge)
+        assert judge.cached() == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"workers": -1}, "workers"),
+        ({"deadline_seconds": 0.5, "patience_seconds": 0.6}, "patience_seconds"),
+        ({"memory_bytes": 1}, "memory_bytes"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(arguments: dict[str, float], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        PoolSettings(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_ray_actors_get_the_scores_of_one_process() -> None:
+    ray = pytest.importorskip("ray")
+    texts = [boxed(f"\\sqrt{{{2 * n * n}}}") for n in range(2, 30)]
+    golds = [f"{n if n % 2 else n + 1}\\sqrt{{2}}" for n in range(2, 30)]
+    alone = [one.correct for one in score_batch(texts, golds)]
+
+    class Scorer:
+        def run(self) -> list[bool | None]:
+            return [one.correct for one in score_batch(texts, golds)]
+
+    ray.init(num_cpus=8, include_dashboard=False, ignore_reinit_error=True, log_to_driver=False)
+    try:
+        actors = [ray.remote(Scorer).options(num_cpus=0.5).remote() for _ in range(8)]
+        assert ray.get([actor.run.remote() for actor in actors], timeout=300) == [alone] * 8
+    finally:
+        ray.shutdown()

@@ -1,0 +1,137 @@
+"""Model text is read, never run: no evaluator is called anywhere, and payloads leave no trace."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hostile_answers import BOXED, CODE
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from turntree.rewards import EXACT, Answer, extract, score_batch
+from turntree.rewards.formula.compare import compare
+
+ROOT = Path(__file__).resolve().parents[2]
+EVALUATORS = {
+    "eval", "exec", "compile", "sympify", "parse_expr", "parse_latex", "parse_mathematica", "S", "lambdify",
+    "literal_eval", "__import__", "import_module", "system", "popen",
+}  # fmt: skip
+PICKLE = {"loads", "load"}
+
+
+def evaluators_in(source: str) -> set[str]:
+    """Names of evaluators that a module calls, imports or hands on, by whatever name they are reached."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name) and node.id in EVALUATORS:
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and node.attr in EVALUATORS:
+            if not (isinstance(node.value, ast.Name) and node.value.id == "re" and node.attr == "compile"):
+                found.add(node.attr)
+        elif isinstance(node, ast.alias) and node.name.rpartition(".")[2] in EVALUATORS:
+            found.add(node.name)
+    return found
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "rewards").rglob("*.py")), ids=lambda path: path.stem)
+def test_no_module_of_rewards_calls_an_evaluator(path: Path) -> None:
+    assert evaluators_in(path.read_text()) == set()
+
+
+def test_pickles_are_read_only_from_our_own_processes() -> None:
+    readers = [path.name for path in (ROOT / "rewards").rglob("*.py") if "pickle" in path.read_text()]
+    assert readers == ["wire.py"]
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("eval(x)", {"eval"}),
+        ("import sympy\nsympy.sympify(x)", {"sympify"}),
+        ("from sympy.parsing.sympy_parser import parse_expr as read", {"parse_expr"}),
+        ("call = exec", {"exec"}),
+        ("sympy.S(x)", {"S"}),
+        ("re.compile(x)", set()),
+    ],
+)
+def test_the_search_above_finds_evaluators(source: str, found: set[str]) -> None:
+    assert evaluators_in(source) == found
+
+
+@pytest.mark.parametrize("wrap", ["\\boxed{{{}}}", "The answer is {}", "#### {}"])
+def test_no_payload_runs_or_is_right(wrap: str, tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    payloads = [code.replace("{canary}", str(canary)) for code in CODE]
+    scores = score_batch([wrap.format(payload) for payload in payloads], ["7"] * len(payloads))
+    assert not any(one.correct for one in scores)
+    assert not canary.exists()
+
+
+def test_payloads_raise_no_audit_event_that_could_harm(tmp_path: Path) -> None:
+    """In a process of its own, because an audit hook stays for good."""
+    canary = tmp_path / "canary"
+    payloads = [code.replace("{canary}", str(canary)) for code in CODE]
+    code = f"""
+import sys
+from turntree.rewards import EXACT, Answer, extract
+from turntree.rewards.formula.compare import compare
+compare("1", Answer("\\\\sqrt{{2}}"), EXACT)
+seen = []
+watched = ("exec", "compile", "os.system", "subprocess.Popen", "import", "open", "os.exec", "os.posix_spawn", "os.fork")
+sys.addaudithook(lambda event, args: seen.append((event, str(args)[:80])) if event in watched else None)
+for payload in {payloads!r}:
+    extract("\\\\boxed{{" + payload + "}}")
+    for prose in (False, True):
+        compare("7", Answer(payload, prose=prose), EXACT)
+control = len(seen)
+compile("1", "x", "eval")
+print(seen[:control], len(seen) > control)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[] True"
+    assert not canary.exists()
+
+
+TOKENS = st.sampled_from(
+    [
+        *"0123456789xyzabcien+-*/^_=<>()[]{}|,.:!%$&' \n",
+        "\\frac", "\\sqrt", "\\text{", "\\pm", "\\cup", "\\in", "\\sum_{k=1}^{", "\\infty", "\\le", "\\pi", "\\left(",
+        "\\begin{pmatrix}", "\\end{pmatrix}", "\\\\", "\\sin", "\\log_", "\\binom", "\\boxed{", "and", "or", "not",
+        "eval(", "__import__", "10^{10}", "!", "\\circ", "\\overline{", "\\mathbb{R}", "\u200b", "½",
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(gold=st.lists(TOKENS, max_size=8).map("".join), answer=st.lists(TOKENS, max_size=14).map("".join))
+@example(gold="5", answer="5=")
+@example(gold="\\frac{", answer="1")
+def test_any_sequence_of_tokens_gets_a_verdict(gold: str, answer: str) -> None:
+    if "\\sum" in gold and "\\sum" in answer:  # the last stage may take long, which the pool bounds
+        return
+    verdict = compare(gold, Answer(answer), EXACT)
+    assert verdict.correct in (True, False, None)
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(max_size=200))
+def test_any_text_is_searched_without_error(text: str) -> None:
+    found = extract(text)
+    assert (found.answer is None) == (found.found is None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(value=st.fractions(max_denominator=10**6), other=st.fractions(max_denominator=10**6))
+def test_fractions_are_equal_just_when_they_are(value, other) -> None:
+    gold = f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
+    assert compare(gold, Answer(f"{other.numerator}/{other.denominator}"), EXACT).correct is (value == other)
+    assert compare(gold, Answer(f"{3 * value.numerator}/{3 * value.denominator}"), EXACT).correct is True
+
+
+def test_hostile_answers_are_among_the_payloads() -> None:
+    assert len(BOXED) > 40
+    assert len(CODE) > 20
