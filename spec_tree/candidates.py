@@ -26,7 +26,7 @@ EXACT, TASK, ENV, UNMATCHED, CONTEXT, NEAR, TOOLS, FOLLOWER = 0, 1, 2, 3, 4, 5, 
 ``FOLLOWER`` is no place: what came after the last token before, see ``growth``."""
 _WALK = 16
 """Links that are followed of one kind."""
-_ENOUGH = 16
+_ENOUGH = 24
 """Places of the state that make wider kinds needless."""
 _WINDOW = 10
 """Distance from an anchor up to which a token is looked for."""

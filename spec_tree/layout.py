@@ -216,9 +216,9 @@ class LiveTurns(NamedTuple):
 def token_log(capacity: int, allocate: Allocate, old: TokenLog | None = None) -> TokenLog:
     """An empty log of ``capacity`` positions, a multiple of ``GRANULE``, with the followers' arrays of ``old``."""
     heads = 1
-    while heads * 2 < capacity:
+    while heads * 4 < capacity:
         heads *= 2
-    sizes = [capacity] * 5 + [heads, heads, heads // 2 or 1, heads // 2 or 1, capacity // GRANULE]
+    sizes = [capacity] * 5 + [heads] * 4 + [capacity // GRANULE]
     arrays = [allocate((size,), np.int32) for size in sizes]
     if old is None:
         arrays += [allocate((FOLLOWED, FOLLOWERS), np.int32), allocate((FOLLOWED,), np.int32)]

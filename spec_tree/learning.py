@@ -28,9 +28,9 @@ from turntree.spec_tree.layout import (
     Weights,
 )
 
-_RATE = np.float32(0.05)
+_RATE = np.float32(0.08)
 _SCALE_RATE = np.float32(0.001)
-_SHARPNESS = 1.4
+_SHARPNESS = 2.0
 """Exponent of the odds: how much more a likely place counts than an unlikely one."""
 _TEACH_EVERY, _SETTLE_EVERY = 4, 64
 """Verdicts between two from which votes are counted, and between two settings of the odds."""
