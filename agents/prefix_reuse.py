@@ -88,6 +88,7 @@ class PrefixReuse:
         engine: Scores and samples.
         config: What to do with earlier turns.
         vocabulary: Tokens that the policy knows.
+        max_context: Tokens of prompt and response together that the engine takes; ``None`` is no bound.
         remember: Called with each turn of which a part was reused, since the engine itself saw but the rest of
             it: a forest's ``insert``.
         seed: Of turns that bring none; ``None`` is fresh entropy.
@@ -99,6 +100,7 @@ class PrefixReuse:
         config: ReuseConfig,
         *,
         vocabulary: int,
+        max_context: int | None = None,
         remember: Remember | None = None,
         seed: int | None = None,
     ) -> None:
@@ -107,6 +109,7 @@ class PrefixReuse:
         self.ledger = Ledger(max_tokens=config.max_tokens)
         self.stats = ReuseStats()
         self._vocabulary = vocabulary
+        self._max_context = max_context
         self._width = min(config.top_k, vocabulary)
         self._remember = remember
         self._seeds = np.random.default_rng(seed)
@@ -178,6 +181,10 @@ class PrefixReuse:
                 f"reuse mode {self.config.mode} continues a turn as a new prompt, which presence_penalty and "
                 "frequency_penalty would not count; set both to 0 or use mode replay"
             )
+        if self._max_context is not None and len(prompt_ids) < self._max_context:
+            # A turn that is continued must know where the context ends: there is no prompt that fills it.
+            room = self._max_context - len(prompt_ids)
+            sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         seed = int(self._seeds.integers(1 << 63)) if sampling.seed is None else sampling.seed
         # A caller that brings the same seeds in every epoch must not get the same coins.
         base = seed if self.ledger.step == 0 else derive_seed(seed, self.ledger.step)

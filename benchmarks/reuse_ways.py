@@ -76,6 +76,7 @@ class Way:
             self.engine,
             ReuseConfig(mode=mode, bias=bias if mode is ReuseMode.LENIENT else None, top_k=top_k),
             vocabulary=self.engine.vocabulary,
+            max_context=config.max_context,
             remember=self.engine.forest.insert if self.engine.forest is not None else None,
             seed=0,
         )

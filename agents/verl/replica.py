@@ -110,6 +110,7 @@ class TurntreeServer:
                 self.engine,
                 run.reuse,
                 vocabulary=self.engine.vocabulary,
+                max_context=self.engine.config.max_context,
                 remember=None if forest is None else forest.insert,
                 seed=config.seed + replica_rank,
             )

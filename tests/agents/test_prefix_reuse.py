@@ -405,6 +405,17 @@ def test_a_stored_turn_that_filled_the_context_is_not_continued() -> None:
     assert turn.finish_reason is FinishReason.LENGTH
 
 
+def test_a_turn_that_is_cut_at_the_end_of_the_context_ends_there() -> None:
+    engine = TabledEngine(fixed(1, 0, 0, 0), context=5)
+    reuse = PrefixReuse(engine, EXACT, vocabulary=4, max_context=5, seed=0)
+    ask(reuse, (7, 7, 7, 7))
+    update(engine, reuse, fixed(0, 1, 1, 1))
+    turn = ask(reuse, (7, 7, 7, 7))
+    assert len(turn.token_ids) == 1
+    assert STOP not in turn.token_ids
+    assert turn.finish_reason is FinishReason.LENGTH
+
+
 def test_the_top_tokens_are_given_to_those_who_asked() -> None:
     engine, reuse = engine_and_reuse(random_policy(1, 4), EXACT)
     assert ask(reuse).top is None

@@ -53,7 +53,7 @@ def engine(tiny_model: Path) -> Iterator[LocalEngine]:
 def reusing(engine: LocalEngine, mode: str, **fields: Any) -> PrefixReuse:
     # An untrained policy is nearly uniform: all its tokens are needed to know the law.
     config = ReuseConfig(mode=ReuseMode(mode), **{"top_k": 1000, **fields})
-    return PrefixReuse(engine, config, vocabulary=engine.vocabulary, seed=1)
+    return PrefixReuse(engine, config, vocabulary=engine.vocabulary, max_context=engine.config.max_context, seed=1)
 
 
 def play(engine: Any, tokenizer: Any, seed: int, changed_from_turn: int = 99) -> list[Episode]:
