@@ -288,6 +288,7 @@ def test_growing_keeps_every_turn_and_finds_the_newest_first(pieces: int) -> Non
     forest = SpecForest(ForestConfig(max_tokens=1_000_000, rollouts_per_state=10_000))
     rng = np.random.default_rng(0)
     said: dict[DialogueState, list[Said]] = defaultdict(list)
+    elsewhere = DialogueState.from_tokens([7], task="another", env="e")
     small = len(forest._rollouts.store.log.tokens)
     handles = forest.begin([state(index) for index in range(5)])
     live: list[list[int]] = [[] for _ in handles]
@@ -298,8 +299,8 @@ def test_growing_keeps_every_turn_and_finds_the_newest_first(pieces: int) -> Non
             old += new
     while len(forest._rollouts.store.log.tokens) < 4 * small:
         turn = rng.integers(0, 1000, 4000).tolist()
-        forest.insert(state(7), turn)
-        said[state(7)].append(tuple(turn))
+        forest.insert(elsewhere, turn)
+        said[elsewhere].append(tuple(turn))
     assert not broken(forest)
     assert not misremembered(forest, said, map(tuple, live))
     for index, turn in enumerate(live):
