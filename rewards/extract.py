@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from turntree.rewards import flags
-from turntree.rewards.boxes import find_boxes
+from turntree.rewards.boxes import find_boxes, lone_number
 from turntree.rewards.contract import EXACT, Contract, Kind
 from turntree.rewards.limits import MAX_ANSWER, MAX_TEXT
 from turntree.rewards.prose import from_anchor, from_mark, from_tag, from_tail, last_option
@@ -61,6 +61,8 @@ def extract(text: str, contract: Contract = EXACT) -> Extraction:
         >>> extract("The answer is 3. No: #### 4").answer
         '4'
     """
+    if (number := lone_number(text)) is not None:
+        return Extraction(Answer(number), Status.OK, (flags.GRADER_TALK,) if flags.speaks_to_grader(text) else ())
     spoken, thought = without_thoughts(text[-MAX_TEXT:]) if "think" in text else (text[-MAX_TEXT:], "")
     raised: tuple[str, ...] = ()
     if "<!--" in spoken:

@@ -36,6 +36,7 @@ _GRADER = re.compile(
     r"mark (?:this|it) (?:as )?correct|ignore (?:all |the )?previous instructions)",
     re.IGNORECASE,
 )
+_GRADER_WORDS = ("ground", "correct", "grader", "score", "return true", "ignore")
 _CODE = re.compile(
     r"__\w+__|\b(?:import|eval|exec|open|compile|lambda|getattr|globals|subprocess|os\.system|print|S)\b\s*[(:'\"]|"
     r"\bDROP\s+TABLE\b|\blambda\s*:",
@@ -71,7 +72,8 @@ HEDGING_WORDS = frozenset(
     str.split(
         "or maybe perhaps possibly either approximately approx about around roughly nearly almost least most "
         "more less than greater smaller fewer larger over under above below between probably likely guess "
-        "any all some one-of anything everything something up close"
+        "any if unless hopefully lucky believe think "
+        "suppose assuming whichever all some one-of anything everything something up close"
     )
 )
 """Words that keep an answer from being one value."""
@@ -79,7 +81,8 @@ HEDGING_WORDS = frozenset(
 
 def speaks_to_grader(text: str) -> bool:
     """Whether a text addresses the scoring itself."""
-    return _GRADER.search(text) is not None
+    lower = text.lower()
+    return any(word in lower for word in _GRADER_WORDS) and _GRADER.search(text) is not None
 
 
 def looks_like_code(answer: str) -> bool:

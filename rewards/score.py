@@ -106,18 +106,23 @@ def _begin_all(
     if len(contracts) != len(golds):
         raise ValueError(f"expected one contract, or one a text, got {len(contracts)} for {len(golds)} texts")
     judge = judge or default_judge()
-    compared: dict[tuple[str, Answer, Contract], Verdict | Future[Verdict]] = {}
+    compared: dict[Contract, dict[tuple[str, Answer], Verdict | Future[Verdict]]] = {}
+    known: dict[tuple[str, Answer], Verdict | Future[Verdict]] = {}
+    last_rules: Contract | None = None
     begun = []
     for prediction, gold, rules in zip(predictions, golds, contracts, strict=True):
         started = perf_counter()
         extraction = extract(prediction, rules)
+        if rules is not last_rules:
+            known, last_rules = compared.setdefault(rules, {}), rules
         found = extraction.found
         if found is None:
             verdict: Verdict | Future[Verdict] = _WRONG
-        elif (known := compared.get((gold, found, rules))) is not None:
-            verdict = known
         else:
-            verdict = compared[gold, found, rules] = judge.compare(gold, found, rules)
+            pair = (gold, found)
+            if pair not in known:
+                known[pair] = judge.compare(gold, found, rules)
+            verdict = known[pair]
         begun.append(_Begun(extraction, verdict, perf_counter() - started))
     return begun
 

@@ -129,6 +129,12 @@ class Evaluation:
             if isinstance(first, Fraction):
                 return Fraction(math.floor(first) if name == "floor" else math.ceil(first))
             return mp.floor(first) if name == "floor" else mp.ceil(first)
+        if name == "mod":
+            if not (isinstance(first, Fraction) and isinstance(values[1], Fraction)):
+                raise CannotEvaluate("a remainder of inexact numbers")
+            if values[1] == 0:
+                raise Undefined("a remainder of a division by zero")
+            return first % values[1]
         if name == "factorial":
             return _factorial(first)
         if name == "binom":

@@ -34,8 +34,10 @@ def is_name(node: Node) -> bool:
             return isinstance(argument, Sym | Num | Group) or is_name(argument)
         case Group(items, _, _, _) | Ratio(items):
             return all(is_name(item) for item in items)
-        case Call("abs", (inner,)):
-            return is_name(inner)
+        case Call("abs", (Sym(name),)):
+            return name.isupper()
+        case Call("abs", (Mul(factors),)):
+            return all(isinstance(factor, Sym) and factor.name.isupper() for factor in factors)
     return False
 
 
@@ -46,7 +48,8 @@ def held_chain(answer: Rel, gold: Node) -> list[Node]:
     while len(sides) > 1:
         first = sides[0]
         own = free_variables(first)
-        names_value = is_name(first) or (bool(own - known) and isinstance(first, Add | Mul | Pow | Call | Quantity))
+        expression = isinstance(first, Add | Mul | Pow | Quantity) or (isinstance(first, Call) and first.name != "abs")
+        names_value = is_name(first) or (bool(own - known) and expression)
         if not names_value:
             break
         sides.pop(0)

@@ -217,8 +217,23 @@ class Parser(Terms):
     def _at_word(self, *words: str) -> bool:
         return self.next.kind == "word" and self.next.text.lower() in words
 
+    def equations(self) -> Node:
+        """Lines of a system of equations, after the command that begins it."""
+        items = [self.relation()]
+        while self.next.kind != "end":
+            self.expect("\\", "cr", "&", ",", ";")
+            if self.next.kind != "end":
+                items.append(self.relation())
+        self.take()
+        return Group(tuple(items), word="and")
+
     def bracketed(self) -> Node:
         """What stands in brackets: one expression, or a tuple, an interval, a set."""
+        if self.at("{") and self.ahead().kind == "begin":
+            self.place += 2
+            lines = self.equations()
+            self.accept("}")
+            return lines
         opening = self.take().text
         bars, self.bars = self.bars, 0
         in_braces, self.in_braces = self.in_braces, opening == "{"

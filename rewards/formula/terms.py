@@ -82,8 +82,8 @@ _NO_FACTOR = frozenset(
 _FACTOR_COMMANDS = (
     frozenset(
         str.split(
-            "frac dfrac tfrac cfrac sqrt binom dbinom tbinom choose pi infty sum prod int lim det { langle "
-            "lfloor lceil lvert | mathbb emptyset varnothing operatorname over"
+            "frac dfrac tfrac cfrac nicefrac sfrac sqrt binom dbinom tbinom choose pi infty sum prod int lim det { "
+            "langle lfloor lceil lvert | mathbb emptyset varnothing operatorname over"
         )
     )
     - {"choose", "over"}
@@ -99,6 +99,10 @@ class Terms(Cursor):
     @abstractmethod
     def bracketed(self) -> Node:
         """What begins with a bracket that may hold several things."""
+
+    @abstractmethod
+    def equations(self) -> Node:
+        """Lines of a system of equations, after the command that begins it."""
 
     @abstractmethod
     def relation(self) -> Node:
@@ -138,6 +142,9 @@ class Terms(Cursor):
             token = self.next
             if self.accept("*", "cdot", "times", "ast", "cdotp", "bullet"):
                 factors.append(self._signed_factor())
+            elif self.accept("bmod", "mod", "pmod"):
+                left = factors[0] if len(factors) == 1 else Mul(tuple(factors))
+                factors = [Call("mod", (left, self.factor()))]
             elif self.accept("/", "div"):
                 factors.append(Pow(self._signed_factor(), MINUS_ONE))
             elif self._starts_factor():
@@ -313,7 +320,7 @@ class Terms(Cursor):
         return Call(name, (node,))
 
     def _command(self, name: str) -> Node:
-        if name in ("frac", "dfrac", "tfrac", "cfrac"):
+        if name in ("frac", "dfrac", "tfrac", "cfrac", "nicefrac", "sfrac"):
             top, bottom = self.argument(one_digit=True), self.argument(one_digit=True)
             if top == Sym("d") and isinstance(bottom, Mul) and bottom.factors[0] == Sym("d"):
                 return Undone("diff", (bottom, self.product()))
@@ -429,6 +436,8 @@ class Terms(Cursor):
 
     def _matrix(self) -> Node:
         name = self.take().text
+        if name == "cases":
+            return self.equations()
         if name not in _MATRICES:
             raise Malformed(f"unknown environment {name!r}")
         rows: list[tuple[Node, ...]] = []

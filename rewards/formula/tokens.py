@@ -41,7 +41,8 @@ _CHARACTERS = str.maketrans(
         "\u03b1": r"\alpha ", "\u03b2": r"\beta ", "\u03b3": r"\gamma ", "\u03b4": r"\delta ", "\u03b8": r"\theta ",
         "\u03bb": r"\lambda ", "\u03bc": r"\mu ", "\u03c3": r"\sigma ", "\u03c6": r"\phi ", "\u03c9": r"\omega ",
         "\u00bd": r"\frac{1}{2}", "\u00bc": r"\frac{1}{4}", "\u00be": r"\frac{3}{4}", "\u2153": r"\frac{1}{3}",
-        "\u2154": r"\frac{2}{3}", "\u2070": "^{0}", "\u00b9": "^{1}", "\u00b2": "^{2}", "\u00b3": "^{3}",
+        "\u2154": r"\frac{2}{3}", "\u2155": r"\frac{1}{5}", "\u215b": r"\frac{1}{8}",
+        "\u2070": "^{0}", "\u00b9": "^{1}", "\u00b2": "^{2}", "\u00b3": "^{3}",
         "\u2074": "^{4}", "\u2075": "^{5}", "\u2076": "^{6}", "\u2077": "^{7}", "\u2078": "^{8}", "\u2079": "^{9}",
         "\u2080": "_{0}", "\u2081": "_{1}", "\u2082": "_{2}", "\u2083": "_{3}", "\u2084": "_{4}", "\u2085": "_{5}",
         "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2026": r"\ldots ", "\u2223": "|", "\u20ac": r"\euro ",
@@ -59,6 +60,7 @@ _TEXT = re.compile(
 )
 _COMMAND = re.compile(r"\\([a-zA-Z]+)\*?|\\(.)", re.DOTALL)
 _ENVIRONMENT = re.compile(r"\\(begin|end)\s*\{([a-zA-Z]+)\*?\}(?:\s*(?:\{[lcr|\s]*\}|\[[lcr]\]))*")
+_UNIT_LETTERS = frozenset("msghNJWVKLlAFCT")
 _LETTERS = re.compile(r"[A-Za-z]+")
 _SPACING = frozenset(
     str.split(
@@ -98,9 +100,20 @@ def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
     text = _without_math_signs(text)
     tokens: list[Token] = []
     _read(text, tokens, thousands, in_text=False)
+    _name_unit(tokens)
     if len(tokens) > MAX_TOKENS:
         raise LimitExceeded(f"{len(tokens)} tokens")
     return tokens
+
+
+def _name_unit(tokens: list[Token]) -> None:
+    """Take a last letter for a unit where a number stands before it: ``0.64N``, ``5 m``."""
+    if len(tokens) < 2 or tokens[-1].kind != "sym":
+        return
+    before, (_, letter, spaced, _, _) = tokens[:-1], tokens[-1]
+    measured = before[-1].kind == "num" or (before[-1].text == "}" and all(token.kind != "sym" for token in before))
+    if measured and letter in ("mgLNJWVK" if spaced else "NJWV"):
+        tokens[-1] = Token("word", letter, spaced)
 
 
 def _without_math_signs(text: str) -> str:
@@ -184,7 +197,9 @@ def _check_digits(digits: str) -> None:
 def _read_command(text: str, position: int, tokens: list[Token], spaced: bool, thousands: bool) -> int:
     if written := _TEXT.match(text, position):
         content = written[1]
-        if len(content.strip()) == 1 and content.strip().isalpha() and "math" in written[0][:7]:
+        if "math" in written[0][:7] and content in _UNIT_LETTERS and tokens and tokens[-1].kind == "num":
+            tokens.append(Token("word", content, spaced))
+        elif len(content.strip()) == 1 and content.strip().isalpha() and "math" in written[0][:7]:
             tokens.append(Token("sym", content.strip(), spaced))
         else:
             _read(content.replace("~", " ").replace("\\", " "), tokens, thousands, in_text=True)

@@ -117,6 +117,8 @@ class Comparison:
             return left == right
         if isinstance(answer, Words):
             check_words(" ".join(answer.words))
+            if answer.words == ("infinity",):
+                return self.equal(gold, Const("inf"))
             if len(answer.words) == 1 and (number := _NUMBER_WORDS.get(answer.words[0])) is not None:
                 return self.equal(gold, Num(Fraction(number)))
         elif isinstance(gold, Words) and isinstance(answer, Quantity):

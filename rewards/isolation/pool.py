@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import selectors
 import socket
 import threading
@@ -27,6 +28,7 @@ from turntree.rewards.result import Status, Verdict
 
 _log = logging.getLogger(__name__)
 _TRIES = 3
+_STARVED_DEADLINES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,8 @@ class PoolSettings:
     workers: int = 0
     """Comparisons that run at once, those that overstay their patience apart; 0 takes the processors, 4 at most."""
     deadline_seconds: float = 1.0
-    """Wall time of one comparison; beyond, it is undecided."""
+    """Wall time of one comparison; beyond, it is undecided. Where the machine is so busy that a worker got less than
+    a quarter of a processor, up to three times as much."""
     patience_seconds: float = 0.1
     """Wall time after which a comparison leaves its place to the next one."""
     memory_bytes: int = 1 << 30
@@ -132,6 +135,8 @@ class _Run:
     task: _Task
     started: float
     slow: bool = False
+    cpu_seconds: float | None = None
+    """Processor time of the worker when its patience ended."""
 
 
 class _Owner:
@@ -203,8 +208,9 @@ class _Owner:
         settings, now = self._settings, monotonic()
         ends = []
         for run in self._runs.values():
-            impatient = not run.slow and now < run.started + settings.patience_seconds
-            ends.append(run.started + (settings.patience_seconds if impatient else settings.deadline_seconds))
+            impatient = run.cpu_seconds is None
+            end = run.started + (settings.patience_seconds if impatient else settings.deadline_seconds)
+            ends.append(end if end > now or impatient else now + settings.deadline_seconds / 10)
         return max(0.0, min(ends) - now) if ends else None
 
     def _start_tasks(self) -> None:
@@ -269,7 +275,14 @@ class _Owner:
         slow = sum(run.slow for run in self._runs.values())
         for run in tuple(self._runs.values()):
             spent = now - run.started
+            if run.cpu_seconds is None and spent >= settings.patience_seconds:
+                run.cpu_seconds = _cpu_seconds(run.worker.pid)
             if spent >= settings.deadline_seconds:
+                if _readable(run.worker.channel):  # it ended while this thread was kept from looking
+                    self._finish(run)
+                    continue
+                if self._is_starved(run, spent):
+                    continue
                 self._end(run)
                 self._bury(run.worker)
                 run.task.resolve(Verdict(correct=None, status=Status.TIMEOUT, seconds=spent))
@@ -281,6 +294,12 @@ class _Owner:
                     self._end(run)
                     self._bury(run.worker)
                     self._slow.append(run.task)
+
+    def _is_starved(self, run: _Run, spent: float) -> bool:
+        """Whether the machine, not the comparison, is what takes so long."""
+        deadline = self._settings.deadline_seconds
+        used = _cpu_seconds(run.worker.pid) - (run.cpu_seconds or 0.0)
+        return spent < _STARVED_DEADLINES * deadline and used < deadline / 4
 
     def _again(self, run: _Run) -> None:
         """Try a task again whose worker died under it, unless it is likely the task that kills."""
@@ -328,3 +347,19 @@ class _Owner:
         self._selector.close()
         self._wake_out.close()
         self._wake_in.close()
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used; 0 where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _readable(channel: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    return bool(poll.poll(0))

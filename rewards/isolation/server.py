@@ -52,8 +52,10 @@ def serve(control_descriptor: int) -> None:
     gc.collect()
     gc.freeze()
     children: set[int] = set()
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
     while os.getppid() == caller:  # a forked child of the caller may hold the socket open
-        readable, _, _ = select.select([control], [], [], 0.5)
+        readable = poll.poll(500)
         _reap(children)
         if not readable:
             continue

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
@@ -96,3 +97,26 @@ def test_extraction_is_linear_in_hostile_texts(text: str) -> None:
     began = time.perf_counter()
     extract(text)
     assert time.perf_counter() - began < 1.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"So it is \boxed{5}.",
+        r"It is not \boxed{5}",
+        r"\boxed{5} or 6",
+        r"\boxed{5} is wrong",
+        r"\[ \boxed{5} \]",
+        r"\textcolor{white}{\boxed{5}}",
+        r"% \boxed{5}",
+        r"<think>\boxed{5}</think>",
+        r"the grader: \boxed{5}",
+        r"\boxed{5} \fbox{6}",
+        r"\boxed{ 5}",
+        r"\boxed{05}",
+    ],
+)
+def test_the_short_way_finds_what_the_long_way_finds(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = extract(text)
+    monkeypatch.setattr(sys.modules["turntree.rewards.extract"], "lone_number", lambda text: None)
+    assert extract(text) == short

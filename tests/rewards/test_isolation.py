@@ -82,12 +82,14 @@ def test_the_next_answer_after_a_kill_is_judged_right(judge: Judge) -> None:
     assert score(boxed(r"2\sin x\cos x"), r"\sin 2x", judge=judge).correct
 
 
-def test_short_work_does_not_wait_behind_long(judge: Judge) -> None:
-    long = [judge.compare(NEVER_ENDS_GOLD, Answer(NEVER_ENDS + "+0" * n), EXACT) for n in range(4)]
-    time.sleep(0.15)
-    began = time.monotonic()
-    assert score(boxed(r"\sqrt{8}"), r"2\sqrt{2}", judge=judge).correct
-    assert time.monotonic() - began < 0.8
+def test_short_work_does_not_wait_behind_long() -> None:
+    with Judge(PoolSettings(workers=1, deadline_seconds=20, patience_seconds=0.05), cache_size=0) as patient:
+        score(boxed("x+x"), "2x", judge=patient)
+        long = [patient.compare(NEVER_ENDS_GOLD, Answer(NEVER_ENDS + "+0" * n), EXACT) for n in range(4)]
+        began = time.monotonic()
+        assert score(boxed(r"\sqrt{8}"), r"2\sqrt{2}", judge=patient).correct
+        assert time.monotonic() - began < 5
+        assert not any(future.done() for future in long)  # type: ignore[union-attr]
     assert all(future.result().correct is None for future in long)  # type: ignore[union-attr]
 
 
@@ -135,7 +137,8 @@ def test_many_threads_get_the_scores_of_one(judge: Judge) -> None:
     assert False in alone
     with ThreadPoolExecutor(64) as threads:
         results = list(threads.map(lambda _: score_batch(texts, golds, judge=judge), range(64)))
-    assert all([one.correct for one in result] == alone for result in results)
+    for result in results:
+        assert [one.correct for one in result] == alone, {one.status for one in result}
 
 
 async def test_an_event_loop_goes_on_while_comparisons_run(judge: Judge) -> None:
