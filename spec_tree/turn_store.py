@@ -29,7 +29,7 @@ from turntree.spec_tree.runs import (
 )
 
 _Positions = TypeVar("_Positions", int, NDArray[np.int64])
-_FIRST_CAPACITY = 1 << 16
+_FIRST_CAPACITY = 1 << 17
 _FIRST_SLOTS = 1 << 10
 
 
