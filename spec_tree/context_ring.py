@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.indexing import index_context
-from turntree.spec_tree.layout import Allocate, ContextLog, LiveTurns, context_log
+from turntree.spec_tree.layout import ContextLog, LiveTurns, context_log
 
 _FIRST_CAPACITY = 1 << 14
 
@@ -16,18 +16,16 @@ _FIRST_CAPACITY = 1 << 14
 class ContextRing:
     """Contexts of live turns, indexed one by one. Not thread-safe for writers."""
 
-    def __init__(self, max_tokens: int, window: int, allocate: Allocate) -> None:
+    def __init__(self, max_tokens: int, window: int) -> None:
         """Make an empty ring.
 
         Args:
             max_tokens: Positions when it is full-grown, rounded down to a power of two.
             window: Tokens kept of one context, the last ones.
-            allocate: Makes the arrays.
         """
-        self._allocate = allocate
         self._capacity = 1 << (max_tokens.bit_length() - 1)
         self._window = min(window, self._capacity // 2)
-        self.log: ContextLog = context_log(min(_FIRST_CAPACITY, self._capacity), allocate)
+        self.log: ContextLog = context_log(min(_FIRST_CAPACITY, self._capacity))
         self._head = 1
         self._held: deque[tuple[int, int, int]] = deque()
         """Start, stop and row of ``LiveTurns``, oldest first."""
@@ -79,7 +77,7 @@ class ContextRing:
         size = len(self.log.tokens)
         while size < min(needed, self._capacity):
             size *= 2
-        old, self.log = self.log, context_log(size, self._allocate)
+        old, self.log = self.log, context_log(size)
         self.log.tokens[: len(old.tokens)] = old.tokens
         for start, stop, _ in self._held:
             index_context(start, stop, self.log)

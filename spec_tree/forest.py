@@ -25,7 +25,7 @@ from turntree.spec_tree import batch as kernels
 from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.draft import DraftBatch
 from turntree.spec_tree.holdings import collect, restore
-from turntree.spec_tree.layout import START, Allocate, Weights
+from turntree.spec_tree.layout import START, Weights
 from turntree.spec_tree.live_table import LiveTable, context_ids, flat_ids, said_ids, token_ids
 from turntree.spec_tree.prefix_tree import TreeNode
 from turntree.spec_tree.proposal import propose
@@ -54,26 +54,24 @@ class SpecForest:
         2
     """
 
-    def __init__(self, config: ForestConfig | None = None, *, allocate: Allocate = np.zeros) -> None:
+    def __init__(self, config: ForestConfig | None = None) -> None:
         """Make an empty forest.
 
         Args:
             config: Settings; the defaults without it.
-            allocate: Makes the arrays; numpy's own memory without it.
         """
         self.config = config or ForestConfig()
-        self._allocate = allocate
         self._lock = threading.RLock()
         self._indexer: ThreadPoolExecutor | None = None
         self._ends = np.array(sorted(self.config.end_tokens), np.int32)
-        self._weights: Weights = first_weights(allocate)
+        self._weights: Weights = first_weights()
         self._threads = self.config.draft_threads
         self._drafted = self._accepted = self._committed = 0
         self._rollouts = self._no_rollouts()
-        self._live = LiveTable(self.config, allocate)
+        self._live = LiveTable(self.config)
 
     def _no_rollouts(self) -> Rollouts:
-        return Rollouts(self.config, self._allocate)
+        return Rollouts(self.config)
 
     def begin(self, states: Sequence[DialogueState], contexts: Sequence[ArrayLike] | None = None) -> list[int]:
         """Start one turn at each state and return their handles.
@@ -183,12 +181,9 @@ class SpecForest:
             ValueError: If a handle comes twice.
         """
         with self._lock:
-            rows = self._live.rows(handles).tolist()
-            if len(set(rows)) < len(rows):
-                raise ValueError(f"expected each turn once, got {list(handles)!r:.100}")
-            for handle, row in zip(handles, rows, strict=True):
+            for row in self._live.rows_once(handles).tolist():
                 self._rollouts.close(row, self._live.turns, keep=keep)
-                self._live.close(handle)
+            self._live.close(handles)
 
     def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
         """Add a finished turn, as if it had just been sampled.

@@ -213,7 +213,7 @@ class LiveTurns(NamedTuple):
     """Nodes of the last draft that were handed out."""
 
 
-def token_log(capacity: int, allocate: Allocate, old: TokenLog | None = None) -> TokenLog:
+def token_log(capacity: int, old: TokenLog | None = None, *, allocate: Allocate = np.zeros) -> TokenLog:
     """An empty log of ``capacity`` positions, a multiple of ``GRANULE``, with the followers' arrays of ``old``."""
     heads = 1
     while heads * 4 < capacity:
@@ -233,20 +233,20 @@ def token_log(capacity: int, allocate: Allocate, old: TokenLog | None = None) ->
     return log
 
 
-def turn_keys(slots: int, allocate: Allocate) -> TurnKeys:
+def turn_keys(slots: int, *, allocate: Allocate = np.zeros) -> TurnKeys:
     """Keys of ``slots`` turns, none kept."""
     return TurnKeys(*(allocate((slots,), np.uint64) for _ in TurnKeys._fields))
 
 
-def context_log(capacity: int, allocate: Allocate) -> ContextLog:
+def context_log(capacity: int) -> ContextLog:
     """An empty log of ``capacity`` positions, a power of two."""
-    log = ContextLog(*(allocate((capacity,), np.int32) for _ in ContextLog._fields))
+    log = ContextLog(*(np.zeros((capacity,), np.int32) for _ in ContextLog._fields))
     log.link[:] = -1
     log.heads[:] = -1
     return log
 
 
-def live_turns(slots: int, allocate: Allocate) -> LiveTurns:
+def live_turns(slots: int) -> LiveTurns:
     """Room for ``slots`` live turns."""
-    records = allocate((slots,), LIVE_TURN)
+    records = np.zeros((slots,), LIVE_TURN)
     return LiveTurns(records, *(records[name] for name in LiveTurns._fields[1:]))

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.context_ring import ContextRing
 from turntree.spec_tree.errors import UnknownTurn
-from turntree.spec_tree.layout import START, Allocate, LiveTurns, live_turns
+from turntree.spec_tree.layout import START, LiveTurns, live_turns
 from turntree.spec_tree.state import DialogueState
 
 _FIRST_ROWS = 256
@@ -25,10 +25,9 @@ _MOST = 2**31 - 1
 class LiveTable:
     """Rows for live turns and their contexts."""
 
-    def __init__(self, config: ForestConfig, allocate: Allocate) -> None:
+    def __init__(self, config: ForestConfig) -> None:
         """No turn is live yet."""
         self._config = config
-        self._allocate = allocate
         self._handles = 0
         self.clear()
 
@@ -37,8 +36,8 @@ class LiveTable:
 
     def clear(self) -> None:
         """Forget all turns; their handles are not given again."""
-        self.contexts = ContextRing(self._config.max_context_tokens, self._config.context_window, self._allocate)
-        self.turns: LiveTurns = live_turns(_FIRST_ROWS, self._allocate)
+        self.contexts = ContextRing(self._config.max_context_tokens, self._config.context_window)
+        self.turns: LiveTurns = live_turns(_FIRST_ROWS)
         self._free = list(range(_FIRST_ROWS - 1, -1, -1))
         self._rows: dict[int, int] = {}
 
@@ -50,7 +49,7 @@ class LiveTable:
             size *= 2
         if size == len(old.last):
             return
-        new = live_turns(size, self._allocate)
+        new = live_turns(size)
         new.records[: len(old.records)] = old.records
         self._free = list(range(size - 1, len(old.last) - 1, -1)) + self._free
         self.turns = new
@@ -69,11 +68,12 @@ class LiveTable:
         self._rows[handle] = row
         return handle, row
 
-    def close(self, handle: int) -> None:
-        """The turn of a live handle is over."""
-        row = self._rows.pop(handle)
-        self.turns.context[row] = 0
-        self._free.append(row)
+    def close(self, handles: Sequence[int]) -> None:
+        """The turns of live handles are over."""
+        for handle in handles:
+            row = self._rows.pop(handle)
+            self.turns.context[row] = 0
+            self._free.append(row)
 
     def rows(self, handles: Sequence[int]) -> NDArray[np.int64]:
         """The rows of live handles, shape (handles,).
@@ -88,6 +88,18 @@ class LiveTable:
                 f"handle {error.args[0]!r} names no live turn: expected one that begin() returned and "
                 "end() has not finished"
             ) from None
+
+    def rows_once(self, handles: Sequence[int]) -> NDArray[np.int64]:
+        """As ``rows``, of handles that may not repeat.
+
+        Raises:
+            UnknownTurn: If a handle is not live.
+            ValueError: If a handle comes twice.
+        """
+        rows = self.rows(handles)
+        if len(set(handles)) < len(rows):
+            raise ValueError(f"expected each turn once, got {list(handles)!r:.100}")
+        return rows
 
 
 def token_ids(values: ArrayLike, what: str) -> NDArray[np.int32]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from turntree.spec_tree.batch import LONGEST_PIECE
 from turntree.spec_tree.cold import ColdTurns
 from turntree.spec_tree.config import ForestConfig
-from turntree.spec_tree.layout import GRANULE, Allocate, LiveTurns
+from turntree.spec_tree.layout import GRANULE, LiveTurns
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.turn_store import StoredTurn, TurnStore, granules
 
@@ -55,10 +55,10 @@ class _Again(NamedTuple):
 class Rollouts:
     """The turns of a forest by state. Not thread-safe."""
 
-    def __init__(self, config: ForestConfig, allocate: Allocate, *, growing: bool = True) -> None:
+    def __init__(self, config: ForestConfig, *, growing: bool = True) -> None:
         """Hold nothing yet; ``growing`` as in ``TurnStore``."""
         self._quota = config.rollouts_per_state
-        self.store = TurnStore(config.max_tokens, allocate, growing=growing)
+        self.store = TurnStore(config.max_tokens, growing=growing)
         self.cold = ColdTurns(config.max_cold_tokens)
         self.tokens = 0
         """Tokens of finished turns in the log."""

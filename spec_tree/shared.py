@@ -102,7 +102,7 @@ class SharedForest(SpecForest):
         return forest
 
     def _no_rollouts(self) -> Rollouts:
-        return Rollouts(self.config, self._allocate, growing=False)
+        return Rollouts(self.config, growing=False)
 
     def _arrays(self) -> ForestArrays:
         store = self._rollouts.store
@@ -120,7 +120,7 @@ class ForestReader:
     def __init__(self, shared: SharedArrays) -> None:
         """Read ``shared``; ``attach`` finds it by name."""
         self._shared: SharedArrays | None = shared
-        self._live = LiveTable(shared.config, np.zeros)
+        self._live = LiveTable(shared.config)
         self._ends = np.array(sorted(shared.config.end_tokens), np.int32)
         self._own_weights = Weights(**{name: array.copy() for name, array in shared.arrays.weights._asdict().items()})
         """What the kernel learns from this reader's turns; drafts are made with the writer's weights."""
@@ -218,10 +218,10 @@ class ForestReader:
 
         Raises:
             UnknownTurn: If a handle is not live.
+            ValueError: If a handle comes twice.
         """
-        self._live.rows(handles)
-        for handle in handles:
-            self._live.close(handle)
+        self._live.rows_once(handles)
+        self._live.close(handles)
 
     def close(self) -> None:
         """Let go of the shared memory. The forest is not touched."""

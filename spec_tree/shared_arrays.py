@@ -253,7 +253,7 @@ def _expected(capacity: int, slots: int) -> _Layout:
     def outline(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         return as_strided(np.zeros(1, dtype), shape, (0,) * len(shape))
 
-    arrays = ForestArrays(token_log(capacity, outline), turn_keys(slots, outline), first_weights(np.zeros))
+    arrays = ForestArrays(token_log(capacity, allocate=outline), turn_keys(slots, allocate=outline), first_weights())
     return {key: (array.dtype.str, array.shape) for key, array in arrays.flat().items()}
 
 

@@ -100,7 +100,7 @@ def read_snapshot(path: Path) -> Snapshot:
         raise _damaged(path, f"it lacks entries or has unknown ones: {different}")
     if not np.array_equal(arrays.pop("digest"), digest(arrays)):
         raise _damaged(path, "what it holds does not have the digest that it names")
-    for name, like in zip(weights, first_weights(np.zeros)._asdict().values(), strict=True):
+    for name, like in zip(weights, first_weights()._asdict().values(), strict=True):
         if (arrays[name].shape, arrays[name].dtype) != (like.shape, like.dtype):
             came = f"{arrays[name].dtype} of shape {arrays[name].shape}"
             raise _damaged(path, f"{name} is {came}, expected {like.dtype} of shape {like.shape}")

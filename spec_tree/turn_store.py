@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.layout import FOLLOWERS, GRANULE, Allocate, LiveTurns, TokenLog, TurnKeys, token_log, turn_keys
+from turntree.spec_tree.layout import FOLLOWERS, GRANULE, LiveTurns, TokenLog, TurnKeys, token_log, turn_keys
 from turntree.spec_tree.runs import (
     drop_turns,
     index_log,
@@ -61,21 +61,19 @@ def granules(positions: _Positions) -> _Positions:
 class TurnStore:
     """The log, the keys of its turns, and the free room."""
 
-    def __init__(self, max_tokens: int, allocate: Allocate, *, growing: bool = True) -> None:
+    def __init__(self, max_tokens: int, *, growing: bool = True) -> None:
         """Make an empty store.
 
         Args:
             max_tokens: Positions of the log when it is full-grown.
-            allocate: Makes the arrays.
             growing: Begin small; otherwise the log and the slots have their final size at once.
         """
-        self._allocate = allocate
         self._capacity = max(granules(max_tokens), 4 * GRANULE)
         first = min(_FIRST_CAPACITY, self._capacity) if growing else self._capacity
         slots = _FIRST_SLOTS if growing else max(_FIRST_SLOTS, self._capacity // GRANULE)
-        self.log: TokenLog = token_log(first, allocate)
-        self.keys: TurnKeys = turn_keys(slots, allocate)
-        self.head: NDArray[np.int64] = allocate((1,), np.int64)
+        self.log: TokenLog = token_log(first)
+        self.keys: TurnKeys = turn_keys(slots)
+        self.head: NDArray[np.int64] = np.zeros(1, np.int64)
         self.head[0] = GRANULE
         self._clear = first
         self._turns: list[StoredTurn | None] = [None] * slots
@@ -206,7 +204,7 @@ class TurnStore:
         while len(self._free) + size - old < count:
             size *= 2
         if size > old:
-            keys = turn_keys(size, self._allocate)
+            keys = turn_keys(size)
             for new, column in zip(keys, self.keys, strict=True):
                 new[:old] = column
             self.keys = keys
@@ -228,7 +226,7 @@ class TurnStore:
         size = len(self.log.tokens)
         while size < min(needed, self._capacity):
             size = min(2 * size, self._capacity)
-        old, new = self.log, token_log(size, self._allocate, self.log)
+        old, new = self.log, token_log(size, self.log)
         for target, source in zip(new[:5], old[:5], strict=True):
             target[: len(source)] = source
         new.owner[: len(old.owner)] = old.owner

@@ -14,25 +14,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.layout import HASHED, HIDDEN, INPUTS, KINDS, LENGTHS, TABLES, Allocate, Weights
+from turntree.spec_tree.layout import HASHED, HIDDEN, INPUTS, KINDS, LENGTHS, TABLES, Weights
 from turntree.spec_tree.learning import settle_odds
 
 _COUNTED = 40.0
 """Votes that the share of a kind and length starts with."""
 
 
-def first_weights(allocate: Allocate) -> Weights:
+def first_weights() -> Weights:
     """Weights that have seen none of this forest's verdicts."""
     prior = _prior()
     weights = Weights(
-        odds=allocate((KINDS, LENGTHS), np.float32),
-        tried=allocate((KINDS, LENGTHS, 2), np.float64),
-        hashed=allocate((TABLES, HASHED), np.float32),
-        scale=allocate((1,), np.float32),
-        inner=allocate((INPUTS, HIDDEN), np.float32),
-        bias=allocate((HIDDEN,), np.float32),
-        outer=allocate((HIDDEN,), np.float32),
-        updates=allocate((1,), np.int64),
+        odds=np.zeros((KINDS, LENGTHS), np.float32),
+        tried=np.zeros((KINDS, LENGTHS, 2), np.float64),
+        hashed=np.zeros((TABLES, HASHED), np.float32),
+        scale=np.zeros((1,), np.float32),
+        inner=np.zeros((INPUTS, HIDDEN), np.float32),
+        bias=np.zeros((HIDDEN,), np.float32),
+        outer=np.zeros((HIDDEN,), np.float32),
+        updates=np.zeros((1,), np.int64),
     )
     tried = np.minimum(prior["tried"], _COUNTED)
     weights.tried[..., 0] = tried

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from turntree.spec_tree.context_ring import ContextRing
 from turntree.spec_tree.layout import LiveTurns, live_turns
-
-
-def zeros(shape: tuple[int, ...], dtype: Any) -> Any:
-    return np.zeros(shape, dtype)
 
 
 def held(ring: ContextRing, turns: LiveTurns, row: int) -> list[int]:
@@ -23,7 +17,7 @@ def held(ring: ContextRing, turns: LiveTurns, row: int) -> list[int]:
 
 @pytest.mark.parametrize("most", [1024, 40_000])
 def test_what_a_row_has_is_what_it_was_asked_or_nothing(most: int) -> None:
-    ring, turns = ContextRing(most, window=300, allocate=zeros), live_turns(16, zeros)
+    ring, turns = ContextRing(most, window=300), live_turns(16)
     rng = np.random.default_rng(0)
     asked: dict[int, list[int]] = {}
     kept = 0
@@ -48,14 +42,14 @@ def test_what_a_row_has_is_what_it_was_asked_or_nothing(most: int) -> None:
 
 
 def test_a_context_longer_than_the_window_keeps_its_end() -> None:
-    ring, turns = ContextRing(1024, window=10, allocate=zeros), live_turns(2, zeros)
+    ring, turns = ContextRing(1024, window=10), live_turns(2)
     ring.add(0, np.arange(100, dtype=np.int32), turns)
     assert held(ring, turns, 0) == list(range(90, 100))
 
 
 @pytest.mark.parametrize("window", [0, 1, 2**20])
 def test_any_window_is_allowed(window: int) -> None:
-    ring, turns = ContextRing(1024, window=window, allocate=zeros), live_turns(2, zeros)
+    ring, turns = ContextRing(1024, window=window), live_turns(2)
     for _ in range(10):
         ring.add(0, np.arange(5000, dtype=np.int32), turns)
         assert len(held(ring, turns, 0)) == (512 if window > 1 else 0)

@@ -1,6 +1,5 @@
 """Rows for live turns: handles that are never given twice, and rows that are."""
 
-import numpy as np
 import pytest
 
 from turntree.spec_tree import DialogueState, ForestConfig, UnknownTurn
@@ -11,10 +10,10 @@ STATE = DialogueState.from_tokens([1, 2])
 
 
 def test_rows_are_used_again_and_handles_are_not() -> None:
-    table = LiveTable(ForestConfig(), np.zeros)
+    table = LiveTable(ForestConfig())
     table.reserve(1)
     first, row = table.open(STATE)
-    table.close(first)
+    table.close([first])
     second, again = table.open(STATE)
     assert (again, len(table)) == (row, 1)
     assert second != first
@@ -23,12 +22,12 @@ def test_rows_are_used_again_and_handles_are_not() -> None:
 
 
 def test_a_row_begins_as_if_nobody_had_used_it() -> None:
-    table = LiveTable(ForestConfig(), np.zeros)
+    table = LiveTable(ForestConfig())
     fresh, row = table.open(STATE)
     for column in table.turns:
         column[row] = 3
     table.turns.context[row] = 5, 9
-    table.close(fresh)
+    table.close([fresh])
     _, row = table.open(STATE)
     live = table.turns
     assert (live.last[row], live.tail[row, 0], live.length[row], live.turn[row]) == (0, START, 0, 0)
@@ -38,7 +37,7 @@ def test_a_row_begins_as_if_nobody_had_used_it() -> None:
 
 
 def test_a_table_grows_around_the_turns_in_it() -> None:
-    table = LiveTable(ForestConfig(), np.zeros)
+    table = LiveTable(ForestConfig())
     handles = []
     for _ in range(3):
         table.reserve(200)
@@ -52,7 +51,7 @@ def test_a_table_grows_around_the_turns_in_it() -> None:
 
 
 def test_clearing_makes_all_handles_unknown_for_good() -> None:
-    table = LiveTable(ForestConfig(), np.zeros)
+    table = LiveTable(ForestConfig())
     old, _ = table.open(STATE)
     table.clear()
     new, _ = table.open(STATE)

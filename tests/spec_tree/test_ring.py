@@ -273,7 +273,7 @@ def test_places_in_a_full_ring_are_looked_at_once() -> None:
 
 
 def test_a_log_that_may_not_grow_never_changes_its_arrays() -> None:
-    store = TurnStore(4096, lambda shape, dtype: np.zeros(shape, dtype), growing=False)
+    store = TurnStore(4096, growing=False)
     arrays = [id(array) for array in (*store.log, *store.keys)]
     keys = np.array([1, 2, 3, 4], np.uint64)
     while store.head[0] + GRANULE < 4096:

@@ -152,6 +152,8 @@ def test_a_reader_refuses_what_a_forest_refuses(forest: SharedForest) -> None:
             reader.advance(handles, [[-1]])
         with pytest.raises(ValueError, match="one entry a state"):
             reader.begin([state(0)], [])
+        with pytest.raises(ValueError, match="each turn once"):
+            reader.end([handles[0], handles[0]])
         reader.end(handles)
         with pytest.raises(UnknownTurn):
             reader.advance(handles, [[1]])
