@@ -67,6 +67,8 @@ class Episode:
     """Named reward components, as the environment reported them at the end."""
     failure: str = ""
     """What failed, in one line; empty unless ``stop_reason`` is ``FAILURE``."""
+    undecided: tuple[str, ...] = ()
+    """Rewards that judge the answer and could not decide; the episode's reward then says nothing."""
 
     @property
     def reward(self) -> float:
@@ -76,4 +78,4 @@ class Episode:
     @property
     def masked(self) -> bool:
         """Whether a trainer must leave this episode out: its outcome says nothing of the policy."""
-        return self.stop_reason is StopReason.FAILURE
+        return self.stop_reason is StopReason.FAILURE or bool(self.undecided)

@@ -43,6 +43,7 @@ def episode_to_dict(episode: Episode) -> dict[str, Any]:
         "stop_reason": str(episode.stop_reason),
         "rewards": dict(episode.rewards),
         "failure": episode.failure,
+        "undecided": list(episode.undecided),
     }
 
 
@@ -67,6 +68,7 @@ def episode_from_dict(row: Mapping[str, Any]) -> Episode:
             stop_reason=StopReason(row["stop_reason"]),
             rewards=dict(row["rewards"]),
             failure=row["failure"],
+            undecided=tuple(row.get("undecided", ())),
         )
     except KeyError as error:
         raise RecordError(f"the field {error} is missing from a recorded episode") from error

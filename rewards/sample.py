@@ -29,10 +29,12 @@ class Sample:
     """Tool calls that failed by the policy's own fault."""
     truncated: bool = False
     """Whether a limit ended the attempt."""
+    answered: bool = True
+    """Whether the last turn may hold the answer; ``False`` where it called a tool, so that no argument is one."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Anything else that the task's rewards need, JSON values."""
 
     @property
     def answer_text(self) -> str:
-        """The last turn, where the answer is looked for; empty where the policy never spoke."""
-        return self.turns[-1] if self.turns else ""
+        """The last turn, where the answer is looked for; empty where the policy gave none."""
+        return self.turns[-1] if self.turns and self.answered else ""
