@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import gymnasium
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -26,7 +27,8 @@ from turntree.agents.errors import AgentError, MissingExtra
 from turntree.agents.evaluate import Evaluation, evaluate
 from turntree.agents.record import EpisodeWriter
 from turntree.agents.renderer import Renderer
-from turntree.envs import Env, list_envs, make
+from turntree.envs import Env, check_environment, list_envs, make
+from turntree.envs.catalogue import find_entry
 
 if TYPE_CHECKING:
     from turntree.agents.engines.local import LocalEngine
@@ -67,6 +69,29 @@ def list_environments() -> None:
     for env_id in list_envs():
         table.add_row(env_id, _summary(env_id))
     Console().print(table)
+
+
+@app.command("check")
+def check_env(
+    env_id: Annotated[str, typer.Argument(metavar="ENV_ID", help="An environment of `turntree list`.")],
+    data: Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")] = None,
+    env_arg: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment; repeatable.")
+    ] = None,
+    turn: Annotated[
+        list[str] | None, typer.Option(help="A turn of the script to play; repeatable. Else the tools are called.")
+    ] = None,
+) -> None:
+    """Check that an environment keeps the rules: seeds, snapshots, infos, ends."""
+    make_env = functools.partial(make, env_id, **_env_arguments(data, None, env_arg or []))
+    _checked(make_env, env_id)
+    findings = check_environment(make_env, turn)
+    table = Table("", "rule", "what is wrong", box=None)
+    for finding in findings:
+        table.add_row("ok" if finding.passed else "FAILED", finding.check, escape(finding.problem))
+    Console().print(table)
+    if not all(finding.passed for finding in findings):
+        raise typer.Exit(1)
 
 
 @app.command("eval")
@@ -161,7 +186,10 @@ def run_demo(
 
 
 def _summary(env_id: str) -> str:
-    """First line of the environment's docstring."""
+    """The catalogue's line about the environment, else the first of its docstring."""
+    entry = find_entry(env_id)
+    if entry is not None:
+        return entry.summary
     creator: Any = gymnasium.spec(env_id).entry_point
     if isinstance(creator, str):
         try:

@@ -5,8 +5,10 @@ Importing this registers the installed environments with Gymnasium, so
 of one's own, ``gymnasium.make("turntree.envs:turntree/Arithmetic-v0")`` does.
 """
 
+from turntree.envs.conformance import check_environment, require_conformance
 from turntree.envs.env import Env
 from turntree.envs.errors import (
+    ConformanceError,
     DataError,
     EnvError,
     MissingExtra,
@@ -34,6 +36,7 @@ register_with_gymnasium()
 
 __all__ = [
     "CompactParser",
+    "ConformanceError",
     "DataError",
     "Env",
     "EnvError",
@@ -59,10 +62,12 @@ __all__ = [
     "Unicode",
     "UnknownEnvironment",
     "UnknownParser",
+    "check_environment",
     "get_parser",
     "list_envs",
     "make",
     "register",
     "register_with_gymnasium",
+    "require_conformance",
     "tool",
 ]

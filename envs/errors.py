@@ -51,3 +51,7 @@ class DataError(EnvError, ValueError):
 
 class MissingExtra(EnvError, ImportError):
     """An optional library is needed and not installed."""
+
+
+class ConformanceError(EnvError, AssertionError):
+    """An environment breaks a rule that every environment must keep."""

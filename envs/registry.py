@@ -1,7 +1,7 @@
 """Environments by id.
 
 Gymnasium's registry holds them, so ``gymnasium.make`` finds what ``register``
-adds. Environments of other packages come from the entry-point group
+adds. The package's own stand in ``catalogue``; environments of other packages come from the entry-point group
 ``turntree.envs`` (``"my/Env-v0" = "module:Class"``) and are imported when they
 are made, not before.
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 import gymnasium
 
+from turntree.envs.catalogue import CATALOGUE
 from turntree.envs.env import Env
 from turntree.envs.errors import UnknownEnvironment
 
@@ -68,7 +69,10 @@ def list_envs() -> list[str]:
 
 
 def register_with_gymnasium() -> None:
-    """Register what installed packages offer; ids that Gymnasium knows already are left alone."""
+    """Register the catalogue and what installed packages offer; ids that Gymnasium knows already are left alone."""
+    for entry in CATALOGUE:
+        if entry.id not in gymnasium.registry:
+            register(entry.id, entry.entry_point, **entry.arguments)
     for point in entry_points(group=ENTRY_POINT_GROUP):
         if point.name in gymnasium.registry:
             continue

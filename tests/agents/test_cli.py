@@ -11,6 +11,7 @@ import pytest
 from turntree.agents.cli import main
 from turntree.agents.errors import MissingExtra
 from turntree.agents.record import read_episodes
+from turntree.envs.arithmetic import Arithmetic
 
 
 class Said:
@@ -193,3 +194,18 @@ def test_train_and_demo_hand_their_arguments_on(turntree: Any, monkeypatch: pyte
         ("demo", ["trainer.total_training_steps=2", "+a.b=1"]),
         {"model": None, "steps": 5, "out": Path("runs/x"), "seed": 0},
     ]
+
+
+def test_check_prints_each_rule_and_whether_it_is_kept(turntree: Any) -> None:
+    said = turntree("check", "turntree/Arithmetic-v0", "--env-arg", "max_numbers=3")
+    assert said.status == 0, said.err
+    lines = said.out.splitlines()[1:]
+    assert len(lines) >= 12
+    assert all(line.strip().startswith("ok") for line in lines)
+
+
+def test_check_fails_where_a_rule_is_broken(turntree: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Arithmetic, "close", lambda self: 1 / 0)
+    said = turntree("check", "turntree/Arithmetic-v0")
+    assert said.status == 1
+    assert any("FAILED" in line and "ZeroDivisionError" in line for line in said.out.splitlines())

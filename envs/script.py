@@ -1,0 +1,123 @@
+"""Dialogues that are fixed beforehand, and what an environment says to them.
+
+Used to check environments: the same script must lead to the same transcript. A
+script need not win; it should reach the tools and the environment's own reply.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turntree.envs.env import Env
+from turntree.envs.message import ToolCall
+
+MAX_STEPS = 24
+"""Turns that are played of an episode that does not end."""
+_WORDS = ("Let me think.", "3", "#### 2", r"The answer is \boxed{1}.", "")
+_FILLINGS: Mapping[str, Any] = {
+    "string": "1+1",
+    "integer": 1,
+    "number": 1.5,
+    "boolean": True,
+    "array": [],
+    "object": {},
+    "null": None,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What ``reset`` or ``step`` returned."""
+
+    observation: str
+    """What the environment said."""
+    reward: float = 0.0
+    """Reward of the turn; 0 for ``reset``."""
+    terminated: bool = False
+    """Whether the task decided."""
+    truncated: bool = False
+    """Whether a limit or a failure ended the episode."""
+    info: Mapping[str, Any]
+    """As returned."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the episode is over."""
+        return self.terminated or self.truncated
+
+
+def script_for(env: Env) -> tuple[str, ...]:
+    """Turns that call each tool of the environment once and then say a few plain things.
+
+    Args:
+        env: Any environment; it is not reset.
+    """
+    calls = [env.parser.format_call(ToolCall(name=tool.name, arguments=_arguments(tool.schema))) for tool in env.tools]
+    return (*calls, *_WORDS)
+
+
+def begin(env: Env, *, seed: int | None) -> Step:
+    """Reset the environment."""
+    observation, info = env.reset(seed=seed)
+    return Step(observation=observation, info=info)
+
+
+def take(env: Env, turns: Sequence[str], *, first: int = 0, last: int = MAX_STEPS) -> list[Step]:
+    """Play on until the episode ends or ``last`` turns are played; the script begins again where it is short.
+
+    Args:
+        env: An environment in an episode.
+        turns: The script, shape (turns,).
+        first: Turns of the episode that have been played before.
+        last: Turns of the episode at most, those included.
+    """
+    steps: list[Step] = []
+    for number in range(first, last):
+        observation, reward, terminated, truncated, info = env.step(turns[number % len(turns)])
+        steps.append(
+            Step(observation=observation, reward=reward, terminated=terminated, truncated=truncated, info=info)
+        )
+        if steps[-1].ended:
+            break
+    return steps
+
+
+def play(env: Env, turns: Sequence[str], *, seed: int | None) -> list[Step]:
+    """A whole episode, ``reset`` included."""
+    return [begin(env, seed=seed), *take(env, turns)]
+
+
+def difference(expected: Sequence[Step], got: Sequence[Step]) -> str:
+    """Where two transcripts part, in one line; empty if they are equal."""
+    for number, (one, other) in enumerate(zip(expected, got, strict=False)):
+        for name in ("observation", "reward", "terminated", "truncated", "info"):
+            left, right = getattr(one, name), getattr(other, name)
+            if left != right:
+                return f"step {number}: {name} is {_short(right)}, was {_short(left)}"
+    if len(expected) != len(got):
+        return f"{len(got)} steps, were {len(expected)}"
+    return ""
+
+
+def _arguments(schema: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = schema["function"]["parameters"]
+    return {name: _filling(parameters["properties"][name]) for name in parameters.get("required", ())}
+
+
+def _filling(schema: Mapping[str, Any]) -> Any:
+    if schema.get("enum"):
+        return schema["enum"][0]
+    kind = schema.get("type", "string")
+    if isinstance(kind, list):
+        kind = kind[0]
+    if kind == "array" and "prefixItems" in schema:
+        return [_filling(member) for member in schema["prefixItems"]]
+    return _FILLINGS[kind]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, default=repr) if not isinstance(value, str) else repr(value)
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,81 @@
+"""Every environment of the catalogue keeps the rules; where it needs data, with rows made up here."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from turntree.envs import Env, list_envs, make, require_conformance
+from turntree.envs.catalogue import CATALOGUE, Entry, find_entry
+
+GSM8K = [{"question": f"{n} and {n}?", "answer": f"It is {2 * n}.\n#### {2 * n}"} for n in range(1, 5)]
+
+
+def jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> Callable[[Entry], dict[str, Any]]:
+    """What an entry needs to be made."""
+
+    def find(entry: Entry) -> dict[str, Any]:
+        if not entry.needs_data:
+            return {}
+        return {"data": jsonl(tmp_path / "rows.jsonl", GSM8K)}
+
+    return find
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.id)
+def test_every_environment_keeps_the_rules(entry: Entry, arguments: Callable[[Entry], dict[str, Any]]) -> None:
+    require_conformance(functools.partial(make, entry.id, **arguments(entry)))
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.id)
+def test_gymnasium_makes_every_environment_alone_and_in_a_vector(
+    entry: Entry, arguments: Callable[[Entry], dict[str, Any]]
+) -> None:
+    given = arguments(entry)
+    env = gymnasium.make(entry.id, **given)
+    assert isinstance(env.unwrapped, Env)
+    env.reset(seed=0)
+    vector = gymnasium.make_vec(entry.id, num_envs=2, vectorization_mode="sync", **given)
+    observations, infos = vector.reset(seed=0)
+    assert len(observations) == 2
+    assert infos["task_id"].shape == (2,)
+    vector.close()
+
+
+def test_a_vector_of_processes_plays_without_shared_memory() -> None:
+    vector = gymnasium.make_vec(
+        "turntree/Arithmetic-v0",
+        num_envs=2,
+        vectorization_mode="async",
+        vector_kwargs={"shared_memory": False},
+        tool_format="compact",
+    )
+    try:
+        vector.reset(seed=3)
+        observations, _, terminated, _, infos = vector.step(("calculator(1+1)", "#### 3"))
+        assert observations == ("2", "")
+        assert terminated.tolist() == [False, True]
+        assert infos["stop_reason"].tolist() == ["", "done"]
+    finally:
+        vector.close()
+
+
+def test_ids_are_unique_and_listed_with_a_line() -> None:
+    ids = [entry.id for entry in CATALOGUE]
+    assert len(set(ids)) == len(ids)
+    assert set(ids) <= set(list_envs())
+    assert all(entry.summary.endswith(".") and len(entry.summary) < 100 for entry in CATALOGUE)
+    assert find_entry("turntree/Arithmetic-v0") is CATALOGUE[0]
+    assert find_entry("someone/Else-v0") is None
