@@ -14,7 +14,7 @@ from turntree.rewards.errors import (
     UnknownReward,
 )
 from turntree.rewards.extract import Answer, Extraction, extract
-from turntree.rewards.isolation.pool import PoolSettings
+from turntree.rewards.isolation.settings import PoolSettings
 from turntree.rewards.judge import VERIFIER_VERSION, Judge, default_judge
 from turntree.rewards.registry import Reward, get_reward, reward, reward_names
 from turntree.rewards.result import Score, Status, Verdict

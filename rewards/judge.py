@@ -13,7 +13,8 @@ from concurrent.futures import Future
 from turntree.rewards.contract import Contract
 from turntree.rewards.extract import Answer
 from turntree.rewards.fast import compare_fast
-from turntree.rewards.isolation.pool import Pool, PoolSettings
+from turntree.rewards.isolation.pool import Pool
+from turntree.rewards.isolation.settings import PoolSettings
 from turntree.rewards.limits import MAX_GOLD
 from turntree.rewards.result import Status, Verdict
 

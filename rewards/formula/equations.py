@@ -11,7 +11,8 @@ from fractions import Fraction
 
 from mpmath import mp
 
-from turntree.rewards.formula.evaluate import Evaluation, Value, real
+from turntree.rewards.formula.evaluate import Evaluation
+from turntree.rewards.formula.functions import Value, real
 from turntree.rewards.formula.nodes import Add, Mul, Node, Rel
 from turntree.rewards.formula.numeric import DIGITS
 from turntree.rewards.formula.problems import Undefined

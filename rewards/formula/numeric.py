@@ -12,7 +12,8 @@ from fractions import Fraction
 
 from mpmath import mp
 
-from turntree.rewards.formula.evaluate import Evaluation, Value, real
+from turntree.rewards.formula.evaluate import Evaluation
+from turntree.rewards.formula.functions import Value, real
 from turntree.rewards.formula.nodes import Node, Num
 from turntree.rewards.formula.problems import CannotEvaluate, Undefined
 from turntree.rewards.formula.walk import free_variables, is_complex

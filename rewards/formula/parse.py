@@ -1,4 +1,4 @@
-"""Answers to syntax trees: lists, relations, sets, quantities, words around expressions of ``terms``.
+"""Answers to syntax trees: lists, relations, sets, quantities, words around expressions of ``terms`` and ``commands``.
 
 Invariant: reading is bounded by the limits and runs nothing. A text that is no well-formed answer raises
 ``Malformed``; it is never read as something that it nearly is.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from turntree.rewards.formula.commands import Commands
 from turntree.rewards.formula.nodes import (
     Based,
     Const,
@@ -20,7 +21,7 @@ from turntree.rewards.formula.nodes import (
     Words,
 )
 from turntree.rewards.formula.problems import Malformed
-from turntree.rewards.formula.terms import Terms, negated
+from turntree.rewards.formula.terms import negated
 from turntree.rewards.formula.tokens import tokenize
 from turntree.rewards.limits import MAX_ELEMENTS, LimitExceeded
 
@@ -61,7 +62,7 @@ def parse(text: str, *, thousands: bool = True) -> Node:
     return node
 
 
-class Parser(Terms):
+class Parser(Commands):
     """Parses whole answers."""
 
     def sequence(self) -> Node:

@@ -11,9 +11,9 @@ from fractions import Fraction
 from turntree.rewards import flags
 from turntree.rewards.formula.equations import compare_relations
 from turntree.rewards.formula.labels import held_chain, labelled
+from turntree.rewards.formula.lists import both_signs, distinct, items_of
 from turntree.rewards.formula.matrices import as_matrix
 from turntree.rewards.formula.nodes import (
-    Add,
     Based,
     Const,
     Group,
@@ -21,18 +21,15 @@ from turntree.rewards.formula.nodes import (
     Mul,
     Node,
     Num,
-    Pow,
     Quantity,
     Ratio,
     Rel,
     SetOp,
-    Signed,
     Words,
 )
 from turntree.rewards.formula.numeric import equal
 from turntree.rewards.formula.problems import CannotEvaluate, Suspect, Undefined
 from turntree.rewards.formula.realset import is_set_like, real_set, same_set
-from turntree.rewards.formula.terms import MINUS_ONE
 from turntree.rewards.formula.units import check_words, read_unit, singular
 from turntree.rewards.formula.walk import holds, is_undone, ordered, walk
 
@@ -82,13 +79,13 @@ class Comparison:
             return self._relations(gold, answer)
         if isinstance(gold, Quantity) or isinstance(answer, Quantity):
             return self._quantities(gold, answer)
-        gold, answer = _both_signs(gold), _both_signs(answer)
+        gold, answer = both_signs(gold), both_signs(answer)
         if isinstance(gold, Group) and isinstance(answer, Group):
             return self._groups(gold, answer)
         if is_set_like(gold) or is_set_like(answer) or (isinstance(gold, Const) and gold.name == "empty"):
             return self._sets(gold, answer)
         if isinstance(gold, Group):
-            return self.equal(gold.items[0], answer) if len(_distinct(self, gold.items)) == 1 else False
+            return self.equal(gold.items[0], answer) if len(distinct(gold.items)) == 1 else False
         if isinstance(answer, Group):
             if all(self.equal(gold, item) for item in answer.items) and answer.opening in ("", "{"):
                 return True
@@ -204,14 +201,14 @@ class Comparison:
         return False if False in verdicts else None if None in verdicts else True
 
     def _unordered(self, gold: Group, answer: Group) -> bool | None:
-        right, ours = _items(gold), _items(answer)
+        right, ours = items_of(gold), items_of(answer)
         if answer.opening not in ("", "{"):
             return self._in_order(right, ours) if not gold.opening else False
         names = [labelled(item)[0] if isinstance(item, Rel) else None for item in right]
         others = [labelled(item)[0] if isinstance(item, Rel) else None for item in ours]
         if None not in names and len({ordered(name) for name in names if name}) == len(names) > 1 and None in others:
             return self._in_order(right, ours)
-        right, ours = _distinct(self, right), _distinct(self, ours)
+        right, ours = distinct(right), distinct(ours)
         if len(right) != len(ours):
             if len(right) == 1:
                 raise Suspect(flags.CANDIDATES)
@@ -281,64 +278,11 @@ class Comparison:
             return False
         turn = Mul((Const("pi"), Num(Fraction(1, 180))))
         plain = answer if other == "radian" else gold
-        if not any(isinstance(part, Const) and part.name == "pi" for part in _parts(plain)):
+        if not any(isinstance(part, Const) and part.name == "pi" for part in walk(plain)):
             return False
         return self.equal(
             Mul((gold, turn)) if unit == "angle" else gold, Mul((answer, turn)) if other == "angle" else answer
         )
-
-
-def _parts(node: Node) -> list[Node]:
-    return list(walk(node))
-
-
-def _items(group: Group) -> tuple[Node, ...]:
-    """Elements of a list, those with double signs spread; a label of the first is a label of all."""
-    items: list[Node] = []
-    for item in group.items:
-        spread = _both_signs(item)
-        items.extend(spread.items if isinstance(spread, Group) and spread is not item else (item,))
-    first = items[0]
-    if isinstance(first, Rel) and not any(isinstance(item, Rel) for item in items[1:]):
-        value = labelled(first)[1]
-        if value is not None:
-            items[0] = value
-    pairs = [labelled(item) if isinstance(item, Rel) else (None, None) for item in items]
-    values = [value for _, value in pairs if value is not None]
-    if len(values) == len(items) and len({ordered(name) for name, _ in pairs if name is not None}) == 1:
-        return tuple(values)
-    return tuple(items)
-
-
-def _distinct(comparison: Comparison, items: tuple[Node, ...]) -> tuple[Node, ...]:
-    kept: dict[object, Node] = {}
-    for item in items:
-        kept.setdefault(ordered(item), item)
-    return tuple(kept.values())
-
-
-def _both_signs(node: Node) -> Node:
-    """A list of two where a double sign occurs, else the node itself."""
-    if isinstance(node, Group | Rel) or not holds(node, Signed):
-        return node
-    if isinstance(node, SetOp):
-        return node
-    return Group((_signed(node, 1), _signed(node, -1)), "{", "}")
-
-
-def _signed(node: Node, sign: int) -> Node:
-    match node:
-        case Signed(own, term):
-            return _signed(term, sign) if own * sign > 0 else Mul((MINUS_ONE, _signed(term, sign)))
-        case Add(terms):
-            return Add(tuple(_signed(term, sign) for term in terms))
-        case Mul(factors):
-            return Mul(tuple(_signed(factor, sign) for factor in factors))
-        case Pow(base, exponent):
-            return Pow(_signed(base, sign), _signed(exponent, sign))
-        case Quantity(value, unit):
-            return Quantity(_signed(value, sign), unit)
-    return node
 
 
 def _in_base(gold: Based, answer: Node) -> bool:

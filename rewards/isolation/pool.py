@@ -1,64 +1,20 @@
-"""Comparisons in worker processes, each with a deadline that this process keeps.
+"""Comparisons in worker processes, for callers of every kind.
 
-One thread owns the workers and waits on their sockets; everyone else hands it jobs and gets futures, so threads,
-event loops and actors may use one pool at once. Invariants: a job ends within the deadline of starting; a worker
-that overruns is killed and replaced; a job whose worker dies is tried once more; a job that has run longer than
-``patience`` leaves its place to the next, so short work never waits behind long.
+Invariant: one owner thread a process, started with the first comparison; a forked child starts its own, and a closed
+pool starts none. Who waits, and for how long, is the owner's business.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
-import select
-import selectors
-import socket
 import threading
-from collections import deque
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from time import monotonic
 
 from turntree.rewards.errors import IsolationError
-from turntree.rewards.isolation import wire
-from turntree.rewards.isolation.forkserver import ForkServer, Worker
+from turntree.rewards.isolation.owner import Owner
+from turntree.rewards.isolation.settings import PoolSettings
 from turntree.rewards.isolation.worker import Job
-from turntree.rewards.result import Status, Verdict
-
-_log = logging.getLogger(__name__)
-_TRIES = 3
-_STARVED_DEADLINES = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolSettings:
-    """Workers and their limits."""
-
-    workers: int = 0
-    """Comparisons that run at once, those that overstay their patience apart; 0 takes the processors, 4 at most."""
-    deadline_seconds: float = 1.0
-    """Wall time of one comparison; beyond, it is undecided. Where the machine is so busy that a worker got less than
-    a quarter of a processor, up to three times as much."""
-    patience_seconds: float = 0.1
-    """Wall time after which a comparison leaves its place to the next one."""
-    memory_bytes: int = 1 << 30
-    """Address space of a worker, beyond what it begins with."""
-    jobs_per_worker: int = 20_000
-    """Comparisons after which a worker is replaced."""
-
-    def __post_init__(self) -> None:
-        if self.workers < 0 or self.jobs_per_worker < 1:
-            raise ValueError(f"workers must be 0 or more and jobs_per_worker 1 or more, got {self}")
-        if not 0 < self.patience_seconds <= self.deadline_seconds:
-            raise ValueError(f"expected 0 < patience_seconds <= deadline_seconds, got {self}")
-        if self.memory_bytes < 1 << 26:
-            raise ValueError(f"memory_bytes must be 64 MiB or more, got {self.memory_bytes}")
-
-    @property
-    def places(self) -> int:
-        """Comparisons that run at once."""
-        return self.workers or max(1, min(4, len(os.sched_getaffinity(0))))
+from turntree.rewards.result import Verdict
 
 
 class Pool:
@@ -72,7 +28,7 @@ class Pool:
         """
         self.settings = settings
         self._lock = threading.Lock()
-        self._owner: _Owner | None = None
+        self._owner: Owner | None = None
         self._closed = False
 
     def submit(self, job: Job) -> Future[Verdict]:
@@ -86,7 +42,7 @@ class Pool:
                 raise IsolationError("the pool is closed; make a new Judge")
             owner = self._owner
             if owner is None or owner.closing or owner.process != os.getpid():  # a forked child starts its own workers
-                owner = self._owner = _Owner(self.settings)
+                owner = self._owner = Owner(self.settings)
             return owner.submit(job)
 
     def worker_pids(self) -> list[int]:
@@ -106,260 +62,3 @@ class Pool:
             if self._owner is not None and self._owner.process == os.getpid():
                 self._owner.close()
             self._owner = None
-
-
-class _Task:
-    """A job on its way."""
-
-    __slots__ = ("future", "job", "tries")
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.future: Future[Verdict] = Future()
-        self.tries = 0
-
-    def resolve(self, verdict: Verdict) -> None:
-        with contextlib.suppress(Exception):  # cancelled meanwhile
-            self.future.set_result(verdict)
-
-    def fail(self, error: IsolationError) -> None:
-        with contextlib.suppress(Exception):
-            self.future.set_exception(error)
-
-
-@dataclass(slots=True)
-class _Run:
-    """A worker with the task that it works on."""
-
-    worker: Worker
-    task: _Task
-    started: float
-    slow: bool = False
-    cpu_seconds: float | None = None
-    """Processor time of the worker when its patience ended."""
-
-
-class _Owner:
-    """The thread that owns the workers of one process."""
-
-    def __init__(self, settings: PoolSettings) -> None:
-        self.process = os.getpid()
-        self._settings = settings
-        self._incoming: deque[_Task] = deque()
-        self._quick: deque[_Task] = deque()
-        self._slow: deque[_Task] = deque()
-        self._idle: list[Worker] = []
-        self._runs: dict[socket.socket, _Run] = {}
-        self._done: dict[int, int] = {}
-        self._server: ForkServer | None = None
-        self._selector = selectors.DefaultSelector()
-        self._wake_out, self._wake_in = socket.socketpair()
-        self._wake_out.setblocking(False)
-        self._wake_in.setblocking(False)
-        self._selector.register(self._wake_out, selectors.EVENT_READ)
-        self.closing = False
-        self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._live, name="turntree-rewards", daemon=True)
-        self._thread.start()
-
-    def submit(self, job: Job) -> Future[Verdict]:
-        task = _Task(job)
-        self._incoming.append(task)
-        self._wake()
-        return task.future
-
-    def worker_pids(self) -> list[int]:
-        return [worker.pid for worker in (*self._idle, *(run.worker for run in tuple(self._runs.values())))]
-
-    def server_pid(self) -> int | None:
-        server = self._server
-        return server.pid if server is not None else None
-
-    def close(self) -> None:
-        self.closing = True
-        self._wake()
-        self._thread.join(timeout=10)
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):
-            self._wake_in.send(b".")
-
-    def _live(self) -> None:
-        try:
-            while not self.closing:
-                self._quick.extend(self._incoming.popleft() for _ in range(len(self._incoming)))
-                self._start_tasks()
-                for key, _ in self._selector.select(self._patience()):
-                    if key.fileobj is self._wake_out:
-                        with contextlib.suppress(BlockingIOError):
-                            self._wake_out.recv(4096)
-                    else:
-                        self._finish(self._runs[key.fileobj])  # type: ignore[index]
-                self._keep_deadlines(monotonic())
-        except Exception as error:
-            _log.exception("the owner of the comparison workers failed")
-            self._failure = error
-        finally:
-            self.closing = True
-            self._give_up()
-
-    def _patience(self) -> float | None:
-        """Seconds until a run needs attention."""
-        settings, now = self._settings, monotonic()
-        ends = []
-        for run in self._runs.values():
-            impatient = run.cpu_seconds is None
-            end = run.started + (settings.patience_seconds if impatient else settings.deadline_seconds)
-            ends.append(end if end > now or impatient else now + settings.deadline_seconds / 10)
-        return max(0.0, min(ends) - now) if ends else None
-
-    def _start_tasks(self) -> None:
-        slow = sum(run.slow for run in self._runs.values())
-        while self._quick and len(self._runs) - slow < self._settings.places:
-            self._start(self._quick.popleft(), slow=False)
-        while self._slow and slow < self._settings.places:
-            self._start(self._slow.popleft(), slow=True)
-            slow += 1
-
-    def _start(self, task: _Task, *, slow: bool) -> None:
-        if task.future.cancelled():
-            return
-        while True:
-            try:
-                worker = self._idle.pop() if self._idle and task.tries == 0 else self._new_worker()
-            except IsolationError:
-                self._quick.appendleft(task)
-                raise
-            try:
-                wire.send(worker.channel, task.job)
-                break
-            except OSError:  # killed while it was idle
-                self._bury(worker)
-                task.tries += 1
-                if task.tries > 2 * self._settings.places + _TRIES:
-                    self._quick.appendleft(task)
-                    raise IsolationError("workers die before they are given work") from None
-        self._runs[worker.channel] = _Run(worker, task, monotonic(), slow)
-        self._selector.register(worker.channel, selectors.EVENT_READ)
-
-    def _new_worker(self) -> Worker:
-        cpu_seconds = int(self._settings.deadline_seconds) + 2
-        for _ in range(2):
-            if self._server is None:
-                self._server = ForkServer()
-            try:
-                return self._server.fork(self._settings.memory_bytes, cpu_seconds)
-            except IsolationError:
-                self._lose_server()
-        raise IsolationError("the fork server dies as soon as it is started")
-
-    def _finish(self, run: _Run) -> None:
-        self._end(run)
-        try:
-            verdict, seconds = wire.receive(run.worker.channel)
-        except EOFError:
-            self._bury(run.worker)
-            self._again(run)
-            return
-        run.task.resolve(replace(verdict, seconds=seconds))
-        done = self._done[run.worker.pid] = self._done.get(run.worker.pid, 0) + 1
-        if verdict.status is Status.MEMORY or done >= self._settings.jobs_per_worker:
-            self._bury(run.worker)
-        elif len(self._idle) < self._settings.places:
-            self._idle.append(run.worker)
-        else:
-            self._bury(run.worker)
-
-    def _keep_deadlines(self, now: float) -> None:
-        settings = self._settings
-        slow = sum(run.slow for run in self._runs.values())
-        for run in tuple(self._runs.values()):
-            spent = now - run.started
-            if run.cpu_seconds is None and spent >= settings.patience_seconds:
-                run.cpu_seconds = _cpu_seconds(run.worker.pid)
-            if spent >= settings.deadline_seconds:
-                if _readable(run.worker.channel):  # it ended while this thread was kept from looking
-                    self._finish(run)
-                    continue
-                if self._is_starved(run, spent):
-                    continue
-                self._end(run)
-                self._bury(run.worker)
-                run.task.resolve(Verdict(correct=None, status=Status.TIMEOUT, seconds=spent))
-            elif not run.slow and spent >= settings.patience_seconds:
-                if slow < settings.places:
-                    run.slow = True
-                    slow += 1
-                elif self._quick:  # others wait, and no place for slow work is free: begin again later
-                    self._end(run)
-                    self._bury(run.worker)
-                    self._slow.append(run.task)
-
-    def _is_starved(self, run: _Run, spent: float) -> bool:
-        """Whether the machine, not the comparison, is what takes so long."""
-        deadline = self._settings.deadline_seconds
-        used = _cpu_seconds(run.worker.pid) - (run.cpu_seconds or 0.0)
-        return spent < _STARVED_DEADLINES * deadline and used < deadline / 4
-
-    def _again(self, run: _Run) -> None:
-        """Try a task again whose worker died under it, unless it is likely the task that kills."""
-        run.task.tries += 1
-        spent = monotonic() - run.started
-        if run.task.tries == _TRIES or spent >= self._settings.deadline_seconds / 2:
-            run.task.resolve(Verdict(correct=None, status=Status.CRASHED, seconds=spent))
-        else:
-            (self._slow if run.slow else self._quick).appendleft(run.task)
-
-    def _end(self, run: _Run) -> None:
-        self._selector.unregister(run.worker.channel)
-        del self._runs[run.worker.channel]
-
-    def _bury(self, worker: Worker) -> None:
-        self._done.pop(worker.pid, None)
-        worker.channel.close()
-        if self._server is None:
-            return
-        try:
-            self._server.kill(worker)
-        except IsolationError:
-            self._lose_server()
-
-    def _lose_server(self) -> None:
-        """Forget a fork server that was killed from outside, and the idle workers that died with it."""
-        assert self._server is not None
-        self._server.close()
-        self._server = None
-        for worker in self._idle:
-            worker.channel.close()
-        self._idle.clear()
-
-    def _give_up(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        waiting = [run.task for run in self._runs.values()] + [*self._quick, *self._slow, *self._incoming]
-        for task in waiting:
-            if self._failure is None:
-                task.resolve(Verdict(correct=None, status=Status.CRASHED))
-            else:
-                task.fail(IsolationError(f"comparisons cannot be isolated: {self._failure}"))
-        for worker in (*self._idle, *(run.worker for run in self._runs.values())):
-            worker.channel.close()
-        self._selector.close()
-        self._wake_out.close()
-        self._wake_in.close()
-
-
-def _cpu_seconds(pid: int) -> float:
-    """Processor time that a process has used; 0 where it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            fields = stat.read().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _readable(channel: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(channel, select.POLLIN)
-    return bool(poll.poll(0))

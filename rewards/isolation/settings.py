@@ -1,0 +1,36 @@
+"""Workers and their limits, as numbers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """Workers and their limits."""
+
+    workers: int = 0
+    """Comparisons that run at once, those that overstay their patience apart; 0 takes the processors, 4 at most."""
+    deadline_seconds: float = 1.0
+    """Wall time of one comparison; beyond, it is undecided. Where the machine is so busy that a worker got less than
+    a quarter of a processor, up to three times as much."""
+    patience_seconds: float = 0.1
+    """Wall time after which a comparison leaves its place to the next one."""
+    memory_bytes: int = 1 << 30
+    """Address space of a worker, beyond what it begins with."""
+    jobs_per_worker: int = 20_000
+    """Comparisons after which a worker is replaced."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 0 or self.jobs_per_worker < 1:
+            raise ValueError(f"workers must be 0 or more and jobs_per_worker 1 or more, got {self}")
+        if not 0 < self.patience_seconds <= self.deadline_seconds:
+            raise ValueError(f"expected 0 < patience_seconds <= deadline_seconds, got {self}")
+        if self.memory_bytes < 1 << 26:
+            raise ValueError(f"memory_bytes must be 64 MiB or more, got {self.memory_bytes}")
+
+    @property
+    def places(self) -> int:
+        """Comparisons that run at once."""
+        return self.workers or max(1, min(4, len(os.sched_getaffinity(0))))
