@@ -15,7 +15,7 @@ another temperature is never taken for a draw of this one. Three modes:
 
 Invariant: a stored turn is used once, in a later step than its own, and chosen
 without a look at what it says (``ledger``). Coins and noise are new in every
-step, even where the caller's seeds are not.
+step of an object's life, even where the caller's seeds are not.
 
 Call ``close_step`` after every update of the policy. Not covered: turns that are
 sampled while the policy is updated (asynchronous training).
@@ -165,7 +165,11 @@ class PrefixReuse:
             prompt_ids: Token ids, shape (prompt,).
             sampling: How to draw, as the later step will ask.
         """
+        if self.config.mode is ReuseMode.NONE:
+            return
         asked = self._ask(prompt_ids, sampling, None)
+        # The running step may ask with the same seed, and the policy be trained on what that noise says.
+        asked = replace(asked, base=derive_seed(asked.base, 5))
         self._store(asked, await self._sample(asked), emitted=False)
 
     async def score(
@@ -191,11 +195,15 @@ class PrefixReuse:
         return _Asked(prompt=tuple(prompt_ids), sampling=sampling, state=state, base=base)
 
     def _ticket(self, asked: _Asked) -> Ticket | None:
-        if asked.sampling.temperature == 0 and self.config.mode is not ReuseMode.REPLAY:
-            return None  # greedy turns are no draws: there is no ratio of probabilities
+        if self._is_no_draw(asked):
+            return None
         if _fraction(asked.base, 1) < self.config.fresh:
             return None
         return self.ledger.take(_key(asked), pick=derive_seed(asked.base, 2))
+
+    def _is_no_draw(self, asked: _Asked) -> bool:
+        """Whether there is no ratio of probabilities to weigh the turn by: a greedy one."""
+        return asked.sampling.temperature == 0 and self.config.mode is not ReuseMode.REPLAY
 
     async def _sample(self, asked: _Asked, *, draft: Sequence[int] = ()) -> _Done:
         sampling = self._recording(asked.sampling, seed=asked.base)
@@ -239,7 +247,8 @@ class PrefixReuse:
             prompt, left = asked.prompt + head.token_ids, offered.most - len(head.token_ids)
             rest = replace(self._recording(sampling, seed=derive_seed(asked.base, 4)), max_tokens=left)
             done = join(head, await self.engine.generate(prompt, rest, state=within(asked.state, prompt)))
-        if self._remember is not None and asked.state is not None:
+        given_up = done.finish_reason is FinishReason.ABORT
+        if self._remember is not None and asked.state is not None and not given_up:
             self._remember(asked.state, done.token_ids)
         return _Done(done, None)
 
@@ -251,12 +260,12 @@ class PrefixReuse:
     def _store(self, asked: _Asked, done: _Done, *, emitted: bool) -> None:
         completion, width = done.completion, 0 if self.config.mode is ReuseMode.REPLAY else self._width
         turn, key = stored_turn(completion, asked.sampling, seed=done.seed, width=width), _key(asked)
-        if turn is None or (key, asked.base) in self._stored:
+        if turn is None or self._is_no_draw(asked) or (key, asked.base) in self._stored:
             return
         self._stored.add((key, asked.base))
         # What was made of a turn that the policy was trained on is no better than that turn.
         trained = worst_level(completion.levels) in (Level.C, Level.D)
-        self.ledger.add(key, turn, emitted=emitted, trained=trained)
+        self.ledger.add(key, turn, rank=derive_seed(asked.base, 6), emitted=emitted, trained=trained)
 
     def _count(self, offered: int, kept: int) -> None:
         self.stats.tickets += 1

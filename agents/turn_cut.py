@@ -7,6 +7,7 @@ with the known part of the old law (see ``top_law``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -92,6 +93,8 @@ def redraw_whole(
     unknown[known] = 0.0
     if left < unknown.sum():
         return _place(unknown, left)
+    if not rest.any():  # rejected by a hair, see ``redraw_known``
+        rest = law
     return _place(rest, coin * float(rest.sum()))
 
 
@@ -104,7 +107,9 @@ class Behaviour(NamedTuple):
     """Of its most probable tokens, shape (tokens, k)."""
 
 
-def behaviour_of(tokens: Ints, turn: StoredTurn, top: TopLogprobs, lenience: float) -> Behaviour:
+def behaviour_of(
+    tokens: Ints, logprobs: Sequence[float], turn: StoredTurn, top: TopLogprobs, lenience: float
+) -> Behaviour:
     """The law of what a lenient rule emits at the first positions; an exact one emits p itself.
 
     It stays what drew the token, however often the turn is used: storing p instead, as if the policy of now had
@@ -112,6 +117,7 @@ def behaviour_of(tokens: Ints, turn: StoredTurn, top: TopLogprobs, lenience: flo
 
     Args:
         tokens: What was emitted: the kept tokens and, after a rejection, the one drawn there, shape (tokens,).
+        logprobs: Their log-probabilities under the policy, shape (tokens,).
         turn: What was stored.
         top: The policy's most probable tokens at the positions of ``tokens``, shape (tokens, k).
         lenience: As in ``kept_tokens``.
@@ -119,7 +125,14 @@ def behaviour_of(tokens: Ints, turn: StoredTurn, top: TopLogprobs, lenience: flo
     count, width = len(tokens), top.ids.shape[1]
     laws = align(top.ids, top.logprobs, turn.top_ids[:count], turn.top_logprobs[:count])
     law = behaviour(laws.p, laws.q, lenience)
-    own = np.where(laws.ids == tokens[:, None], law, 0.0).sum(1)
+    # Of the tokens themselves p is known, even where they are among nobody's most probable ones.
+    p, q = (
+        np.exp(np.array(logprobs, np.float64)),
+        known_probability(tokens, turn.top_ids[:count], turn.top_logprobs[:count]),
+    )
+    kept, both = np.minimum(q, lenience * p), np.minimum(laws.q, lenience * laws.p)
+    rejected, rest = 1 - both.sum(1), np.maximum(laws.p - both, 0.0).sum(1)
+    own = kept + np.maximum(p - kept, 0.0) * np.where(rest > 0, rejected / np.where(rest > 0, rest, 1.0), 1.0)
     named = np.where(laws.ids == OTHER, -1.0, law)
     best = np.argsort(-named, axis=1, kind="stable")[:, :width]
     masses = np.maximum(np.take_along_axis(named, best, 1), 0.0)

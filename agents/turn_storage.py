@@ -42,8 +42,9 @@ def stored_turn(completion: Completion, sampling: Sampling, *, seed: int | None,
     return StoredTurn(
         tokens=np.array(completion.token_ids, np.int32),
         logprobs=np.array(completion.behaviour_logprobs or completion.logprobs, np.float32),
-        top_ids=np.zeros((count, 0), np.int32) if top is None else top.ids,
-        top_logprobs=np.zeros((count, 0), np.float32) if top is None else top.logprobs,
+        # Copies where the completion has more columns: a view would keep them all in memory.
+        top_ids=np.zeros((count, 0), np.int32) if top is None else np.ascontiguousarray(top.ids),
+        top_logprobs=np.zeros((count, 0), np.float32) if top is None else np.ascontiguousarray(top.logprobs),
         seed=seed,
         version=completion.weights_version,
         room=sampling.max_tokens,

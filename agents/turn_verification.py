@@ -98,7 +98,7 @@ async def verify(
     top_laws = TopLogprobs(ids=scores.top.ids[: len(exact)], logprobs=scores.top.logprobs[: len(exact)])
     logprobs = tuple(exact)
     if lenience != 1.0:
-        drawn_by, top_laws = behaviour_of(emitted, turn, top_laws, lenience)
+        drawn_by, top_laws = behaviour_of(emitted, exact, turn, top_laws, lenience)
         logprobs = tuple(drawn_by.tolist())
     # Lenience has no sums: it is biased by design.
     sums = _sums(emitted, exact, turn, scores) if lenience == 1.0 else DraftStats()

@@ -10,7 +10,9 @@ replays it as such is exact under conditions that this module keeps:
   would take short turns more often than the policy says them.
 - Which turn is handed out, and which is dropped for room, depends on no turn's
   content: not on its reward, and not on its length either. So a turn is charged
-  for the tokens that it could have had, not for those that it has.
+  for the tokens that it could have had, not for those that it has; and of the
+  turns of one step those with the lowest random rank go first, not those that
+  were there first, which are the short ones.
 
 Not covered: turns that were given up before they ended are not stored, so turns
 that a deadline cuts off are missing among those that can be handed out.
@@ -18,10 +20,10 @@ that a deadline cuts off are missing among those that can be handed out.
 
 from __future__ import annotations
 
+import heapq
 import threading
-from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -108,6 +110,16 @@ class _Entry:
 
 
 @dataclass(slots=True)
+class _Ranks:
+    """Turns of one step in the order in which they would be dropped; those that are gone may still stand in it."""
+
+    heap: list[tuple[int, int]] = field(default_factory=list)
+    """Ranks and numbers."""
+    held: int = 0
+    """Turns that are still there."""
+
+
+@dataclass(slots=True)
 class _Counts:
     tokens: int = 0
     charged: int = 0
@@ -119,7 +131,7 @@ class Ledger:
     """Stored turns by opaque key, each good for one use. Threads may share it.
 
     Args:
-        max_tokens: Tokens that the turns held could have had, at most; the oldest turns go first.
+        max_tokens: Tokens that the turns held could have had, at most; those of the oldest step go first.
 
     Example:
         >>> ledger = Ledger(max_tokens=100)
@@ -127,7 +139,7 @@ class Ledger:
         >>> turn = StoredTurn(
         ...     tokens=np.array([7], np.int32), logprobs=np.array([-0.5], np.float32), top_ids=one.astype(np.int32),
         ...     top_logprobs=one.astype(np.float32), seed=1, version=0, room=4, stopped=True)
-        >>> number = ledger.add("state", turn)
+        >>> number = ledger.add("state", turn, rank=17)
         >>> ledger.take("state") is None  # its step is still running
         True
         >>> ledger.close_step()
@@ -142,9 +154,12 @@ class Ledger:
             raise ValueError(f"a ledger needs room for at least one token, got max_tokens={max_tokens}")
         self.max_tokens = max_tokens
         self._lock = threading.Lock()
-        self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        self._entries: dict[int, _Entry] = {}
         self._by_key: dict[Hashable, list[int]] = {}
+        self._by_step: dict[int, _Ranks] = {}
         self._step = 0
+        self._floor = -1
+        """Highest rank that was dropped of the running step: what comes later must not be kept below it."""
         self._next = 0
         self._counts = _Counts()
 
@@ -153,25 +168,32 @@ class Ledger:
         """Steps closed so far."""
         return self._step
 
-    def add(self, key: Hashable, turn: StoredTurn, *, emitted: bool = True, trained: bool = False) -> int:
+    def add(self, key: Hashable, turn: StoredTurn, *, rank: int, emitted: bool = True, trained: bool = False) -> int:
         """Store a turn and return its number.
 
         Args:
             key: The exact state and whatever else the law depends on, such as the sampler's transforms.
             turn: What was said.
+            rank: A random number, at least 0; must not depend on what the turn says. Where there is no room for
+                all turns of a step those with the highest ranks stay.
             emitted: Whether the turn went into an episode, so that the policy may be trained on it; ``False``
                 for one that was sampled ahead and shown to nobody.
             trained: Whether the policy was trained on it already, or on a turn that it was made of.
         """
         with self._lock:
             number, self._next = self._next, self._next + 1
+            if rank < self._floor:
+                self._counts.dropped += 1
+                return number
             self._entries[number] = _Entry(key=key, turn=turn, step=self._step, emitted=emitted, trained=trained)
             self._by_key.setdefault(key, []).append(number)
+            ranks = self._by_step.setdefault(self._step, _Ranks())
+            ranks.held += 1
+            heapq.heappush(ranks.heap, (rank, number))
             self._counts.tokens += len(turn.tokens)
             self._counts.charged += turn.room
             while self._counts.charged > self.max_tokens:
-                self._remove(next(iter(self._entries)))
-                self._counts.dropped += 1
+                self._drop()
             return number
 
     def take(self, key: Hashable, *, pick: int = 0) -> Ticket | None:
@@ -213,6 +235,7 @@ class Ledger:
         """
         with self._lock:
             self._step += 1
+            self._floor = -1
             for entry in self._entries.values():
                 entry.trained |= trained and entry.emitted
 
@@ -233,6 +256,17 @@ class Ledger:
         self._counts.used += 1
         return Ticket(number, entry.turn, Level.C if entry.trained else Level.B)
 
+    def _drop(self) -> None:
+        """Drop the turn of the lowest rank of the oldest step."""
+        step, ranks = next(iter(self._by_step.items()))
+        rank, number = heapq.heappop(ranks.heap)
+        if number not in self._entries:
+            return
+        self._remove(number)
+        self._counts.dropped += 1
+        if step == self._step:
+            self._floor = rank
+
     def _remove(self, number: int) -> _Entry:
         entry = self._entries.pop(number)
         numbers = self._by_key[entry.key]
@@ -241,4 +275,11 @@ class Ledger:
             del self._by_key[entry.key]
         self._counts.tokens -= len(entry.turn.tokens)
         self._counts.charged -= entry.turn.room
+        ranks = self._by_step[entry.step]
+        ranks.held -= 1
+        if not ranks.held:
+            del self._by_step[entry.step]
+        elif len(ranks.heap) > 2 * ranks.held:
+            ranks.heap = [(rank, n) for rank, n in ranks.heap if n in self._entries]
+            heapq.heapify(ranks.heap)
         return entry

@@ -199,8 +199,8 @@ def test_stored_turns_cannot_hold_back_a_policy_that_drifts(monkeypatch: pytest.
     assert share_of_token_one(LENIENT, epochs=8) < LENIENT.lenience * 0.9 * 0.8**8 + 0.15
     ours = turn_verification.behaviour_of
 
-    def refreshed(tokens: Any, turn: Any, top: Any, lenience: float) -> Any:
-        return ours(tokens, turn, top, lenience)._replace(top=top)
+    def refreshed(tokens: Any, logprobs: Any, turn: Any, top: Any, lenience: float) -> Any:
+        return ours(tokens, logprobs, turn, top, lenience)._replace(top=top)
 
     monkeypatch.setattr(turn_verification, "behaviour_of", refreshed)
     assert share_of_token_one(LENIENT, epochs=8) > 0.8, "the control must show the ratchet"
@@ -323,6 +323,7 @@ def test_greedy_turns_have_no_ratio() -> None:
     update(engine, reuse, engine.policy)
     ask(reuse, temperature=0.0)
     assert reuse.stats.tickets == 0
+    assert reuse.ledger.stats().added == 0, "they would only drive others out"
 
 
 def test_another_prompt_finds_nothing() -> None:
@@ -486,6 +487,14 @@ def test_a_turn_that_was_sampled_ahead_is_level_b_and_an_emitted_one_level_c() -
     assert ask(reuse, (2,)).levels[0] == "C"
 
 
+def test_a_turn_that_was_sampled_ahead_shares_no_noise_with_one_that_is_trained_on() -> None:
+    engine, reuse = engine_and_reuse(random_policy(1, 4), EXACT)
+    asyncio.run(reuse.sample_ahead((1,), Sampling(max_tokens=6, stop_token_ids=(STOP,), seed=5)))
+    ask(reuse, (1,), seed=5)
+    assert engine.drawn[0][1].seed != engine.drawn[1][1].seed
+    assert reuse.ledger.stats().turns == 2
+
+
 def test_fresh_turns_are_level_a() -> None:
     _, reuse = engine_and_reuse(random_policy(1, 4), EXACT)
     assert set(ask(reuse).levels) <= {"A"}
@@ -527,6 +536,41 @@ def test_a_mode_that_reuses_nothing_passes_everything_on() -> None:
     ask(reuse)
     assert engine.drawn[0][1].top_logprobs == 0
     assert reuse.ledger.stats().added == 0
+
+
+def kept_lengths(states: int = 300) -> list[int]:
+    """Lengths of the turns that a ledger with room for two keeps of six siblings, which finish the shortest first."""
+    lengths = []
+    for place in range(states):
+        engine = TabledEngine(fixed(1, 1))
+        reuse = PrefixReuse(engine, replace(EXACT, max_tokens=4), vocabulary=2)
+        inner = engine.generate
+
+        async def timed(*args: Any, inner: Any = inner, **kwargs: Any) -> Completion:
+            turn: Completion = await inner(*args, **kwargs)
+            for _ in turn.token_ids:
+                await asyncio.sleep(0)
+            return turn
+
+        async def siblings(reuse: PrefixReuse = reuse, place: int = place) -> None:
+            how = Sampling(max_tokens=2, stop_token_ids=(STOP,))
+            await asyncio.gather(*(reuse.generate((9,), replace(how, seed=6 * place + n)) for n in range(6)))
+
+        engine.generate = timed  # type: ignore[method-assign]
+        asyncio.run(siblings())
+        lengths += [len(entry.turn.tokens) for entry in reuse.ledger._entries.values()]
+    return lengths
+
+
+def test_turns_that_do_not_fit_are_dropped_whatever_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = kept_lengths()
+    assert len(lengths) == 600
+    assert abs(lengths.count(1) - 300) < 50  # 4 standard deviations
+    arrival = iter(range(10_000))
+    monkeypatch.setattr(
+        prefix_reuse, "derive_seed", lambda *parts: next(arrival) if parts[1:] == (6,) else derive_seed(*parts)
+    )
+    assert kept_lengths().count(1) < 200, "the control keeps those that came last"
 
 
 def test_whole_turns_reach_the_store_of_drafts() -> None:

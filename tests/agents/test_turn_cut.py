@@ -65,11 +65,30 @@ def test_equal_laws_still_give_a_token_that_the_policy_can_say() -> None:
     assert redraw_known(top(p, 3), turn(np.array([0.5, 0.5, 1e-9]), 3), 0, 0.7, 1.0).token in (0, 1)
 
 
+def test_a_token_that_is_rejected_by_a_hair_is_drawn_from_the_policy_in_the_whole_law_too() -> None:
+    p = np.array([0.5, 0.5, 0.0])
+    assert redraw_whole(p, np.array([0]), turn(np.array([0.5, 0.5, 1e-9]), 3), 0, 1e-5, 0.7, 1.0) == 1
+
+
+@pytest.mark.parametrize("lenience", [1.0, 1.5])
+def test_the_behaviour_of_a_token_that_nobody_knows_is_finite_and_right(lenience: float) -> None:
+    p, q = np.random.default_rng(6).dirichlet(np.ones(8), 2)
+    stored, tops = turn(q, 2), top(p, 3)
+    part = np.zeros(8)
+    part[stored.top_ids[0]] = q[stored.top_ids[0]]
+    law = behaviour(p, part, lenience)
+    unknown = set(range(8)) - {*tops.ids[0].tolist(), *stored.top_ids[0].tolist()}
+    assert unknown
+    for token in unknown:
+        drawn_by = behaviour_of(np.array([token]), [float(np.log(p[token]))], stored, tops, lenience)
+        assert drawn_by.logprobs[0] == pytest.approx(np.log(law[token]), abs=0.1 if lenience > 1 else 1e-5)
+
+
 def test_the_recorded_behaviour_is_the_rules_own_law() -> None:
     p, q = np.random.default_rng(5).dirichlet(np.ones(6), 2)
     law = behaviour(p, q, 1.5)
     for token in range(6):
-        drawn_by = behaviour_of(np.array([token]), turn(q, 6), top(p, 6), 1.5)
+        drawn_by = behaviour_of(np.array([token]), [float(np.log(p[token]))], turn(q, 6), top(p, 6), 1.5)
         assert drawn_by.logprobs[0] == pytest.approx(np.log(law[token]), abs=1e-5)
         recorded = dict(zip(drawn_by.top.ids[0].tolist(), np.exp(drawn_by.top.logprobs[0]), strict=True))
         assert recorded == pytest.approx(dict(enumerate(law)), abs=1e-5)

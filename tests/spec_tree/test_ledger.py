@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def turn(*tokens: int, room: int = 8, top: int = 2, seed: int | None = 1) -> Sto
 
 def test_a_turn_is_handed_out_once_and_the_second_use_raises() -> None:
     ledger = Ledger(max_tokens=100)
-    number = ledger.add("s", turn(1, 2))
+    number = ledger.add("s", turn(1, 2), rank=0)
     ledger.close_step()
     assert ledger.use(number).turn.tokens.tolist() == [1, 2]
     with pytest.raises(TicketUsed, match="one draw"):
@@ -41,7 +41,7 @@ def test_a_turn_that_never_was_is_named() -> None:
 
 def test_a_turn_of_the_running_step_is_not_handed_out() -> None:
     ledger = Ledger(max_tokens=100)
-    number = ledger.add("s", turn(1))
+    number = ledger.add("s", turn(1), rank=0)
     assert ledger.take("s") is None
     with pytest.raises(TicketUsed, match="running step"):
         ledger.use(number)
@@ -53,7 +53,7 @@ def test_a_turn_of_the_running_step_is_not_handed_out() -> None:
 
 def test_only_the_exact_key_finds_a_turn() -> None:
     ledger = Ledger(max_tokens=100)
-    ledger.add(("s", 1.0), turn(1))
+    ledger.add(("s", 1.0), turn(1), rank=0)
     ledger.close_step()
     assert ledger.take(("s", 0.7)) is None
     assert ledger.take(("s", 1.0)) is not None
@@ -61,10 +61,10 @@ def test_only_the_exact_key_finds_a_turn() -> None:
 
 def test_trained_turns_give_level_c_and_others_level_b() -> None:
     ledger = Ledger(max_tokens=100)
-    ledger.add("emitted", turn(1))
-    ledger.add("ahead", turn(1), emitted=False)
+    ledger.add("emitted", turn(1), rank=0)
+    ledger.add("ahead", turn(1), emitted=False, rank=0)
     ledger.close_step(trained=True)
-    ledger.add("untrained", turn(1))
+    ledger.add("untrained", turn(1), rank=0)
     ledger.close_step(trained=False)
     levels = {key: ledger.take(key).level for key in ("emitted", "ahead", "untrained")}  # type: ignore[union-attr]
     assert levels == {"emitted": Level.C, "ahead": Level.B, "untrained": Level.B}
@@ -72,20 +72,21 @@ def test_trained_turns_give_level_c_and_others_level_b() -> None:
 
 def test_the_latest_closed_step_comes_first_and_pick_chooses_within_it() -> None:
     ledger = Ledger(max_tokens=100)
-    ledger.add("s", turn(1))
+    ledger.add("s", turn(1), rank=0)
     ledger.close_step()
-    ledger.add("s", turn(2))
-    ledger.add("s", turn(3))
+    ledger.add("s", turn(2), rank=0)
+    ledger.add("s", turn(3), rank=0)
     ledger.close_step()
     taken = [ledger.take("s", pick=pick) for pick in (5, 0, 0)]
     assert [t.turn.tokens[0] for t in taken if t] == [3, 2, 1]
 
 
-def test_the_oldest_turns_go_when_the_room_is_full() -> None:
+def test_turns_of_the_oldest_step_go_when_the_room_is_full_the_lowest_rank_first() -> None:
     ledger = Ledger(max_tokens=16)
-    first = ledger.add("a", turn(1))
-    ledger.add("b", turn(2))
-    ledger.add("c", turn(3))
+    ledger.add("b", turn(2), rank=2)
+    first = ledger.add("a", turn(1), rank=1)
+    ledger.close_step()
+    ledger.add("c", turn(3), rank=0)
     ledger.close_step()
     stats = ledger.stats()
     assert (stats.turns, stats.tokens, stats.charged, stats.dropped) == (2, 2, 16, 1)
@@ -97,33 +98,65 @@ def test_the_oldest_turns_go_when_the_room_is_full() -> None:
 
 def test_a_turn_larger_than_the_ledger_leaves_it_empty() -> None:
     ledger = Ledger(max_tokens=4)
-    ledger.add("s", turn(1, room=8))
+    ledger.add("s", turn(1, room=8), rank=0)
     assert ledger.stats().turns == 0
 
 
-def survivors(charge_by_length: bool) -> dict[int, float]:
-    """How often the first of three turns, each 1 or 3 tokens long with probability one half, is still there."""
-    kept = {1: 0.0, 3: 0.0}
-    for lengths in product((1, 3), repeat=3):
+def test_what_comes_late_is_not_kept_below_what_was_dropped() -> None:
+    """Otherwise a step would keep more of its late turns, the long ones."""
+    ledger = Ledger(max_tokens=10)
+    ledger.add("a", turn(1, room=6), rank=5)
+    ledger.add("b", turn(1, room=6), rank=9)
+    ledger.add("c", turn(1, room=3), rank=4)
+    assert ledger.stats().turns == 1
+    ledger.add("d", turn(1, room=3), rank=6)
+    ledger.close_step()
+    assert [ledger.take(key) is not None for key in "abcd"] == [False, True, False, True]
+    assert ledger.stats().dropped == 2
+
+
+def survivors(charge_by_length: bool = False, rank_by_arrival: bool = False) -> dict[int, float]:
+    """Share of turns of 1 and of 3 tokens that are still there: three turns, the short ones there first, whose
+    lengths and ranks take all values."""
+    kept, seen = {1: 0, 3: 0}, {1: 0, 3: 0}
+    for lengths, ranks in product(product((1, 3), repeat=3), permutations(range(3))):
         ledger = Ledger(max_tokens=6)
-        for place, length in enumerate(lengths):
-            ledger.add(place, turn(*range(length), room=length if charge_by_length else 3))
+        for arrival, place in enumerate(sorted(range(3), key=lambda place: lengths[place])):
+            length = lengths[place]
+            ledger.add(
+                place,
+                turn(*range(length), room=length if charge_by_length else 3),
+                rank=arrival if rank_by_arrival else ranks[place],
+            )
         ledger.close_step()
-        kept[lengths[0]] += ledger.take(0) is not None
-    return {length: count / 4 for length, count in kept.items()}
+        for place, length in enumerate(lengths):
+            seen[length] += 1
+            kept[length] += ledger.take(place) is not None
+    return {length: kept[length] / seen[length] for length in kept}
 
 
 def test_whether_a_turn_is_kept_does_not_depend_on_its_length() -> None:
-    fair = survivors(charge_by_length=False)
+    fair = survivors()
     assert fair[1] == fair[3]
-    charged_by_length = survivors(charge_by_length=True)
-    assert charged_by_length[1] > charged_by_length[3], "the control must prefer short turns"
+    for fault in ("charge_by_length", "rank_by_arrival"):
+        unfair = survivors(**{fault: True})
+        assert abs(unfair[1] - unfair[3]) > 0.1, f"the control {fault} must prefer some length"
+
+
+def test_a_ledger_that_never_fills_forgets_turns_that_were_used() -> None:
+    ledger = Ledger(max_tokens=10_000)
+    for number in range(100):
+        ledger.add("s", turn(1), rank=number)
+    ledger.close_step()
+    for _ in range(99):
+        ledger.take("s")
+    assert sum(len(ranks.heap) for ranks in ledger._by_step.values()) <= 2
 
 
 def test_threads_never_get_the_same_turn() -> None:
     ledger = Ledger(max_tokens=10_000)
     for _ in range(500):
-        ledger.add("s", turn(1))
+        ledger.add("s", turn(1), rank=0)
     ledger.close_step()
     with ThreadPoolExecutor(8) as pool:
         tickets = list(pool.map(lambda pick: ledger.take("s", pick=pick), range(600)))
