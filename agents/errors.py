@@ -22,7 +22,7 @@ class RecordError(AgentError):
 
 
 class EngineAborted(AgentError):
-    """The engine ended a request that has no partial answer."""
+    """The engine gave a request up."""
 
 
 class MissingExtra(AgentError, envs_errors.MissingExtra):

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from turntree.agents.dialogue import canonical_call, dialogue_state
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling
 from turntree.agents.episode import Episode, StopReason, Turn
-from turntree.agents.errors import AgentError
+from turntree.agents.errors import EngineAborted
 from turntree.agents.renderer import Renderer
 from turntree.envs.limits import Limits
 from turntree.envs.message import Message, Role
@@ -105,10 +105,6 @@ def describe(error: BaseException) -> str:
     'ValueError: no such city'
     """
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-
-
-class EngineAborted(AgentError):
-    """The engine gave a request up."""
 
 
 @dataclass(slots=True, kw_only=True)
