@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from turntree.envs.math.sets import MATH_SETS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
@@ -37,6 +39,16 @@ CATALOGUE: tuple[Entry, ...] = (
         entry_point="turntree.envs.gsm8k:GSM8K",
         summary="Solve grade-school word problems with a calculator.",
         needs_data=True,
+    ),
+    *(
+        Entry(
+            id=math.env_id,
+            entry_point="turntree.envs.math.env:Math",
+            summary=f"{math.title}.",
+            arguments={"dataset": math.name},
+            needs_data=True,
+        )
+        for math in MATH_SETS
     ),
 )
 """All of them, in the order in which they are documented."""

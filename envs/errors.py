@@ -55,3 +55,7 @@ class MissingExtra(EnvError, ImportError):
 
 class ConformanceError(EnvError, AssertionError):
     """An environment breaks a rule that every environment must keep."""
+
+
+class UndecidedAnswer(EnvError):
+    """The verifier could say neither right nor wrong; the episode has no verdict."""

@@ -14,7 +14,8 @@ import pytest
 from turntree.envs import Env, list_envs, make, require_conformance
 from turntree.envs.catalogue import CATALOGUE, Entry, find_entry
 
-GSM8K = [{"question": f"{n} and {n}?", "answer": f"It is {2 * n}.\n#### {2 * n}"} for n in range(1, 5)]
+ROWS = [{"question": f"{n} and {n}?", "answer": f"It is {2 * n}.\n#### {2 * n}"} for n in range(1, 5)]
+CHOICES = [{"question": "?", "choices": ["a", "b", "c", "d"], "answer": "C"}] * 3
 
 
 def jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -29,7 +30,7 @@ def arguments(tmp_path: Path) -> Callable[[Entry], dict[str, Any]]:
     def find(entry: Entry) -> dict[str, Any]:
         if not entry.needs_data:
             return {}
-        return {"data": jsonl(tmp_path / "rows.jsonl", GSM8K)}
+        return {"data": jsonl(tmp_path / "rows.jsonl", CHOICES if "MMLU" in entry.id else ROWS)}
 
     return find
 

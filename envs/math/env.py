@@ -1,0 +1,113 @@
+"""Problems of a data set, with one attempt or several, with tools or without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from turntree.envs.calculator import calculator
+from turntree.envs.env import Env
+from turntree.envs.math.sets import find_set
+from turntree.envs.math.tasks import read_tasks
+from turntree.envs.message import Message, Role, ToolCall
+from turntree.envs.reply import Reply
+from turntree.envs.task import Task
+from turntree.envs.verdict import judge_answer
+
+
+class Math(Env):
+    r"""Solve problems; the answer stands in the last ``\boxed{}`` of a turn that calls no tool.
+
+    With ``attempts=1`` that turn ends the episode. With more, a wrong answer is said to be wrong and the
+    policy may try again. Reward 1 for a right answer, times ``discount`` for each attempt before it.
+    """
+
+    static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {
+        *("_tasks", "num_tasks", "dataset", "attempts", "discount")
+    }
+
+    def __init__(
+        self,
+        *,
+        dataset: str = "math500",
+        data: str | Path | None = None,
+        split: str | None = None,
+        subset: str | None = None,
+        attempts: int = 1,
+        discount: float = 1.0,
+        use: Sequence[str] = (),
+        without: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        """Read the problems; every row is checked here.
+
+        Args:
+            dataset: One of ``MATH_SETS``, by name.
+            data: A ``.jsonl`` or ``.parquet`` file, a folder with one a split, or a Hugging Face data set id;
+                ``None`` takes ``$TURNTREE_DATA/data``, else the published set from the hub.
+            split: Split; ``None`` takes the set's first.
+            subset: Configuration name of a data set id in ``data``.
+            attempts: Answers that the policy may give.
+            discount: Factor of the reward for each attempt that was wrong, in [0, 1].
+            use: Tools of the policy: ``calculator``.
+            without: Evaluation sets whose questions are left out, by the rows' own fields, or ``any``.
+            **kwargs: Arguments of ``Env``.
+
+        Raises:
+            DataError: If there is no such set, a file is missing or a row malformed.
+            MissingExtra: If a library that reads ``data`` is not installed.
+            ValueError: If another argument is out of range.
+        """
+        super().__init__(**kwargs)
+        if attempts < 1:
+            raise ValueError(f"attempts must be at least 1, got {attempts}")
+        if not 0 <= discount <= 1:
+            raise ValueError(f"discount must lie in [0, 1], got {discount}")
+        unknown = [name for name in use if name not in _TOOLS]
+        if unknown:
+            raise ValueError(f"use takes names of tools ({', '.join(_TOOLS)}), got {unknown[0]!r}")
+        self.dataset = find_set(dataset)
+        self.attempts = attempts
+        self.discount = discount
+        self.tools = tuple(_TOOLS[name] for name in use)
+        self.attempt = 0
+        split = split or self.dataset.default_split
+        self._tasks = read_tasks(dataset, self.dataset.rows(data, split, subset), split, tuple(without))
+        self.num_tasks = len(self._tasks)
+
+    def default_system_prompt(self) -> str:
+        """Explain the tools and the form of the answer."""
+        lines = ["Solve the problem step by step."]
+        if calculator in self.tools:
+            call = self.parser.format_call(ToolCall(name="calculator", arguments={"expression": "(16-3-4)*2"}))
+            lines.append(f"You may use the calculator; call it like this and wait for the result:\n{call}")
+        what = "the letter of the right choice" if self.dataset.choices else "your final answer"
+        lines.append(rf"End your last message with {what} in \boxed{{}}.")
+        return "\n".join(lines)
+
+    def task(self, index: int) -> Task:
+        """The problem in row ``index``, counted from 0."""
+        return self._tasks[index]
+
+    def start(self, task: Task) -> Sequence[Message]:
+        """Put the problem."""
+        self.attempt = 0
+        return super().start(task)
+
+    def reply(self, message: Message) -> Reply:
+        """Judge the answer; say that it is wrong while attempts are left."""
+        verdict = judge_answer(message.content, self.current_task, self.dataset.contract)
+        self.attempt += 1
+        rewards = {"correct": float(bool(verdict.correct)), "attempts": 1.0}
+        if verdict.correct:
+            return Reply(reward=self.discount ** (self.attempt - 1), done=True, rewards=rewards)
+        left = self.attempts - self.attempt
+        if left == 0:
+            return Reply(done=True, rewards=rewards)
+        wrong = r"I see no answer in \boxed{}." if verdict.answer is None else "That is not right."
+        again = f"{wrong} Look for the mistake and try again; attempts left: {left}."
+        return Reply(messages=[Message(role=Role.USER, content=again)], rewards=rewards)
+
+
+_TOOLS = {"calculator": calculator}

@@ -1,0 +1,181 @@
+"""The data sets of mathematics: where each is found and how its answers are compared.
+
+Rows are read as they are published: the question and the answer may stand in
+any of the columns named here. One line a set; nothing is downloaded before an
+environment is made.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from turntree.envs.errors import DataError
+from turntree.envs.rows import FileRows, HubRows, find_rows
+
+QUESTION_COLUMNS = ("question", "problem", "prompt", "Question")
+ANSWER_COLUMNS = ("answer", "final_answer", "Answer")
+
+
+class Hub(NamedTuple):
+    """A split of a data set of the Hugging Face hub."""
+
+    name: str
+    """Data set id."""
+    split: str
+    """Its split there."""
+    subset: str | None = None
+    """Configuration name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MathSet:
+    """One data set."""
+
+    name: str
+    """How it is asked for."""
+    env_id: str
+    """Id of the environment that plays it."""
+    title: str
+    """What it is, in a few words."""
+    contract: str
+    """How answers are compared, a name that ``turntree.rewards.contract_for`` knows."""
+    hub: Mapping[str, Hub]
+    """Where the hub has each split; the first split is played unless another is asked for."""
+    folder: str = ""
+    """Folder below ``$TURNTREE_DATA/data``; empty if it is called like the set."""
+    answers: tuple[str, ...] = ANSWER_COLUMNS
+    """Columns that may hold the answer, the first that is there counts."""
+    choices: bool = False
+    """Whether questions come with choices, and the answer is a letter or its number."""
+    extra: tuple[str, ...] = field(default=("subject", "level", "year", "difficulty"))
+    """Columns kept as metadata where a row has them."""
+
+    @property
+    def default_split(self) -> str:
+        """The split that is played unless another is asked for."""
+        return next(iter(self.hub))
+
+    def rows(self, data: str | Path | None, split: str, subset: str | None = None) -> FileRows | HubRows:
+        """Find the rows of a split.
+
+        Args:
+            data: File, folder or data set id, see ``find_rows``; ``None`` looks below ``$TURNTREE_DATA/data``
+                where that is set, and on the hub otherwise.
+            split: Split, one of ``hub`` unless ``data`` is given.
+            subset: Configuration name of a data set id in ``data``.
+
+        Raises:
+            DataError: If there is no such file or split.
+        """
+        if data is not None:
+            return find_rows(data, split=split, subset=subset)
+        root = os.environ.get("TURNTREE_DATA")
+        if root and (folder := Path(root) / "data" / (self.folder or self.name)).is_dir():
+            return find_rows(folder, split=split)
+        if split not in self.hub:
+            raise DataError(f"{self.title} has the splits {', '.join(self.hub)}, not {split!r}")
+        hub = self.hub[split]
+        return HubRows(name=hub.name, subset=hub.subset, split=hub.split)
+
+
+def _one(name: str, split: str, subset: str | None = None, *, called: str = "") -> dict[str, Hub]:
+    return {called or split: Hub(name, split, subset)}
+
+
+_MATH = "nlile/hendrycks-MATH-benchmark"
+MATH_SETS: tuple[MathSet, ...] = (
+    MathSet(
+        name="gsm8k",
+        env_id="turntree/GSM8K-Boxed-v0",
+        title="Grade-school word problems (GSM8K), answers in a box",
+        contract="gsm8k",
+        hub={split: Hub("openai/gsm8k", split, "main") for split in ("test", "train")},
+    ),
+    MathSet(
+        name="math",
+        env_id="turntree/MATH-v0",
+        title="Competition problems (MATH)",
+        contract="math",
+        hub={split: Hub(_MATH, split) for split in ("train", "test")},
+    ),
+    MathSet(
+        name="math500",
+        env_id="turntree/MATH500-v0",
+        title="500 test problems of MATH",
+        contract="math500",
+        hub=_one("HuggingFaceH4/MATH-500", "test"),
+    ),
+    MathSet(
+        name="olympiadbench",
+        env_id="turntree/OlympiadBench-v0",
+        title="Olympiad problems with open answers, English",
+        contract="olympiadbench",
+        hub=_one("Hothan/OlympiadBench", "train", "OE_TO_maths_en_COMP", called="OE_TO_maths_en_COMP"),
+        extra=("subfield", "answer_type"),
+    ),
+    MathSet(
+        name="aime",
+        env_id="turntree/AIME-v0",
+        title="American Invitational Mathematics Examination",
+        contract="aime",
+        hub={
+            "aime24": Hub("HuggingFaceH4/aime_2024", "train"),
+            "aime25": Hub("math-ai/aime25", "test"),
+            "aime_1983_2023": Hub("di-zhang-fdu/AIME_1983_2024", "train"),
+        },
+    ),
+    MathSet(
+        name="amc",
+        env_id="turntree/AMC-v0",
+        title="American Mathematics Competitions 2022 and 2023",
+        contract="amc",
+        hub={"amc23": Hub("math-ai/amc23", "test"), "amc22_23_83": Hub("AI-MO/aimo-validation-amc", "train")},
+    ),
+    MathSet(
+        name="minerva",
+        env_id="turntree/Minerva-v0",
+        title="Undergraduate physics and mathematics (Minerva)",
+        contract="minerva",
+        hub=_one("math-ai/minervamath", "test"),
+        folder="minerva_math",
+        extra=("course",),
+    ),
+    MathSet(
+        name="mmlu-stem",
+        env_id="turntree/MMLU-STEM-v0",
+        title="Multiple choice from the sciences (MMLU)",
+        contract="mmlu-stem",
+        hub=_one("TIGER-Lab/MMLU-STEM", "test"),
+        folder="mmlu_stem",
+        choices=True,
+    ),
+    MathSet(
+        name="dapo",
+        env_id="turntree/DAPO17k-v0",
+        title="Training problems with integer answers (DAPO)",
+        contract="dapo",
+        hub=_one("open-r1/DAPO-Math-17k-Processed", "train", "en"),
+        folder="dapo_17k",
+        answers=("answer", "solution"),
+    ),
+)
+"""All of them."""
+
+
+def find_set(name: str) -> MathSet:
+    """The data set with this name.
+
+    Raises:
+        DataError: If there is none; the message names the nearest.
+    """
+    by_name = {entry.name: entry for entry in MATH_SETS}
+    if name in by_name:
+        return by_name[name]
+    nearest = difflib.get_close_matches(name, by_name, n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known are: {', '.join(by_name)}"
+    raise DataError(f"there is no data set {name!r}; {hint}")

@@ -1,0 +1,104 @@
+"""A row of a data set -> a task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from string import ascii_uppercase
+
+from turntree.envs.contamination import repeats
+from turntree.envs.errors import DataError
+from turntree.envs.math.sets import QUESTION_COLUMNS, MathSet, find_set
+from turntree.envs.rows import FileRows, HubRows, Row
+from turntree.envs.task import Task
+
+
+@lru_cache(maxsize=16)
+def read_tasks(name: str, rows: FileRows | HubRows, split: str, without: tuple[str, ...]) -> tuple[Task, ...]:
+    """Every problem of a split; an unchanged file is read once.
+
+    Args:
+        name: Name of the data set.
+        rows: Where the rows are.
+        split: Part of the ids of rows that have none.
+        without: Evaluation sets whose questions are left out.
+
+    Raises:
+        DataError: If a row is malformed, or none is left.
+    """
+    entry = find_set(name)
+    tasks = tuple(
+        read_task(row, entry, f"{name}/{split}/{number}")
+        for number, row in enumerate(rows.read())
+        if not repeats(row, without)
+    )
+    if not tasks:
+        raise DataError(f"expected rows with a question and an answer, got none in {rows}")
+    return tasks
+
+
+def read_task(row: Row, entry: MathSet, default_id: str) -> Task:
+    """One problem.
+
+    Raises:
+        DataError: If a column is missing or malformed; the message names file, line and field.
+    """
+    prompt = row.text(_column(row, QUESTION_COLUMNS, "question"))
+    column = _column(row, entry.answers, "answer")
+    if entry.choices:
+        choices = _choices(row)
+        prompt += "".join(f"\n{letter}. {choice}" for letter, choice in zip(ascii_uppercase, choices, strict=False))
+        answer = _letter(row, column, len(choices))
+    else:
+        answer = _answer(row, column)
+    given = row.fields.get("id")
+    return Task(
+        id=given if isinstance(given, str) and given else default_id,
+        prompt=prompt,
+        answer=answer,
+        data_source=entry.contract,
+        metadata={name: row.fields[name] for name in entry.extra if row.fields.get(name) is not None},
+    )
+
+
+def _column(row: Row, names: Sequence[str], what: str) -> str:
+    found = next((name for name in names if name in row.fields), None)
+    if found is None:
+        raise DataError(
+            f"{row.where}: the field {what!r} is missing (or {', '.join(names[1:])}); "
+            f"the row has: {', '.join(row.fields) or 'none'}"
+        )
+    return found
+
+
+def _answer(row: Row, column: str) -> str:
+    """The answer as text; lists are joined, and of a worked solution with ``#### x`` only ``x`` counts."""
+    value = row.fields[column]
+    if isinstance(value, list | tuple) and value and all(isinstance(part, str) for part in value):
+        value = ", ".join(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not (text := value.rpartition("####")[2].strip()):
+        raise DataError(f"{row.where}: the field {column!r} must hold an answer, got {value!r:.200}")
+    return text
+
+
+def _choices(row: Row) -> list[str]:
+    choices = row.fields.get("choices")
+    if not isinstance(choices, list | tuple) or not 2 <= len(choices) <= len(ascii_uppercase):
+        raise DataError(f"{row.where}: the field 'choices' must list 2 to 26 texts, got {choices!r:.200}")
+    return [str(choice) for choice in choices]
+
+
+def _letter(row: Row, column: str, count: int) -> str:
+    value = row.fields[column]
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < count:
+        return ascii_uppercase[value]
+    if isinstance(value, str) and len(value) == 1 and value in ascii_uppercase[:count]:
+        return value
+    raise DataError(
+        f"{row.where}: the field {column!r} must be one of {', '.join(ascii_uppercase[:count])} "
+        f"or a number from 0 to {count - 1}, got {value!r:.200}"
+    )

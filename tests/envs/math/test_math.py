@@ -1,0 +1,235 @@
+import functools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turntree.envs import DataError, Env, make, require_conformance
+from turntree.envs.errors import UndecidedAnswer
+from turntree.envs.math.env import Math
+from turntree.envs.math.sets import MATH_SETS, MathSet, find_set
+from turntree.rewards import Score, Status, contract_for
+
+DATA = Path(os.environ.get("TURNTREE_DATA", Path(__file__).resolve().parents[4] / "shared"))
+PUBLISHED = {
+    "gsm8k": {"question": "Two and two?", "answer": "It is <<2+2=4>>4.\n#### 4"},
+    "math": {"problem": "Half of one?", "answer": r"\frac{1}{2}", "level": 2, "subject": "Algebra"},
+    "math500": {"problem": "A point?", "answer": r"\left( 3, \frac{\pi}{2} \right)", "unique_id": "test/1"},
+    "olympiadbench": {"question": "Roots?", "final_answer": ["$1$, $-1$"], "subfield": "Algebra"},
+    "aime": {"problem": "How many?", "answer": "073", "year": 2024},
+    "amc": {"problem": "How many?", "answer": 142.0},
+    "minerva": {"question": "How far?", "answer": "1.6"},
+    "mmlu-stem": {"question": "Which?", "choices": ["x", "y", "z", "w"], "answer": 2},
+    "dapo": {"prompt": "How many?", "solution": "34"},
+}
+RIGHT = {
+    "math": r"0.5",
+    "math500": r"(3,\pi/2)",
+    "olympiadbench": "-1, 1",
+    "aime": "73",
+    "amc": "142",
+    "mmlu-stem": "C",
+}
+RIGHT |= {"gsm8k": "4.0", "minerva": "1.6", "dapo": "34"}
+sets = pytest.mark.parametrize("entry", MATH_SETS, ids=lambda entry: entry.name)
+
+
+def rows(path: Path, *written: Any) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in written))
+    return path
+
+
+@pytest.fixture
+def math(tmp_path: Path) -> Any:
+    """Makes an environment with one published row of a set."""
+
+    def build(name: str, **arguments: Any) -> Env:
+        path = rows(tmp_path / "rows.jsonl", arguments.pop("row", PUBLISHED[name]))
+        return make(find_set(name).env_id, data=path, **arguments)
+
+    return build
+
+
+@sets
+def test_a_published_row_is_read_and_its_right_answer_wins(entry: MathSet, math: Any) -> None:
+    env = math(entry.name)
+    _, info = env.reset(seed=0, options={"index": 0})
+    assert r"\boxed{}" in info["messages"][0]["content"]
+    assert env.current_task.data_source == entry.contract
+    assert contract_for(env.current_task.data_source)
+    _, reward, terminated, truncated, info = env.step(rf"So it is \boxed{{{RIGHT[entry.name]}}}.")
+    assert (reward, terminated, truncated) == (1.0, True, False)
+    assert info["rewards"] == {"correct": 1.0, "attempts": 1.0}
+
+
+@sets
+def test_a_wrong_answer_loses(entry: MathSet, math: Any) -> None:
+    env = math(entry.name)
+    env.reset(seed=0)
+    assert env.step(r"\boxed{999}")[1:4] == (0.0, True, False)
+    env.reset(seed=0)
+    assert env.step("I do not know.")[1:4] == (0.0, True, False)
+
+
+@sets
+def test_a_wrong_answer_may_be_mended_where_attempts_are_left(entry: MathSet, math: Any) -> None:
+    env = math(entry.name, attempts=3, discount=0.5)
+    env.reset(seed=0)
+    said, reward, terminated, *_ = env.step(r"\boxed{999}")
+    assert (reward, terminated) == (0.0, False)
+    assert "not right" in said
+    assert "attempts left: 2" in said
+    assert RIGHT[entry.name] not in said.replace("left: 2", "")
+    said, *_ = env.step("Hm.")
+    assert "no answer" in said
+    _, reward, terminated, _, info = env.step(rf"\boxed{{{RIGHT[entry.name]}}}")
+    assert (reward, terminated) == (0.25, True)
+    assert info["rewards"] == {"correct": 1.0, "attempts": 3.0}
+    env.reset(seed=0)
+    assert [env.step(r"\boxed{999}")[2] for _ in range(3)] == [False, False, True]
+
+
+@sets
+def test_tools_help_and_their_output_earns_nothing(entry: MathSet, math: Any) -> None:
+    env = math(entry.name, use=["calculator"], tool_format="compact")
+    _, info = env.reset(seed=0)
+    assert [tool["function"]["name"] for tool in info["tools"]] == ["calculator"]
+    assert "calculator(" in info["messages"][0]["content"]
+    assert env.step("calculator(2*(3+4))")[:3] == ("14", 0.0, False)
+    assert env.step(rf"\boxed{{{RIGHT[entry.name]}}}")[1] == 1.0
+
+
+@pytest.mark.parametrize("arguments", [{}, {"attempts": 3}, {"use": ["calculator"]}], ids=str)
+def test_every_way_to_play_keeps_the_rules(arguments: dict[str, Any], tmp_path: Path) -> None:
+    data = rows(tmp_path / "rows.jsonl", *(PUBLISHED["math"] for _ in range(3)))
+    require_conformance(functools.partial(Math, dataset="math", data=data, **arguments))
+
+
+def test_choices_are_shown_with_their_letters(math: Any) -> None:
+    assert math("mmlu-stem").task(0).prompt == "Which?\nA. x\nB. y\nC. z\nD. w"
+
+
+def test_metadata_keeps_the_difficulty(math: Any) -> None:
+    assert math("math").task(0).metadata == {"subject": "Algebra", "level": 2}
+
+
+def test_an_answer_that_cannot_be_judged_is_a_failure_and_not_wrong(math: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_verdict = Score(score=0.0, correct=None, status=Status.TIMEOUT, answer="x")
+    monkeypatch.setattr("turntree.envs.verdict.score", lambda *_: open_verdict)
+    env = math("math")
+    env.reset(seed=0)
+    _, reward, terminated, truncated, info = env.step(r"\boxed{x}")
+    assert (terminated, truncated, info["stop_reason"]) == (False, True, "failure")
+    assert UndecidedAnswer.__name__ in info["failure"]
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "complaint"),
+    [
+        ("math", {"answer": "1"}, "the field 'question' is missing (or problem, prompt"),
+        ("math", {"problem": "?"}, "the field 'answer' is missing (or final_answer"),
+        ("math", {"problem": 3, "answer": "1"}, "the field 'problem' must be a text"),
+        ("math", {"problem": "?", "answer": " "}, "the field 'answer' must hold an answer"),
+        ("math", {"problem": "?", "answer": True}, "the field 'answer' must hold an answer"),
+        ("gsm8k", {"question": "?", "answer": "words ####"}, "the field 'answer' must hold an answer"),
+        ("mmlu-stem", {"question": "?", "answer": 0}, "the field 'choices' must list"),
+        ("mmlu-stem", {"question": "?", "choices": ["x", "y"], "answer": "C"}, "must be one of A, B"),
+        ("mmlu-stem", {"question": "?", "choices": ["x", "y"], "answer": 2}, "must be one of A, B"),
+    ],
+)
+def test_a_malformed_row_names_file_line_and_field(tmp_path: Path, name: str, row: Any, complaint: str) -> None:
+    path = rows(tmp_path / "rows.jsonl", PUBLISHED[name], row)
+    with pytest.raises(DataError) as error:
+        Math(dataset=name, data=path)
+    assert str(error.value).startswith(f"{path}:2: ")
+    assert complaint in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"attempts": 0}, "attempts must be at least 1"),
+        ({"discount": 1.5}, "discount must lie in"),
+        ({"use": ["calcualtor"]}, "use takes names of tools"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Math(**arguments)
+
+
+def test_an_unknown_set_or_split_is_refused_with_the_ones_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TURNTREE_DATA", raising=False)
+    with pytest.raises(DataError, match="did you mean 'math500'"):
+        Math(dataset="maths500")
+    with pytest.raises(DataError, match="has the splits aime24, aime25, aime_1983_2023, not 'aime26'"):
+        Math(dataset="aime", split="aime26")
+
+
+def test_the_folder_of_data_is_used_before_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "data" / "minerva_math"
+    folder.mkdir(parents=True)
+    rows(folder / "test.jsonl", PUBLISHED["minerva"])
+    monkeypatch.setenv("TURNTREE_DATA", str(tmp_path))
+    assert Math(dataset="minerva").num_tasks == 1
+
+
+def test_rows_that_repeat_an_evaluation_set_are_left_out_on_request(tmp_path: Path) -> None:
+    path = rows(
+        tmp_path / "rows.jsonl",
+        {"question": "a", "answer": "1", "overlaps_eval": []},
+        {"question": "b", "answer": "1", "overlaps_eval": ["math500", "math_test"]},
+        {"question": "c", "answer": "1", "overlaps_eval": ["amc23"]},
+        {"question": "d", "answer": "1", "in_math500": True},
+    )
+
+    def ids(*without: str) -> str:
+        env = Math(dataset="math", data=path, split="s", without=without)
+        return "".join(env.task(i).id[-1] for i in range(env.num_tasks or 0))
+
+    assert ids() == "0123"
+    assert ids("math500") == "02"
+    assert ids("amc23") == "013"
+    assert ids("any") == "0"
+    assert ids("aime24") == "0123"
+
+
+def test_a_set_that_does_not_say_what_it_repeats_is_not_called_clean(tmp_path: Path) -> None:
+    path = rows(tmp_path / "rows.jsonl", PUBLISHED["math"])
+    with pytest.raises(DataError, match=r"rows.jsonl:1: cannot leave out what math500 holds"):
+        Math(dataset="math", data=path, without=["math500"])
+    wrong = rows(tmp_path / "wrong.jsonl", {**PUBLISHED["math"], "overlaps_eval": "math500"})
+    with pytest.raises(DataError, match="'overlaps_eval' must be a list of names"):
+        Math(dataset="math", data=wrong, without=["any"])
+
+
+COUNTS = {
+    ("gsm8k", "test"): 1319,
+    ("math", "train"): 7468,
+    ("math500", "test"): 500,
+    ("olympiadbench", "OE_TO_maths_en_COMP"): 675,
+    ("aime", "aime24"): 30,
+    ("aime", "aime25"): 30,
+    ("aime", "aime_1983_2023"): 975,
+    ("amc", "amc23"): 40,
+    ("amc", "amc22_23_83"): 83,
+    ("minerva", "test"): 272,
+    ("mmlu-stem", "test"): 3018,
+    ("dapo", "train"): 16108,
+}
+
+
+@pytest.mark.parametrize(("name", "split"), COUNTS, ids="-".join)
+def test_the_published_sets_are_read_and_their_own_answers_win(
+    name: str, split: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not (DATA / "data" / (find_set(name).folder or name)).is_dir():
+        pytest.skip(f"no {name} in {DATA}; set TURNTREE_DATA to the folder that holds data/{name}")
+    monkeypatch.setenv("TURNTREE_DATA", str(DATA))
+    env = Math(dataset=name, split=split)
+    assert env.num_tasks == COUNTS[name, split]
+    for index in (0, env.num_tasks // 2, env.num_tasks - 1):
+        env.reset(options={"index": index})
+        assert env.step(rf"It is \boxed{{{env.current_task.answer}}}.")[1] == 1.0, env.current_task
