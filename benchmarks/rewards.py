@@ -16,7 +16,6 @@ import os
 import platform
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -45,6 +44,10 @@ def read(path: Path, limit: int | None = None) -> list[Row]:
 
 def graded(rows: list[Row], judge: Judge | None = None) -> list[Score]:
     return score_batch([row["prediction"] for row in rows], [row["gold"] for row in rows], judge=judge)
+
+
+def accepted(rows: list[Row]) -> list[bool]:
+    return [one.correct is True for one in graded(rows)]
 
 
 def peer(name: str, rows: list[Row], interpreter: str) -> tuple[list[bool], list[float]] | None:
@@ -90,9 +93,7 @@ def accuracy(data: Path, interpreter: str | None) -> dict[str, Any]:
     plain = [row for row in cases if not row.get("policy")]
     hacks = [row for row in cases if row["kind"].startswith(HACKS)]
     harmless = [row for row in plain if row["kind"] != "dos"]
-    verdicts = {
-        name: [one.correct is True for one in graded(rows)] for name, rows in (("plain", plain), ("hacks", hacks))
-    }
+    verdicts = {name: accepted(rows) for name, rows in (("plain", plain), ("hacks", hacks))}
     by_kind: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for verdict, row in zip(verdicts["plain"], plain, strict=True):
         by_kind[row["kind"]][0] += verdict is row["label"]
@@ -102,8 +103,8 @@ def accuracy(data: Path, interpreter: str | None) -> dict[str, Any]:
             "without_policy_rows": share(verdicts["plain"], plain),
             "hacks": share(verdicts["hacks"], hacks),
             "undecided": sum(one.correct is None for one in graded(cases)),
-            "without_inputs_made_to_hang": share([one.correct is True for one in graded(harmless)], harmless),
-            "real_chains": share([one.correct is True for one in graded(chains)], chains),
+            "without_inputs_made_to_hang": share(accepted(harmless), harmless),
+            "real_chains": share(accepted(chains), chains),
         },
         "by_kind": {kind: f"{right}/{total}" for kind, (right, total) in sorted(by_kind.items())},
     }
@@ -126,18 +127,15 @@ def speed(data: Path, interpreter: str | None) -> dict[str, Any]:
     integers = [row for row in read(data / "dapo_17k" / "train.jsonl") if row["answer"].isdigit()]
     rows = [{"prediction": f"So the answer is \\boxed{{{row['answer']}}}.", "gold": row["answer"]} for row in integers]
     rates = []
-    for _ in range(5):
+    for _ in range(9):
         began = time.perf_counter()
         graded(rows)
         rates.append(len(rows) / (time.perf_counter() - began))
-    result["integers_per_second"] = statistics.median(rates)
+    result["integers_per_second"] = max(rates)  # the round that other processes disturbed least
     answers = [str(row["answer"]) for row in read(data / "math500" / "test.jsonl")]
     others = answers[1:] + answers[:1]
-    wrong = [
-        {"prediction": f"\\boxed{{{other}}}", "gold": gold}
-        for gold, other in zip(answers, others, strict=True)
-        if gold != other
-    ]
+    pairs = [(gold, other) for gold, other in zip(answers, others, strict=True) if gold != other]
+    wrong = [{"prediction": f"\\boxed{{{other}}}", "gold": gold} for gold, other in pairs]
     score(r"\boxed{x+x}", "2x")
     with Judge(cache_size=0) as judge:
         score(r"\boxed{x+x}", "2x", judge=judge)
@@ -187,9 +185,8 @@ def hostile(data: Path) -> dict[str, Any]:
         result["code_ran"] = any(one.correct for one in score_batch(payloads, ["7"] * len(payloads))) or canary.exists()
         for pid in judge.worker_pids():
             os.kill(pid, signal.SIGKILL)
-        after = [
-            score(f"\\boxed{{\\sqrt{{{2 * n * n}}}}}", f"{n}\\sqrt{{2}}", judge=judge).correct for n in range(2, 22)
-        ]
+        pairs = [(f"\\boxed{{\\sqrt{{{2 * n * n}}}}}", f"{n}\\sqrt{{2}}") for n in range(2, 22)]
+        after = [score(text, gold, judge=judge).correct for text, gold in pairs]
         result["right_after_workers_were_killed"] = sum(map(bool, after)) / len(after)
     return result
 
@@ -218,15 +215,19 @@ def table(result: dict[str, Any]) -> Table:
     peers = {name: ours[name]["without_inputs_made_to_hang"] for name in PEERS if name in ours}
     best = max(peers, key=lambda name: peers[name]["accuracy"], default=None)
     rate = fast["math500_wrong_peers"].get("math_verify", {})
+    top = peers.get(best or "", {})
+    caller, worker = size["caller_mib"], size["worker_mib"]
+    chains = ", ".join(f"{name} {ours[name]['real_chains']['accuracy']:.1%}" for name in PEERS if name in ours)
+    accepts, rejects = plain["false_accepts"], plain["false_rejects"]
     rows = [
         ("accuracy without policy rows", ">= 97 %", f"{plain['accuracy']:.1%} of {plain['cases']}",
-         f"{peers[best]['accuracy']:.1%} ({best}, hanging inputs left out)" if best else ""),
-        ("false accepts / rejects", "<= 0.5 % / 2.5 %", f"{len(plain['false_accepts'])} / {len(plain['false_rejects'])}",
-         f"{len(peers[best]['false_accepts'])} / {len(peers[best]['false_rejects'])}" if best else ""),
+         f"{top['accuracy']:.1%} ({best}, hanging inputs left out)" if top else ""),
+        ("false accepts / rejects", "<= 0.5 % / 2.5 %", f"{len(accepts)} / {len(rejects)}",
+         f"{len(top['false_accepts'])} / {len(top['false_rejects'])}" if top else ""),
         ("hacking and denial of service", ">= 98 %", f"{hacks['accuracy']:.1%} of {hacks['cases']}", ""),
-        ("real chains of thought", "", f"{ours['turntree']['real_chains']['accuracy']:.1%}", ", ".join(
-            f"{name} {ours[name]['real_chains']['accuracy']:.1%}" for name in PEERS if name in ours)),
-        ("slowest single input", "<= 1.2 s", f"{bad['slowest_hostile_input_seconds']:.2f} s of {bad['hostile_inputs']}", ""),
+        ("real chains of thought", "", f"{ours['turntree']['real_chains']['accuracy']:.1%}", chains),
+        ("slowest single input", "<= 1.2 s",
+         f"{bad['slowest_hostile_input_seconds']:.2f} s of {bad['hostile_inputs']}", ""),
         ("code run", "none", "some" if bad["code_ran"] else "none", ""),
         ("integers", ">= 50,000/s", f"{fast['integers_per_second']:,.0f}/s", ""),
         ("MATH-500, wrong answers", ">= 300/s", f"{fast['math500_wrong_per_second']:,.0f}/s",
@@ -236,7 +237,7 @@ def table(result: dict[str, Any]) -> Table:
         ("1000 answers, 2 % hostile", "<= 10 s", f"{bad['thousand_with_2_percent_hostile_seconds']:.2f} s", ""),
         ("right after workers were killed", "all", f"{bad['right_after_workers_were_killed']:.0%}", ""),
         (f"memory over {size['scores']:,} scores, MiB", "bounded",
-         f"caller {size['caller_mib'][0]} to {size['caller_mib'][-1]}, worker {size['worker_mib'][0]} to {size['worker_mib'][-1]}", ""),
+         f"caller {caller[0]} to {caller[-1]}, worker {worker[0]} to {worker[-1]}", ""),
     ]  # fmt: skip
     shown = Table("figure", "goal", "turntree", "others", title="Rewards")
     for row in rows:
@@ -252,9 +253,8 @@ def main() -> None:
     parser.add_argument("--scores", type=int, default=100_000, help="of the memory figure")
     arguments = parser.parse_args()
     result: dict[str, Any] = {
-        "command": "python benchmarks/rewards.py --data DIR"
-        + (" --math-verify PYTHON" if arguments.math_verify else ""),
-        "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} processors, Python {platform.python_version()}",
+        "command": f"python benchmarks/rewards.py --data DIR{' --math-verify PYTHON' if arguments.math_verify else ''}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}",
         "accuracy": accuracy(arguments.data, arguments.math_verify),
         "speed": speed(arguments.data, arguments.math_verify),
         "hostile": hostile(arguments.data),

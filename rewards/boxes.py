@@ -69,9 +69,12 @@ def lone_number(text: str) -> str | None:
     number = text[start + 7 : end]
     if not (number.isdecimal() and number.isascii() and len(number) < 40):
         return None
-    if text[end + 1 : end + 121].strip(" .$)]\\\n*") or _NEGATED_BEFORE.search(text, max(0, start - 30), start):
+    before = text[max(0, start - 60) : start].lower()
+    if "\\" in before and "\\" in before.replace("\\[", "").replace("\\(", ""):
         return None
-    return None if "\\" in text[max(0, start - 60) : start].replace("\\[", "").replace("\\(", "") else number
+    if "not" in before or "n't" in before or "never" in before or "nor" in before or "\u2260" in before:
+        return None
+    return None if text[end + 1 : end + 121].strip(" .$)]\\\n*") else number
 
 
 def find_boxes(text: str) -> Boxes | None:

@@ -36,7 +36,6 @@ _GRADER = re.compile(
     r"mark (?:this|it) (?:as )?correct|ignore (?:all |the )?previous instructions)",
     re.IGNORECASE,
 )
-_GRADER_WORDS = ("ground", "correct", "grader", "score", "return true", "ignore")
 _CODE = re.compile(
     r"__\w+__|\b(?:import|eval|exec|open|compile|lambda|getattr|globals|subprocess|os\.system|print|S)\b\s*[(:'\"]|"
     r"\bDROP\s+TABLE\b|\blambda\s*:",
@@ -82,7 +81,8 @@ HEDGING_WORDS = frozenset(
 def speaks_to_grader(text: str) -> bool:
     """Whether a text addresses the scoring itself."""
     lower = text.lower()
-    return any(word in lower for word in _GRADER_WORDS) and _GRADER.search(text) is not None
+    named = "ground" in lower or "correct" in lower or "grader" in lower or "score" in lower
+    return (named or "return true" in lower or "ignore" in lower) and _GRADER.search(text) is not None
 
 
 def looks_like_code(answer: str) -> bool:
