@@ -22,6 +22,8 @@ class StopReason(StrEnum):
     """The task decided."""
     MAX_TURNS = "max_turns"
     MAX_TOOL_CALLS = "max_tool_calls"
+    MAX_SECONDS = "max_seconds"
+    MAX_ERRORS = "max_errors"
     MAX_TOKENS = "max_tokens"
     FAILURE = "failure"
     """The surroundings failed (a tool, the environment, the engine): no verdict on the policy."""

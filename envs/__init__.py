@@ -6,6 +6,7 @@ of one's own, ``gymnasium.make("turntree.envs:turntree/Arithmetic-v0")`` does.
 """
 
 from turntree.envs.conformance import check_environment, require_conformance
+from turntree.envs.context import Context
 from turntree.envs.env import Env
 from turntree.envs.errors import (
     ConformanceError,
@@ -21,6 +22,7 @@ from turntree.envs.errors import (
     UnknownEnvironment,
     UnknownParser,
 )
+from turntree.envs.executor import ToolExecutor
 from turntree.envs.limits import Limits
 from turntree.envs.memo import ResultMemo
 from turntree.envs.message import Message, Role, ToolCall
@@ -31,12 +33,15 @@ from turntree.envs.reply import Reply
 from turntree.envs.spaces import Unicode
 from turntree.envs.task import Task
 from turntree.envs.tool import Tool, tool
+from turntree.envs.toolset import Toolset
+from turntree.envs.worker_pool import WorkerPool
 
 register_with_gymnasium()
 
 __all__ = [
     "CompactParser",
     "ConformanceError",
+    "Context",
     "DataError",
     "Env",
     "EnvError",
@@ -58,10 +63,13 @@ __all__ = [
     "ToolCall",
     "ToolDefinitionError",
     "ToolError",
+    "ToolExecutor",
     "ToolParser",
+    "Toolset",
     "Unicode",
     "UnknownEnvironment",
     "UnknownParser",
+    "WorkerPool",
     "check_environment",
     "get_parser",
     "list_envs",

@@ -1,11 +1,11 @@
 """The environment: a Gymnasium environment whose observations and actions are text.
 
 Authors write ``task``, ``reply`` and, where the task's prompt is not the whole
-opening, ``start``. The base class parses tool calls, runs the tools, keeps the
-limits that are counted in turns and calls, and turns an exception of a tool or
-of ``reply`` into a truncated episode. Invariant: an episode ends exactly once,
+opening, ``start``. The base class parses tool calls, runs the tools, keeps every
+limit but those counted in tokens, and turns an exception of a tool or of
+``reply`` into a truncated episode. Invariant: an episode ends exactly once,
 as terminated (the task decided) or as truncated (a limit, a failure), never as
-both. Limits that are counted in tokens are not kept here.
+both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from typing import Any, ClassVar
 
 import gymnasium
 
+from turntree.envs.context import Context
 from turntree.envs.errors import OptionsError, ResetNeeded, SnapshotError, TaskIndexError
+from turntree.envs.executor import ToolExecutor
 from turntree.envs.limits import Limits
 from turntree.envs.memo import ResultMemo, after_call, after_words, beginning
 from turntree.envs.message import Message, Role, ToolCall
@@ -29,9 +31,11 @@ from turntree.envs.parsers import ParsedTurn, ToolParser, get_parser
 from turntree.envs.progress import EnvStop, Progress
 from turntree.envs.reply import Reply
 from turntree.envs.spaces import Unicode
+from turntree.envs.stopwatch import Stopwatch
 from turntree.envs.task import Task
-from turntree.envs.tool import Tool
-from turntree.envs.tool_run import run_call
+from turntree.envs.tool import Tool, with_methods
+from turntree.envs.tool_run import answer, prepare
+from turntree.envs.toolset import Toolset, all_tools
 
 logger = logging.getLogger(__name__)
 
@@ -51,14 +55,18 @@ class Env(gymnasium.Env[str, str], ABC):
     - ``tool_calls``: OpenAI form of the calls parsed from the action
     - ``task_id``, ``turn`` (turns of the policy so far)
     - ``rewards``: named components, summed over the episode so far
-    - ``stop_reason``: empty while the episode runs, else ``done``, ``max_turns``, ``max_tool_calls``
-      or ``failure``
+    - ``stop_reason``: empty while the episode runs, else ``done``, ``max_turns``, ``max_tool_calls``,
+      ``max_seconds``, ``max_errors`` or ``failure``
     - ``failure``: one line, empty unless ``stop_reason`` is ``failure``
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}
     tools: tuple[Tool, ...] = ()
     """Tools of the policy; methods decorated with ``@tool`` are added by themselves."""
+    toolsets: tuple[Toolset, ...] = ()
+    """Prototypes of tools with state: every episode gets a copy of its own."""
+    executor: ToolExecutor = ToolExecutor()
+    """Runs the tools; this one sets no deadline. Many environments may share one. Set it before ``reset``."""
     memo: ResultMemo | None = None
     """Remembers results of tools that declare themselves deterministic; ``None`` remembers none. Set it before
     ``reset``."""
@@ -67,16 +75,14 @@ class Env(gymnasium.Env[str, str], ABC):
     static_attributes: ClassVar[frozenset[str]] = frozenset(
         {
             *("limits", "tool_format", "render_mode", "spec", "action_space", "observation_space"),
-            *("tools", "parser", "memo", "_tools_json", "_system_prompt"),
+            *("tools", "toolsets", "offered_tools", "executor", "parser", "memo", "_tools_json", "_system_prompt"),
         }
     )
     """Attributes that no episode changes; snapshots leave them out."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        methods = [value for value in vars(cls).values() if isinstance(value, Tool) and value.is_method]
-        replaced = {method.name for method in methods}
-        cls.tools = (*(tool for tool in cls.tools if tool.name not in replaced), *methods)
+        cls.tools = with_methods(cls, cls.tools)
 
     def __init__(
         self,
@@ -133,7 +139,12 @@ class Env(gymnasium.Env[str, str], ABC):
     @cached_property
     def parser(self) -> ToolParser:
         """Reads and writes tool calls."""
-        return get_parser(self.tool_format, self.tools)
+        return get_parser(self.tool_format, self.offered_tools)
+
+    @cached_property
+    def offered_tools(self) -> tuple[Tool, ...]:
+        """All that the model may call: ``tools`` and those of ``toolsets``."""
+        return all_tools(self.tools, self.toolsets)
 
     @property
     def current_task(self) -> Task:
@@ -165,7 +176,7 @@ class Env(gymnasium.Env[str, str], ABC):
             TaskIndexError: If there is no task with the index.
         """
         super().reset(seed=seed)
-        self._progress = None
+        self._leave()
         progress = Progress(task=self._choose_task(options or {}))
         if self.memo is not None:
             progress.history = beginning(f"{type(self).__module__}.{type(self).__qualname__}", progress.task)
@@ -173,6 +184,9 @@ class Env(gymnasium.Env[str, str], ABC):
         if self.system_prompt:
             opening.insert(0, Message(role=Role.SYSTEM, content=self.system_prompt))
         progress.messages.extend(opening)
+        progress.toolsets = [toolset.fresh() for toolset in self.toolsets]
+        if self.limits.max_seconds is not None:
+            progress.clock = Stopwatch()
         self._progress = progress
         return _text(opening), self._info(progress, opening)
 
@@ -206,6 +220,8 @@ class Env(gymnasium.Env[str, str], ABC):
             reply = Reply()
         else:
             self._note_end(reply, progress)
+        if progress.stop is not EnvStop.RUNNING:
+            _close(progress)
         progress.messages.extend(reply.messages)
         progress.rewards.update({name: float(value) for name, value in reply.rewards.items()})
         info = self._info(progress, reply.messages, parsed.calls)
@@ -239,9 +255,15 @@ class Env(gymnasium.Env[str, str], ABC):
             raise SnapshotError(f"expected the bytes of snapshot(), got something else: {error}") from error
         if name != type(self).__qualname__:
             raise SnapshotError(f"expected a snapshot of {type(self).__qualname__}, got one of {name}")
+        self._leave()
         for attribute in self._dynamic_attributes():
             delattr(self, attribute)
         vars(self).update(attributes)
+
+    def close(self) -> None:
+        """End the running episode and what its tools hold; may be called again."""
+        self._leave()
+        super().close()
 
     def render(self) -> str | None:  # type: ignore[override]
         """The dialogue so far as text in mode ``ansi``; ``None`` without a render mode."""
@@ -280,11 +302,13 @@ class Env(gymnasium.Env[str, str], ABC):
 
     def _answer(self, message: Message, parsed: ParsedTurn, progress: Progress) -> Reply:
         if parsed.error:
+            progress.errors += 1
             return Reply(messages=[Message(role=Role.TOOL, content=f"Error: {parsed.error}")])
         if parsed.calls:
             return Reply(messages=self._run_tools(parsed.calls, progress))
         if progress.history:
             progress.history = after_words(progress.history, message.content)
+        progress.errors = 0
         progress.doing = "reply()"
         reply = self.reply(message)
         if not isinstance(reply, Reply):
@@ -292,23 +316,61 @@ class Env(gymnasium.Env[str, str], ABC):
         return reply
 
     def _run_tools(self, calls: Sequence[ToolCall], progress: Progress) -> list[Message]:
-        messages = []
-        for call in calls:
-            if progress.tool_calls == self.limits.max_tool_calls:
-                progress.stop = EnvStop.MAX_TOOL_CALLS
-                break
-            progress.tool_calls += 1
-            progress.doing = f"tool {call.name!r}"
+        most = self.limits.max_tool_calls
+        allowed = calls if most is None else calls[: most - progress.tool_calls]
+        owners = self._owners(progress)
+        context = Context(task=progress.task, np_random=self.np_random, turn=progress.turn, state=progress.tool_state)
+        jobs = []
+        for call in allowed:
             if progress.history:
                 progress.history = after_call(progress.history, call)
-            messages.append(run_call(call, self.tools, owner=self, memo=self.memo, point=progress.history))
+            point = progress.history
+            jobs.append(prepare(call, self.offered_tools, owners=owners, context=context, memo=self.memo, point=point))
+        outcomes = self.executor.run(jobs, seconds=self._seconds_left(progress))
+        progress.tool_calls += len(outcomes)
+        messages: list[Message] = []
+        for call, outcome in zip(allowed, outcomes, strict=False):  # after a failure there are fewer outcomes
+            if outcome.late and self._seconds_left(progress) == 0:
+                progress.stop = EnvStop.MAX_SECONDS
+                return messages
+            if outcome.error is not None and outcome.failed:
+                progress.doing = f"tool {call.name!r}"
+                raise outcome.error
+            messages.append(answer(call, outcome))
+        if len(allowed) < len(calls):
+            progress.stop = EnvStop.MAX_TOOL_CALLS
+        if any(outcome.error is None for outcome in outcomes):
+            progress.errors = 0
+        elif outcomes:
+            progress.errors += 1
         return messages
+
+    def _owners(self, progress: Progress) -> dict[str, object]:
+        owners: dict[str, object] = {tool.name: self for tool in self.tools if tool.is_method}
+        owners.update((tool.name, toolset) for toolset in progress.toolsets for tool in toolset.tools)
+        return owners
+
+    def _seconds_left(self, progress: Progress) -> float | None:
+        if self.limits.max_seconds is None or progress.clock is None:
+            return None
+        return max(0.0, self.limits.max_seconds - progress.clock.seconds)
 
     def _note_end(self, reply: Reply, progress: Progress) -> None:
         if reply.done:
             progress.stop = EnvStop.DONE
-        elif progress.stop is EnvStop.RUNNING and progress.turn == self.limits.max_turns:
+        elif progress.stop is not EnvStop.RUNNING:
+            return
+        elif progress.errors == self.limits.max_errors:
+            progress.stop = EnvStop.MAX_ERRORS
+        elif progress.turn == self.limits.max_turns:
             progress.stop = EnvStop.MAX_TURNS
+        elif self._seconds_left(progress) == 0:
+            progress.stop = EnvStop.MAX_SECONDS
+
+    def _leave(self) -> None:
+        if self._progress is not None:
+            _close(self._progress)
+        self._progress = None
 
     def _info(self, progress: Progress, new: Sequence[Message], calls: Sequence[ToolCall] = ()) -> dict[str, Any]:
         return {
@@ -324,7 +386,7 @@ class Env(gymnasium.Env[str, str], ABC):
 
     @cached_property
     def _tools_json(self) -> str:
-        return json.dumps([tool.schema for tool in self.tools])
+        return json.dumps([tool.schema for tool in self.offered_tools])
 
     def _started(self) -> Progress:
         if self._progress is None:
@@ -333,6 +395,14 @@ class Env(gymnasium.Env[str, str], ABC):
 
     def _dynamic_attributes(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in self.static_attributes}
+
+
+def _close(progress: Progress) -> None:
+    for toolset in progress.toolsets:
+        try:
+            toolset.close()
+        except Exception:  # the episode is over: nothing of it can fail any more
+            logger.warning("closing %s failed", type(toolset).__name__, exc_info=True)
 
 
 def _text(messages: Sequence[Message]) -> str:

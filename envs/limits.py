@@ -1,7 +1,7 @@
 """How long an episode may last.
 
-The environment keeps ``max_turns`` and ``max_tool_calls``; the rollout keeps
-the limits that are counted in tokens, which an environment cannot see.
+The environment keeps those of turns, tool calls, seconds and errors; the rollout
+keeps the limits that are counted in tokens, which an environment cannot see.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ class Limits:
     """Turns of the policy."""
     max_tool_calls: int | None = None
     """Tool calls in the whole episode."""
+    max_seconds: float | None = None
+    """Time from ``reset`` on, the policy's own included; a tool that is at work then is given up."""
+    max_errors: int | None = None
+    """Turns in a row in which a tool call could not be read, or every call was answered with an error."""
     max_turn_tokens: int | None = 512
     """Tokens that the policy samples in one turn."""
     max_episode_tokens: int | None = None
@@ -27,7 +31,10 @@ class Limits:
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if f.name == "max_seconds":
+                if value is not None and not (isinstance(value, int | float) and value > 0):
+                    raise ValueError(f"Limits.max_seconds must be a positive number or None, got {value!r}")
+            elif value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"Limits.{f.name} must be a positive integer or None, got {value!r}")
 
     def within(self, other: Limits) -> Limits:

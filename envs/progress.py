@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from turntree.envs.message import Message
+from turntree.envs.stopwatch import Stopwatch
 from turntree.envs.task import Task
+from turntree.envs.toolset import Toolset
 
 
 class EnvStop(StrEnum):
@@ -18,6 +21,8 @@ class EnvStop(StrEnum):
     """The task decided."""
     MAX_TURNS = "max_turns"
     MAX_TOOL_CALLS = "max_tool_calls"
+    MAX_SECONDS = "max_seconds"
+    MAX_ERRORS = "max_errors"
     FAILURE = "failure"
     """A tool or the environment raised: no verdict on the policy."""
 
@@ -44,6 +49,14 @@ class Progress:
     """Turns of the policy so far."""
     tool_calls: int = 0
     """Tool calls run so far."""
+    errors: int = 0
+    """Turns in a row whose calls all failed or could not be read."""
+    toolsets: list[Toolset] = field(default_factory=list)
+    """This episode's own."""
+    tool_state: dict[str, Any] = field(default_factory=dict)
+    """What tools keep in ``Context.state``."""
+    clock: Stopwatch | None = None
+    """Runs where seconds are limited."""
     rewards: Counter[str] = field(default_factory=Counter)
     """Named reward components, summed over the episode."""
     stop: EnvStop = EnvStop.RUNNING

@@ -1,8 +1,9 @@
 """Type hints and a Google docstring -> the OpenAI schema of a function.
 
 The result equals ``transformers.utils.get_json_schema`` for the types that both
-know, so that chat templates see the same either way; transformers itself is not
-needed. Not covered: custom classes, ``*args`` and ``**kwargs``.
+know (but a bare ``list`` is an array here, an object there), so that chat
+templates see the same either way; transformers itself is not needed. Not
+covered: custom classes, ``*args`` and ``**kwargs``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import types
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from turntree.envs.context import Context
 from turntree.envs.errors import ToolDefinitionError
 
 _BASIC = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
@@ -35,7 +37,7 @@ def function_schema(function: Callable[..., Any], *, name: str | None = None) ->
 
     Args:
         function: A function with type hints and a Google docstring; an unannotated first parameter
-            ``self`` is left out.
+            ``self`` and a parameter annotated ``Context`` are left out.
         name: Name shown to the model; by default the function's own.
 
     Returns:
@@ -52,6 +54,8 @@ def function_schema(function: Callable[..., Any], *, name: str | None = None) ->
     properties: dict[str, Any] = {}
     required = []
     for parameter in tool_parameters(function):
+        if hints.get(parameter.name) is Context:
+            continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise ToolDefinitionError(
                 f"tool {name!r} can only take named parameters, got {str(parameter)!r}; name each argument"
@@ -83,8 +87,14 @@ def takes_self(function: Callable[..., Any]) -> bool:
     return first is not None and first.name == "self" and first.annotation is first.empty
 
 
+def context_parameter(function: Callable[..., Any]) -> str | None:
+    """Name of the parameter that the environment fills in; ``None`` if there is none."""
+    names = [name for name, hint in get_type_hints(function).items() if hint is Context and name != "return"]
+    return names[0] if names else None
+
+
 def tool_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters that the model fills in."""
+    """The parameters that a call fills in."""
     parameters = list(inspect.signature(function).parameters.values())
     return parameters[1:] if takes_self(function) else parameters
 
@@ -144,6 +154,7 @@ def _described(text: str, *, where: str) -> dict[str, Any]:
         raise ToolDefinitionError(
             f'{where} lists its choices as {choices.group(1)!r}; write JSON, like (choices: ["a", "b"])'
         ) from error
+    values = [value.strip() if isinstance(value, str) else value for value in values]
     return {"enum": values, "description": text[: choices.start()]}
 
 

@@ -1,7 +1,8 @@
 """A function that the policy may call.
 
 ``@tool`` turns a function, or a method of an environment, into a ``Tool``: its
-type hints and Google docstring become the schema that the model sees. A
+type hints and Google docstring become the schema that the model sees; a parameter
+annotated ``Context`` is hidden from it and filled in by the environment. A
 ``ToolError`` raised inside is said to the model; any other exception means that
 the surroundings failed.
 """
@@ -15,10 +16,11 @@ from types import MethodType
 from typing import Any, overload
 
 from turntree.envs.arguments import check_arguments
+from turntree.envs.context import Context
 from turntree.envs.errors import ToolError
-from turntree.envs.schema import function_schema, takes_self
+from turntree.envs.schema import context_parameter, function_schema, takes_self
 
-__all__ = ["Tool", "ToolError", "tool"]
+__all__ = ["Tool", "ToolError", "tool", "with_methods"]
 
 
 class Tool:
@@ -38,6 +40,7 @@ class Tool:
         self.function = function
         self.schema = function_schema(function, name=name)
         self.is_method = takes_self(function)
+        self._context = context_parameter(function)
         self.deterministic = deterministic
 
     @property
@@ -46,25 +49,36 @@ class Tool:
         return str(self.schema["function"]["name"])
 
     @property
+    def takes_context(self) -> bool:
+        """Whether the environment fills in a ``Context``."""
+        return self._context is not None
+
+    @property
     def properties(self) -> dict[str, Any]:
         """JSON schema of each parameter, by name."""
         properties: dict[str, Any] = self.schema["function"]["parameters"]["properties"]
         return properties
 
-    def run(self, arguments: Mapping[str, Any], *, owner: object | None = None) -> str:
+    def run(self, arguments: Mapping[str, Any], *, owner: object | None = None, context: Context | None = None) -> str:
         """Run the tool for the model.
 
         Args:
             arguments: Keyword arguments as the model passed them.
-            owner: The environment, for a tool that is a method.
+            owner: The environment or toolset, for a tool that is a method.
+            context: The episode, for a tool that asks for it.
 
         Returns:
             The result as text: strings as they are, anything else as JSON.
 
         Raises:
             ToolError: If the arguments do not fit, or from the tool itself.
+            TypeError: If the tool asks for a ``Context`` and there is none.
         """
         check_arguments(self.schema, arguments)
+        if self._context is not None:
+            if context is None:
+                raise TypeError(f"tool {self.name!r} needs a Context: let an environment run it, or pass context=")
+            arguments = {**arguments, self._context: context}
         result = self.function(owner, **arguments) if self.is_method else self.function(**arguments)
         return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
 
@@ -118,3 +132,10 @@ def tool(
     if function is None:
         return lambda wrapped: Tool(wrapped, name=name, deterministic=deterministic)
     return Tool(function, name=name, deterministic=deterministic)
+
+
+def with_methods(cls: type, inherited: tuple[Tool, ...]) -> tuple[Tool, ...]:
+    """The tools of a class: those of its bases, then its own decorated methods, which replace others of their name."""
+    methods = [value for value in vars(cls).values() if isinstance(value, Tool) and value.is_method]
+    replaced = {method.name for method in methods}
+    return (*(tool for tool in inherited if tool.name not in replaced), *methods)

@@ -1,61 +1,74 @@
-"""One call of the policy -> the tool message that answers it.
+"""Calls of the policy -> jobs -> the tool messages that answer them.
 
 What the model did wrong (no such tool, wrong arguments, a ``ToolError``) is
-said to it; every other exception passes through to the environment.
+said to it; every other exception is left to the environment.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from turntree.envs.context import Context
 from turntree.envs.errors import ToolError
+from turntree.envs.executor import Job, Outcome
 from turntree.envs.memo import ResultMemo
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.tool import Tool
 
 
-def run_call(
+def prepare(
     call: ToolCall,
     tools: Sequence[Tool],
     *,
-    owner: object | None = None,
+    owners: Mapping[str, object] | None = None,
+    context: Context | None = None,
     memo: ResultMemo | None = None,
     point: str = "",
-) -> Message:
-    """Run one tool call.
+) -> Job:
+    """Make a call ready to run.
 
     Args:
         call: What the policy asked for.
         tools: Tools that it may call.
-        owner: The environment, for tools that are its methods.
+        owners: The instance of each tool that is a method, by the tool's name.
+        context: Filled in for tools that ask for it.
         memo: Answers calls of deterministic tools; ``None`` runs every call.
         point: Where in which episode the call is made, see ``memo.after_call``; empty runs it.
-
-    Returns:
-        The tool message: the result, or ``Error: ...``.
     """
-    try:
-        tool = _find(call.name, tools)
+    tool = next((tool for tool in tools if tool.name == call.name), None)
+
+    def run() -> str:
+        if tool is None:
+            raise _unknown(call.name, tools)
         known = memo if tool.deterministic and point else None
         result = known.get(point) if known is not None else None
         if result is None:
-            result = tool.run(call.arguments, owner=owner)
+            result = tool.run(call.arguments, owner=(owners or {}).get(call.name), context=context)
             if known is not None:
                 known.put(point, result)
-        content = result
-    except ToolError as error:
-        content = f"Error: {error}"
+        return result
+
+    shares_state = tool is not None and (tool.is_method or tool.takes_context)
+    return Job(name=call.name, run=run, shares_state=shares_state)
+
+
+def answer(call: ToolCall, outcome: Outcome) -> Message:
+    """The tool message: the result, or ``Error: ...``.
+
+    Args:
+        call: What the policy asked for.
+        outcome: What came of it; not a failure of the surroundings.
+    """
+    content = outcome.text if outcome.error is None else f"Error: {outcome.error}"
     return Message(role=Role.TOOL, content=_encodable(content), tool_call_id=call.id, name=call.name)
 
 
-def _find(name: str, tools: Sequence[Tool]) -> Tool:
-    by_name = {tool.name: tool for tool in tools}
-    if name in by_name:
-        return by_name[name]
-    nearest = difflib.get_close_matches(name, by_name, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"the tools are: {', '.join(by_name) or 'none'}"
-    raise ToolError(f"there is no tool {name!r}; {hint}")
+def _unknown(name: str, tools: Sequence[Tool]) -> ToolError:
+    names = [tool.name for tool in tools]
+    nearest = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"the tools are: {', '.join(names) or 'none'}"
+    return ToolError(f"there is no tool {name!r}; {hint}")
 
 
 def _encodable(text: str) -> str:

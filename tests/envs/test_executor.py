@@ -1,0 +1,150 @@
+import pickle
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from turntree.envs import ToolError, ToolExecutor
+from turntree.envs.executor import Job, ToolFailure, cut
+
+
+def job(run: Callable[[], str], *, shares_state: bool = False) -> Job:
+    return Job(name="search", run=run, shares_state=shares_state)
+
+
+def say(text: str, seconds: float = 0.0) -> Callable[[], str]:
+    def run() -> str:
+        time.sleep(seconds)
+        return text
+
+    return run
+
+
+def fail(error: Exception) -> Callable[[], str]:
+    def run() -> str:
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize("seconds", [None, 10.0])
+@pytest.mark.parametrize("shares_state", [False, True])
+def test_outcomes_stand_in_the_order_of_the_calls(seconds: float | None, shares_state: bool) -> None:
+    executor = ToolExecutor(seconds=seconds)
+    jobs = [job(say(str(i), 0.01 * (5 - i)), shares_state=shares_state) for i in range(5)]
+    assert [outcome.text for outcome in executor.run(jobs)] == ["0", "1", "2", "3", "4"]
+
+
+def test_calls_without_state_run_at_once() -> None:
+    meeting = threading.Barrier(3, timeout=10)
+
+    def meet() -> str:
+        meeting.wait()
+        return "met"
+
+    assert [o.text for o in ToolExecutor(seconds=20).run([job(meet)] * 3)] == ["met"] * 3
+
+
+def test_calls_with_state_run_one_after_another() -> None:
+    running: list[int] = []
+
+    def alone() -> str:
+        running.append(1)
+        time.sleep(0.005)
+        assert len(running) == 1
+        running.pop()
+        return "alone"
+
+    outcomes = ToolExecutor(seconds=20).run([job(alone, shares_state=True)] * 4)
+    assert [outcome.text for outcome in outcomes] == ["alone"] * 4
+
+
+def test_without_a_deadline_everything_runs_in_the_thread_of_the_caller() -> None:
+    name = threading.current_thread().name
+    executor = ToolExecutor()
+    assert [o.text for o in executor.run([job(lambda: threading.current_thread().name)] * 2)] == [name, name]
+    with_deadline = ToolExecutor(seconds=5).run([job(lambda: threading.current_thread().name)])
+    assert with_deadline[0].text != name
+
+
+def test_a_late_call_is_given_up_at_its_deadline_and_told_to_the_model() -> None:
+    gate = threading.Event()
+    executor = ToolExecutor(seconds=0.2)
+    begun = time.monotonic()
+    quick, late, also = executor.run([job(say("a")), job(lambda: str(gate.wait(10))), job(say("b"))])
+    assert time.monotonic() - begun < 1.0
+    gate.set()
+    assert (quick.text, also.text) == ("a", "b")
+    assert isinstance(late.error, ToolError)
+    assert str(late.error) == "search took longer than 0.2 s and was given up"
+    assert late.late
+
+
+def test_a_late_call_with_state_is_a_failure_and_nothing_runs_after_it() -> None:
+    gate, ran = threading.Event(), []
+    late = job(lambda: str(gate.wait(10)), shares_state=True)
+    outcomes = ToolExecutor(seconds=0.1).run([late, job(lambda: str(ran.append(1)), shares_state=True)])
+    gate.set()
+    assert len(outcomes) == 1
+    assert outcomes[0].failed
+    assert ran == []
+
+
+def test_a_call_that_found_no_thread_is_a_failure_not_the_fault_of_the_model() -> None:
+    gate = threading.Event()
+    executor = ToolExecutor(seconds=0.2, max_workers=1)
+    late, never = executor.run([job(lambda: str(gate.wait(10))), job(say("x"))])
+    gate.set()
+    assert not late.failed
+    assert isinstance(never.error, ToolFailure)
+    assert "all 1 threads were busy" in str(never.error)
+
+
+def test_what_is_left_to_the_episode_bounds_a_call_too() -> None:
+    gate = threading.Event()
+    begun = time.monotonic()
+    [outcome] = ToolExecutor(seconds=30).run([job(lambda: str(gate.wait(10)))], seconds=0.1)
+    gate.set()
+    assert outcome.late
+    assert time.monotonic() - begun < 1.0
+
+
+def test_errors_are_told_apart() -> None:
+    said, failed = ToolExecutor().run([job(fail(ToolError("no such item"))), job(fail(OSError("disk full")))])
+    assert not said.failed
+    assert failed.failed
+
+
+def test_calls_after_a_failure_are_not_run() -> None:
+    ran: list[int] = []
+    outcomes = ToolExecutor().run([job(fail(OSError("gone"))), job(lambda: str(ran.append(1)))])
+    assert len(outcomes) == 1
+    assert ran == []
+
+
+def test_long_output_is_cut_with_a_mark_that_says_how_much() -> None:
+    [outcome] = ToolExecutor(max_output=10).run([job(say("x" * 1000 + "end"))])
+    assert outcome.text == "xxxxx\n[... 993 characters left out ...]\nxxend"
+    assert cut("x" * 300, None) == "x" * 300
+
+
+def test_a_pickled_executor_has_the_same_bounds() -> None:
+    executor = ToolExecutor(seconds=3, max_output=7, max_workers=2)
+    executor.run([job(say("started"))])
+    copy = pickle.loads(pickle.dumps(executor))
+    assert (copy.seconds, copy.max_output, copy.max_workers) == (3, 7, 2)
+
+
+def test_it_can_be_used_again_after_close() -> None:
+    executor = ToolExecutor(seconds=3)
+    executor.close()
+    executor.run([job(say("a"))])
+    executor.close()
+    assert executor.run([job(say("b"))])[0].text == "b"
+
+
+@pytest.mark.parametrize("bound", [{"seconds": 0}, {"max_output": -1}, {"max_workers": 0}])
+def test_bounds_that_allow_nothing_are_refused(bound: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        ToolExecutor(**bound)

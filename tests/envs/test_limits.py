@@ -1,0 +1,125 @@
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from turntree.agents.episode import StopReason
+from turntree.envs import Env, EnvStop, Limits, Message, Reply, Task, ToolCall, ToolError, ToolExecutor, tool
+
+GATE = threading.Event()
+
+
+@tool
+def work(kind: str) -> str:
+    """Do something.
+
+    Args:
+        kind: What
+    """
+    if kind == "wrong":
+        raise ToolError("that is wrong")
+    if kind == "slow":
+        GATE.wait(10)
+    if kind == "nap":
+        time.sleep(0.05)
+    return "done"
+
+
+class Office(Env):
+    tools = (work,)
+
+    def task(self, index: int) -> Task:
+        return Task(id=str(index), prompt="Work.")
+
+    def reply(self, message: Message) -> Reply:
+        return Reply(messages=[], done=message.content == "end")
+
+
+def calls(*kinds: str) -> str:
+    env = Office()
+    return "".join(env.parser.format_call(ToolCall(name="work", arguments={"kind": kind})) for kind in kinds)
+
+
+MALFORMED = "<tool_call>{</tool_call>"
+
+
+def stops(limits: Limits, actions: Sequence[str], **attributes: Any) -> list[str]:
+    env = Office(limits=limits)
+    vars(env).update(attributes)
+    env.reset(seed=0, options={"index": 0})
+    return [env.step(action)[4]["stop_reason"] for action in actions]
+
+
+@pytest.mark.parametrize(
+    "action", [MALFORMED, calls("wrong"), calls("wrong", "wrong"), '<tool_call>{"name": "x"}</tool_call>']
+)
+def test_errors_in_a_row_end_the_episode(action: str) -> None:
+    assert stops(Limits(max_errors=2), [action, action]) == ["", "max_errors"]
+    assert stops(Limits(), [action] * 4) == [""] * 4
+
+
+@pytest.mark.parametrize("good", [calls("fine"), calls("wrong", "fine"), "words"])
+def test_a_turn_that_is_no_error_begins_the_row_anew(good: str) -> None:
+    row = [MALFORMED, good, MALFORMED, calls("wrong")]
+    assert stops(Limits(max_errors=2), row) == ["", "", "", "max_errors"]
+
+
+def test_seconds_end_the_episode_and_the_last_turn_is_answered() -> None:
+    env = Office(limits=Limits(max_seconds=0.1))
+    env.reset(seed=0, options={"index": 0})
+    assert env.step(calls("fine"))[4]["stop_reason"] == ""
+    time.sleep(0.12)
+    _, _, terminated, truncated, info = env.step("words")
+    assert (terminated, truncated, info["stop_reason"]) == (False, True, "max_seconds")
+
+
+def test_a_task_that_decides_after_the_seconds_has_decided() -> None:
+    env = Office(limits=Limits(max_seconds=0.01))
+    env.reset(seed=0, options={"index": 0})
+    time.sleep(0.02)
+    assert env.step("end")[4]["stop_reason"] == "done"
+
+
+@pytest.mark.parametrize("executor", [ToolExecutor(), ToolExecutor(seconds=30)])
+def test_a_tool_that_is_at_work_when_the_seconds_are_over_is_given_up(executor: ToolExecutor) -> None:
+    GATE.clear()
+    begun = time.monotonic()
+    assert stops(Limits(max_seconds=0.1), [calls("fine", "slow")], executor=executor) == ["max_seconds"]
+    assert time.monotonic() - begun < 1.0
+    GATE.set()
+
+
+def test_a_late_tool_within_the_seconds_is_an_error_for_the_model() -> None:
+    GATE.clear()
+    executor = ToolExecutor(seconds=0.05)
+    row = [calls("slow"), calls("slow")]
+    assert stops(Limits(max_seconds=30, max_errors=2), row, executor=executor) == ["", "max_errors"]
+    GATE.set()
+
+
+def test_a_snapshot_keeps_the_seconds_and_the_errors() -> None:
+    env = Office(limits=Limits(max_seconds=30, max_errors=2))
+    env.reset(seed=0, options={"index": 0})
+    env.step(MALFORMED)
+    other = Office(limits=Limits(max_seconds=30, max_errors=2))
+    other.restore(env.snapshot())
+    assert other.step(MALFORMED)[4]["stop_reason"] == "max_errors"
+
+
+def test_the_loop_knows_every_reason_of_an_environment() -> None:
+    assert {str(stop) for stop in EnvStop if stop} <= {str(reason) for reason in StopReason}
+
+
+@pytest.mark.parametrize(
+    "bound", [{"max_turns": 0}, {"max_errors": 1.5}, {"max_seconds": 0}, {"max_seconds": "3"}, {"max_tool_calls": -1}]
+)
+def test_bounds_that_make_no_sense_are_refused(bound: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"Limits.{next(iter(bound))} must be a positive"):
+        Limits(**bound)
+
+
+def test_the_tighter_bound_wins_whichever_side_it_is_on() -> None:
+    ours, theirs = Limits(max_seconds=1.5, max_errors=None), Limits(max_seconds=9, max_errors=3)
+    assert (ours.within(theirs).max_seconds, ours.within(theirs).max_errors) == (1.5, 3)

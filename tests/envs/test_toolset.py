@@ -1,0 +1,129 @@
+import pickle
+from typing import Any
+
+import pytest
+
+from turntree.envs import Context, Env, Message, Reply, Task, ToolCall, ToolDefinitionError, Toolset, tool
+
+
+class Notebook(Toolset):
+    closed: list[str] = []
+
+    def __init__(self, owner: str = "") -> None:
+        self.owner = owner
+        self.lines: list[str] = []
+
+    @tool
+    def note(self, line: str) -> str:
+        """Write a line down.
+
+        Args:
+            line: What to write
+        """
+        if line == "fire":
+            raise OSError("the notebook burnt")
+        self.lines.append(line)
+        return f"{self.owner}: {', '.join(self.lines)}"
+
+    def close(self) -> None:
+        Notebook.closed.append(", ".join(self.lines))
+
+
+@tool
+def count(context: Context) -> int:
+    """Count the calls of this episode."""
+    context.state["count"] = context.state.get("count", 0) + 1
+    return int(context.state["count"])
+
+
+class Desk(Env):
+    tools = (count,)
+    toolsets = (Notebook("Ada"),)
+
+    def task(self, index: int) -> Task:
+        return Task(id=str(index), prompt="Take notes.")
+
+    def reply(self, message: Message) -> Reply:
+        return Reply(done=True)
+
+
+def say(env: Env, name: str, **arguments: Any) -> str:
+    return env.step(env.parser.format_call(ToolCall(name=name, arguments=arguments)))[0]
+
+
+@pytest.fixture
+def desk() -> Desk:
+    Notebook.closed = []
+    env = Desk()
+    env.reset(seed=1)
+    return env
+
+
+def test_state_lasts_through_the_turns_of_an_episode(desk: Desk) -> None:
+    say(desk, "note", line="a")
+    assert say(desk, "note", line="b") == "Ada: a, b"
+    assert [say(desk, "count"), say(desk, "count")] == ["1", "2"]
+
+
+def test_every_episode_begins_with_an_instance_of_its_own(desk: Desk) -> None:
+    other = Desk()
+    other.reset(seed=1)
+    say(desk, "note", line="a")
+    say(desk, "count")
+    assert (say(other, "note", line="x"), say(other, "count")) == ("Ada: x", "1")
+    desk.reset(seed=1)
+    assert (say(desk, "note", line="b"), say(desk, "count")) == ("Ada: b", "1")
+    [prototype] = Desk.toolsets
+    assert isinstance(prototype, Notebook)
+    assert prototype.lines == []
+
+
+def test_the_model_sees_its_tools_beside_those_of_the_environment(desk: Desk) -> None:
+    _, info = desk.reset(seed=1)
+    assert [entry["function"]["name"] for entry in info["tools"]] == ["count", "note"]
+
+
+def test_the_instance_is_closed_at_the_end_of_the_episode_whichever_end(desk: Desk) -> None:
+    say(desk, "note", line="done")
+    desk.step("I am done.")
+    assert Notebook.closed == ["done"]
+    desk.reset(seed=1)
+    say(desk, "note", line="reset")
+    desk.reset(seed=1)
+    say(desk, "note", line="failure")
+    say(desk, "note", line="fire")
+    desk.reset(seed=1)
+    say(desk, "note", line="close")
+    desk.close()
+    desk.close()
+    assert list(dict.fromkeys(Notebook.closed)) == ["done", "reset", "failure", "close"]
+
+
+def test_a_failing_close_fails_no_episode(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Notebook, "close", lambda self: 1 / 0)
+    *_, info = desk.step("I am done.")
+    assert info["stop_reason"] == "done"
+
+
+def test_snapshots_hold_the_state(desk: Desk) -> None:
+    say(desk, "note", line="a")
+    say(desk, "count")
+    state = desk.snapshot()
+    after = [say(desk, "note", line="b"), say(desk, "count")]
+    desk.restore(state)
+    assert [say(desk, "note", line="b"), say(desk, "count")] == after == ["Ada: a, b", "2"]
+    copy = pickle.loads(pickle.dumps(desk))
+    assert say(copy, "note", line="c") == "Ada: a, b, c"
+
+
+def test_a_failure_inside_is_a_failure_of_the_surroundings(desk: Desk) -> None:
+    *_, info = desk.step(desk.parser.format_call(ToolCall(name="note", arguments={"line": "fire"})))
+    assert (info["stop_reason"], info["failure"]) == ("failure", "tool 'note' raised OSError: the notebook burnt")
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    class Twice(Desk):
+        toolsets = (Notebook(), Notebook())
+
+    with pytest.raises(ToolDefinitionError, match="two tools have the name 'note'"):
+        Twice().reset(seed=1)
