@@ -40,6 +40,37 @@ CATALOGUE: tuple[Entry, ...] = (
         summary="Solve grade-school word problems with a calculator.",
         needs_data=True,
     ),
+    Entry(
+        id="turntree/Countdown-v0",
+        entry_point="turntree.envs.procedural.countdown:Countdown",
+        summary="Reach a target with the given numbers and + - * /.",
+    ),
+    Entry(
+        id="turntree/Game24-v0",
+        entry_point="turntree.envs.procedural.countdown:Countdown",
+        summary="Make 24 of four numbers from 1 to 13, each used once.",
+        arguments={"count": 4, "max_number": 13, "target": 24, "use_all": True},
+    ),
+    Entry(
+        id="turntree/Equations-v0",
+        entry_point="turntree.envs.procedural.equations:Equations",
+        summary="Solve linear and quadratic equations and systems of two.",
+    ),
+    Entry(
+        id="turntree/UnitConversion-v0",
+        entry_point="turntree.envs.procedural.units:UnitConversion",
+        summary="Convert quantities between units, exactly.",
+    ),
+    Entry(
+        id="turntree/NumberGuessing-v0",
+        entry_point="turntree.envs.procedural.guessing:NumberGuessing",
+        summary="Guess a number from higher and lower.",
+    ),
+    Entry(
+        id="turntree/Adventure-v0",
+        entry_point="turntree.envs.procedural.adventure:Adventure",
+        summary="Find the key, unlock the door, take the treasure.",
+    ),
     *(
         Entry(
             id=math.env_id,

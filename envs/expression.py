@@ -71,6 +71,21 @@ def evaluate(expression: str, *, max_operations: int | None = None) -> Fraction:
     return value
 
 
+def numbers_and_operators(expression: str) -> tuple[list[Fraction], list[str]]:
+    """What an expression is made of, in order; parentheses are left out, signs count as operators.
+
+    Raises:
+        ToolError: If the text holds anything else.
+
+    Example:
+        >>> numbers_and_operators("(8 - 2)*4")
+        ([Fraction(8, 1), Fraction(2, 1), Fraction(4, 1)], ['-', '*'])
+    """
+    tokens = _tokens(expression.translate(_SYNONYMS))
+    numbers = [Fraction(token.replace(",", "")) for token in tokens if _is_number(token)]
+    return numbers, [token for token in tokens if not _is_number(token) and token not in "()"]
+
+
 def format_number(value: Fraction) -> str:
     """A number as text: integers in full, others as a decimal rounded to ``SHOWN_DIGITS`` digits.
 
@@ -139,7 +154,7 @@ class _Reader:
                 raise ToolError("a parenthesis is not closed; expected ')'")
             self.take()
             return value
-        if not token[-1].isdigit() and not token[0].isdigit():
+        if not _is_number(token):
             raise ToolError(f"expected a number, got {token!r}")
         return Fraction(token.replace(",", ""))
 
@@ -164,6 +179,10 @@ def _tokens(text: str) -> list[str]:
         tokens.append(match.group(1) or match.group(2))
         at = match.end()
     return tokens
+
+
+def _is_number(token: str) -> bool:
+    return token[-1].isdigit() or token[0].isdigit()
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:

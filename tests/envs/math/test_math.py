@@ -120,7 +120,7 @@ def test_an_answer_that_cannot_be_judged_is_a_failure_and_not_wrong(math: Any, m
     monkeypatch.setattr("turntree.envs.verdict.score", lambda *_: open_verdict)
     env = math("math")
     env.reset(seed=0)
-    _, reward, terminated, truncated, info = env.step(r"\boxed{x}")
+    terminated, truncated, info = env.step(r"\boxed{x}")[2:]
     assert (terminated, truncated, info["stop_reason"]) == (False, True, "failure")
     assert UndecidedAnswer.__name__ in info["failure"]
 

@@ -1,0 +1,1 @@
+"""Tasks without end: each is made from its index and split alone, the same in every process."""

@@ -1,0 +1,149 @@
+"""A small text adventure: find the key, unlock the door, take the treasure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from turntree.envs.env import Env
+from turntree.envs.limits import Limits
+from turntree.envs.message import Message, Role
+from turntree.envs.procedural.world import DIRECTIONS, KEY, ROOM_NAMES, TREASURE, World, make_world, walkthrough
+from turntree.envs.reply import Reply
+from turntree.envs.task import Task
+
+_HELP = "You can: look, inventory, go DIRECTION, take ITEM, drop ITEM, unlock DIRECTION."
+
+
+class Adventure(Env):
+    """Explore rooms and bring home a treasure; the last line of a turn is the command.
+
+    Where the player is, what is carried and what lies where change with every command. Reward 1 when the
+    treasure is taken; ``limits.max_turns`` commands at most.
+    """
+
+    def __init__(
+        self,
+        *,
+        min_rooms: int = 3,
+        max_rooms: int = 6,
+        split: str = "train",
+        limits: Limits = Limits(max_turns=40),  # noqa: B008 - frozen
+        **kwargs: Any,
+    ) -> None:
+        """Choose the worlds.
+
+        Args:
+            min_rooms: Rooms at least, from 2.
+            max_rooms: Rooms at most, up to 16.
+            split: Part of every task's id and seed.
+            limits: Bounds of an episode.
+            **kwargs: Arguments of ``Env``.
+
+        Raises:
+            ValueError: If there can be no such world.
+        """
+        super().__init__(limits=limits, **kwargs)
+        if not 2 <= min_rooms <= max_rooms <= len(ROOM_NAMES):
+            raise ValueError(f"expected 2 <= min_rooms <= max_rooms <= {len(ROOM_NAMES)}, got {min_rooms}, {max_rooms}")
+        self.min_rooms = min_rooms
+        self.max_rooms = max_rooms
+        self.split = split
+        self.world: World | None = None
+        self.room = ""
+        self.items: dict[str, list[str]] = {}
+        self.carried: list[str] = []
+        self.unlocked = False
+
+    def default_system_prompt(self) -> str:
+        """Explain the game."""
+        return (
+            "You are in a house. Somewhere a treasure lies behind a locked door; find the key, and take the treasure. "
+            f"The last line of each of your messages is one command. {_HELP}"
+        )
+
+    def task(self, index: int) -> Task:
+        """The world with this index; ``answer`` holds commands that win, separated by semicolons."""
+        name = f"{self.min_rooms}-{self.max_rooms}/{self.split}/{index}"
+        rng = random.Random(f"turntree/adventure/{name}")
+        world = make_world(rng, rooms=rng.randint(self.min_rooms, self.max_rooms))
+        return Task(
+            id=f"adventure/{name}",
+            prompt="You wake up.",
+            answer="; ".join(walkthrough(world)),
+            data_source="adventure",
+            metadata={"world": world.to_json()},
+        )
+
+    def start(self, task: Task) -> Sequence[Message]:
+        """Put the player into the first room."""
+        self.world = World(**task.metadata["world"])
+        self.room = self.world.first
+        self.items = {room: list(items) for room, items in self.world.items.items()}
+        self.carried = []
+        self.unlocked = False
+        return [Message(role=Role.USER, content=f"{task.prompt} {self._look()}")]
+
+    def reply(self, message: Message) -> Reply:
+        """Do what the command says."""
+        lines = message.content.strip().lower().splitlines()
+        verb, _, rest = (lines[-1] if lines else "").strip(" >.!`\"'").partition(" ")
+        command = {"look": self._look, "inventory": self._inventory}.get(verb)
+        with_word = {"go": self._go, "take": self._take, "drop": self._drop, "unlock": self._unlock}.get(verb)
+        if command is not None:
+            said = command()
+        elif with_word is not None and rest:
+            said = with_word(rest.removeprefix("the ").strip())
+        else:
+            said = f"That is no command. {_HELP}"
+        won = TREASURE in self.carried
+        rewards = {"won": 1.0} if won else {}
+        return Reply(messages=[Message(role=Role.USER, content=said)], reward=float(won), done=won, rewards=rewards)
+
+    @property
+    def _exits(self) -> dict[str, str]:
+        assert self.world is not None
+        return self.world.exits[self.room]
+
+    def _is_shut(self, room: str) -> bool:
+        assert self.world is not None
+        return room == self.world.locked and not self.unlocked
+
+    def _look(self) -> str:
+        ways = [f"{way} (locked)" if self._is_shut(room) else way for way, room in self._exits.items()]
+        things = ", ".join(self.items[self.room]) or "nothing"
+        return f"You are in the {self.room}. Exits: {', '.join(ways)}. You see: {things}."
+
+    def _inventory(self) -> str:
+        return f"You carry: {', '.join(self.carried) or 'nothing'}."
+
+    def _go(self, way: str) -> str:
+        if way not in self._exits:
+            return f"There is no way {way}." if way in DIRECTIONS else f"Directions are {', '.join(DIRECTIONS)}."
+        if self._is_shut(self._exits[way]):
+            return "The door is locked."
+        self.room = self._exits[way]
+        return self._look()
+
+    def _take(self, item: str) -> str:
+        if item not in self.items[self.room]:
+            return f"There is no {item} here."
+        self.items[self.room].remove(item)
+        self.carried.append(item)
+        return f"Taken: {item}."
+
+    def _drop(self, item: str) -> str:
+        if item not in self.carried:
+            return f"You have no {item}."
+        self.carried.remove(item)
+        self.items[self.room].append(item)
+        return f"Dropped: {item}."
+
+    def _unlock(self, way: str) -> str:
+        if way not in self._exits or not self._is_shut(self._exits[way]):
+            return "There is nothing to unlock."
+        if KEY not in self.carried:
+            return "You have no key."
+        self.unlocked = True
+        return "The door is open."

@@ -1,0 +1,89 @@
+"""Guess a number from "higher" and "lower"."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from turntree.envs.env import Env
+from turntree.envs.limits import Limits
+from turntree.envs.message import Message, Role
+from turntree.envs.reply import Reply
+from turntree.envs.task import Task
+
+_INTEGER = re.compile(r"(?<![\d.])-?\d{1,12}(?![\d.]*\d)")
+
+
+class NumberGuessing(Env):
+    """Find a secret number; a turn's last integer is the guess, and the answer is "higher" or "lower".
+
+    As many guesses are allowed as halving the range needs, and ``spare`` more. A turn without a number costs
+    a guess. Reward 1 if the number is found, else 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_number: int = 100,
+        spare: int = 1,
+        split: str = "train",
+        limits: Limits = Limits(max_turns=None),  # noqa: B008 - frozen
+        **kwargs: Any,
+    ) -> None:
+        """Choose the range.
+
+        Args:
+            max_number: The secret lies in 1..max_number.
+            spare: Guesses beyond those that halving the range needs.
+            split: Part of every task's id and seed.
+            limits: Bounds of an episode; guesses are counted besides.
+            **kwargs: Arguments of ``Env``.
+
+        Raises:
+            ValueError: If the range is empty.
+        """
+        super().__init__(limits=limits, **kwargs)
+        if max_number < 1 or spare < 0:
+            raise ValueError(f"expected max_number >= 1 and spare >= 0, got {max_number} and {spare}")
+        self.max_number = max_number
+        self.guesses = max_number.bit_length() + spare
+        self.split = split
+        self.guess = 0
+
+    def default_system_prompt(self) -> str:
+        """Explain the game."""
+        return (
+            f"I think of a whole number from 1 to {self.max_number}. Guess it in at most {self.guesses} turns: "
+            "the last number of each of your messages is your guess, and I say whether mine is higher or lower."
+        )
+
+    def task(self, index: int) -> Task:
+        """The secret with this index."""
+        name = f"{self.max_number}/{self.split}/{index}"
+        secret = random.Random(f"turntree/guessing/{name}").randint(1, self.max_number)
+        return Task(
+            id=f"guessing/{name}", prompt="What is your first guess?", answer=str(secret), data_source="guessing"
+        )
+
+    def start(self, task: Task) -> Sequence[Message]:
+        """Ask for the first guess."""
+        self.guess = 0
+        return super().start(task)
+
+    def reply(self, message: Message) -> Reply:
+        """Compare the guess."""
+        self.guess += 1
+        secret = int(self.current_task.answer)
+        found = _INTEGER.findall(message.content)
+        right = bool(found) and int(found[-1]) == secret
+        if right or self.guess == self.guesses:
+            return Reply(
+                reward=float(right), done=True, rewards={"correct": float(right), "guesses": float(self.guess)}
+            )
+        if not found:
+            hint = "I see no number"
+        else:
+            hint = f"My number is {'higher' if secret > int(found[-1]) else 'lower'} than {found[-1]}"
+        return Reply(messages=[Message(role=Role.USER, content=f"{hint}. Guesses left: {self.guesses - self.guess}.")])

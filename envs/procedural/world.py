@@ -1,0 +1,98 @@
+"""The map of a small text adventure.
+
+Rooms stand on a grid and hang together as a tree; the room with the treasure is
+behind a locked door, and the key lies in one of the others. Invariant: every
+world can be won, and ``walkthrough`` says how.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+DIRECTIONS = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
+OPPOSITE = {"north": "south", "south": "north", "east": "west", "west": "east"}
+ROOM_NAMES = (
+    *("hall", "kitchen", "library", "cellar", "attic", "garden", "workshop", "chapel"),
+    *("tower", "pantry", "armory", "gallery", "study", "stable", "vault", "well house"),
+)
+ITEM_NAMES = ("lamp", "rope", "map", "coin", "candle", "spade")
+KEY, TREASURE = "key", "treasure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Where everything is at first; made of JSON values."""
+
+    exits: dict[str, dict[str, str]]
+    """Room -> direction -> room."""
+    items: dict[str, list[str]]
+    """Room -> what lies there."""
+    first: str
+    """The room where the player begins."""
+    locked: str
+    """The room whose door is locked."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The world as JSON values."""
+        return asdict(self)
+
+
+def make_world(rng: random.Random, *, rooms: int) -> World:
+    """Draw a world.
+
+    Args:
+        rng: Where it is drawn from.
+        rooms: Number of rooms, 2 to 16.
+    """
+    names = rng.sample(ROOM_NAMES, rooms)
+    places = {(0, 0): names[0]}
+    exits: dict[str, dict[str, str]] = {name: {} for name in names}
+    for name in names[1:]:
+        free = [
+            (place, direction)
+            for place in places
+            for direction, (dx, dy) in DIRECTIONS.items()
+            if (place[0] + dx, place[1] + dy) not in places
+        ]
+        (x, y), direction = rng.choice(free)
+        exits[places[x, y]][direction] = name
+        exits[name][OPPOSITE[direction]] = places[x, y]
+        dx, dy = DIRECTIONS[direction]
+        places[x + dx, y + dy] = name
+    items: dict[str, list[str]] = {name: [] for name in names}
+    items[names[-1]].append(TREASURE)  # the last room is a leaf, so its door shuts nothing else away
+    items[rng.choice(names[:-1])].append(KEY)
+    for item in rng.sample(ITEM_NAMES, min(len(ITEM_NAMES), rooms // 2)):
+        items[rng.choice(names[:-1])].append(item)
+    return World(exits=exits, items=items, first=names[0], locked=names[-1])
+
+
+def walkthrough(world: World) -> list[str]:
+    """Commands that win: fetch the key, unlock the door, take the treasure."""
+    key_room = next(room for room, items in world.items.items() if KEY in items)
+    to_key = path(world, world.first, key_room)
+    to_treasure = path(world, key_room, world.locked)
+    go = [f"go {direction}" for direction in to_treasure]
+    return [
+        *(f"go {direction}" for direction in to_key),
+        f"take {KEY}",
+        *go[:-1],
+        f"unlock {to_treasure[-1]}",
+        go[-1],
+        f"take {TREASURE}",
+    ]
+
+
+def path(world: World, start: str, end: str) -> Sequence[str]:
+    """Directions of the shortest way from one room to another."""
+    ways: dict[str, list[str]] = {start: []}
+    frontier = [start]
+    for room in frontier:
+        for direction, neighbour in world.exits[room].items():
+            if neighbour not in ways:
+                ways[neighbour] = [*ways[room], direction]
+                frontier.append(neighbour)
+    return ways[end]
