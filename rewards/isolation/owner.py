@@ -121,9 +121,10 @@ class Owner:
     def _start(self, task: Task, *, slow: bool) -> None:
         if task.future.cancelled():
             return
+        gone = 0
         while True:
             try:
-                worker = self._idle.pop() if self._idle and task.tries == 0 else self._new_worker()
+                worker = self._idle.pop() if self._idle and task.tries + gone == 0 else self._new_worker()
             except IsolationError:
                 self._quick.appendleft(task)
                 raise
@@ -132,8 +133,8 @@ class Owner:
                 break
             except OSError:  # killed while it was idle
                 self._bury(worker)
-                task.tries += 1
-                if task.tries > 2 * self._settings.places + _TRIES:
+                gone += 1
+                if gone > 2 * self._settings.places + _TRIES:
                     self._quick.appendleft(task)
                     raise IsolationError("workers die before they are given work") from None
         self._runs[worker.channel] = Run(worker, task, monotonic(), slow)
@@ -203,8 +204,8 @@ class Owner:
     def _again(self, run: Run) -> None:
         """Try a task again whose worker died under it, unless it is likely the task that kills."""
         run.task.tries += 1
-        spent = monotonic() - run.started
-        if run.task.tries == _TRIES or spent >= self._settings.deadline_seconds / 2:
+        if run.task.tries == _TRIES:
+            spent = monotonic() - run.started
             run.task.resolve(Verdict(correct=None, status=Status.CRASHED, seconds=spent))
         else:
             (self._slow if run.slow else self._quick).appendleft(run.task)

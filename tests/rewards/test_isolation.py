@@ -129,6 +129,15 @@ def test_killing_idle_workers_and_the_fork_server_changes_no_score(judge: Judge)
         assert score(boxed(r"\sqrt{18}"), r"3\sqrt{2}", judge=judge).correct
 
 
+def test_killing_the_fork_server_under_running_comparisons_changes_no_score(judge: Judge) -> None:
+    running = [judge.compare(r"2\sqrt{2}", Answer("+".join([r"\sqrt{2}"] * 2 + ["0"] * n)), EXACT) for n in range(60)]
+    server = judge.server_pid()
+    assert server is not None
+    os.kill(server, signal.SIGKILL)
+    verdicts = [future.result(timeout=60) for future in running]  # type: ignore[union-attr]
+    assert {(verdict.correct, verdict.status) for verdict in verdicts} == {(True, Status.OK)}
+
+
 def test_many_threads_get_the_scores_of_one(judge: Judge) -> None:
     texts = [boxed(f"\\frac{{{n}}}{{\\sqrt{{{n}}}}}") for n in range(2, 34)]
     golds = [f"\\sqrt{{{n if n % 2 else n + 1}}}" for n in range(2, 34)]
