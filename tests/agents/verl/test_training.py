@@ -37,6 +37,29 @@ class Unlucky(Env):
         return Reply(reward=1.0 / (1 + len(message.content)), done=True)
 '''
 
+LOOKING = '''
+import json
+import os
+
+import transfer_queue
+
+from turntree.agents.verl.sampler import PromptReplayBuffer
+
+COLUMNS = ["response_mask", "rollout_log_probs", "token_levels", "behaviour_log_probs"]
+
+
+class Looking(PromptReplayBuffer):
+    """Writes down what the trainer can read of a batch."""
+
+    def sample(self, *args, **kwargs):
+        batch, metrics = super().sample(*args, **kwargs)
+        data = transfer_queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=COLUMNS)
+        rows = [{name: data[name][row].tolist() for name in COLUMNS} for row in range(len(batch.keys))]
+        with open(os.environ["LOOKING"], "a") as file:
+            file.write(json.dumps(rows) + "\\n")
+        return batch, metrics
+'''
+
 
 class Trained:
     """A finished run."""
@@ -44,26 +67,28 @@ class Trained:
     def __init__(self, folder: RunFolder, status: int, reports: list[StepReport]) -> None:
         self.folder, self.status, self.reports = folder, status, reports
 
+    @property
+    def batches(self) -> list[list[dict[str, list[float]]]]:
+        """Columns of the trainer's batch, by step and episode."""
+        return [json.loads(line) for line in (self.folder.root.parent / "batches.jsonl").read_text().splitlines()]
+
     def records(self, step: int) -> list[Record]:
         return list(read_records(self.folder.episodes(step)))
 
 
 @pytest.fixture(scope="module")
 def trained(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return run(tiny_model, tmp_path_factory.mktemp("training"))
-
-
-@pytest.fixture(scope="module")
-def reusing(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """The same run, in which the second epoch begins its turns with those of the first."""
-    return run(tiny_model, tmp_path_factory.mktemp("reusing"), "turntree.reuse.mode=exact")
+    """Two epochs of one step; the second begins its turns with those of the first."""
+    return run(tiny_model, tmp_path_factory.mktemp("training"), "turntree.reuse.mode=exact")
 
 
 def run(tiny_model: Path, root: Path, *overrides: str) -> Trained:
     (root / "unlucky_env.py").write_text(UNLUCKY)
+    (root / "looking.py").write_text(LOOKING)
     reports: list[StepReport] = []
     patch = pytest.MonkeyPatch()
     patch.setenv("PYTHONPATH", str(root), prepend=":")
+    patch.setenv("LOOKING", str(root / "batches.jsonl"))
     patch.syspath_prepend(root)
     try:
         status = train(
@@ -84,6 +109,8 @@ def run(tiny_model: Path, root: Path, *overrides: str) -> Trained:
                 "actor_rollout_ref.actor.optim.lr_warmup_steps=0",  # a warm-up starts at 0
                 "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation.min_probability=0.0",
                 "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation.adaptive=false",  # timing decides nothing
+                "trainer.v1.sampler.custom_sampler.path=pkg://looking",
+                "trainer.v1.sampler.custom_sampler.name=Looking",
                 *overrides,
             ],
             on_step=reports.append,
@@ -169,13 +196,34 @@ def test_what_was_sampled_is_never_rendered_again(trained: Trained) -> None:
             assert after.prompt_ids[: len(said)] == said
 
 
-def test_a_run_may_begin_its_turns_with_those_of_the_last_epoch(reusing: Trained) -> None:
-    assert reusing.status == 0, reusing.folder.log.read_text()[-3000:]
-    first, second = reusing.reports
+def test_the_second_epoch_begins_its_turns_with_those_of_the_first(trained: Trained) -> None:
+    first, second = trained.reports
     assert first.engine["reuse_tickets"] == 0
-    assert second.engine["reuse_tickets"] > 0
+    assert 0 < second.engine["reuse_reused"] <= second.engine["reuse_offered"]
+    turns = {step: [t.completion for r in trained.records(step) for t in r.episode.turns] for step in (1, 2)}
+    assert {(turn.levels or "A")[0] for turn in turns[1]} == {"A"}
+    assert "C" in {(turn.levels or "A")[0] for turn in turns[2]}
+
+
+def test_the_monitors_are_logged_each_step(trained: Trained) -> None:
+    first, second = trained.reports
     assert abs(first.engine["exactness/exact_entropy_z"]) < 6
-    turns = {step: [t.completion for r in reusing.records(step) for t in r.episode.turns] for step in (1, 2)}
-    levels = {step: {(turn.levels or "A")[0] for turn in turns[step]} for step in turns}
-    assert levels[1] == {"A"}
-    assert "C" in levels[2]
+    assert {"exactness/marginal_acceptance_z", "exactness/marginal_entropy_z"} <= second.engine.keys()
+
+
+def test_levels_and_behaviour_arrive_in_the_trainers_batch(trained: Trained) -> None:
+    assert len(trained.batches) == STEPS
+    levels = []
+    for batch in trained.batches:
+        assert len(batch) == PROMPTS * SAMPLES
+        for row in batch:
+            length = len(row["response_mask"])
+            assert {len(column) for column in row.values()} == {length}
+            for sampled, level in zip(row["response_mask"], row["token_levels"], strict=True):
+                assert level > 0 if sampled else True
+            if any(row["response_mask"]):
+                # Without truncation an exact rule draws from the policy itself.
+                assert row["behaviour_log_probs"] == pytest.approx(row["rollout_log_probs"], abs=1e-5)
+        levels.append({level for row in batch for level in row["token_levels"]})
+    assert levels[0] <= {0, 1}
+    assert {1, 3} <= levels[1] <= {0, 1, 3}
