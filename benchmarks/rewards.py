@@ -271,7 +271,18 @@ def main() -> None:
             for row in result["accuracy"]["turntree"][group][what]:
                 console.print(f"{what[:-1].replace('_', ' ')}, {group}: {row}")
     if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        arguments.json.write_text(json.dumps(without_texts(result), indent=1, ensure_ascii=False) + "\n")
+
+
+def without_texts(result: Any) -> Any:
+    """The result with cases named by kind and id, because their texts belong to others."""
+    if isinstance(result, dict):
+        return {key: without_texts(value) for key, value in result.items()}
+    if isinstance(result, list):
+        return [
+            f"{value['kind']} {value['id']}" if isinstance(value, dict) else without_texts(value) for value in result
+        ]
+    return result
 
 
 if __name__ == "__main__":
