@@ -1,22 +1,24 @@
 """Play many tasks and sum up how it went.
 
-Invariant: an episode that a failure of the surroundings ended counts as a
-failure and as nothing else; it is neither right nor wrong.
+Invariant: an episode that a failure of the surroundings ended, or whose answer
+nobody could judge, is counted as that alone; it is neither right nor wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan, sqrt
 from typing import Any, NamedTuple
 
 from turntree.agents.engines.protocol import Engine, Sampling
-from turntree.agents.episode import Episode
+from turntree.agents.episode import Episode, StopReason
+from turntree.agents.judging import judge_episodes
 from turntree.agents.renderer import Renderer
 from turntree.agents.rollout import derive_seed, rollout
+from turntree.agents.scorer import Scorer
 from turntree.envs.limits import Limits
 
 _Z95 = 1.959964
@@ -33,6 +35,8 @@ async def evaluate(
     sampling: Sampling | None = None,
     seed: int = 0,
     concurrency: int = 16,
+    samples: int = 1,
+    scorer: Scorer | None = None,
     on_episode: Callable[[Episode], None] | None = None,
 ) -> list[Episode]:
     """Play the tasks ``indices``, several at once.
@@ -47,23 +51,40 @@ async def evaluate(
         seed: With the task's number it seeds the episode and its sampling, so an episode does not depend
             on what else is played.
         concurrency: Episodes at once.
-        on_episode: Called with each episode as it ends.
+        samples: Episodes of each task. They start in the same state and differ by their sampling seed.
+        scorer: Gives the rewards instead of the environment, to all samples of a task at once.
+        on_episode: Called with each episode as it ends; with a scorer, as its task ends.
 
     Returns:
-        The episodes in the order of ``indices``.
+        The episodes in the order of ``indices``, the samples of a task one after another.
     """
-    todo = list(indices)
+    todo = [(index, sample) for index in indices for sample in range(samples)]
     done: dict[int, Episode] = {}
+    groups: dict[int, list[int]] = defaultdict(list)
     places = iter(range(len(todo)))
 
     async def play(env: Any, places: Iterator[int]) -> None:
         for place in places:
-            own = derive_seed(seed, todo[place])
-            episode = await rollout(env, engine, renderer, limits, index=todo[place], seed=own, sampling=sampling)
-            done[place] = episode
-            if on_episode is not None:
-                on_episode(episode)
+            index, sample = todo[place]
+            own = derive_seed(seed, index)
+            drawn = sampling if sample == 0 else replace(sampling or Sampling(), seed=derive_seed(own, sample))
+            done[place] = await rollout(env, engine, renderer, limits, index=index, seed=own, sampling=drawn)
+            await end(place)
         env.close()
+
+    async def end(place: int) -> None:
+        ended = [place]
+        if scorer is not None:
+            group = groups[place // samples]
+            group.append(place)
+            if len(group) < samples:
+                return
+            ended = sorted(group)
+            judged = await judge_episodes([done[place] for place in ended], scorer)
+            done.update(zip(ended, judged, strict=True))
+        if on_episode is not None:
+            for place in ended:
+                on_episode(done[place])
 
     async with asyncio.TaskGroup() as group:
         for _ in range(min(concurrency, len(todo))):
@@ -102,7 +123,8 @@ def wilson_interval(successes: int, trials: int) -> Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Sums over episodes; all but ``failures`` and ``stop_reasons`` leave failed episodes out."""
+    """Sums over episodes; all but ``failures``, ``undecided`` and ``stop_reasons`` leave masked episodes
+    out."""
 
     scored: int
     """Episodes with a verdict."""
@@ -110,6 +132,8 @@ class Evaluation:
     """Scored episodes that the environment called right."""
     failures: int
     """Episodes that the surroundings ended; masked."""
+    undecided: int
+    """Episodes whose answer could not be judged; masked."""
     reward: float
     """Sum of the rewards."""
     turns: int
@@ -133,7 +157,8 @@ class Evaluation:
         return cls(
             scored=len(scored),
             solved=sum(map(solved, scored)),
-            failures=len(episodes) - len(scored),
+            failures=sum(episode.stop_reason is StopReason.FAILURE for episode in episodes),
+            undecided=sum(bool(episode.undecided) for episode in episodes),
             reward=sum(episode.reward for episode in scored),
             turns=len(turns),
             tokens=sum(len(turn.completion.token_ids) for turn in turns),

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turntree.agents.policy_sample import ENVIRONMENT_REWARD
+from turntree.agents.scorer import Scored, Scorer
+from turntree.rewards import RewardDefinitionError, Sample, UnknownContract, UnknownReward, registry, reward
+
+
+@pytest.fixture(autouse=True)
+def named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rewards registered in a test are forgotten after it."""
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+
+
+def sample(text: str, gold: str = "5", **changes: Any) -> Sample:
+    return Sample(turns=(text,), gold=gold, **{"data_source": "math", **changes})
+
+
+UNREADABLE = sample("it is 5", gold="\\frac{")
+"""Its gold answer cannot be read, so nobody can say whether the answer is right."""
+
+
+def only(scorer: Scorer, one: Sample) -> Scored:
+    return scorer.score([one])[0]
+
+
+def test_weights_add_up_and_a_weight_of_0_is_a_metric() -> None:
+    scorer = Scorer({"answer": 1, "answer_format": {"weight": 0.5, "high": 0.5}, "few_turns": 0})
+    right = only(scorer, sample("\\boxed{5}"))
+    assert right.reward == 1.25
+    assert right.parts == {"answer": 1.0, "answer_format": 0.5, "few_turns": 1.0}
+    assert scorer.names == ("answer", "answer_format", "few_turns")
+
+
+def test_how_the_answer_was_judged_comes_along() -> None:
+    judged = only(Scorer({"answer": 1}), sample("so #### 4")).answer
+    assert judged is not None
+    assert (judged.correct, judged.answer) == (False, "4")
+    assert only(Scorer({"finished": 1}), sample("so #### 4")).answer is None
+
+
+def test_what_cannot_be_judged_has_no_reward() -> None:
+    scored = only(Scorer({"answer": 1, "finished": 0.1}), UNREADABLE)
+    assert scored.reward is None
+    assert scored.undecided == ("answer",)
+    assert only(Scorer({"answer": 1, "finished": 0.1}), sample("it is 5")).reward == 1.1
+
+
+def test_a_metric_that_is_open_does_not_take_the_reward_away() -> None:
+    scored = only(Scorer({"finished": 1, "answer": 0}), UNREADABLE)
+    assert scored.reward == 1.0
+    assert scored.undecided == ("answer",)
+
+
+def test_a_data_set_without_rules_is_refused_unless_others_are_declared() -> None:
+    strange = sample("#### 5", data_source="my-set")
+    with pytest.raises(UnknownContract, match=r"'my-set' has no rules .*contract, for example math"):
+        Scorer({"answer": 1}).score([strange])
+    assert only(Scorer({"answer": 1}, contract="math"), strange).reward == 1.0
+    assert only(Scorer({"finished": 1}), strange).reward == 1.0
+
+
+def test_the_data_sets_own_rules_go_before_the_declared_ones() -> None:
+    option = sample("The answer is (B).", gold="B", data_source="mmlu-stem")
+    assert only(Scorer({"answer": 1}, contract="aime"), option).reward == 1.0
+
+
+def test_group_rewards_are_given_the_samples_of_a_task() -> None:
+    @reward("shortest", group=True)
+    def shortest(samples: Sequence[Sample]) -> list[float]:
+        least = min(len(one.answer_text) for one in samples)
+        return [float(len(one.answer_text) == least) for one in samples]
+
+    scorer = Scorer({"answer": 1, "shortest": 0.5})
+    assert scorer.group_names == ("shortest",)
+    scored = scorer.score([sample("5", task_id="a"), sample("it is 5", task_id="a"), sample("it is 5", task_id="b")])
+    assert [one.reward for one in scored] == [1.5, 1.0, 1.5]
+
+
+async def test_the_event_loop_goes_on_while_rewards_are_computed() -> None:
+    @reward("slow")
+    def slow(_: Sample) -> float:
+        ended.wait(5)
+        return 1.0
+
+    import threading
+
+    ended = threading.Event()
+    waiting = asyncio.create_task(Scorer({"slow": 1}).ascore([sample("5")]))
+    await asyncio.sleep(0.05)
+    ended.set()
+    assert (await waiting)[0].reward == 1.0
+
+
+async def test_both_ways_score_alike() -> None:
+    samples = [sample("#### 5"), sample("#### 6"), UNREADABLE, sample("\\boxed{\\frac{10}{2}}")]
+    scorer = Scorer({"answer": 1, "answer_format": 0.1})
+    one, other = scorer.score(samples), await scorer.ascore(samples)
+    assert [(s.reward, s.parts, s.undecided) for s in one] == [(s.reward, s.parts, s.undecided) for s in other]
+
+
+def test_what_the_environment_gave_can_be_a_part() -> None:
+    scorer = Scorer({"environment": 1})
+    assert only(scorer, sample("", metadata={ENVIRONMENT_REWARD: 0.5})).reward == 0.5
+    assert only(scorer, sample("")).reward is None
+
+
+def test_a_module_is_imported_for_its_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_rewards.py").write_text(
+        "from turntree.rewards import reward\n\n\n@reward('always')\ndef always(sample):\n    return 1.0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert only(Scorer({"my_rewards:always": 0.5}), sample("")).reward == 0.5
+    sys.modules.pop("my_rewards")
+    with pytest.raises(UnknownReward, match="'no_such:always' cannot be imported"):
+        Scorer({"no_such:always": 1})
+
+
+@pytest.mark.parametrize(
+    ("rewards", "error", "message"),
+    [
+        ({"anser": 1}, UnknownReward, "did you mean 'answer'"),
+        ({"answer": "1"}, RewardDefinitionError, "weight must be a number, got '1'"),
+        ({"answer": {"wait": 1}}, RewardDefinitionError, "takes weight, low, high, got 'wait'"),
+        ({"answer": 1, "finished": 2}, RewardDefinitionError, "form alone would beat a right answer"),
+        ({}, RewardDefinitionError, "at least one part"),
+    ],
+)
+def test_rewards_that_cannot_be_are_refused(rewards: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Scorer(rewards)
+
+
+def test_an_unknown_default_is_refused() -> None:
+    with pytest.raises(UnknownContract, match="'mth'"):
+        Scorer({"answer": 1}, contract="mth")

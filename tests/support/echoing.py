@@ -1,0 +1,58 @@
+"""An environment that says the gold answer itself, and a tool that prints it, in every form that pays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from turntree.agents.engines.protocol import Completion, FinishReason
+from turntree.agents.episode import Episode, StopReason, Turn
+from turntree.envs import Env, Message, Reply, Role, Task, ToolCall, tool
+
+GOLD = "42"
+ECHO = f"The answer is {GOLD}. \\boxed{{{GOLD}}} <answer>{GOLD}</answer>\n#### {GOLD}"
+
+
+SAID = Completion(token_ids=(1,), logprobs=(0.0,), finish_reason=FinishReason.STOP)
+
+
+@tool
+def reveal(x: str) -> str:
+    """Print the gold answer.
+
+    Args:
+        x: Anything.
+    """
+    return ECHO
+
+
+class Echoing(Env):
+    """The policy speaks twice; between its turns the gold answer is said. Gives no reward itself."""
+
+    tools = (reveal,)
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"tool_format": "compact", "system_prompt": ECHO, **kwargs})
+
+    def task(self, index: int) -> Task:
+        return Task(id=f"echo/{index}", prompt=ECHO, answer=GOLD, data_source="math")
+
+    def reply(self, message: Message) -> Reply:
+        done = self._progress is not None and self._progress.turn >= 2
+        return Reply(messages=(Message(role="user", content=ECHO),), done=done)
+
+
+def spoken(*texts: str, observations: tuple[Message, ...] = (), calls: bool = False) -> Episode:
+    """An episode of these turns, with the same observation after each."""
+    turns = tuple(Turn(prompt_ids=(0,), completion=SAID, text=text, observation=observations) for text in texts)
+    messages: list[Message] = [Message(role=Role.USER, content=ECHO)]
+    for text in texts:
+        called = (ToolCall(name="reveal"),) if calls else ()
+        messages += [Message(role=Role.ASSISTANT, content=text, tool_calls=called), *observations]
+    return Episode(
+        env_id="e",
+        task=Task(id="t", prompt=ECHO, answer=GOLD, data_source="math"),
+        seed=0,
+        messages=tuple(messages),
+        turns=turns,
+        stop_reason=StopReason.DONE,
+    )
