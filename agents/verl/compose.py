@@ -23,11 +23,13 @@ from omegaconf import DictConfig, OmegaConf
 from turntree.agents.errors import MissingExtra
 from turntree.agents.reuse_config import ReuseConfig
 from turntree.agents.verl.sections import ConfigError, from_mapping, plain, unknown_key
-from turntree.agents.verl.settings import EngineSettings, RunSettings
-from turntree.agents.verl.ways import with_ways
+from turntree.agents.verl.settings import EngineSettings, RunSettings, make_scorer
 
 _OPEN = ("engine_kwargs", "custom", "override_config", "ray_init", "override_optimizer_config")
 """Sections of verl that it hands on without looking at their keys."""
+_HIDDEN = {"reward.custom_reward_function": ("reward_kwargs",)}
+"""Keys that verl reads and its YAML does not show."""
+_MANAGER = "turntree.agents.verl.manager.EpisodeManager"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,13 @@ class TrainSettings:
     """How earlier trajectories are used again, as ``ReuseConfig``: ``{mode: exact}``; empty uses none."""
     memo_results: int = 0
     """Results of deterministic tools that a process remembers; 0 remembers none."""
+    rewards: Mapping[str, Any] = field(default_factory=dict)
+    """Rewards by name, each a weight or ``{weight, low, high}``: ``{answer: 1, few_turns: 0.1}``; weight 0 is a
+    metric only. Empty leaves the reward to the environment."""
+    contract: str | None = None
+    """Data set by whose rules answers are compared where the tasks' own has none."""
+    score_in_verl: bool = False
+    """Leave the reward to verl's reward loop: section ``reward``."""
 
     def __post_init__(self) -> None:
         for name in ("train_tasks", "val_tasks"):
@@ -62,6 +71,7 @@ class TrainSettings:
         if self.memo_results < 0:
             raise ValueError(f"memo_results must not be negative, got {self.memo_results}")
         from_mapping(ReuseConfig, self.reuse, "turntree.reuse")
+        make_scorer(self.rewards, self.contract)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,18 +96,15 @@ def compose(config: str, overrides: Sequence[str] = ()) -> Composition:
 
     Args:
         config: Name of a shipped configuration, or path of a YAML file.
-        overrides: ``key=value`` in Hydra's grammar; ``turntree.`` keys and ``ways`` are ours, all others verl's.
+        overrides: ``key=value`` in Hydra's grammar; ``turntree.`` keys are ours, all others verl's.
 
     Raises:
         ConfigError: If the configuration, a key or a value is unknown or missing.
         MissingExtra: If verl or Hydra is not installed.
     """
     ours = _read(config)
-    changes = _parse(overrides)
-    ours = with_ways(ours, dict(changes).get("ways", ours.pop("ways", ())))
-    for path, value in changes:
-        if path != "ways":
-            OmegaConf.update(ours, path, value, merge=False, force_add=True)
+    for path, value in _parse(overrides):
+        OmegaConf.update(ours, path, value, merge=False, force_add=True)
     section = ours.pop("turntree", None) or {}
     settings = from_mapping(TrainSettings, plain(OmegaConf.create(section)), "turntree")
     theirs = _verl_defaults()
@@ -108,6 +115,7 @@ def compose(config: str, overrides: Sequence[str] = ()) -> Composition:
     merged = OmegaConf.merge(theirs, ours)
     assert isinstance(merged, DictConfig)
     _check_sections(merged)
+    _check_rewards(settings, merged)
     return Composition(settings=settings, verl=merged)
 
 
@@ -172,8 +180,8 @@ def _read_verl_defaults() -> DictConfig:
 def _check_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -> None:
     """Every key of ``ours`` is known to verl. Both are plain, interpolations as text."""
     for key, value in ours.items():
-        if key not in theirs and key not in _fields(theirs):
-            known = {*theirs, *_fields(theirs), *(() if path else ("turntree",))}
+        if key not in theirs and key not in _fields(theirs) and key not in _HIDDEN.get(path, ()):
+            known = {*theirs, *_fields(theirs), *_HIDDEN.get(path, ()), *(() if path else ("turntree",))}
             raise unknown_key(key, known, path or "verl")
         section = theirs.get(key)
         # An empty section, or none, is one that verl leaves to its user.
@@ -201,3 +209,20 @@ def _check_sections(config: DictConfig) -> None:
     rollout = config.actor_rollout_ref.rollout
     EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree")))
     RunSettings.parse(plain(OmegaConf.select(rollout, "custom")))
+
+
+def _check_rewards(settings: TrainSettings, config: DictConfig) -> None:
+    """Whoever is to give the rewards is there to give them."""
+    manager = config.actor_rollout_ref.rollout.agent.agent_loop_manager_class
+    ours = manager == _MANAGER
+    if settings.score_in_verl and (ours or not config.reward.num_workers):
+        raise ConfigError(
+            "turntree.score_in_verl needs verl's own agent-loop manager and its reward workers; set "
+            "actor_rollout_ref.rollout.agent.agent_loop_manager_class=null reward.num_workers=1"
+        )
+    scorer = make_scorer(settings.rewards, settings.contract)
+    if scorer is not None and scorer.group_names and not ours:
+        raise ConfigError(
+            f"the rewards {', '.join(scorer.group_names)} need all samples of a task at once; set "
+            f"actor_rollout_ref.rollout.agent.agent_loop_manager_class={_MANAGER}"
+        )

@@ -31,7 +31,8 @@ from turntree.agents.verl.output import EpisodeOutput
 from turntree.agents.verl.player import EpisodePlayer
 from turntree.agents.verl.plugin import ROLLOUT_NAME
 from turntree.agents.verl.replica import server_name
-from turntree.agents.verl.sections import ConfigError
+from turntree.agents.verl.sections import ConfigError, plain
+from turntree.agents.verl.settings import RunSettings
 from turntree.agents.verl.turn_pipe import TurnPipe
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class EpisodeWorker:
         config: verl's whole configuration.
         llm_client: verl's client, unused: turns go to the servers directly.
         teacher_client: Must be ``None``.
-        reward_loop_worker_handles: verl's, unused: the environment scores.
+        reward_loop_worker_handles: verl's, unused: turntree scores.
     """
 
     def __init__(
@@ -77,6 +78,8 @@ class EpisodeWorker:
         rollout = config.actor_rollout_ref.rollout
         self._rollout = rollout
         tokenizer = omega_conf_to_dataclass(config.actor_rollout_ref.model).tokenizer
+        if RunSettings.parse(plain(rollout.get("custom"))).score_in_verl:
+            raise ConfigError("score_in_verl needs verl's own agent-loop manager; set agent_loop_manager_class=null")
         self._player = EpisodePlayer(rollout, tokenizer)
         client = uuid4().hex
         replicas = config.trainer.nnodes * config.trainer.n_gpus_per_node
@@ -101,9 +104,7 @@ class EpisodeWorker:
         if row.get("agent_name", AGENT_NAME) != AGENT_NAME:
             raise ConfigError(f"this agent-loop manager plays rows of {AGENT_NAME}, got {row['agent_name']!r}")
         pipe = self._pipes[int(row["index"]) % len(self._pipes)]
-        outputs = await asyncio.gather(
-            *(self._player.play(sampling, {**row, "session_id": session}, lambda: pipe) for session in range(size))
-        )
+        outputs = await self._player.play_group(sampling, row, lambda: pipe, size=size)
         self._outbox.append(_Group(row, outputs, validate))
         if self._carrier is None or self._carrier.done():
             self._carrier = asyncio.create_task(self._hand_over())

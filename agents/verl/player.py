@@ -1,24 +1,26 @@
-"""Plays the episode that a row of the data set names. Made once per process, used by every episode in it.
+"""Plays the episodes that a row of the data set names. Made once per process, used by every episode in it.
 
-``play`` never raises. An episode that the surroundings broke is tried once more
+Nothing here raises. An episode that the surroundings broke is tried once more
 with the same seeds; if that fails too it comes back as a failure, which
 ``to_output`` masks.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from turntree.agents.engines.protocol import Engine, Sampling
 from turntree.agents.episode import Episode, StopReason
+from turntree.agents.judging import judge_episodes
 from turntree.agents.renderer import Renderer
 from turntree.agents.rollout import derive_seed, describe, rollout
 from turntree.agents.verl.dataset import make_env, token_bounds
-from turntree.agents.verl.output import EpisodeOutput, to_output
+from turntree.agents.verl.output import EpisodeOutput, neutralise, to_output
 from turntree.agents.verl.recording import EpisodeRecorder, RunFolder
 from turntree.agents.verl.sections import plain
 from turntree.agents.verl.settings import RunSettings
@@ -28,6 +30,15 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS = 2
 """How often an episode is tried."""
+
+
+class _Played(NamedTuple):
+    """An episode before it is scored."""
+
+    episode: Episode
+    attempts: int
+    labels: dict[str, int]
+    recorded: bool
 
 
 class EpisodePlayer:
@@ -46,6 +57,8 @@ class EpisodePlayer:
         settings = RunSettings.parse(plain(rollout_config.get("custom")))
         recording = settings.path is not None and settings.record_episodes
         self._recorder = EpisodeRecorder(RunFolder(settings.path)) if recording and settings.path else None
+        self._scorer = settings.scorer()
+        self._score_in_verl = settings.score_in_verl
         self._memos: dict[tuple[str, str], ResultMemo] = {}
         self._memo_results = settings.memo_results
         # Between two episodes, by id and settings: making an environment may read a data set.
@@ -54,13 +67,30 @@ class EpisodePlayer:
     async def play(
         self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine]
     ) -> EpisodeOutput:
-        """Play the episode of ``row``.
+        """Play one episode of ``row``.
 
         Args:
             sampling_params: verl's: temperature, top_p, top_k.
             row: Columns of the data set, and verl's ``session_id`` and ``global_steps``.
             engine: Makes the engine of one attempt.
         """
+        return (await self._finish([await self._play(sampling_params, row, engine)]))[0]
+
+    async def play_group(
+        self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine], *, size: int
+    ) -> list[EpisodeOutput]:
+        """Play ``size`` episodes of ``row`` at once, scored together.
+
+        Those that are masked are given the mean score of the others, so that no baseline is moved by them.
+        """
+        plays = (self._play(sampling_params, {**row, "session_id": session}, engine) for session in range(size))
+        outputs = await self._finish(await asyncio.gather(*plays))
+        neutralise(outputs)
+        return outputs
+
+    async def _play(
+        self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine]
+    ) -> _Played:
         index, session, step = int(row["index"]), int(row.get("session_id", 0)), int(row["global_steps"])
         seed = derive_seed(self._seed, step, index, session)
         sampling = Sampling(
@@ -74,9 +104,30 @@ class EpisodePlayer:
             if not episode.masked:
                 break
             logger.warning("task %d, sample %d, attempt %d failed: %s", index, session, attempt, episode.failure)
-        if self._recorder is not None and (row.get("extra_info") or {}).get("split") == "train":
-            self._recorder.write(episode, step=step, index=index, session=session, seed=seed)
-        return to_output(episode, weights_version=step - 1, filler_id=self._filler, attempts=attempt)
+        recorded = (row.get("extra_info") or {}).get("split") == "train"
+        labels = {"step": step, "index": index, "session": session, "seed": seed}
+        return _Played(episode, attempt, labels, recorded)
+
+    async def _finish(self, played: Sequence[_Played]) -> list[EpisodeOutput]:
+        """Score, record and lay out what was played."""
+        episodes = [one.episode for one in played]
+        if self._scorer is not None:
+            episodes = await judge_episodes(episodes, self._scorer)
+        outputs = []
+        for one, episode in zip(played, episodes, strict=True):
+            if self._recorder is not None and one.recorded:
+                self._recorder.write(episode, **one.labels)
+            outputs.append(
+                to_output(
+                    episode,
+                    weights_version=one.labels["step"] - 1,
+                    filler_id=self._filler,
+                    attempts=one.attempts,
+                    rewards=self._scorer.names if self._scorer is not None else (),
+                    score_in_verl=self._score_in_verl,
+                )
+            )
+        return outputs
 
     async def _attempt(
         self, row: Mapping[str, Any], index: int, sampling: Sampling, engine: Callable[[], Engine]

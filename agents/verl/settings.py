@@ -14,7 +14,9 @@ from typing import Any
 
 from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
 from turntree.agents.reuse_config import ReuseConfig
-from turntree.agents.verl.sections import from_mapping
+from turntree.agents.scorer import Scorer
+from turntree.agents.verl.sections import ConfigError, from_mapping
+from turntree.rewards import RewardError
 from turntree.spec_tree import ForestConfig
 
 
@@ -83,8 +85,15 @@ class RunSettings:
     """How earlier trajectories are used again."""
     memo_results: int = 0
     """Results of deterministic tools that are remembered; 0 remembers none."""
+    rewards: Mapping[str, Any] = field(default_factory=dict)
+    """Rewards by name, as ``Scorer`` takes them; empty leaves the reward to the environment."""
+    contract: str | None = None
+    """Data set by whose rules answers of unknown data sets are compared."""
+    score_in_verl: bool = False
+    """Leave the reward to verl's reward loop: section ``reward``."""
 
     def __post_init__(self) -> None:
+        make_scorer(self.rewards, self.contract)
         if self.save_policy_every < 0:
             raise ValueError(f"save_policy_every must not be negative, got {self.save_policy_every}")
         if self.memo_results < 0:
@@ -101,7 +110,23 @@ class RunSettings:
             values["reuse"] = from_mapping(ReuseConfig, values["reuse"] or {}, f"{where}.reuse")
         return from_mapping(cls, values, where)
 
+    def scorer(self) -> Scorer | None:
+        """What gives the rewards; ``None`` leaves them to the environment, or to verl."""
+        return None if self.score_in_verl else make_scorer(self.rewards, self.contract)
+
     @property
     def path(self) -> Path | None:
         """``run_dir`` as a path, or ``None``."""
         return Path(self.run_dir) if self.run_dir else None
+
+
+def make_scorer(rewards: Mapping[str, Any], contract: str | None) -> Scorer | None:
+    """The scorer of a section; ``None`` where no rewards are named.
+
+    Raises:
+        ConfigError: If a reward or the contract is unknown, or the rewards do not fit together.
+    """
+    try:
+        return Scorer(rewards, contract=contract) if rewards else None
+    except RewardError as error:
+        raise ConfigError(str(error)) from error
