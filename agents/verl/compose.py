@@ -24,6 +24,7 @@ from turntree.agents.errors import MissingExtra
 from turntree.agents.reuse_config import ReuseConfig
 from turntree.agents.verl.sections import ConfigError, from_mapping, plain, unknown_key
 from turntree.agents.verl.settings import EngineSettings, RunSettings, make_scorer
+from turntree.agents.verl.ways import with_ways
 
 _OPEN = ("engine_kwargs", "custom", "override_config", "ray_init", "override_optimizer_config")
 """Sections of verl that it hands on without looking at their keys."""
@@ -96,15 +97,18 @@ def compose(config: str, overrides: Sequence[str] = ()) -> Composition:
 
     Args:
         config: Name of a shipped configuration, or path of a YAML file.
-        overrides: ``key=value`` in Hydra's grammar; ``turntree.`` keys are ours, all others verl's.
+        overrides: ``key=value`` in Hydra's grammar; ``turntree.`` keys and ``ways`` are ours, all others verl's.
 
     Raises:
         ConfigError: If the configuration, a key or a value is unknown or missing.
         MissingExtra: If verl or Hydra is not installed.
     """
     ours = _read(config)
-    for path, value in _parse(overrides):
-        OmegaConf.update(ours, path, value, merge=False, force_add=True)
+    changes = _parse(overrides)
+    ours = with_ways(ours, dict(changes).get("ways", ours.pop("ways", ())))
+    for path, value in changes:
+        if path != "ways":
+            OmegaConf.update(ours, path, value, merge=False, force_add=True)
     section = ours.pop("turntree", None) or {}
     settings = from_mapping(TrainSettings, plain(OmegaConf.create(section)), "turntree")
     theirs = _verl_defaults()
