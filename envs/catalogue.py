@@ -71,6 +71,12 @@ CATALOGUE: tuple[Entry, ...] = (
         entry_point="turntree.envs.procedural.adventure:Adventure",
         summary="Find the key, unlock the door, take the treasure.",
     ),
+    Entry(
+        id="turntree/RetailService-v0",
+        entry_point="turntree.envs.service.env:RetailService",
+        summary="Serve a customer of a shop with sixteen tools over tau-bench's database.",
+        needs_data=True,
+    ),
     *(
         Entry(
             id=math.env_id,

@@ -17,7 +17,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 
@@ -38,6 +38,8 @@ from turntree.envs.tool_run import answer, prepare
 from turntree.envs.toolset import Toolset, all_tools
 
 logger = logging.getLogger(__name__)
+
+_Toolset = TypeVar("_Toolset", bound=Toolset)
 
 DEFAULT_LIMITS = Limits()
 _MANY_TASKS = 2**31
@@ -159,6 +161,21 @@ class Env(gymnasium.Env[str, str], ABC):
     def messages(self) -> tuple[Message, ...]:
         """The dialogue so far, the policy's turns included."""
         return tuple(self._started().messages)
+
+    def toolset(self, kind: type[_Toolset]) -> _Toolset:
+        """The running episode's instance of one of ``toolsets``.
+
+        Args:
+            kind: Its class.
+
+        Raises:
+            ResetNeeded: Before the first ``reset``.
+            LookupError: If the environment has no such toolset.
+        """
+        for toolset in self._started().toolsets:
+            if isinstance(toolset, kind):
+                return toolset
+        raise LookupError(f"{type(self).__name__} has no toolset {kind.__name__}")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin an episode.

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+from small_shop import write_shop
 
 from turntree.envs import Env, list_envs, make, require_conformance
 from turntree.envs.catalogue import CATALOGUE, Entry, find_entry
@@ -30,6 +31,8 @@ def arguments(tmp_path: Path) -> Callable[[Entry], dict[str, Any]]:
     def find(entry: Entry) -> dict[str, Any]:
         if not entry.needs_data:
             return {}
+        if "Retail" in entry.id:
+            return {"data": write_shop(tmp_path)}
         return {"data": jsonl(tmp_path / "rows.jsonl", CHOICES if "MMLU" in entry.id else ROWS)}
 
     return find

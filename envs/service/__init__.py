@@ -1,0 +1,1 @@
+"""Customer service on the database of tau-bench's shop (Yao et al. 2024, arXiv:2406.12045), read from files by path."""

@@ -1,0 +1,132 @@
+"""A database of records that many episodes read and each changes for itself.
+
+Invariant: the records read from the files are never changed; an episode keeps
+copies of those that it edits, and only they go into snapshots.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from turntree.envs.errors import DataError
+from turntree.envs.rows import find_rows
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tables:
+    """The records as they are in the files."""
+
+    folder: Path
+    """Where they were read."""
+    domain: str
+    """For example ``retail``."""
+    records: Mapping[str, Mapping[str, Record]]
+    """Table -> key -> record."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return read_tables, (self.folder, self.domain, tuple(self.records))  # read again, not copied
+
+
+def read_tables(folder: Path, domain: str, tables: Sequence[str]) -> Tables:
+    """Read tables; an unchanged folder is read once.
+
+    Args:
+        folder: Holds ``db_DOMAIN_TABLE.jsonl`` with rows of ``key`` and ``value``, or ``TABLE.json`` with one
+            object, as tau-bench publishes them (also below ``data/``).
+        domain: For example ``retail``.
+        tables: Names of the tables.
+
+    Raises:
+        DataError: If a table is missing or malformed; the message names file and line.
+    """
+    files = tuple(_table_file(folder, domain, table) for table in tables)
+    stamps = tuple(file.stat().st_mtime_ns for file in files)
+    return _read(folder, domain, tuple(tables), files, stamps)
+
+
+@lru_cache(maxsize=8)
+def _read(
+    folder: Path, domain: str, tables: tuple[str, ...], files: tuple[Path, ...], stamps: tuple[int, ...]
+) -> Tables:
+    records = {table: _records(file) for table, file in zip(tables, files, strict=True)}
+    return Tables(folder=folder, domain=domain, records=records)
+
+
+def _table_file(folder: Path, domain: str, table: str) -> Path:
+    names = (f"db_{domain}_{table}.jsonl", f"{table}.json", f"data/{table}.json")
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise DataError(f"the folder {folder} has no table {table!r}: expected one of {', '.join(names)}")
+
+
+def _records(file: Path) -> dict[str, Record]:
+    if file.suffix == ".json":
+        try:
+            found = json.loads(file.read_text("utf-8"))
+        except ValueError as error:
+            raise DataError(f"{file}: expected one JSON object, got bad JSON ({error})") from error
+        pairs = (
+            {f"{file}, key {key!r}": (key, value) for key, value in found.items()} if isinstance(found, dict) else {}
+        )
+    else:
+        pairs = {row.where: (row.text("key"), row.fields.get("value")) for row in find_rows(file, split="").read()}
+    records = {}
+    for where, (key, value) in pairs.items():
+        if not isinstance(value, dict):
+            raise DataError(f"{where}: the field 'value' must be an object, got {value!r:.80}")
+        records[key] = value
+    if not records:
+        raise DataError(f"{file}: expected records by key, got none")
+    return records
+
+
+class Database:
+    """The records of one episode."""
+
+    def __init__(self, tables: Tables) -> None:
+        """Begin with the records as they are in the files."""
+        self._tables = tables
+        self._edited: dict[str, dict[str, Record]] = {}
+
+    def read(self, table: str, key: str) -> Record | None:
+        """A record, not to be changed; ``None`` if there is none."""
+        edited = self._edited.get(table, {}).get(key)
+        return edited if edited is not None else self._tables.records[table].get(key)
+
+    def edit(self, table: str, key: str) -> Record:
+        """A record that may be changed.
+
+        Raises:
+            KeyError: If there is none.
+        """
+        edited = self._edited.setdefault(table, {})
+        if key not in edited:
+            edited[key] = copy.deepcopy(self._tables.records[table][key])
+        return edited[key]
+
+    def rows(self, table: str) -> Iterator[tuple[str, Record]]:
+        """Every key with its record, in the order of the file."""
+        edited = self._edited.get(table, {})
+        for key, record in self._tables.records[table].items():
+            yield key, edited.get(key, record)
+
+    def changes(self) -> dict[str, dict[str, Record]]:
+        """What differs from the files: table -> key -> record."""
+        different = {
+            table: {key: record for key, record in edited.items() if record != self._tables.records[table][key]}
+            for table, edited in self._edited.items()
+        }
+        return {table: records for table, records in different.items() if records}
+
+    def fresh(self) -> Database:
+        """Another one that begins with the files."""
+        return Database(self._tables)

@@ -1,0 +1,300 @@
+import functools
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_shop import ORDERS, PRODUCTS, USERS, write_shop
+
+from turntree.envs import DataError, Env, Message, Role, Task, ToolCall, make, require_conformance
+from turntree.envs.service.database import Database, read_tables
+from turntree.envs.service.env import RetailService, expected_changes
+from turntree.envs.service.retail import TABLES, RetailDesk
+
+DATA = Path(os.environ.get("TURNTREE_DATA", Path(__file__).resolve().parents[4] / "shared")) / "data" / "tau_bench"
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    return write_shop(tmp_path)
+
+
+def call(env: Env, name: str, **arguments: Any) -> tuple[Any, ...]:
+    return env.step(env.parser.format_call(ToolCall(name=name, arguments=arguments)))
+
+
+def test_an_agent_that_does_what_is_asked_and_tells_wins(shop: Path) -> None:
+    env = make("turntree/RetailService-v0", data=shop)
+    opening, info = env.reset(options={"index": 0})
+    assert "cancel #W1" in opening
+    assert "Be kind." in opening
+    assert len(info["tools"]) == 16
+    assert call(env, "find_user_id_by_name_zip", first_name="Ann", last_name="Lee", zip="90001")[0] == "ann_lee_1"
+    assert "go ahead" in env.step("Shall I cancel #W1?")[0]
+    assert '"cancelled"' in call(env, "cancel_pending_order", order_id="#W1", reason="no longer needed")[0]
+    _, reward, terminated, _, info = env.step("Done. You get $15.0 back.")
+    assert (reward, terminated, info["rewards"]) == (1.0, True, {"database": 1.0, "told": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("calls", "said", "rewards"),
+    [
+        ([], "You get 15.0 back.", {"database": 0.0, "told": 1.0}),
+        ([("cancel_pending_order", {"order_id": "#W1", "reason": "no longer needed"})], "Done.", {"told": 0.0}),
+        ([("cancel_pending_order", {"order_id": "#W1", "reason": "ordered by mistake"})], "15.0", {"database": 0.0}),
+        (
+            [
+                ("cancel_pending_order", {"order_id": "#W1", "reason": "no longer needed"}),
+                ("modify_user_address", {"user_id": "ann_lee_1", **USERS["ann_lee_1"]["address"], "zip": "1"}),  # type: ignore[dict-item]
+            ],
+            "15.0",
+            {"database": 0.0},
+        ),
+    ],
+)
+def test_an_agent_that_does_something_else_or_does_not_tell_loses(
+    shop: Path, calls: list[tuple[str, dict[str, Any]]], said: str, rewards: dict[str, float]
+) -> None:
+    env = make("turntree/RetailService-v0", data=shop)
+    env.reset(options={"index": 0})
+    for name, arguments in calls:
+        assert "Error" not in call(env, name, **arguments)[0]
+    _, reward, terminated, _, info = env.step(said)
+    assert (reward, terminated) == (0.0, True)
+    assert rewards.items() <= info["rewards"].items()
+
+
+def test_what_tools_say_is_not_told_by_the_agent(shop: Path) -> None:
+    env = make("turntree/RetailService-v0", data=shop)
+    env.reset(options={"index": 0})
+    assert "15.0" in call(env, "get_order_details", order_id="#W1")[0]
+    call(env, "think", thought="15.0")
+    assert env.step("Good bye.")[4]["rewards"]["told"] == 0.0
+
+
+def test_after_a_transfer_the_next_words_end_the_dialogue(shop: Path) -> None:
+    env = make("turntree/RetailService-v0", data=shop)
+    env.reset(options={"index": 1})
+    call(env, "transfer_to_human_agents", summary="?")
+    assert env.step("Is there anything else?")[2] is True
+
+
+def test_another_customer_may_take_part(shop: Path) -> None:
+    class Silent:
+        def open(self, task: Task) -> str:
+            return "Hello."
+
+        def answer(self, task: Task, dialogue: Any) -> str | None:
+            return None if len(dialogue) > 3 else f"I heard {dialogue[-1].content}"
+
+    env = RetailService(data=shop, customer=Silent(), system_prompt="")
+    assert env.reset(options={"index": 0})[0] == "Hello."
+    assert env.step("Yes!")[0] == "I heard Yes!"
+    assert env.step("And?")[2] is True
+    assert env.messages[0] == Message(role=Role.USER, content="Hello.")
+
+
+def test_it_keeps_the_rules(shop: Path) -> None:
+    address = USERS["ann_lee_1"]["address"]
+    env = RetailService(data=shop)
+    calls = [
+        ToolCall(name="modify_pending_order_address", arguments={"order_id": "#W1", **address}),  # type: ignore[dict-item]
+        ToolCall(name="cancel_pending_order", arguments={"order_id": "#W1", "reason": "no longer needed"}),
+    ]
+    turns = [*map(env.parser.format_call, calls), "Are you sure?", "Good bye."]
+    require_conformance(functools.partial(RetailService, data=shop), turns)
+
+
+def test_snapshots_hold_the_edited_records_only(shop: Path) -> None:
+    env = RetailService(data=shop)
+    env.reset(options={"index": 0})
+    call(env, "cancel_pending_order", order_id="#W1", reason="no longer needed")
+    state = env.snapshot()
+    assert b"Bowl" in state
+    assert b"processed" not in state  # the status of an order that nobody touched
+    env.reset(options={"index": 0})
+    env.restore(state)
+    assert '"cancelled"' in call(env, "get_order_details", order_id="#W1")[0]
+
+
+@pytest.fixture
+def desk(shop: Path) -> RetailDesk:
+    return RetailDesk(Database(read_tables(shop, "retail", TABLES)))
+
+
+def run(desk: RetailDesk, name: str, **arguments: Any) -> str:
+    tool = next(tool for tool in desk.tools if tool.name == name)
+    return tool.run(arguments, owner=desk)
+
+
+def test_cancelling_refunds_a_gift_card_at_once(desk: RetailDesk) -> None:
+    run(desk, "cancel_pending_order", order_id="#W1", reason="no longer needed")
+    changes = desk.database.changes()
+    assert changes["users"]["ann_lee_1"]["payment_methods"]["gift_card_1"]["balance"] == 45.0
+    assert changes["orders"]["#W1"]["payment_history"][1] == {
+        "transaction_type": "refund",
+        "amount": 15.0,
+        "payment_method_id": "gift_card_1",
+    }
+
+
+def test_another_method_pays_and_the_first_gets_its_money_back(desk: RetailDesk) -> None:
+    run(desk, "modify_pending_order_payment", order_id="#W1", payment_method_id="paypal_1")
+    changes = desk.database.changes()
+    assert changes["users"]["ann_lee_1"]["payment_methods"]["gift_card_1"]["balance"] == 45.0
+    assert [entry["transaction_type"] for entry in changes["orders"]["#W1"]["payment_history"]] == [
+        "payment",
+        "payment",
+        "refund",
+    ]
+
+
+def test_swapping_items_pays_the_difference_once(desk: RetailDesk) -> None:
+    arguments = {"order_id": "#W1", "item_ids": ["i1"], "new_item_ids": ["i2"], "payment_method_id": "gift_card_1"}
+    run(desk, "modify_pending_order_items", **arguments)
+    order = desk.database.read("orders", "#W1")
+    assert order is not None
+    assert order["status"] == "pending (item modified)"
+    assert (order["items"][0]["item_id"], order["items"][0]["price"]) == ("i2", 12.5)
+    user = desk.database.read("users", "ann_lee_1")
+    assert user is not None
+    assert user["payment_methods"]["gift_card_1"]["balance"] == 27.5
+    with pytest.raises(Exception, match=r"the order is pending \(item modified\)"):
+        run(desk, "modify_pending_order_items", **arguments)
+
+
+def test_exchanges_and_returns_are_noted_on_the_order(desk: RetailDesk) -> None:
+    arguments = {"item_ids": ["i1"], "new_item_ids": ["i2"], "payment_method_id": "paypal_1"}
+    run(desk, "exchange_delivered_order_items", order_id="#W2", **arguments)
+    order = desk.database.changes()["orders"]["#W2"]
+    assert (order["status"], order["exchange_price_difference"]) == ("exchange requested", 2.5)
+    other = RetailDesk(desk.database.fresh())
+    run(other, "return_delivered_order_items", order_id="#W2", item_ids=["b1", "i1"], payment_method_id="gift_card_1")
+    assert other.database.changes()["orders"]["#W2"]["return_items"] == ["b1", "i1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "complaint"),
+    [
+        ("find_user_id_by_email", {"email": "nobody@example.com"}, "user not found"),
+        ("find_user_id_by_name_zip", {"first_name": "Ann", "last_name": "Lee", "zip": "0"}, "user not found"),
+        ("get_order_details", {"order_id": "W1"}, "order not found"),
+        ("get_product_details", {"product_id": "i1"}, "product not found"),
+        ("cancel_pending_order", {"order_id": "#W2", "reason": "no longer needed"}, "the order is delivered"),
+        ("cancel_pending_order", {"order_id": "#W1", "reason": "bored"}, "must be one of"),
+        ("modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"}, "different"),
+        ("modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "x"}, "payment method not found"),
+        ("calculate", {"expression": "__import__('os')"}, "expected numbers"),
+    ],
+)
+def test_what_cannot_be_done_is_said_to_the_agent(
+    desk: RetailDesk, name: str, arguments: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(Exception, match=complaint):
+        run(desk, name, **arguments)
+    assert desk.database.changes() == {}
+
+
+@pytest.mark.parametrize(
+    ("item_ids", "new_item_ids", "method", "complaint"),
+    [
+        (["i1"], ["i4"], "paypal_1", "not found or available"),
+        (["i1"], ["b1"], "paypal_1", "not found or available"),
+        (["i1"], ["i3"], "gift_card_1", "insufficient gift card balance"),
+        (["i1", "i1"], ["i2", "i2"], "paypal_1", "items not found in the order: i1"),
+        (["i1"], [], "paypal_1", "should be the same"),
+    ],
+)
+def test_a_refused_swap_changes_nothing(
+    desk: RetailDesk, item_ids: list[str], new_item_ids: list[str], method: str, complaint: str
+) -> None:
+    arguments = {"item_ids": item_ids, "new_item_ids": new_item_ids, "payment_method_id": method}
+    for name, order_id in (("modify_pending_order_items", "#W1"), ("exchange_delivered_order_items", "#W2")):
+        with pytest.raises(Exception, match=complaint):
+            run(desk, name, order_id=order_id, **arguments)
+    assert desk.database.changes() == {}
+
+
+def test_a_refund_goes_to_the_method_that_paid_or_to_a_gift_card(desk: RetailDesk) -> None:
+    with pytest.raises(Exception, match="original payment method or a gift card"):
+        run(desk, "return_delivered_order_items", order_id="#W2", item_ids=["i1"], payment_method_id="paypal_1")
+
+
+def test_edits_stay_with_their_database(shop: Path) -> None:
+    tables = read_tables(shop, "retail", TABLES)
+    one, other = Database(tables), Database(tables)
+    one.edit("orders", "#W1")["status"] = "lost"
+    assert one.changes()["orders"]["#W1"]["status"] == "lost"
+    assert other.changes() == {}
+    one.edit("orders", "#W1")["status"] = "pending"
+    assert one.changes() == {}
+    assert dict(other.rows("orders"))["#W1"] == ORDERS["#W1"]
+    assert pickle.loads(pickle.dumps(one)).read("orders", "#W2") == ORDERS["#W2"]
+
+
+def test_the_published_layout_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for table, records in {"users": USERS, "orders": ORDERS, "products": PRODUCTS}.items():
+        (tmp_path / "data" / f"{table}.json").write_text(json.dumps(records))
+    assert Database(read_tables(tmp_path, "retail", TABLES)).read("orders", "#W1") == ORDERS["#W1"]
+
+
+def test_files_that_do_not_fit_are_named(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TURNTREE_DATA", raising=False)
+    with pytest.raises(DataError, match="expected data=FOLDER"):
+        RetailService()
+    tasks = shop / "retail_test_tasks.jsonl"
+    tasks.write_text('{"instruction": "x", "actions": [{"name": "fly", "kwargs": {}}]}')
+    with pytest.raises(DataError, match=r"retail_test_tasks.jsonl:1: the field 'actions' must list"):
+        RetailService(data=shop)
+    (shop / "db_retail_orders.jsonl").write_text('{"key": "#W1", "value": 3}')
+    with pytest.raises(DataError, match=r"db_retail_orders.jsonl:1: the field 'value' must be an object"):
+        RetailService(data=shop)
+    (shop / "db_retail_orders.jsonl").unlink()
+    with pytest.raises(DataError, match="has no table 'orders'"):
+        RetailService(data=shop)
+
+
+def test_published_schemas_are_shown_only_if_they_fit_our_tools(shop: Path) -> None:
+    schema = json.loads(json.dumps(RetailDesk.tools[0].schema))
+    schema["function"]["description"] = "As published."
+    file = shop / "retail_tools_schema.jsonl"
+    file.write_text(json.dumps(schema))
+    assert RetailService(data=shop).reset(seed=0)[1]["tools"] == [schema]
+    schema["function"]["parameters"]["required"] = []
+    file.write_text(json.dumps(schema))
+    with pytest.raises(DataError, match="takes other arguments"):
+        RetailService(data=shop).reset(seed=0)
+
+
+@pytest.mark.parametrize(("split", "count"), [("test", 115), ("dev", 20), ("train", 500)])
+def test_the_published_tasks_are_won_by_their_own_actions(split: str, count: int) -> None:
+    if not DATA.is_dir():
+        pytest.skip(f"no tau-bench data in {DATA}; set TURNTREE_DATA to the folder that holds data/tau_bench")
+    env = RetailService(data=DATA, split=split)
+    assert env.num_tasks == count
+    assert len(env.reset(seed=0)[1]["tools"]) == 16
+    for index in range(0, count, 9):
+        task = env.task(index)
+        env.reset(options={"task": task})
+        for action in task.metadata["actions"]:
+            call(env, action["name"], **action["kwargs"])
+        assert env.step(f"Done: {', '.join(task.metadata['outputs'])}.")[1] == 1.0, task.id
+
+
+def test_the_published_actions_are_accepted_by_our_tools() -> None:
+    if not DATA.is_dir():
+        pytest.skip(f"no tau-bench data in {DATA}; set TURNTREE_DATA to the folder that holds data/tau_bench")
+    database = Database(read_tables(DATA, "retail", TABLES))
+    env = RetailService(data=DATA, split="train")
+    writes = refused = 0
+    for index in range(env.num_tasks or 0):
+        actions = [a for a in env.task(index).metadata["actions"] if a["name"].split("_")[0] not in ("get", "find")]
+        changes = expected_changes(database, actions)
+        orders = {action["kwargs"]["order_id"] for action in actions if "order_id" in action["kwargs"]}
+        writes += len(orders)
+        refused += len(orders - set(changes.get("orders", {})))
+    assert writes > 400
+    assert refused <= 0.02 * writes
