@@ -13,6 +13,7 @@ from typing import NoReturn
 from turntree.agents.errors import AgentError, MissingExtra
 from turntree.agents.rollout import describe
 from turntree.envs.errors import EnvError
+from turntree.rewards import RewardError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 raise
             raise MissingExtra("the turntree command", "cli") from error
         app(args=None if arguments is None else list(arguments), prog_name="turntree")
-    except (AgentError, EnvError) as error:
+    except (AgentError, EnvError, RewardError) as error:
         _fail(" ".join(str(error).split()))
     except (OSError, ValueError) as error:
         _fail(describe(error))

@@ -27,6 +27,8 @@ from turntree.agents.errors import AgentError, MissingExtra
 from turntree.agents.evaluate import Evaluation, evaluate
 from turntree.agents.record import EpisodeWriter
 from turntree.agents.renderer import Renderer
+from turntree.agents.reward_commands import ContractOption, RewardOption, parse_rewards, rescore_command, score_command
+from turntree.agents.scorer import Scorer
 from turntree.envs import Env, check_environment, list_envs, make
 from turntree.envs.catalogue import find_entry
 
@@ -101,6 +103,9 @@ def evaluate_model(
     engine: Annotated[EngineName, typer.Option(help="What runs the model.")] = EngineName.LOCAL,
     data: Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")] = None,
     count: Annotated[int, typer.Option("-n", min=1, help="Tasks, from the first.")] = 20,
+    samples: Annotated[int, typer.Option(min=1, help="Episodes of each task.")] = 1,
+    reward: RewardOption = None,
+    contract: ContractOption = None,
     tool_format: Annotated[str | None, typer.Option(help="hermes or compact.")] = None,
     env_arg: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment; repeatable.")
@@ -118,6 +123,7 @@ def evaluate_model(
     out: Annotated[Path | None, typer.Option(help="Write the episodes here, as JSON lines.")] = None,
 ) -> None:
     """Play tasks with a model and print how it did."""
+    scorer = Scorer(parse_rewards(reward), contract=contract) if reward else None
     make_env = functools.partial(make, env_id, **_env_arguments(data, tool_format, env_arg or []))
     env = _checked(make_env, env_id)
     count = count if env.num_tasks is None else min(count, env.num_tasks)
@@ -128,11 +134,11 @@ def evaluate_model(
     if out is not None:
         out.unlink(missing_ok=True)
     writer = EpisodeWriter(out) if out is not None else None
-    local = _open_local(model, min(concurrency, count), context, speculate, device, dtype)
+    local = _open_local(model, min(concurrency, count * samples), context, speculate, device, dtype)
     started = perf_counter()
     try:
         with _progress() as progress:
-            bar = progress.add_task(env_id, total=count)
+            bar = progress.add_task(env_id, total=count * samples)
 
             def note(episode: Episode) -> None:
                 progress.advance(bar)
@@ -149,6 +155,8 @@ def evaluate_model(
                     sampling=Sampling(temperature=temperature),
                     seed=seed,
                     concurrency=concurrency,
+                    samples=samples,
+                    scorer=scorer,
                     on_episode=note,
                 )
             )
@@ -159,6 +167,10 @@ def evaluate_model(
     _print_evaluation(env_id, model, episodes, perf_counter() - started)
     if all(episode.masked for episode in episodes):
         raise typer.Exit(1)
+
+
+app.command("score")(score_command)
+app.command("rescore")(rescore_command)
 
 
 @app.command("train")
@@ -264,6 +276,7 @@ def _print_evaluation(env_id: str, model: str, episodes: list[Episode], seconds:
         "tokens per verify step": f"{result.tokens_per_step:.2f}",
         "cached prompt tokens": f"{result.cached_tokens} of {result.prompt_tokens} ({cached:.0%})",
         "failures (left out)": str(result.failures),
+        "undecided (left out)": str(result.undecided),
         "ended by": ", ".join(f"{reason} {count}" for reason, count in result.stop_reasons.items()),
         "seconds": f"{seconds:.1f}",
     }
@@ -271,7 +284,7 @@ def _print_evaluation(env_id: str, model: str, episodes: list[Episode], seconds:
         table.add_row(name, value)
     console = Console()
     console.print(table)
-    failure = next((episode.failure for episode in episodes if episode.masked), None)
+    failure = next((episode.failure for episode in episodes if episode.failure), None)
     if failure is not None:
         console.print(f"first failure: {failure}", markup=False, highlight=False)
 

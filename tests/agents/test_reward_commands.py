@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded_run import write_run
+
+from turntree.agents.cli import main
+from turntree.agents.errors import AgentError
+from turntree.agents.record import read_episodes, read_records
+from turntree.agents.reward_commands import parse_rewards
+
+
+@pytest.fixture
+def turntree(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("COLUMNS", "140")
+
+    def run(*arguments: Any) -> tuple[Any, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return stopped.value.code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    texts = [("\\boxed{5}", "math"), ("\\boxed{6}", "math"), ("#### 5", "gsm8k")]
+    path.write_text(
+        "".join(json.dumps({"prediction": text, "gold": "5", "data_source": name}) + "\n" for text, name in texts)
+    )
+    return path
+
+
+def cells(out: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
+
+
+def test_score_prints_a_table_by_data_set_and_writes_the_rows(turntree: Any, rows: Path) -> None:
+    status, out, _ = turntree("score", rows, "--reward", "answer")
+    assert status == 0
+    assert cells(out) == [["math", "2", "0.5000", "1", "1", "0", "0"], ["gsm8k", "1", "1.0000", "1", "0", "0", "0"]]
+    written = [json.loads(line)["scored"]["reward"] for line in rows.with_name("rows.scored.jsonl").open()]
+    assert written == [1.0, 0.0, 1.0]
+
+
+def test_score_takes_a_rubric_and_prints_json(turntree: Any, rows: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new.jsonl"
+    status, said, _ = turntree(
+        "score", rows, "--reward", "answer", "--reward", "answer_format=0.25", "--json", "--out", out
+    )
+    assert status == 0
+    table = json.loads(said)
+    assert table["rows"]["math"]["reward"] == 0.75
+    assert table["out"] == str(out)
+    assert json.loads(out.read_text().splitlines()[0])["scored"]["parts"] == {"answer": 1.0, "answer_format": 1.0}
+
+
+def test_rescore_prints_old_against_new(turntree: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=2, tokenizer=False)
+    status, out, err = turntree("rescore", run, "--reward", "few_turns")
+    assert status == 0, err
+    (first, second) = cells(out)
+    assert first[:3] == ["step_000001", "3", "0.6667"]
+    assert second[0] == "step_000002"
+    assert len(list(read_records(run / "rescored.jsonl"))) == 6
+    status, _, err = turntree("rescore", run, "--reward", "few_turns")
+    assert status == 2
+    assert "exists and is not overwritten" in err
+
+
+def test_eval_scores_the_samples_of_a_task_by_named_rewards(turntree: Any, tiny_model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "episodes.jsonl"
+    status, said, err = turntree(
+        *("eval", "turntree/Arithmetic-v0", "--model", tiny_model, "-n", 2, "--samples", 2, "--temperature", 1),
+        *("--max-tokens", 8, "--reward", "answer", "--reward", "finished=0.5", "--contract", "math", "--out", out),
+    )
+    assert status == 0, err
+    episodes = list(read_episodes(out))
+    assert len(episodes) == 4
+    assert all({"answer", "finished", "correct"} <= set(episode.rewards) for episode in episodes)
+    first, second = [episode for episode in episodes if episode.task is not None and episode.task.id.endswith("/0")]
+    assert first.messages[1] == second.messages[1]
+    assert first.turns[0].text != second.turns[0].text
+    assert "undecided (left out)" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("score", "ROWS", "--reward", "anser"), "did you mean 'answer'"),
+        (("score", "ROWS", "--reward", "answer=x"), "NAME=WEIGHT"),
+        (("score", "ROWS", "--contract", "mth"), "no contract for data set 'mth'"),
+        (("score", "ROWS", "--gold", "target"), "line 1: field 'target'"),
+        (("score", "/no/such.jsonl"), "/no/such.jsonl"),
+        (("rescore", "/no/such/run"), "expected a run's folder"),
+    ],
+)
+def test_wrong_input_is_one_line_with_status_2(turntree: Any, rows: Path, words: Any, message: str) -> None:
+    status, _, err = turntree(*(rows if word == "ROWS" else word for word in words))
+    assert status == 2
+    assert message in err
+    assert err.startswith("turntree: ")
+    assert err.count("\n") == 1
+
+
+def test_a_reward_is_named_once() -> None:
+    assert parse_rewards(["answer", "few_turns=0.5", "finished=0"]) == {
+        "answer": 1.0,
+        "few_turns": 0.5,
+        "finished": 0.0,
+    }
+    with pytest.raises(AgentError, match="given twice"):
+        parse_rewards(["answer", "answer=2"])
