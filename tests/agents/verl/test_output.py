@@ -7,7 +7,8 @@ import torch
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
 from turntree.agents.episode import Episode, StopReason, Turn
-from turntree.agents.verl.output import EpisodeOutput, to_output
+from turntree.agents.verl.output import EpisodeOutput, neutralise, to_output
+from turntree.agents.verl.scored_text import SAMPLE
 from turntree.envs import Message, Role, ToolCall
 
 
@@ -114,3 +115,67 @@ def test_a_limit_that_ends_an_episode_is_no_failure() -> None:
     output = lay_out(episode(stop_reason=StopReason.MAX_TOKENS))
     assert output.extra_fields["reward_extra_info"]["truncated"] == 1.0
     assert torch.tensor(output.response_mask).sum() == 3
+
+
+def test_an_episode_without_a_verdict_teaches_nothing() -> None:
+    output = lay_out(episode(undecided=("answer",)))
+    row = output.as_dict()
+    assert row["response_mask"].sum() == 0
+    assert row["rm_scores"].sum() == 0
+    info = output.extra_fields["reward_extra_info"]
+    assert (info["undecided"], info["failure"], info["acc"]) == (1.0, 0.0, 0.0)
+
+
+def test_masked_episodes_are_given_the_mean_of_their_group_so_that_they_do_not_move_it() -> None:
+    failed = lay_out(episode(stop_reason=StopReason.FAILURE, failure="x"))
+    outputs = [
+        lay_out(episode()),
+        failed,
+        lay_out(episode(turns=episode().turns[:1])),
+        lay_out(episode(undecided=("a",))),
+    ]
+    scores = [output.as_dict()["rm_scores"].sum().item() for output in outputs]
+    neutralise(outputs)
+    neutral = [output.as_dict()["rm_scores"].sum().item() for output in outputs]
+    assert scores == [1.25, 0.0, 0.25, 0.0]
+    assert neutral == [1.25, 0.75, 0.25, 0.75]
+    assert failed.as_dict()["response_mask"].sum() == 0
+
+
+def test_a_group_that_is_masked_as_a_whole_scores_0() -> None:
+    outputs = [lay_out(episode(stop_reason=StopReason.FAILURE, failure="x"))] * 2
+    neutralise(outputs)
+    assert outputs[0].as_dict()["rm_scores"].sum() == 0
+
+
+def test_verl_may_score_it_and_finds_the_policys_words() -> None:
+    output = to_output(episode(), weights_version=9, filler_id=0, attempts=1, score_in_verl=True)
+    assert output.reward_score is None
+    assert output.extra_fields[SAMPLE]["turns"] == ["t", "t"]
+    output.reward_score = 0.5
+    output.extra_fields["reward_extra_info"] = {"score": 0.5, "undecided": 0.0}
+    row = output.as_dict()
+    assert row["rm_scores"].tolist() == [0.0, 0.0, 0.0, 0.0, 0.5]
+    assert row["response_mask"].tolist() == [1, 1, 0, 0, 1]
+    assert SAMPLE not in row["extra_fields"]
+
+
+def test_what_verl_could_not_judge_is_masked() -> None:
+    output = to_output(episode(), weights_version=9, filler_id=0, attempts=1, score_in_verl=True)
+    output.reward_score = 0.0
+    output.extra_fields["reward_extra_info"] = {"score": 0.0, "undecided": 1.0}
+    row = output.as_dict()
+    assert row["response_mask"].sum() == 0
+    assert row["response_mask"].dtype == torch.int64
+
+
+def test_named_rewards_are_logged_for_every_episode() -> None:
+    paid = episode(rewards={"answer": 1.0, "steps": 3.0})
+    logged = [
+        to_output(one, weights_version=9, filler_id=0, attempts=1, rewards=("answer", "few_turns")).extra_fields
+        for one in (paid, episode(turns=(), stop_reason=StopReason.FAILURE, failure="x"))
+    ]
+    first, second = (fields["reward_extra_info"] for fields in logged)
+    assert (first["reward_answer"], first["reward_few_turns"]) == (1.0, 0.0)
+    assert tuple(first) == tuple(second)
+    assert "reward_steps" not in first
