@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from turntree.agents.engines.local.checks import checked
 from turntree.agents.engines.local.config import LocalEngineConfig
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.model import Policy
@@ -110,7 +111,7 @@ class LocalEngine:
                 the context, or if more ``top_logprobs`` are asked for than there are tokens.
             RuntimeError: If the engine is closed or failed.
         """
-        prompt, guess = self._checked(prompt_ids, sampling, draft, "draft")
+        prompt, guess = checked(prompt_ids, sampling, draft, "draft", vocabulary=self.vocabulary)
         if len(prompt) >= self.config.max_context:
             raise ValueError(
                 f"the prompt has {len(prompt)} tokens, max_context is {self.config.max_context}: no room is left "
@@ -146,7 +147,7 @@ class LocalEngine:
             RuntimeError: If the engine is closed or failed.
         """
         sampling = replace(sampling, top_logprobs=top)
-        prompt, given = self._checked(prompt_ids, sampling, token_ids, "text to score")
+        prompt, given = checked(prompt_ids, sampling, token_ids, "text to score", vocabulary=self.vocabulary)
         if len(prompt) + len(given) > self.config.max_context:
             raise ValueError(
                 f"prompt and tokens to score have {len(prompt)} + {len(given)} tokens, max_context is "
@@ -181,27 +182,6 @@ class LocalEngine:
         except asyncio.CancelledError:
             request.cancelled = True
             raise
-
-    def _checked(
-        self, prompt_ids: Sequence[int], sampling: Sampling, token_ids: Sequence[int], name: str
-    ) -> tuple[list[int], list[int]]:
-        """Prompt and tokens as integers that the model knows."""
-        prompt, tokens = [int(token) for token in prompt_ids], [int(token) for token in token_ids]
-        if not prompt:
-            raise ValueError("the prompt is empty; the policy needs at least one token to go on from")
-        vocabulary = self._core.policy.vocabulary
-        for what, some in (("prompt", prompt), (name, tokens)):
-            low, high = min(some, default=0), max(some, default=0)
-            if low < 0 or high >= vocabulary:
-                raise ValueError(
-                    f"the {what} holds token {low if low < 0 else high}, the model knows 0 to {vocabulary - 1}"
-                )
-        if sampling.top_logprobs > vocabulary:
-            raise ValueError(
-                f"{sampling.top_logprobs} most probable tokens are wanted at each position, the model knows "
-                f"{vocabulary}; ask for fewer"
-            )
-        return prompt, tokens
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
         """Copy new weights in place, between two steps. Keys and values are dropped, the store is kept:
