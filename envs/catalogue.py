@@ -72,6 +72,16 @@ CATALOGUE: tuple[Entry, ...] = (
         summary="Find the key, unlock the door, take the treasure.",
     ),
     Entry(
+        id="turntree/KeyValue-v0",
+        entry_point="turntree.envs.lookup.key_value:KeyValue",
+        summary="Read and change numbers in a store, as asked.",
+    ),
+    Entry(
+        id="turntree/Search-v0",
+        entry_point="turntree.envs.lookup.search:Search",
+        summary="Answer questions by searching a local corpus.",
+    ),
+    Entry(
         id="turntree/RetailService-v0",
         entry_point="turntree.envs.service.env:RetailService",
         summary="Serve a customer of a shop with sixteen tools over tau-bench's database.",

@@ -1,0 +1,1 @@
+"""Environments whose tools look things up: a store of values, a corpus of texts."""

@@ -1,0 +1,93 @@
+import functools
+from typing import Any
+
+import pytest
+
+from turntree.envs import Env, ToolCall, make, require_conformance
+from turntree.envs.lookup.key_value import KeyValue
+
+
+def call(env: Env, name: str, **arguments: Any) -> str:
+    return str(env.step(env.parser.format_call(ToolCall(name=name, arguments=arguments)))[0])
+
+
+def test_leaving_the_store_as_it_should_be_wins() -> None:
+    env = make("turntree/KeyValue-v0", max_operations=6)
+    for index in range(20):
+        env.reset(options={"index": index})
+        given, expected = env.current_task.metadata["store"], env.current_task.metadata["expected"]
+        for key in given:
+            assert call(env, "get", key=key) == str(given[key])
+            if key not in expected:
+                call(env, "delete", key=key)
+            elif given[key] != expected[key]:
+                call(env, "set", key=key, value=expected[key])
+        assert env.step("Done.")[1:4] == (1.0, True, False)
+
+
+def test_doing_nothing_or_something_besides_loses() -> None:
+    env = make("turntree/KeyValue-v0")
+    index = next(i for i in range(50) if env.task(i).metadata["store"] != env.task(i).metadata["expected"])
+    env.reset(options={"index": index})
+    assert env.step("Done.")[1:4] == (0.0, True, False)
+    env.reset(options={"index": index})
+    for key, value in env.current_task.metadata["expected"].items():
+        call(env, "set", key=key, value=value)
+    for key in set(env.current_task.metadata["store"]) - set(env.current_task.metadata["expected"]):
+        call(env, "delete", key=key)
+    call(env, "set", key="extra", value=1)
+    assert env.step("Done.")[1:3] == (0.0, True)
+
+
+def test_the_operations_in_words_are_those_that_are_expected() -> None:
+    env = KeyValue(max_operations=8)
+    for index in range(60):
+        task = env.task(index)
+        store = dict(task.metadata["store"])
+        for line in task.prompt.splitlines()[1:]:
+            words = line.rstrip(".").split()[1:]
+            if words[0] == "Copy":
+                store[words[-1]] = store[words[4]]
+            elif words[0] == "Add":
+                store[words[-1]] += store[words[4]]
+            elif words[0] == "Swap":
+                store[words[4]], store[words[6]] = store[words[6]], store[words[4]]
+            else:
+                del store[words[-1]]
+        assert store == task.metadata["expected"]
+        assert len(task.prompt.splitlines()) - 1 == task.metadata["operations"]
+
+
+def test_the_numbers_have_to_be_looked_up() -> None:
+    env = make("turntree/KeyValue-v0")
+    opening, _ = env.reset(options={"index": 3})
+    numbers = set(map(str, env.current_task.metadata["store"].values()))
+    assert not numbers & set(opening.replace(".", " ").replace(",", " ").split())
+
+
+def test_a_missing_key_is_named_with_those_there_are() -> None:
+    env = make("turntree/KeyValue-v0")
+    env.reset(options={"index": 0})
+    for name in ("get", "delete"):
+        said = call(env, name, key="nothing")
+        assert "there is no key 'nothing'" in said
+        assert sorted(env.current_task.metadata["store"])[0] in said
+    assert call(env, "list_keys") == str(sorted(env.current_task.metadata["store"])).replace("'", '"')
+
+
+def test_the_rules_are_kept_while_the_store_changes() -> None:
+    env = KeyValue()
+    turns = [
+        env.parser.format_call(ToolCall(name="set", arguments={"key": "apple", "value": 5})),
+        env.parser.format_call(ToolCall(name="list_keys", arguments={})),
+        env.parser.format_call(ToolCall(name="delete", arguments={"key": "apple"})),
+        "Done.",
+    ]
+    require_conformance(functools.partial(make, "turntree/KeyValue-v0"), turns)
+
+
+def test_arguments_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"keys must lie in 3\.\.12"):
+        KeyValue(keys=2)
+    with pytest.raises(ValueError, match="min_operations <= max_operations"):
+        KeyValue(min_operations=3, max_operations=2)

@@ -1,0 +1,109 @@
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turntree.envs import DataError, MissingExtra, make
+from turntree.envs.lookup.corpus import Corpus, Document, read_corpus, words
+from turntree.envs.lookup.island import island, towns
+from turntree.envs.lookup.search import Search
+
+TEXTS = [
+    {"id": "a", "title": "Cats", "text": "A cat is a small animal that purrs."},
+    {"id": "b", "title": "Dogs", "text": "A dog is a friend. Dogs bark."},
+    {"id": "c", "text": "Birds can fly, and the penguin cannot."},
+]
+QUESTIONS = [{"question": "Which animal purrs?", "answer": "The cat"}, {"question": "Who barks?", "answer": "dog"}]
+
+
+def rows(path: Path, written: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in written))
+    return path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    return {"corpus": rows(tmp_path / "texts.jsonl", TEXTS), "data": rows(tmp_path / "questions.jsonl", QUESTIONS)}
+
+
+def test_an_answer_that_was_looked_up_wins_and_another_loses(files: dict[str, Path]) -> None:
+    env = make("turntree/Search-v0", **files, tool_format="hermes")
+    assert env.num_tasks == 2
+    env.reset(options={"index": 0})
+    said = env.step('<tool_call>{"name": "search", "arguments": {"query": "purring cat"}}</tool_call>')[0]
+    assert said.startswith("[a] Cats: A cat is")
+    said = env.step('<tool_call>{"name": "read", "arguments": {"id": "a"}}</tool_call>')[0]
+    assert said == "Cats\nA cat is a small animal that purrs."
+    assert env.step(r"It is \boxed{\text{a cat}}.")[1:4] == (1.0, True, False)
+    env.reset(options={"index": 0})
+    assert env.step(r"\boxed{dog}")[1:4] == (0.0, True, False)
+    env.reset(options={"index": 0})
+    assert env.step("the cat")[1:3] == (0.0, True)
+
+
+def test_questions_about_the_island_can_be_answered_from_its_texts() -> None:
+    env = make("turntree/Search-v0")
+    assert isinstance(env, Search)
+    seen = set()
+    for index in range(60):
+        env.reset(options={"index": index})
+        task = env.current_task
+        seen.add(task.metadata["texts"])
+        first = env.search(task.prompt)
+        assert "[" in first
+        if task.metadata["texts"] == 1:
+            assert task.answer in env.read(first[1 : first.index("]")]), task
+        assert env.step(rf"\boxed{{{task.answer}}}")[1] == 1.0
+        env.reset(options={"index": index})
+        assert env.step(r"\boxed{Atlantis}")[1:4] == (0.0, True, False)
+    assert seen == {1, 2}
+
+
+def test_two_texts_lead_to_the_answer_where_two_are_needed() -> None:
+    for town in towns():
+        (person, *_) = island().search(f"{town.builder} born", 1)
+        assert town.birthplace in person.text
+        (place, *_) = island().search(f"town {town.birthplace} live", 1)
+        assert place.title == town.birthplace
+
+
+def test_the_best_text_comes_first_and_strangers_are_left_out(files: dict[str, Path]) -> None:
+    corpus = read_corpus(files["corpus"])
+    assert [document.id for document in corpus.search("a dog or a cat that purrs", 5)][0] == "a"
+    assert [document.id for document in corpus.search("flying penguin", 5)] == ["c"]
+    assert corpus.search("volcano", 5) == []
+    assert corpus.search("?!", 5) == []
+    assert corpus.get("c") == Document(id="c", title="", text=TEXTS[2]["text"])
+    assert corpus.get("x") is None
+
+
+def test_case_and_plural_make_no_difference() -> None:
+    assert words("The TOWERS, of Ardol's bus") == ["the", "tower", "of", "ardol", "s", "bus"]
+
+
+def test_what_the_tools_refuse_is_said(files: dict[str, Path]) -> None:
+    env = make("turntree/Search-v0", **files)
+    env.reset(seed=0)
+    said = env.step('<tool_call>{"name": "search", "arguments": {"query": "volcano"}}</tool_call>')[0]
+    assert said == "Nothing was found."
+    said = env.step('<tool_call>{"name": "read", "arguments": {"id": "../x"}}</tool_call>')[0]
+    assert "there is no text '../x'" in said
+
+
+def test_rows_that_do_not_fit_are_named(files: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="corpus and data belong together"):
+        Search(corpus=files["corpus"])
+    bad = rows(tmp_path / "bad.jsonl", [TEXTS[0], {"id": "z", "text": ""}])
+    with pytest.raises(DataError, match=r"bad.jsonl:2: the field 'text'"):
+        Search(corpus=bad, data=files["data"])
+    twice = rows(tmp_path / "twice.jsonl", [TEXTS[0], TEXTS[0]])
+    with pytest.raises(DataError, match="got 2 with 1 ids"):
+        Search(corpus=twice, data=files["data"])
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bm25s", None)
+    with pytest.raises(MissingExtra, match=r"turntree\[search\]"):
+        Corpus([Document(id="a", title="", text="a")])
