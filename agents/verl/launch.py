@@ -25,9 +25,13 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from turntree.agents.verl.compose import Composition, compose
+from turntree.agents.scorer import ANSWER
+from turntree.agents.verl.compose import Composition, TrainSettings, compose
 from turntree.agents.verl.dataset import write_rows
 from turntree.agents.verl.recording import RunFolder
+from turntree.agents.verl.sections import ConfigError
+from turntree.agents.verl.settings import make_scorer
+from turntree.rewards import UnknownContract
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +113,9 @@ def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
         composition: The checked configuration.
         folder: Of the run.
         ray_dir: Where Ray may put its files.
+
+    Raises:
+        ConfigError: If answers of a data set are to be compared and it has no rules for it.
     """
     settings, config = composition.settings, composition.verl
     val_kwargs = {**settings.env_kwargs, **settings.val_env_kwargs}
@@ -116,6 +123,7 @@ def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
         folder.rows("train"), settings.env, settings.env_kwargs, count=settings.train_tasks, split="train"
     )
     val_rows = write_rows(folder.rows("val"), settings.env, val_kwargs, count=settings.val_tasks, split="val")
+    _check_contracts(settings, (train_rows, val_rows))
     loops = resources.files("turntree.configs").joinpath("loops", "turntree_env.yaml")
     for key, value in {
         "data.train_files": str(train_rows),
@@ -136,6 +144,21 @@ def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
     }.items():
         OmegaConf.update(config, key, value, force_add=True)
     OmegaConf.save(config, folder.config)
+
+
+def _check_contracts(settings: TrainSettings, files: Sequence[Path]) -> None:
+    """Answers of every data set can be compared, where they are to be."""
+    scorer = make_scorer(settings.rewards, settings.contract)
+    if scorer is None or ANSWER not in scorer.names:
+        return
+    import pyarrow.parquet
+
+    for path in files:
+        for source in pyarrow.parquet.read_table(path, columns=["data_source"])["data_source"].unique().to_pylist():
+            try:
+                scorer.contract_of(source)
+            except UnknownContract as error:
+                raise ConfigError(f"{error}: turntree.contract=math") from error
 
 
 def command(folder: RunFolder) -> list[str]:

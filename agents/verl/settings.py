@@ -16,7 +16,7 @@ from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
 from turntree.agents.reuse_config import ReuseConfig
 from turntree.agents.scorer import Scorer
 from turntree.agents.verl.sections import ConfigError, from_mapping
-from turntree.rewards import RewardError
+from turntree.rewards import RewardError, contract_for
 from turntree.spec_tree import ForestConfig
 
 
@@ -127,6 +127,8 @@ def make_scorer(rewards: Mapping[str, Any], contract: str | None) -> Scorer | No
         ConfigError: If a reward or the contract is unknown, or the rewards do not fit together.
     """
     try:
+        if contract is not None:
+            contract_for(contract)
         return Scorer(rewards, contract=contract) if rewards else None
     except RewardError as error:
         raise ConfigError(str(error)) from error

@@ -58,6 +58,11 @@ def test_overrides_go_over_the_configuration(tiny_model: Path) -> None:
         ("turntree.reuse.mode=lenient", r"turntree\.reuse: mode lenient needs preset"),
         ("turntree.reuse.mod=exact", r"unknown key 'mod' in turntree\.reuse; did you mean 'mode'"),
         ("turntree.memo_results=-1", "memo_results must not be negative"),
+        ("turntree.rewards={anser: 1}", "no reward is called 'anser'; did you mean 'answer'"),
+        ("turntree.rewards={answer: 1, finished: 2}", "form alone would beat a right answer"),
+        ("turntree.contract=mth", "no contract for data set 'mth'"),
+        ("turntree.score_in_verl=true", "agent_loop_manager_class=null reward.num_workers=1"),
+        ("reward.custom_reward_function.reward_kwarg={}", "did you mean 'reward_kwargs'"),
         (
             "actor_rollout_ref.rollout.engine_kwargs.turntree.speculaton=null",
             "unknown key 'speculaton' .* did you mean 'speculation'",
@@ -110,3 +115,27 @@ def test_an_unknown_base_names_the_nearest(tmp_path: Path) -> None:
     file.write_text("base: cpus\n")
     with pytest.raises(ConfigError, match="did you mean 'cpu'"):
         compose(str(file))
+
+
+def test_rewards_that_need_the_group_need_the_manager_that_has_it(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from turntree.rewards import registry, reward
+
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    reward("rank", group=True)(lambda samples: [0.0] * len(samples))
+    asked = [f"actor_rollout_ref.model.path={tiny_model}", "turntree.rewards={answer: 1, rank: 0.5}"]
+    assert compose("demo", asked).settings.rewards == {"answer": 1, "rank": 0.5}
+    with pytest.raises(ConfigError, match="the rewards rank need all samples of a task"):
+        compose("demo", [*asked, "actor_rollout_ref.rollout.agent.agent_loop_manager_class=null"])
+
+
+def test_what_verls_reward_function_is_given_is_known(tiny_model: Path) -> None:
+    composition = compose(
+        "demo",
+        [
+            f"actor_rollout_ref.model.path={tiny_model}",
+            "reward.custom_reward_function.reward_kwargs={contract: math}",
+        ],
+    )
+    assert composition.verl.reward.custom_reward_function.reward_kwargs.contract == "math"

@@ -88,6 +88,24 @@ def test_reuse_reaches_the_servers(overrides: list[str], tmp_path: Path) -> None
     assert (settings.reuse.mode, settings.reuse.preset, settings.memo_results) == (ReuseMode.LENIENT, "grpo", 100)
 
 
+def test_rewards_reach_the_agent_loops(overrides: list[str], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.root.mkdir(parents=True, exist_ok=True)
+    asked = ["turntree.rewards={answer: 1, few_turns: {weight: 0.1, high: 0.5}}", "turntree.contract=math"]
+    launch.prepare(compose("demo", [*overrides, *asked]), folder, tmp_path / "ray")
+    settings = RunSettings.parse(plain(OmegaConf.load(folder.config).actor_rollout_ref.rollout.custom))
+    assert settings.contract == "math"
+    scorer = settings.scorer()
+    assert scorer is not None
+    assert scorer.names == ("answer", "few_turns")
+
+
+def test_a_data_set_without_rules_is_found_before_anything_is_started(overrides: list[str], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"'arithmetic' has no rules .* turntree\.contract=math"):
+        launch.prepare(compose("demo", [*overrides, "turntree.rewards={answer: 1}"]), folder, tmp_path / "ray")
+
+
 def test_validation_has_settings_of_its_own(overrides: list[str], tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     launch.prepare(compose("demo", overrides), folder, tmp_path / "ray")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from turntree.agents.record import read_records
 from turntree.agents.verl.output import EpisodeOutput
 from turntree.agents.verl.player import EpisodePlayer
 from turntree.envs import Env, Message, Reply, Task, ToolError, tool
+from turntree.rewards import Sample, registry, reward
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": True}
 
@@ -200,3 +202,58 @@ def test_environments_of_the_same_settings_share_a_memo_where_the_run_wants_one(
     one, same, other = (player._make("turntree/Arithmetic-v0", s) for s in ("{}", "{}", '{"max_numbers": 3}'))
     assert one.memo is same.memo is not None
     assert other.memo is not one.memo
+
+
+class Talkative(Env):
+    """Gives 7 for anything."""
+
+    def task(self, index: int) -> Task:
+        return Task(id=f"talkative/{index}", prompt="say", answer="5", data_source="math")
+
+    def reply(self, message: Message) -> Reply:
+        if message.content == "broken":
+            raise OSError("the disk is full")
+        return Reply(reward=7.0, done=True)
+
+
+async def play_group(config: Any, tokenizer: Any, row: dict[str, Any], *texts: str, size: int) -> list[EpisodeOutput]:
+    engine = ScriptedEngine(texts, tokenizer)
+    player = EpisodePlayer(config, tokenizer)
+    talkative = {**row, "env_id": f"{__name__}:Talkative", "env_kwargs": "{}"}
+    return await player.play_group(SAMPLING, talkative, lambda: engine, size=size)
+
+
+async def test_a_group_is_scored_together_by_the_rewards_of_the_configuration(
+    rollout_config: Any, chatml: Any, row: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+
+    @reward("first_half", group=True)
+    def first_half(samples: Sequence[Sample]) -> list[float]:
+        assert len(samples) == 3
+        order = sorted(samples, key=lambda sample: len(sample.answer_text))
+        return [float(order.index(sample) < 2) for sample in samples]
+
+    rollout_config.custom.turntree.rewards = {"answer": 1.0, "first_half": 0.5, "finished": 0}
+    outputs = await play_group(rollout_config, chatml, row, "#### 5", "it is 5", "let me see: it is 6", size=3)
+    assert [output.reward_score for output in outputs] == [1.5, 1.5, 0.0]
+    info = outputs[2].extra_fields["reward_extra_info"]
+    assert (info["reward_answer"], info["reward_first_half"], info["reward_finished"]) == (0.0, 0.0, 1.0)
+    records = list(read_records(tmp_path / "run" / "episodes" / "step_000005.jsonl"))
+    assert [record.episode.reward for record in records] == [1.5, 1.5, 0.0]
+    assert [record.labels["session"] for record in records] == [0, 1, 2]
+
+
+async def test_a_sample_that_breaks_takes_the_mean_of_its_group(
+    rollout_config: Any, chatml: Any, row: dict[str, Any]
+) -> None:
+    rollout_config.custom.turntree.rewards = {"answer": 1.0}
+    outputs = await play_group(rollout_config, chatml, row, "5", "broken", "broken", "4", size=3)
+    assert [output.reward_score for output in outputs] == [1.0, 0.5, 0.0]
+    assert [bool(sum(output.response_mask)) for output in outputs] == [True, False, True]
+
+
+async def test_verl_scores_where_it_is_asked_to(rollout_config: Any, chatml: Any, row: dict[str, Any]) -> None:
+    rollout_config.custom.turntree.update(rewards={"answer": 1.0}, score_in_verl=True)
+    (output,) = await play_group(rollout_config, chatml, row, "5", size=1)
+    assert output.reward_score is None
