@@ -6,7 +6,9 @@ give the z-scores of ``spec_tree.monitor``, both near N(0, 1) when all is exact.
 Turns that replay what the policy was trained on (level C) are watched apart:
 the policy knows of the tokens, so their scores need not stay near 0, though a
 fault shows in them as well. Turns with lenience (level D) are biased by design
-and are left out.
+and are left out. So are turns that are asked for again with the same seed in the
+same step, as an episode that is tried again does: a store that has seen them once
+drafts them from their own noise.
 """
 
 from __future__ import annotations
@@ -37,6 +39,15 @@ class Monitors:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sums: dict[str, MonitorSums] = {}
+        self._seeds: set[int] = set()
+
+    def first_use(self, seed: int | None) -> bool:
+        """Whether noise of ``seed`` is used for the first time since the last ``close_step``; no seed is new noise."""
+        with self._lock:
+            new = seed not in self._seeds
+            if seed is not None:
+                self._seeds.add(seed)
+            return new
 
     def add(self, turns: Iterable[Completion]) -> None:
         """Count turns in."""
@@ -53,6 +64,7 @@ class Monitors:
         """
         with self._lock:
             sums, self._sums = self._sums, {}
+            self._seeds.clear()
         scores = {}
         for group, total in sums.items():
             for monitor, score in (("acceptance", total.acceptance_z), ("entropy", total.entropy_z)):
@@ -99,6 +111,8 @@ class MonitoredEngine:
         draft: Sequence[int] = (),
     ) -> Completion:
         """The engine's own turn."""
+        counts = self._monitors.first_use(sampling.seed)
         completion = await self._engine.generate(tuple(prompt_ids), sampling, state=state, draft=draft)
-        self._monitors.add([completion])
+        if counts:
+            self._monitors.add([completion])
         return completion

@@ -216,11 +216,13 @@ class PrefixReuse:
         completion = await self.engine.generate(
             asked.prompt, sampling, state=asked.state, draft=stored.tokens[: sampling.max_tokens].tolist()
         )
-        # The noise of the whole turn has been used before, also where the tokens differ.
+        # The noise of the whole turn has been used before, also where the tokens differ; and a store of drafts has
+        # seen what it said then, so that drafts say nothing about chance.
         levels = str(ticket.level) * len(completion.token_ids)
+        untested = replace(completion.draft, tested=0, matched=0, expected=0.0, variance=0.0)
         same = _shared(stored.tokens.tolist(), completion.token_ids)
         self._count(min(len(stored.tokens), sampling.max_tokens), same)
-        return _Done(replace(completion, levels=levels), stored.seed)
+        return _Done(replace(completion, levels=levels, draft=untested), stored.seed)
 
     async def _verify(self, asked: _Asked, ticket: Ticket) -> _Done:
         sampling, offered = asked.sampling, offer(ticket.turn, asked.sampling)

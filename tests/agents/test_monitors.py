@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import asyncio
 import logging
+from typing import Any
 
 import numpy as np
 import pytest
 
-from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
-from turntree.agents.monitors import ALARM, Monitors
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling
+from turntree.agents.monitors import ALARM, MonitoredEngine, Monitors
 from turntree.spec_tree.monitor import surprise
 
 RNG = np.random.default_rng(0)
@@ -71,3 +73,34 @@ def test_a_step_begins_at_zero_and_says_nothing_without_data() -> None:
     bare = Completion(token_ids=(1,), logprobs=(0.0,), finish_reason=FinishReason.LENGTH)
     monitors.add([bare])
     assert monitors.close_step() == {}
+
+
+class Memory:
+    """Says what it said to the same seed before, and drafts it: every child is hit, however improbable."""
+
+    async def generate(self, prompt_ids: Any, sampling: Sampling, **kwargs: Any) -> Completion:
+        known = sampling.seed in self.seen
+        self.seen.add(sampling.seed)
+        tested = DraftStats(tested=20, matched=20 if known else 4, expected=4.0, variance=3.2)
+        return Completion(token_ids=(1,), logprobs=(0.0,), finish_reason=FinishReason.STOP, draft=tested)
+
+    def __init__(self) -> None:
+        self.seen: set[int | None] = set()
+
+
+@pytest.mark.parametrize(("seeds", "quiet"), [((1, 1), True), ((1, 2), True), ((None, None), False)])
+def test_an_episode_that_is_tried_again_raises_no_alarm(seeds: tuple[int | None, ...], quiet: bool) -> None:
+    """Its turns are drafted from their own noise. Turns without a seed are all counted: here that shows the fault."""
+    monitors = Monitors()
+    engine = MonitoredEngine(Memory(), monitors)
+    for seed in seeds:
+        asyncio.run(engine.generate((1,), Sampling(seed=seed)))
+    z = monitors.close_step()["exactness/exact_acceptance_z"]
+    assert (abs(z) < ALARM) is quiet
+
+
+def test_a_seed_counts_again_in_the_next_step() -> None:
+    monitors = Monitors()
+    for _ in range(2):
+        asyncio.run(MonitoredEngine(Memory(), monitors).generate((1,), Sampling(seed=1)))
+        assert monitors.close_step()

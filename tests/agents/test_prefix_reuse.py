@@ -531,6 +531,23 @@ def test_the_monitors_see_nothing_in_exact_reuse_and_the_released_rule_at_once(
     assert released.acceptance_z < -4
 
 
+def test_drafts_of_a_replayed_turn_are_no_test_of_chance() -> None:
+    """A store of drafts has seen what the same noise said before."""
+    engine, reuse = engine_and_reuse(random_policy(1, 4), REPLAY)
+    inner = engine.generate
+
+    async def tested(*args: Any, **kwargs: Any) -> Completion:
+        turn = await inner(*args, **kwargs)
+        return replace(turn, draft=replace(turn.draft, tested=3, matched=3, expected=1.0, variance=0.5))
+
+    engine.generate = tested  # type: ignore[method-assign]
+    assert ask(reuse).draft.tested == 3
+    update(engine, reuse, engine.policy)
+    turn = ask(reuse)
+    assert (turn.draft.tested, turn.draft.matched, turn.draft.expected, turn.draft.variance) == (0, 0, 0.0, 0.0)
+    assert turn.draft.entropy > 0
+
+
 def test_a_mode_that_reuses_nothing_passes_everything_on() -> None:
     engine, reuse = engine_and_reuse(fixed(1, 3), ReuseConfig())
     ask(reuse)

@@ -207,7 +207,9 @@ def test_the_second_epoch_begins_its_turns_with_those_of_the_first(trained: Trai
 
 def test_the_monitors_are_logged_each_step(trained: Trained) -> None:
     first, second = trained.reports
-    assert abs(first.engine["exactness/exact_entropy_z"]) < 6
+    # One task is tried twice with the same seeds: its second turns are drafted from their own noise.
+    assert abs(first.engine["exactness/exact_acceptance_z"]) < 5
+    assert abs(first.engine["exactness/exact_entropy_z"]) < 5
     assert {"exactness/marginal_acceptance_z", "exactness/marginal_entropy_z"} <= second.engine.keys()
 
 
