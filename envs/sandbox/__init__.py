@@ -1,0 +1,17 @@
+"""Code that nobody has read, run where it can do no harm."""
+
+from turntree.envs.sandbox.docker_sandbox import DockerSandbox
+from turntree.envs.sandbox.python_sandbox import PythonSandbox, SandboxError
+from turntree.envs.sandbox.python_tool import PythonTool
+from turntree.envs.sandbox.settings import CodeResult, CodeStatus, Isolation, SandboxLimits
+
+__all__ = [
+    "CodeResult",
+    "CodeStatus",
+    "DockerSandbox",
+    "Isolation",
+    "PythonSandbox",
+    "PythonTool",
+    "SandboxError",
+    "SandboxLimits",
+]

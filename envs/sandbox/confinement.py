@@ -1,0 +1,130 @@
+"""Puts the calling process into its confinement, step by step.
+
+Loaded inside of the sandbox. Every step raises ``OSError`` where the kernel
+refuses it; the supervisor decides what that means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from typing import Any
+
+from turntree.envs.sandbox import kernel
+
+_SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime")
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_FOREIGN_IDS = 1_000_000_000
+"""User ids from here on belong to nobody; each sandbox of a root user gets one of its own."""
+_NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
+
+
+def enter_namespaces() -> None:
+    """Leave the file tree, process tree (from the next child on), network and host name of the parent."""
+    if os.getuid() == 0:
+        kernel.unshare(_NAMESPACES)
+        return
+    user, group = os.getuid(), os.getgid()
+    kernel.unshare(_NAMESPACES | kernel.CLONE_NEWUSER)
+    _put("/proc/self/setgroups", "deny")
+    _put("/proc/self/uid_map", f"{user} {user} 1")
+    _put("/proc/self/gid_map", f"{group} {group} 1")
+
+
+def build_file_tree(paths: list[str], *, disk_bytes: int) -> None:
+    """Replace the file tree by an empty one in memory, with some of the old one read-only.
+
+    Args:
+        paths: Folders and files to keep beside the system's libraries.
+        disk_bytes: Size of the new tree.
+    """
+    kept = [(path, os.open(path, os.O_PATH)) for path in _outermost([*_SYSTEM, *paths]) if not os.path.islink(path)]
+    links = [(path, os.readlink(path)) for path in _SYSTEM if os.path.islink(path)]
+    devices = [(name, os.open(f"/dev/{name}", os.O_PATH)) for name in _DEVICES]
+    kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
+    root = "/tmp"
+    options = f"size={disk_bytes},nr_inodes=10000,mode=755"
+    kernel.mount("tmpfs", root, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+    for path, descriptor in kept:
+        _bind(descriptor, root + path)
+        kernel.make_read_only(root + path)
+    for name, descriptor in devices:
+        _bind(descriptor, f"{root}/dev/{name}")
+    for path, target in links:
+        os.makedirs(os.path.dirname(root + path), exist_ok=True)
+        os.symlink(target, root + path)
+    for folder in ("proc", "tmp", "old"):
+        os.makedirs(f"{root}/{folder}", exist_ok=True)
+    os.chmod(f"{root}/tmp", 0o1777)
+    with contextlib.suppress(OSError):  # refused in containers that hide parts of /proc
+        kernel.mount("proc", f"{root}/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    kernel.pivot_root(root, f"{root}/old")
+    os.chdir("/tmp")
+    kernel.detach("/old")
+    os.rmdir("/old")
+
+
+def foreign_id(number: int) -> int | None:
+    """A user id that nobody else has; ``None`` where the caller may not choose."""
+    return _FOREIGN_IDS + number if os.getuid() == 0 else None
+
+
+def limit_resources(limits: dict[str, Any]) -> None:
+    """Set the kernel's limits on this process and its children."""
+    begun_with = _address_space()
+    memory = limits["memory_bytes"] + begun_with
+    for kind, bound in (
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_CPU, int(limits["cpu_seconds"])),
+        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
+        (resource.RLIMIT_NOFILE, 256),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NPROC, limits["processes"]),
+    ):
+        highest = resource.getrlimit(kind)[1]
+        bound = bound if highest == resource.RLIM_INFINITY else min(bound, highest)
+        resource.setrlimit(kind, (bound, bound))
+
+
+def give_up_identity(user: int | None) -> None:
+    """Become another user, if there is one, without any privilege.
+
+    Raises:
+        OSError: If that user could not read the interpreter's library, among others.
+    """
+    if user is not None:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    kernel.renounce_privileges()
+    os.close(os.open(os.__file__, os.O_RDONLY))
+
+
+def _address_space() -> int:
+    """Bytes of address space in use; 0 where /proc does not say."""
+    with contextlib.suppress(OSError), open("/proc/self/statm") as statm:
+        return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def _outermost(paths: list[str]) -> list[str]:
+    """The existing paths that do not lie in another of them."""
+    real = sorted({path.rstrip("/") for path in paths if os.path.exists(path)} - {""})
+    return [path for path in real if not any(path.startswith(f"{other}/") for other in real)]
+
+
+def _bind(descriptor: int, target: str) -> None:
+    source = f"/proc/self/fd/{descriptor}"
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+    kernel.mount(source, target, flags=kernel.MS_BIND | kernel.MS_REC)
+    os.close(descriptor)
+
+
+def _put(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)

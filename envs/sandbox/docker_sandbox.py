@@ -1,0 +1,134 @@
+"""Runs Python code in a Docker container: the opt-in where stronger walls are wanted.
+
+Covered by Docker: files, processes, network, memory and process count. The
+deadline is kept here: the container is killed by name. Not covered: holes in
+the kernel or in Docker; sessions; the size of a file other than by memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+import uuid
+from typing import IO
+
+from turntree.envs.sandbox.python_sandbox import SandboxError
+from turntree.envs.sandbox.settings import CodeResult, CodeStatus, SandboxLimits
+
+_START_SECONDS = 10.0
+"""Time that Docker may take to set a container up."""
+_DOCKER_FAILED = (125, 126, 127)
+_KILLED = 137
+
+
+class DockerSandbox:
+    """Runs each piece of code in a new container."""
+
+    def __init__(
+        self,
+        image: str = "python:3.12-slim",
+        *,
+        limits: SandboxLimits | None = None,
+        docker: str = "docker",
+    ) -> None:
+        """Choose the image, which must be on the machine already.
+
+        Args:
+            image: Image with a ``python`` in it.
+            limits: Bounds of one run.
+            docker: The command.
+        """
+        self.image = image
+        self.limits = limits or SandboxLimits()
+        self.docker = docker
+
+    def command(self, name: str) -> list[str]:
+        """The command line that runs a container called ``name`` with code from standard input."""
+        limits = self.limits
+        return [
+            *(self.docker, "run", "--rm", "--interactive", "--pull=never", f"--name={name}", "--network=none"),
+            *("--read-only", f"--tmpfs=/tmp:size={limits.disk_bytes}", "--workdir=/tmp", "--user=65534:65534"),
+            *("--cap-drop=ALL", "--security-opt=no-new-privileges", "--ipc=none", "--cpus=1"),
+            *(f"--memory={limits.memory_bytes}", f"--memory-swap={limits.memory_bytes}"),
+            *(f"--pids-limit={limits.processes}", f"--ulimit=fsize={limits.file_bytes}"),
+            *(self.image, "python", "-I", "-B", "-"),
+        ]
+
+    def run(self, code: str) -> CodeResult:
+        """Run ``code`` and wait for its end.
+
+        Raises:
+            SandboxError: If Docker cannot run the container.
+        """
+        name = f"turntree-{uuid.uuid4().hex}"
+        try:
+            process = subprocess.Popen(
+                self.command(name), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        except OSError as error:
+            raise SandboxError(f"cannot run {self.docker!r}: {error}; install Docker or use PythonSandbox") from error
+        out, err = _Head(process.stdout, self.limits.output_bytes), _Head(process.stderr, self.limits.output_bytes)
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.write(code.encode())
+            process.stdin.close()
+        late = False
+        try:
+            exit_code = process.wait(timeout=self.limits.seconds + _START_SECONDS)
+        except subprocess.TimeoutExpired:
+            late = True
+            exit_code = self._kill(name, process)
+        for head in (out, err):
+            head.join(timeout=_START_SECONDS)
+        if not late and exit_code in _DOCKER_FAILED:
+            raise SandboxError(f"Docker could not run {self.image}: {err.text.strip()[-500:]}")
+        status = CodeStatus.TIMEOUT if late else _status(exit_code)
+        reason = {
+            CodeStatus.TIMEOUT: f"stopped after {self.limits.seconds:g} s",
+            CodeStatus.MEMORY: "killed, most likely for its memory",
+        }.get(status, "")
+        return CodeResult(
+            status=status, stdout=out.text, stderr=err.text, error=reason, dropped_bytes=out.dropped + err.dropped
+        )
+
+    def close(self) -> None:
+        """Nothing is kept between runs."""
+
+    def _kill(self, name: str, process: subprocess.Popen[bytes]) -> int:
+        killed = subprocess.run([self.docker, "kill", name], capture_output=True, timeout=_START_SECONDS, check=False)
+        process.kill()
+        exit_code = process.wait()
+        if killed.returncode:
+            raise SandboxError(f"container {name} could not be killed: {killed.stderr.decode(errors='replace')[-500:]}")
+        return exit_code
+
+
+class _Head(threading.Thread):
+    """Reads a stream to its end and keeps the beginning."""
+
+    def __init__(self, stream: IO[bytes] | None, limit: int) -> None:
+        super().__init__(daemon=True)
+        assert stream is not None
+        self._stream = stream
+        self._limit = limit
+        self._kept = bytearray()
+        self.dropped = 0
+        self.start()
+
+    def run(self) -> None:
+        with self._stream as stream:
+            while data := stream.read1(1 << 16):  # type: ignore[attr-defined]
+                room = max(0, self._limit - len(self._kept))
+                self._kept += data[:room]
+                self.dropped += max(0, len(data) - room)
+
+    @property
+    def text(self) -> str:
+        return self._kept.decode("utf-8", "replace")
+
+
+def _status(exit_code: int) -> CodeStatus:
+    if exit_code == 0:
+        return CodeStatus.OK
+    return CodeStatus.MEMORY if exit_code == _KILLED else CodeStatus.ERROR

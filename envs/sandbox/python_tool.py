@@ -1,0 +1,108 @@
+"""The tool ``python``: the policy's own code, in a sandbox.
+
+What the code prints is the result. An exception, a deadline or a limit is an
+error for the model, its output included; a line on the error stream is not. If
+the sandbox itself fails, the episode does. What is covered and what is not
+stands in ``turntree.envs.sandbox.python_sandbox``.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Protocol, Self
+
+from turntree.envs.errors import ToolError
+from turntree.envs.sandbox.python_sandbox import PythonSandbox
+from turntree.envs.sandbox.settings import CodeResult, Isolation, SandboxLimits
+from turntree.envs.tool import tool
+from turntree.envs.toolset import Toolset
+
+
+class CodeRunner(Protocol):
+    """What runs the code: ``PythonSandbox``, ``DockerSandbox`` or another."""
+
+    def run(self, code: str) -> CodeResult:
+        """Run the code and wait for its end."""
+        ...
+
+    def close(self) -> None:
+        """Leave nothing running."""
+        ...
+
+
+class PythonTool(Toolset):
+    """Gives a policy Python. Put it into an environment's ``toolsets``.
+
+    With ``session`` the variables of a call are there in the next one of the same episode; a snapshot then
+    keeps the pieces of code, and the restored episode runs them again before its next call.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: SandboxLimits | None = None,
+        isolation: Isolation | str = Isolation.AUTO,
+        session: bool = False,
+        packages: bool = True,
+        python: str = sys.executable,
+    ) -> None:
+        """Choose the confinement; the arguments are ``PythonSandbox``'s."""
+        self._settings: dict[str, Any] = {
+            "limits": limits,
+            "isolation": isolation,
+            "session": session,
+            "packages": packages,
+            "python": python,
+        }
+        self._runner: CodeRunner | None = None
+        self._cells: list[str] = []
+
+    @tool
+    def python(self, code: str) -> str:
+        """Run Python code and return what it prints, and the value of its last line.
+
+        Args:
+            code: Python source, for example print(sum(range(10)))
+
+        Returns:
+            The output.
+        """
+        runner = self._runner or self._begin()
+        result = runner.run(code)
+        if self._settings["session"]:
+            self._cells.append(code)
+        text = result.to_text()
+        if result.ok:
+            return text or "(no output)"
+        if self._settings["session"] and result.status != "error":
+            self._cells.clear()
+            text += "\nThe session has begun anew: its variables are lost."
+        raise ToolError(text)
+
+    def make_runner(self) -> CodeRunner:
+        """What runs the code; a subclass may take another."""
+        return PythonSandbox(**self._settings)
+
+    def fresh(self) -> Self:
+        """The tool of one episode, with processes of its own."""
+        copy = type(self).__new__(type(self))
+        copy.__setstate__(self.__getstate__() | {"_cells": []})
+        return copy
+
+    def close(self) -> None:
+        """End the processes."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.close()
+
+    def _begin(self) -> CodeRunner:
+        self._runner = self.make_runner()
+        for cell in self._cells:
+            self._runner.run(cell)
+        return self._runner
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_runner": None, "_cells": list(self._cells)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)

@@ -1,0 +1,93 @@
+"""What code in a sandbox may use, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+MEGABYTE = 2**20
+
+
+class Isolation(StrEnum):
+    """How code is kept apart."""
+
+    AUTO = "auto"
+    """Namespaces where the kernel allows them, else a process."""
+    NAMESPACES = "namespaces"
+    """Own file tree, process tree, network and user, or an error."""
+    PROCESS = "process"
+    """An own process with limits and a filter of system calls; files that its user may read stay readable."""
+
+
+class CodeStatus(StrEnum):
+    """How a run ended; what the code wrote to its error stream plays no part in it."""
+
+    OK = "ok"
+    ERROR = "error"
+    """An exception, or an exit code that is not 0."""
+    TIMEOUT = "timeout"
+    MEMORY = "memory"
+    PROCESSES = "processes"
+    """Too many processes at once."""
+    KILLED = "killed"
+    """A signal ended it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxLimits:
+    """Bounds of one run."""
+
+    seconds: float = 10.0
+    """Wall time."""
+    cpu_seconds: int = 10
+    """Processor time of each process."""
+    memory_bytes: int = 512 * MEGABYTE
+    """Address space of each process beyond what the interpreter begins with, and memory of all together."""
+    file_bytes: int = 16 * MEGABYTE
+    """Size of a file."""
+    disk_bytes: int = 64 * MEGABYTE
+    """All files together, where the sandbox has a file tree of its own."""
+    processes: int = 16
+    """Processes and threads at once."""
+    output_bytes: int = 32_768
+    """Kept of each output stream; what is beyond is read, counted and dropped."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+                raise ValueError(f"SandboxLimits.{f.name} must be a positive number, got {value!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        """The bounds by name."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeResult:
+    """What came of one run."""
+
+    status: CodeStatus
+    """How it ended."""
+    stdout: str
+    """What it wrote, and the value of its last expression; the beginning, where it was too much."""
+    stderr: str
+    """What it wrote to the error stream; the beginning, where it was too much."""
+    error: str = ""
+    """Traceback or reason where it did not end well."""
+    dropped_bytes: int = 0
+    """Output beyond the bound."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the code ran to its end."""
+        return self.status is CodeStatus.OK
+
+    def to_text(self) -> str:
+        """All of it for a model to read: both streams, a mark where output was dropped, the error last."""
+        parts = [self.stdout.rstrip("\n"), self.stderr.rstrip("\n")]
+        if self.dropped_bytes:
+            parts.append(f"[... {self.dropped_bytes} bytes of output left out ...]")
+        parts.append(self.error.rstrip("\n"))
+        return "\n".join(part for part in parts if part)

@@ -1,0 +1,121 @@
+"""Starts the process that runs the code, in its confinement.
+
+Loaded inside of the sandbox. The chain is: supervisor, then (with namespaces)
+one process that leaves the old namespaces, the first process of the new ones,
+and at the end the worker. Each dies with its parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Any, NamedTuple, NoReturn
+
+from turntree.envs.sandbox import cells, confinement, frames, kernel
+
+
+class Worker(NamedTuple):
+    """A running worker, seen from the supervisor."""
+
+    pid: int
+    """The first process of the chain."""
+    requests: int
+    """Descriptor to write code to."""
+    results: int
+    """Descriptor to read results from."""
+    stdout: int
+    """Descriptor to read its output from."""
+    stderr: int
+    """Descriptor to read its error stream from."""
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for descriptor in self[1:]:
+            os.close(descriptor)
+
+
+def start(config: dict[str, Any], *, namespaces: bool) -> Worker:
+    """Start a worker; the first message on ``results`` says whether it is confined."""
+    requests, results, out, err = os.pipe(), os.pipe(), os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _become_worker(config, namespaces, requests[0], results[1], out[1], err[1])
+        finally:
+            os._exit(1)
+    for descriptor in (requests[0], results[1], out[1], err[1]):
+        os.close(descriptor)
+    return Worker(pid, requests[1], results[0], out[0], err[0])
+
+
+def _become_worker(
+    config: dict[str, Any], namespaces: bool, requests: int, results: int, out: int, err: int
+) -> NoReturn:
+    try:
+        kernel.die_with_parent()
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")
+        user = confinement.foreign_id(os.getpid())
+        folder = config["folder"]
+        if namespaces:
+            confinement.enter_namespaces()
+            _fork_on()
+            confinement.build_file_tree(config["paths"], disk_bytes=config["limits"]["disk_bytes"])
+            _fork_on()
+            folder = "/tmp"
+        elif user is not None:
+            os.chown(folder, user, user)
+        os.chdir(folder)
+        os.setsid()
+        _keep_only(requests, results, out, err)
+        confinement.limit_resources(config["limits"])
+        confinement.give_up_identity(user)
+        kernel.die_with_parent()  # a change of identity forgets it
+        filtered = kernel.filter_calls()
+    except Exception as error:
+        frames.write(results, {"failed": f"{type(error).__name__}: {error}"})
+        os._exit(1)
+    _begin_clean(folder, config["packages"])
+    frames.write(results, {"network": not (namespaces or filtered)})
+    cells.serve_cells(requests, results)
+    os._exit(0)
+
+
+def _fork_on() -> None:
+    """Go on in a child; this process waits for it and ends as it does."""
+    pid = os.fork()
+    if pid == 0:
+        kernel.die_with_parent()
+        return
+    for descriptor in range(256):
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    while True:
+        child, status = os.wait()
+        if child == pid:
+            code = os.waitstatus_to_exitcode(status)
+            os._exit(code if code >= 0 else 128 - code)
+
+
+def _keep_only(requests: int, results: int, out: int, err: int) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, standard in ((null, 0), (out, 1), (err, 2)):
+        os.dup2(descriptor, standard)
+    for descriptor in range(3, 256):
+        if descriptor not in (requests, results):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+    for descriptor in (requests, results):
+        os.set_inheritable(descriptor, False)
+
+
+def _begin_clean(folder: str, packages: list[str]) -> None:
+    os.environ["HOME"] = os.environ["TMPDIR"] = folder
+    for name in [name for name in sys.modules if name.split(".")[0] == "turntree"]:
+        del sys.modules[name]
+    sys.path[:] = ["", *(path for path in sys.path if path), *packages]
+    sys.argv[:] = [""]
+    sys.stdin = open(0)  # noqa: SIM115  (the standard streams stay open)
+    sys.stdout = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="replace", closefd=False, buffering=1)  # noqa: SIM115

@@ -1,0 +1,56 @@
+"""A stand-in for the ``docker`` command runs the code here, so that the command line and the deadline are tested."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from turntree.envs.sandbox import CodeStatus, DockerSandbox, SandboxError, SandboxLimits
+
+STAND_IN = """#!{python}
+import os, subprocess, sys
+here = os.path.dirname(os.path.abspath(__file__))
+if sys.argv[1] == "kill":
+    os.kill(int(open(os.path.join(here, sys.argv[2])).read()), 9)
+    raise SystemExit(0)
+name = next(a for a in sys.argv if a.startswith("--name=")).removeprefix("--name=")
+open(os.path.join(here, name), "w").write(str(os.getpid()))
+if "missing" in sys.argv:
+    sys.stderr.write("No such image: missing")
+    raise SystemExit(125)
+os.execv(sys.executable, [sys.executable, *sys.argv[sys.argv.index("-I"):]])
+"""
+
+
+@pytest.fixture
+def docker(tmp_path: Path) -> str:
+    command = tmp_path / "docker"
+    command.write_text(STAND_IN.format(python=sys.executable))
+    command.chmod(0o755)
+    return str(command)
+
+
+def test_the_container_has_no_network_no_privileges_and_bounds() -> None:
+    command = DockerSandbox("img", limits=SandboxLimits(processes=5, memory_bytes=1000)).command("n")
+    assert {"--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"} <= set(command)
+    assert {"--pids-limit=5", "--memory=1000", "--memory-swap=1000", "--pull=never"} <= set(command)
+
+
+def test_code_runs_and_its_end_is_told_apart(docker: str) -> None:
+    sandbox = DockerSandbox("img", docker=docker, limits=SandboxLimits(output_bytes=10))
+    good = sandbox.run("import sys; print('x' * 30); print('oops', file=sys.stderr)")
+    assert (good.status, good.stdout, good.stderr, good.dropped_bytes) == (CodeStatus.OK, "x" * 10, "oops\n", 21)
+    assert sandbox.run("1/0").status is CodeStatus.ERROR
+
+
+def test_the_deadline_kills_the_container_by_name(docker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turntree.envs.sandbox.docker_sandbox._START_SECONDS", 0.5)
+    result = DockerSandbox("img", docker=docker, limits=SandboxLimits(seconds=0.5)).run("import time; time.sleep(60)")
+    assert (result.status, result.error) == (CodeStatus.TIMEOUT, "stopped after 0.5 s")
+
+
+def test_a_docker_that_fails_is_no_verdict_on_the_code(docker: str) -> None:
+    with pytest.raises(SandboxError, match="No such image"):
+        DockerSandbox("missing", docker=docker).run("1")
+    with pytest.raises(SandboxError, match="install Docker"):
+        DockerSandbox(docker="/no/such/docker").run("1")

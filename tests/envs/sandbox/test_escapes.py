@@ -1,0 +1,189 @@
+"""Escape attempts: each is contained, leaves nothing running, and does not touch the next run."""
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from turntree.envs.sandbox import CodeResult, CodeStatus, PythonSandbox, SandboxError, SandboxLimits
+from turntree.envs.sandbox.processes import descendants
+
+LIMITS = SandboxLimits(seconds=2.0, memory_bytes=200 * 2**20, processes=8, output_bytes=1000)
+
+
+@pytest.fixture(scope="module", params=["namespaces", "process"])
+def sandbox(request: pytest.FixtureRequest) -> Iterator[PythonSandbox]:
+    for python in (sys.executable, "/usr/local/bin/python3", "/usr/bin/python3"):
+        sandbox = PythonSandbox(limits=LIMITS, isolation=request.param, python=python, packages=False)
+        try:
+            sandbox.run("pass")
+        except SandboxError:
+            continue
+        with sandbox:
+            yield sandbox
+        return
+    pytest.skip(f"this machine offers no interpreter that can be confined by {request.param}")
+
+
+@pytest.fixture(autouse=True)
+def aftermath(sandbox: PythonSandbox) -> Iterator[None]:
+    yield
+    assert sandbox._process is not None
+    assert descendants(sandbox._process.pid) == [], "the run left processes behind"
+    assert sandbox.run("print('well')").to_text() == "well"
+
+
+def run(sandbox: PythonSandbox, code: str) -> CodeResult:
+    begun = time.monotonic()
+    result = sandbox.run(code)
+    assert time.monotonic() - begun < LIMITS.seconds + 3
+    return result
+
+
+def test_environment_variables_stay_outside(sandbox: PythonSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SECRET", "hunter2")
+    with PythonSandbox(limits=LIMITS, isolation=sandbox.wanted, python=sandbox.python, packages=False) as later:
+        code = "import os; print(dict(os.environ)); print(open('/proc/self/environ').read())"
+        assert "hunter2" not in later.run(code).to_text()
+        others = "import glob\nfor p in glob.glob('/proc/[0-9]*/environ'):\n  try: print(open(p).read())\n"
+        assert "hunter2" not in later.run(others + "  except OSError: pass").to_text()
+
+
+def test_files_outside_cannot_be_read(sandbox: PythonSandbox, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hunter2")
+    secret.chmod(0o600)
+    result = run(sandbox, f"print(open({str(secret)!r}).read())")
+    if sandbox.isolation == "process" and os.getuid() != 0:
+        pytest.skip("without namespaces the code shares its user with the caller")
+    assert result.status is CodeStatus.ERROR
+    assert "hunter2" not in result.to_text()
+
+
+def test_nothing_outside_can_be_written(sandbox: PythonSandbox, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    code = f"open({str(tmp_path / 'mark')!r}, 'w').write('was here')"
+    if sandbox.isolation == "namespaces":
+        assert run(sandbox, code).status is CodeStatus.ERROR
+        assert not (tmp_path / "mark").exists()
+    assert run(sandbox, "open('/usr/mark', 'w')").status is CodeStatus.ERROR
+    assert run(sandbox, "import os; open(os.__file__, 'a')").status is CodeStatus.ERROR
+
+
+def test_files_of_a_run_are_gone_in_the_next(sandbox: PythonSandbox) -> None:
+    assert run(sandbox, "open('mine', 'w').write('x'); print(open('mine').read())").to_text() == "x"
+    assert run(sandbox, "import os; print(os.path.exists('mine'))").to_text() == "False"
+
+
+def test_a_fork_bomb_is_bounded(sandbox: PythonSandbox) -> None:
+    # A second bound inside of the bomb keeps a broken sandbox from taking the machine down.
+    code = "import os, time\nfor _ in range(60):\n    if os.fork() == 0: time.sleep(60)\nprint('unbounded')"
+    result = run(sandbox, code)
+    assert result.status in (CodeStatus.ERROR, CodeStatus.PROCESSES)
+    assert "unbounded" not in result.stdout
+
+
+def test_threads_count_as_processes(sandbox: PythonSandbox) -> None:
+    code = "import threading, time\nfor _ in range(60): threading.Thread(target=time.sleep, args=(60,)).start()"
+    assert not run(sandbox, code).ok
+
+
+def test_a_flood_of_output_is_counted_and_dropped(sandbox: PythonSandbox) -> None:
+    result = run(sandbox, "import os\nfor _ in range(1024): os.write(1, bytes(1 << 20))")
+    assert len(result.stdout) == LIMITS.output_bytes
+    assert result.dropped_bytes > 2**26
+    assert "bytes of output left out" in result.to_text()
+    assert result.status in (CodeStatus.OK, CodeStatus.TIMEOUT)
+
+
+def test_memory_is_bounded(sandbox: PythonSandbox) -> None:
+    assert run(sandbox, "x = bytearray(1 << 30)").status is CodeStatus.MEMORY
+
+
+def test_memory_of_several_processes_is_bounded_together(sandbox: PythonSandbox) -> None:
+    code = (
+        "import os, time\nfor _ in range(5):\n    if os.fork() == 0:\n"
+        "        x = b'x' * (100 << 20)\n        time.sleep(60)\ntime.sleep(60)"
+    )
+    assert run(sandbox, code).status is CodeStatus.MEMORY
+
+
+def test_a_large_file_is_refused(sandbox: PythonSandbox) -> None:
+    code = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); open('f', 'wb').write(bytes(32 << 20))"
+    assert "File too large" in run(sandbox, code).error
+
+
+def test_sleeping_past_the_deadline_is_stopped_at_it(sandbox: PythonSandbox) -> None:
+    begun = time.monotonic()
+    result = run(sandbox, "import signal, time\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\ntime.sleep(60)")
+    assert result.status is CodeStatus.TIMEOUT
+    assert result.error == "stopped after 2 s"
+    assert time.monotonic() - begun < LIMITS.seconds + 1
+
+
+ORPHAN = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.setsid()
+        for d in range(3): os.close(d)
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+print("left")
+"""
+
+
+def test_grandchildren_that_left_their_session_are_killed(sandbox: PythonSandbox) -> None:
+    assert run(sandbox, ORPHAN).to_text() == "left"  # the fixture sees that none is alive
+
+
+def test_grandchildren_that_hold_the_output_open_do_not_delay_the_answer(sandbox: PythonSandbox) -> None:
+    begun = time.monotonic()
+    assert run(sandbox, ORPHAN.replace("for d in range(3): os.close(d)", "pass")).to_text() == "left"
+    assert time.monotonic() - begun < LIMITS.seconds
+
+
+def test_sockets_reach_nothing(sandbox: PythonSandbox) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        reached: list[bool] = []
+        server.settimeout(1)
+        code = f"import socket; socket.create_connection(('127.0.0.1', {server.getsockname()[1]}), timeout=1)"
+
+        def accept() -> None:
+            with contextlib.suppress(TimeoutError):
+                reached.append(bool(server.accept()))
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        result = run(sandbox, code)
+        thread.join()
+    assert not reached
+    assert sandbox.network is False
+    assert result.status is CodeStatus.ERROR
+
+
+def test_the_parents_cannot_be_killed_from_inside(sandbox: PythonSandbox) -> None:
+    if sandbox.isolation == "process" and os.getuid() != 0:
+        pytest.skip("without namespaces the code shares its user with the caller")
+    code = "import os\nfor pid in (1, os.getppid()):\n  try: os.kill(pid, 9)\n  except OSError as e: print('refused')"
+    run(sandbox, code)
+
+
+def test_privileges_cannot_be_had_back(sandbox: PythonSandbox) -> None:
+    code = "import ctypes; c = ctypes.CDLL(None); print(c.unshare(0x10000000), c.setuid(0), c.mount(0, 0, 0, 0, 0))"
+    assert run(sandbox, code).to_text().replace("0\n", "") in ("-1 -1 -1", "-1 0 -1")
+    assert "Operation not permitted" in run(sandbox, "import os; os.chown('/tmp', 0, 0)").error
+
+
+def test_the_sandboxs_own_channel_carries_nothing_that_harms(sandbox: PythonSandbox) -> None:
+    code = "import os\nfor d in range(3, 64):\n  try: os.write(d, b'\\xff' * 64)\n  except OSError: pass\n"
+    assert run(sandbox, code).status in (CodeStatus.KILLED, CodeStatus.ERROR, CodeStatus.OK)
+    assert run(sandbox, "import os; os.closerange(3, 64)").status in (CodeStatus.KILLED, CodeStatus.ERROR)

@@ -1,0 +1,162 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from turntree.envs.sandbox import CodeStatus, PythonSandbox, SandboxError, SandboxLimits
+from turntree.envs.sandbox.processes import descendants
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[PythonSandbox]:
+    with PythonSandbox(limits=SandboxLimits(seconds=10)) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def session() -> Iterator[PythonSandbox]:
+    with PythonSandbox(session=True, limits=SandboxLimits(seconds=1)) as sandbox:
+        yield sandbox
+
+
+def test_output_and_the_value_of_the_last_line_come_back(sandbox: PythonSandbox) -> None:
+    result = sandbox.run("x = 6\nprint('six')\nx * 7")
+    assert (result.status, result.stdout, result.stderr, result.error) == (CodeStatus.OK, "six\n42\n", "", "")
+
+
+def test_a_line_on_the_error_stream_is_no_failure(sandbox: PythonSandbox) -> None:
+    result = sandbox.run("import sys, warnings; warnings.warn('old'); print('oops', file=sys.stderr); print(1)")
+    assert result.ok
+    assert "oops" in result.stderr
+    assert result.to_text().startswith("1\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "reason"),
+    [
+        ("1/0", CodeStatus.ERROR, "ZeroDivisionError"),
+        ("raise SystemExit(3)", CodeStatus.ERROR, "SystemExit: 3"),
+        ("print('a'); exit(", CodeStatus.ERROR, "SyntaxError"),
+        ("import os; os._exit(4)", CodeStatus.ERROR, "exit code 4"),
+        ("import os; os.kill(os.getpid(), 9)", CodeStatus.KILLED, "SIGKILL"),
+        ("while True: pass", CodeStatus.KILLED, ""),
+    ],
+)
+def test_every_bad_end_is_told_apart(code: str, status: CodeStatus, reason: str) -> None:
+    with PythonSandbox(limits=SandboxLimits(seconds=20, cpu_seconds=1)) as sandbox:
+        result = sandbox.run(code)
+    assert (result.status, reason in result.error) == (status, True)
+
+
+def test_a_clean_exit_is_a_success(sandbox: PythonSandbox) -> None:
+    assert sandbox.run("print(1); raise SystemExit").ok
+    assert sandbox.run("import os; os._exit(0)").ok
+
+
+def test_the_traceback_shows_the_code_and_nothing_of_the_sandbox(sandbox: PythonSandbox) -> None:
+    error = sandbox.run("def f():\n    return 1 / 0\nf()").error
+    assert "return 1 / 0" in error
+    assert "cells.py" not in error
+
+
+def test_installed_packages_can_be_imported_or_not() -> None:
+    with PythonSandbox(packages=False) as sandbox:
+        assert "ModuleNotFoundError" in sandbox.run("import numpy").error
+    with PythonSandbox() as sandbox:
+        assert sandbox.run("import numpy; print(numpy.arange(4).sum())").stdout == "6\n"
+        assert "ModuleNotFoundError" in sandbox.run("import turntree.envs.sandbox.supervisor").error
+
+
+def test_without_a_session_every_run_begins_anew(sandbox: PythonSandbox) -> None:
+    sandbox.run("x = 1")
+    assert "NameError" in sandbox.run("x").error
+
+
+def test_a_session_keeps_variables_also_after_an_exception(session: PythonSandbox) -> None:
+    session.run("x = 1")
+    session.run("x += 1\n1/0")
+    assert session.run("x").stdout == "2\n"
+
+
+def test_a_session_begins_anew_after_a_deadline(session: PythonSandbox) -> None:
+    session.run("x = 1")
+    assert session.run("import time; time.sleep(9)").status is CodeStatus.TIMEOUT
+    assert "NameError" in session.run("x").error
+
+
+def test_a_session_begins_anew_after_its_process_has_died(session: PythonSandbox) -> None:
+    session.run("x = 1")
+    assert session.run("import os; os._exit(1)").status is CodeStatus.ERROR
+    assert "NameError" in session.run("x").error
+
+
+def test_a_child_that_comes_back_from_a_fork_does_not_answer(session: PythonSandbox) -> None:
+    assert session.run("import os; pid = os.fork()\nif pid: os.wait()").ok
+    assert session.run("1 + 1").stdout == "2\n"
+
+
+def test_closing_ends_every_process() -> None:
+    others = set(descendants(os.getpid()))
+    sandbox = PythonSandbox(session=True)
+    sandbox.run("import os, time\nif os.fork() == 0: time.sleep(600)")
+    assert sandbox._process is not None
+    below = set(descendants(os.getpid())) - others
+    assert sandbox._process.pid in below
+    assert len(below) == 5  # supervisor, chain of three, the child
+    sandbox.close()
+    sandbox.close()
+    assert not [pid for pid in below if os.path.exists(f"/proc/{pid}")]
+    assert sandbox.run("1").stdout == "1\n"
+    sandbox.close()
+
+
+def test_everything_ends_with_a_caller_that_is_killed() -> None:
+    code = (
+        "import sys; from turntree.envs.sandbox import PythonSandbox\n"
+        "s = PythonSandbox(session=True); s.run('1'); print(s._process.pid, flush=True)\n"
+        "s.run('import time; time.sleep(8)')"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as caller:
+        assert caller.stdout is not None
+        pid = int(caller.stdout.readline())
+        caller.kill()
+    end = time.monotonic() + 5
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_a_lost_supervisor_is_a_failure_and_the_next_run_begins_anew(sandbox: PythonSandbox) -> None:
+    sandbox.run("1")
+    assert sandbox._process is not None
+    os.kill(sandbox._process.pid, signal.SIGKILL)
+    with pytest.raises(SandboxError, match="supervisor died"):
+        sandbox.run("1")
+    assert sandbox.run("1").ok
+
+
+def test_isolation_that_cannot_be_had_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = PythonSandbox(isolation="namespaces")
+    monkeypatch.setattr("turntree.envs.sandbox.python_sandbox._interpreter_folders", lambda python: ["/dev/null/no"])
+    monkeypatch.setattr("turntree.envs.sandbox.python_sandbox._ENVIRONMENT", {})
+    monkeypatch.setattr(sandbox, "limits", SandboxLimits(disk_bytes=1))
+    with pytest.raises(SandboxError, match="cannot be confined here with isolation='namespaces'"):
+        sandbox.run("1")
+    sandbox.close()
+
+
+def test_threads_may_share_a_sandbox(sandbox: PythonSandbox) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        outputs = pool.map(lambda i: sandbox.run(f"print({i})").stdout, range(8))
+    assert list(outputs) == [f"{i}\n" for i in range(8)]
+
+
+@pytest.mark.parametrize("bound", [{"seconds": 0}, {"processes": -1}, {"memory_bytes": "1"}, {"cpu_seconds": True}])
+def test_bounds_that_make_no_sense_are_refused(bound: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="must be a positive number"):
+        SandboxLimits(**bound)  # type: ignore[arg-type]

@@ -1,0 +1,76 @@
+from typing import Any
+
+import pytest
+
+from turntree.envs import Env, Message, Reply, Task, ToolCall
+from turntree.envs.sandbox import CodeResult, PythonTool, SandboxError, SandboxLimits
+
+
+class Bench(Env):
+    toolsets = (PythonTool(session=True, limits=SandboxLimits(seconds=2)),)
+
+    def task(self, index: int) -> Task:
+        return Task(id=str(index), prompt="Compute.")
+
+    def reply(self, message: Message) -> Reply:
+        return Reply(done=True)
+
+
+@pytest.fixture
+def bench() -> Any:
+    env = Bench()
+    env.reset(seed=0)
+    yield env
+    env.close()
+
+
+def say(env: Env, code: str) -> str:
+    return env.step(env.parser.format_call(ToolCall(name="python", arguments={"code": code})))[0]
+
+
+def test_state_lasts_through_an_episode_and_no_longer(bench: Bench) -> None:
+    assert say(bench, "x = 20") == "(no output)"
+    assert say(bench, "x + 1") == "21"
+    bench.reset(seed=0)
+    assert "NameError: name 'x' is not defined" in say(bench, "x")
+
+
+def test_errors_are_told_to_the_model_with_the_output_before_them(bench: Bench) -> None:
+    said = say(bench, "print('so far')\n1/0")
+    assert said.startswith("Error: so far\nTraceback")
+    assert "ZeroDivisionError" in said
+
+
+def test_a_lost_session_is_told_to_the_model(bench: Bench) -> None:
+    say(bench, "x = 1")
+    said = say(bench, "import time; time.sleep(60)")
+    assert said.endswith("stopped after 2 s\nThe session has begun anew: its variables are lost.")
+
+
+def test_a_snapshot_brings_the_variables_back(bench: Bench) -> None:
+    say(bench, "x = [1]")
+    state = bench.snapshot()
+    say(bench, "x.append(2)")
+    bench.restore(state)
+    assert say(bench, "x") == "[1]"
+
+
+def test_a_sandbox_that_fails_is_a_failure_of_the_surroundings() -> None:
+    class Broken:
+        def run(self, code: str) -> CodeResult:
+            raise SandboxError("no room")
+
+        def close(self) -> None:
+            pass
+
+    class BrokenTool(PythonTool):
+        def make_runner(self) -> Broken:
+            return Broken()
+
+    class BrokenBench(Bench):
+        toolsets = (BrokenTool(),)
+
+    env = BrokenBench()
+    env.reset(seed=0)
+    *_, info = env.step(env.parser.format_call(ToolCall(name="python", arguments={"code": "1"})))
+    assert info["failure"] == "tool 'python' raised SandboxError: no room"
