@@ -296,6 +296,73 @@ def test_an_episode_that_is_tried_again_is_no_second_draw() -> None:
     assert reuse.ledger.stats().turns == 2
 
 
+def test_siblings_that_are_asked_at_once_never_share_a_stored_turn() -> None:
+    engine, reuse = engine_and_reuse(fixed(1, 3, 3, 3), EXACT)
+    for seed in range(3):
+        ask(reuse, seed=seed)
+    update(engine, reuse, engine.policy)
+    inner = engine.score
+
+    async def slow(*args: Any, **kwargs: Any) -> Any:
+        await asyncio.sleep(0)
+        return await inner(*args, **kwargs)
+
+    engine.score = slow  # type: ignore[method-assign]
+
+    async def siblings() -> list[Completion]:
+        how = Sampling(max_tokens=6, stop_token_ids=(STOP,))
+        return await asyncio.gather(*(reuse.generate((9,), replace(how, seed=10 + n)) for n in range(5)))
+
+    levels = [turn.levels[:1] for turn in asyncio.run(siblings())]
+    assert sorted(levels) == ["", "", "C", "C", "C"]
+    assert reuse.ledger.stats().used == 3
+
+
+def test_a_turn_that_is_cancelled_while_it_is_scored_has_used_its_ticket_and_leaves_nothing() -> None:
+    engine, reuse = engine_and_reuse(fixed(1, 3, 3, 3), EXACT)
+    ask(reuse)
+    update(engine, reuse, engine.policy)
+    inner = engine.score
+
+    async def cancelled() -> None:
+        started = asyncio.Event()
+
+        async def never(*args: Any, **kwargs: Any) -> Any:
+            started.set()
+            await asyncio.Event().wait()
+
+        engine.score = never  # type: ignore[method-assign]
+        task = asyncio.create_task(reuse.generate((9,), Sampling(max_tokens=6, stop_token_ids=(STOP,), seed=5)))
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    assert (reuse.ledger.stats().used, reuse.ledger.stats().turns) == (1, 0)
+    engine.score = inner  # type: ignore[method-assign]
+    assert set(ask(reuse).levels) <= {"A"}
+    assert reuse.ledger.stats().turns == 1
+
+
+def test_a_turn_that_is_given_up_is_neither_stored_nor_drafted_from() -> None:
+    kept: list[Any] = []
+    engine = TabledEngine(fixed(1, 0, 0, 0))
+    reuse = PrefixReuse(engine, EXACT, vocabulary=4, remember=lambda state, tokens: kept.append(tokens), seed=0)
+    ask(reuse)
+    update(engine, reuse, fixed(0, 1, 1, 1))
+    inner = engine.generate
+
+    async def aborted(*args: Any, **kwargs: Any) -> Completion:
+        return replace(await inner(*args, **kwargs), finish_reason=FinishReason.ABORT)
+
+    engine.generate = aborted  # type: ignore[method-assign]
+    how = Sampling(max_tokens=6, stop_token_ids=(STOP,), seed=5)
+    turn = asyncio.run(reuse.generate((9,), how, state=DialogueState.from_tokens((9,))))
+    assert turn.finish_reason is FinishReason.ABORT
+    assert (reuse.ledger.stats().used, reuse.ledger.stats().turns, kept) == (1, 0, [])
+
+
 def test_turns_of_the_running_step_are_not_used() -> None:
     engine, reuse = engine_and_reuse(fixed(1, 3, 3, 3), EXACT)
     ask(reuse, seed=1)
