@@ -1,0 +1,51 @@
+"""Calls for tiny policies: the fewest tokens that can say one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from turntree.envs.message import ToolCall
+from turntree.envs.parsers.turn import ParsedTurn
+from turntree.envs.tool import Tool
+
+
+class CompactParser:
+    """The whole turn is ``name(argument)``: one call of a tool with exactly one string parameter.
+
+    Everything between the first ``(`` and the last ``)`` is the argument, unquoted.
+    A turn of any other form, or with a name that is not declared, is not a call.
+    """
+
+    _CALL = re.compile(r"\s*(\w+)\((.*)\)\s*", re.DOTALL)
+
+    def __init__(self, tools: Sequence[Tool] = ()) -> None:
+        """Make the parser for calls of ``tools``; those with other parameters cannot be called."""
+        self._parameters = {
+            tool.name: parameter
+            for tool in tools
+            for parameter, schema in tool.properties.items()
+            if len(tool.properties) == 1 and schema.get("type") == "string"
+        }
+
+    def parse(self, text: str) -> ParsedTurn:
+        """Read one turn of the policy."""
+        match = self._CALL.fullmatch(text)
+        if match is None or match.group(1) not in self._parameters:
+            return ParsedTurn(content=text.strip())
+        name, argument = match.groups()
+        return ParsedTurn(content="", calls=(ToolCall(name=name, arguments={self._parameters[name]: argument}),))
+
+    def format_call(self, call: ToolCall) -> str:
+        """Write a call the way that ``parse`` reads it.
+
+        Raises:
+            ValueError: If the call does not have exactly one argument, a string.
+        """
+        values = list(call.arguments.values())
+        if len(values) != 1 or not isinstance(values[0], str):
+            raise ValueError(
+                f"the compact format writes calls with one string argument, got {dict(call.arguments)!r}; "
+                "use the hermes format"
+            )
+        return f"{call.name}({values[0]})"

@@ -1,0 +1,43 @@
+"""What a parser makes of a turn, and what a parser is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from turntree.envs.message import ToolCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedTurn:
+    """What one turn of the policy means."""
+
+    content: str
+    """The text around the calls, stripped."""
+    calls: tuple[ToolCall, ...] = ()
+    """Tool calls in the order in which they stand; empty where ``error`` is not."""
+    error: str = ""
+    """What is wrong with a call that cannot be read, said to the model; empty if nothing is."""
+
+
+class ToolParser(Protocol):
+    """One way to write tool calls."""
+
+    def parse(self, text: str) -> ParsedTurn:
+        """Read one turn of the policy."""
+        ...
+
+    def format_call(self, call: ToolCall) -> str:
+        """Write a call the way that ``parse`` reads it."""
+        ...
+
+
+def unreadable(text: str, reason: str, example: str) -> ParsedTurn:
+    """A turn with a call that cannot be read.
+
+    Args:
+        text: The whole turn.
+        reason: What is wrong.
+        example: How a call should look.
+    """
+    return ParsedTurn(content=text.strip(), error=f"malformed tool call: {reason}. Write it as {example}")

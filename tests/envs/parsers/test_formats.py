@@ -1,0 +1,185 @@
+"""What every format promises, and how each looks in the chat templates of its models."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turntree.envs import Tool, ToolCall, get_parser, tool
+from turntree.envs.calculator import calculator
+
+
+@tool
+def book(title: str, pages: int, price: float | None = None, tags: list[str] | None = None, new: bool = False) -> str:
+    """Order a book.
+
+    Args:
+        title: Its title
+        pages: How long it is
+        price: What it costs
+        tags: Words about it
+        new: Whether it is new
+    """
+    return title
+
+
+TOOLS: tuple[Tool, ...] = (calculator, book)
+FORMATS = ("hermes", "llama3_json", "qwen", "harmony", "tags")
+# A text that holds the closing tag of a format cannot be said in it; nor can outer white space in plain tags.
+words = st.text(st.characters(blacklist_characters="<>|", blacklist_categories=["Cs"]), max_size=12).map(str.strip)
+book_arguments = st.fixed_dictionaries(
+    {"title": words, "pages": st.integers()},
+    optional={
+        "price": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        "tags": st.lists(words, max_size=3),
+        "new": st.booleans(),
+    },
+)
+calls = st.one_of(
+    book_arguments.map(lambda arguments: ToolCall(name="book", arguments=arguments)),
+    words.map(lambda text: ToolCall(name="calculator", arguments={"expression": text})),
+)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=60, deadline=None)
+@given(call=calls)
+def test_a_format_reads_what_it_writes(name: str, call: ToolCall) -> None:
+    parser = get_parser(name, TOOLS)
+    turn = parser.parse(parser.format_call(call))
+    assert turn.error == ""
+    assert turn.calls == (call,)
+    assert turn.content == ""
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=60, deadline=None)
+@given(
+    text=st.lists(
+        st.sampled_from(
+            ["<tool_call>", "</tool_call>", "<function=book>", "</function>", "<parameter=x>", "</parameter>", "{", "}"]
+            + [
+                "<|message|>",
+                "<|call|>",
+                "to=functions.book",
+                "<book>",
+                "</book>",
+                '"name"',
+                ":",
+                '"x"',
+                ";",
+                " ",
+                "1e999",
+            ]
+        )
+    ).map("".join)
+)
+def test_no_text_makes_a_parser_raise(name: str, text: str) -> None:
+    turn = get_parser(name, TOOLS).parse(text)
+    assert not (turn.calls and turn.error)
+    json.dumps([call.to_openai() for call in turn.calls], allow_nan=False)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_words_alone_are_content(name: str) -> None:
+    turn = get_parser(name, TOOLS).parse("  The answer is <b>14</b>. ")
+    assert (turn.content, turn.calls, turn.error) == ("The answer is <b>14</b>.", (), "")
+
+
+@pytest.mark.parametrize(("name", "joint"), [("hermes", "\n"), ("llama3_json", "; "), ("qwen", "\n"), ("tags", " ")])
+def test_several_calls_are_read_in_order(name: str, joint: str) -> None:
+    parser = get_parser(name, TOOLS)
+    several = tuple(ToolCall(name="calculator", arguments={"expression": str(i)}) for i in range(3))
+    assert parser.parse(joint.join(map(parser.format_call, several))).calls == several
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("llama3_json", '{"name": "book", "parameters": {', "not JSON"),
+        ("llama3_json", '{"name": "book", "parameters": 3}', '"parameters" must be a JSON object'),
+        ("llama3_json", '{"name": "book"} and more', "expected ';' or the end"),
+        ("llama3_json", "<|python_tag|>print(1)", "not JSON"),
+        ("qwen", "<tool_call><function=book>", "</tool_call> is missing"),
+        ("qwen", "<tool_call>book</tool_call>", "expected <function=NAME>"),
+        ("qwen", "<tool_call><function=book><parameter=title>x</function></tool_call>", "expected <parameter=KEY>"),
+        ("harmony", "<|channel|>commentary to=functions.book <|message|>{<|call|>", "not JSON"),
+        ("harmony", "<|channel|>commentary to=functions.book {}<|call|>", "<|message|> is missing"),
+        ("harmony", "<|channel|>commentary to=functions.book<|message|>[]<|call|>", "must be a JSON object"),
+        ("tags", "<calculator>3*4", "</calculator> is missing"),
+        ("tags", "<book>Emma</book>", "not JSON"),
+    ],
+)
+def test_a_malformed_call_is_told_to_the_model_with_the_form_to_use(name: str, text: str, reason: str) -> None:
+    turn = get_parser(name, TOOLS).parse(text)
+    assert turn.calls == ()
+    assert reason in turn.error
+    assert "Write it as" in turn.error
+
+
+def test_llama_may_begin_with_its_tag_and_plain_json_is_an_answer() -> None:
+    parser = get_parser("llama3_json")
+    assert parser.parse('<|python_tag|>{"name": "now", "parameters": {}}').calls == (ToolCall(name="now"),)
+    assert parser.parse('{"answer": 3}').content == '{"answer": 3}'
+
+
+def test_values_of_qwen_follow_the_schema() -> None:
+    body = "".join(
+        f"<parameter={key}>\n{value}\n</parameter>"
+        for key, value in {"title": "12", "pages": "12", "price": "null", "new": "True", "tags": '["a"]'}.items()
+    )
+    [call] = get_parser("qwen", TOOLS).parse(f"<tool_call><function=book>{body}</function></tool_call>").calls
+    assert call.arguments == {"title": "12", "pages": 12, "price": None, "new": True, "tags": ["a"]}
+
+
+def test_a_value_that_does_not_fit_stays_text_and_the_tool_complains() -> None:
+    text = "<tool_call><function=book><parameter=pages>\nmany\n</parameter></function></tool_call>"
+    [call] = get_parser("qwen", TOOLS).parse(text).calls
+    assert call.arguments == {"pages": "many"}
+
+
+def test_thinking_of_harmony_is_left_out_and_the_recipient_may_stand_in_the_role() -> None:
+    text = (
+        "<|channel|>analysis<|message|>Hm, to=functions?<|end|>"
+        "<|start|>assistant to=functions.calculator<|channel|>commentary json<|message|>"
+        '{"expression": "1"}<|call|>'
+    )
+    turn = get_parser("harmony").parse(text)
+    assert turn.calls == (ToolCall(name="calculator", arguments={"expression": "1"}),)
+    assert turn.content == ""
+    final = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>14<|return|>"
+    assert get_parser("harmony").parse(final).content == "14"
+
+
+TEMPLATES = {  # the part of a chat template that writes calls, as published with the models
+    "hermes": (
+        "{%- for call in calls %}{{- '<tool_call>\n' }}{{- '{\"name\": \"' }}{{- call.name }}"
+        "{{- '\", \"arguments\": ' }}{{- call.arguments | tojson }}{{- '}\n</tool_call>' }}{%- endfor %}"
+    ),
+    "llama3_json": (
+        "{%- for call in calls %}{{- '{\"name\": \"' + call.name + '\", ' }}{{- '\"parameters\": ' }}"
+        '{{- call.arguments | tojson }}{{- "}" }}{%- endfor %}'
+    ),
+    "qwen": (
+        "{%- for call in calls %}{{- '<tool_call>\n<function=' + call.name + '>\n' }}"
+        "{%- for name, value in call.arguments | items %}{{- '<parameter=' + name + '>\n' }}"
+        "{%- set value = value if value is string else value | tojson %}{{- value }}{{- '\n</parameter>\n' }}"
+        "{%- endfor %}{{- '</function>\n</tool_call>' }}{%- endfor %}"
+    ),
+    "harmony": (
+        '{%- for call in calls %}{{- "<|start|>assistant to=functions." + call.name }}'
+        '{{- "<|channel|>commentary json<|message|>" }}{{- call.arguments | tojson }}{{- "<|call|>" }}{%- endfor %}'
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_what_a_chat_template_writes_is_read(name: str) -> None:
+    sandbox = pytest.importorskip("jinja2.sandbox", reason="chat templates are Jinja")
+    environment: Any = sandbox.ImmutableSandboxedEnvironment()
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    call = ToolCall(name="book", arguments={"title": "Émile\n'x'", "pages": 3, "new": True, "tags": ["a"]})
+    text = environment.from_string(TEMPLATES[name]).render(calls=[{"name": call.name, "arguments": call.arguments}])
+    assert get_parser(name, TOOLS).parse(text).calls == (call,)
