@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
-import json
 import logging
+import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -16,20 +15,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import gymnasium
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from turntree.agents.checkpoint import Checkpoint
 from turntree.agents.engines.protocol import Sampling
+from turntree.agents.env_commands import check_command, checked_env, env_maker, new_env_command, play_command
 from turntree.agents.episode import Episode
-from turntree.agents.errors import AgentError, MissingExtra
+from turntree.agents.errors import MissingExtra
 from turntree.agents.evaluate import Evaluation, evaluate
 from turntree.agents.record import EpisodeWriter
 from turntree.agents.renderer import Renderer
 from turntree.agents.reward_commands import ContractOption, RewardOption, parse_rewards, rescore_command, score_command
 from turntree.agents.scorer import Scorer
-from turntree.envs import Env, check_environment, list_envs, make
+from turntree.envs import list_envs
 from turntree.envs.catalogue import find_entry
 
 if TYPE_CHECKING:
@@ -47,6 +46,14 @@ app = typer.Typer(
 )
 
 
+app.command("check")(check_command)
+app.command("play")(play_command)
+_new = typer.Typer(help="Write the beginnings of something of your own.", no_args_is_help=True)
+_new.command("env")(new_env_command)
+_new.callback()(lambda: None)
+app.add_typer(_new, name="new")
+
+
 class EngineName(StrEnum):
     """Engines that ``eval`` can start."""
 
@@ -54,13 +61,11 @@ class EngineName(StrEnum):
     """PyTorch in this process."""
 
 
-class UsageError(AgentError):
-    """The words of a command do not fit together."""
-
-
 @app.callback()
 def configure(verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False) -> None:
-    """Set the log level; the sub-commands do the work."""
+    """Set the log level and find modules of the working folder; the sub-commands do the work."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` does, for MODULE:ID
     logging.basicConfig(level=logging.INFO if verbose else logging.ERROR)
 
 
@@ -71,29 +76,6 @@ def list_environments() -> None:
     for env_id in list_envs():
         table.add_row(env_id, _summary(env_id))
     Console().print(table)
-
-
-@app.command("check")
-def check_env(
-    env_id: Annotated[str, typer.Argument(metavar="ENV_ID", help="An environment of `turntree list`.")],
-    data: Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")] = None,
-    env_arg: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment; repeatable.")
-    ] = None,
-    turn: Annotated[
-        list[str] | None, typer.Option(help="A turn of the script to play; repeatable. Else the tools are called.")
-    ] = None,
-) -> None:
-    """Check that an environment keeps the rules: seeds, snapshots, infos, ends."""
-    make_env = functools.partial(make, env_id, **_env_arguments(data, None, env_arg or []))
-    _checked(make_env, env_id)
-    findings = check_environment(make_env, turn)
-    table = Table("", "rule", "what is wrong", box=None)
-    for finding in findings:
-        table.add_row("ok" if finding.passed else "FAILED", finding.check, escape(finding.problem))
-    Console().print(table)
-    if not all(finding.passed for finding in findings):
-        raise typer.Exit(1)
 
 
 @app.command("eval")
@@ -124,8 +106,8 @@ def evaluate_model(
 ) -> None:
     """Play tasks with a model and print how it did."""
     scorer = Scorer(parse_rewards(reward), contract=contract) if reward else None
-    make_env = functools.partial(make, env_id, **_env_arguments(data, tool_format, env_arg or []))
-    env = _checked(make_env, env_id)
+    make_env = env_maker(env_id, data=data, tool_format=tool_format, pairs=env_arg or ())
+    env = checked_env(make_env, env_id)
     count = count if env.num_tasks is None else min(count, env.num_tasks)
     checkpoint = Checkpoint.open(model)
     context = max_context or min(_CONTEXT, checkpoint.max_positions or _CONTEXT)
@@ -209,30 +191,6 @@ def _summary(env_id: str) -> str:
         except (ImportError, AttributeError) as error:
             return f"cannot be imported: {error}"
     return (inspect.getdoc(creator) or "").partition("\n")[0]
-
-
-def _env_arguments(data: str | None, tool_format: str | None, pairs: list[str]) -> dict[str, Any]:
-    """Arguments of the environment's constructor; values of ``pairs`` are JSON where they can be."""
-    arguments: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.isidentifier():
-            raise UsageError(f"--env-arg takes KEY=VALUE, for example max_numbers=3; got {pair!r}")
-        try:
-            arguments[key] = json.loads(value)
-        except ValueError:
-            arguments[key] = value
-    given = {"data": data, "tool_format": tool_format}
-    return arguments | {key: value for key, value in given.items() if value is not None}
-
-
-def _checked(make_env: functools.partial[Env], env_id: str) -> Env:
-    try:
-        return make_env()
-    except TypeError as error:
-        # Gymnasium appends where the error came from, with all arguments once more.
-        reason = str(error).partition(" was raised from")[0]
-        raise UsageError(f"{env_id} does not take these arguments: {reason}") from error
 
 
 def _open_local(model: str, batch: int, context: int, speculate: bool, device: str, dtype: str) -> LocalEngine:

@@ -9,6 +9,7 @@ are made, not before.
 from __future__ import annotations
 
 import difflib
+import importlib
 import logging
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -45,13 +46,18 @@ def make(id: str, **kwargs: Any) -> Env:
     """Make an environment, without Gymnasium's wrappers.
 
     Args:
-        id: Registered id.
+        id: Registered id, or ``MODULE:ID`` to import the module that registers it first.
         **kwargs: Arguments of the constructor.
 
     Raises:
+        ModuleNotFoundError: If there is no such module.
         UnknownEnvironment: If there is no such id; the message names the nearest.
         TypeError: If the id belongs to an environment that is no ``turntree.envs.Env``.
     """
+    module, colon, rest = str(id).partition(":")
+    if colon:
+        importlib.import_module(module)
+        id = rest
     if id not in gymnasium.registry:
         known = list_envs()
         nearest = difflib.get_close_matches(str(id), known, n=1, cutoff=0.4)

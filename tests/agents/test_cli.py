@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import gymnasium
 import pytest
 
 from turntree.agents.cli import main
 from turntree.agents.errors import MissingExtra
 from turntree.agents.record import read_episodes
+from turntree.envs import registry
 from turntree.envs.arithmetic import Arithmetic
 
 
@@ -209,3 +212,29 @@ def test_check_fails_where_a_rule_is_broken(turntree: Any, monkeypatch: pytest.M
     said = turntree("check", "turntree/Arithmetic-v0")
     assert said.status == 1
     assert any("FAILED" in line and "ZeroDivisionError" in line for line in said.out.splitlines())
+
+
+def test_new_env_writes_an_environment_that_check_and_play_find(
+    turntree: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = turntree("new", "env", "MyWords")
+    assert said.status == 0, said.err
+    assert "turntree check my_words:local/MyWords-v0" in said.out
+    try:
+        assert turntree("check", "my_words:local/MyWords-v0").status == 0
+        monkeypatch.setattr(sys, "stdin", io.StringIO("elppa\n"))
+        said = turntree("play", "my_words:local/MyWords-v0", "--index", 0)
+        assert "done, reward 1" in said.out
+    finally:
+        gymnasium.registry.pop("local/MyWords-v0", None)
+        registry._registered.discard("local/MyWords-v0")
+        sys.modules.pop("my_words", None)
+
+
+def test_a_module_that_is_not_there_is_named(turntree: Any) -> None:
+    said = turntree("check", "no_such_module:local/X-v0")
+    assert said.status == 2
+    assert (
+        said.err.strip() == "turntree: there is no module 'no_such_module' in this folder or among the installed ones"
+    )

@@ -1,0 +1,122 @@
+"""A person in the place of the policy, at a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from turntree.envs import Env, ToolCall
+
+HELP = (
+    "A line is a turn; end it with \\ to go on in the next. "
+    "/call TOOL TEXT or /call TOOL {JSON} calls a tool, /tools lists them, /quit leaves."
+)
+
+
+class Played(NamedTuple):
+    """How an episode at the terminal went."""
+
+    reward: float
+    """Summed over the turns."""
+    rewards: dict[str, float]
+    """Named components."""
+    stop_reason: str
+    """Why it ended; ``quit`` if the person left."""
+
+
+def play(
+    env: Env,
+    ask: Callable[[], str],
+    show: Callable[[str, str], None],
+    *,
+    seed: int | None = None,
+    options: dict[str, Any] | None = None,
+) -> Played:
+    """Let a person play one episode.
+
+    Args:
+        env: What is played.
+        ask: Gives the next line of the person; raises ``EOFError`` when there is none.
+        show: Is given who speaks and what is said.
+        seed: Given to ``env.reset``.
+        options: Given to ``env.reset``.
+    """
+    _, info = env.reset(seed=seed, options=options)
+    _show_messages(info["messages"], show)
+    reward = 0.0
+    while True:
+        try:
+            turn = _turn(env, ask, show)
+        except EOFError:
+            return Played(reward, dict(info["rewards"]), "quit")
+        _, gained, terminated, truncated, info = env.step(turn)
+        reward += gained
+        _show_messages(info["messages"], show)
+        if info["failure"]:
+            show("failure", info["failure"])
+        if terminated or truncated:
+            return Played(reward, dict(info["rewards"]), info["stop_reason"])
+
+
+def _turn(env: Env, ask: Callable[[], str], show: Callable[[str, str], None]) -> str:
+    """The next turn of the person, after whatever they look up."""
+    while True:
+        text = _lines(ask)
+        command, _, rest = text.partition(" ")
+        if command == "/quit":
+            raise EOFError
+        if command == "/tools":
+            for tool in env.offered_tools:
+                show("tool", f"{tool.name}({', '.join(tool.properties)}): {tool.schema['function']['description']}")
+        elif command == "/help":
+            show("help", HELP)
+        elif command == "/call":
+            try:
+                call = _call(env, rest)
+            except ValueError as error:
+                show("help", str(error))
+            else:
+                show("you", call)
+                return call
+        else:
+            return text
+
+
+def _lines(ask: Callable[[], str]) -> str:
+    lines = [ask()]
+    while lines[-1].endswith("\\"):
+        lines[-1] = lines[-1][:-1]
+        lines.append(ask())
+    return "\n".join(lines)
+
+
+def _call(env: Env, words: str) -> str:
+    """A tool call as the policy would write it.
+
+    Raises:
+        ValueError: If the words name no tool or no arguments; the message says how to write them.
+    """
+    name, _, given = words.strip().partition(" ")
+    tool = next((tool for tool in env.offered_tools if tool.name == name), None)
+    if tool is None:
+        names = ", ".join(tool.name for tool in env.offered_tools) or "none"
+        raise ValueError(f"there is no tool {name!r}; the tools are: {names}")
+    given = given.strip()
+    if given.startswith("{"):
+        try:
+            arguments = json.loads(given)
+        except ValueError as error:
+            raise ValueError(f"the arguments of {name} are no JSON: {error}") from error
+    elif not given and not tool.properties:
+        arguments = {}
+    elif len(tool.properties) == 1:
+        arguments = {next(iter(tool.properties)): given}
+    else:
+        raise ValueError(f'{name} takes {", ".join(tool.properties)}: write /call {name} {{"...": ...}}')
+    return env.parser.format_call(ToolCall(name=name, arguments=arguments))
+
+
+def _show_messages(messages: Sequence[dict[str, Any]], show: Callable[[str, str], None]) -> None:
+    for message in messages:
+        show(message.get("name") or message["role"], message["content"])
