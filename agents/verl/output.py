@@ -47,12 +47,12 @@ class EpisodeOutput(AgentLoopOutput):
         row["extra_fields"].pop(SAMPLE, None)
         scores = torch.zeros_like(row["rm_scores"])
         if masked or not ends:
-            scores[-1] = self.reward_score
+            scores[-1] = self.reward_score or 0.0
         elif rewards:
             for end, reward in zip(ends, rewards, strict=True):
                 scores[end] += reward
         else:
-            scores[ends[-1]] = self.reward_score
+            scores[ends[-1]] = self.reward_score or 0.0
         row["rm_scores"] = scores
         if masked:
             row["response_mask"] = torch.zeros_like(row["response_mask"])

@@ -45,6 +45,7 @@ class PolicyTextRewardManager(RewardManagerBase):
         reward_model_tokenizer: Any = None,
     ) -> None:
         super().__init__(config, tokenizer, compute_score)
+        self._tokenizer = tokenizer
         settings = RunSettings.parse(plain(config.actor_rollout_ref.rollout.get("custom")))
         self._scorer = single_scorer(settings.rewards, settings.contract)
 
@@ -78,5 +79,5 @@ class PolicyTextRewardManager(RewardManagerBase):
     def _decode(self, batch: Any) -> str:
         responses = batch["responses"]
         length = int(batch["attention_mask"][-len(responses) :].sum())
-        text: str = self.tokenizer.decode(responses[:length], skip_special_tokens=True)
+        text: str = self._tokenizer.decode(responses[:length], skip_special_tokens=True)
         return text

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from adder import Adder, play
@@ -13,6 +14,9 @@ from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episode import Episode, StopReason
 from turntree.agents.evaluate import Evaluation, evaluate, solved, wilson_interval
 from turntree.agents.renderer import Renderer
+from turntree.agents.scorer import Scorer
+from turntree.envs.task import Task
+from turntree.rewards import Sample, registry, reward
 
 
 def answer(renderer: Renderer, crash_on: int = -1) -> Any:
@@ -131,3 +135,52 @@ def test_the_interval_is_wilsons(successes: int, trials: int, low: float, high: 
     interval = wilson_interval(successes, trials)
     assert interval == pytest.approx((expected.low, expected.high), abs=1e-6)
     assert interval == pytest.approx((low, high), abs=1e-4)
+
+
+async def test_samples_of_a_task_start_alike_are_drawn_apart_and_scored_together(
+    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    sizes: list[tuple[str, int]] = []
+
+    @reward("place", group=True, decides=True)
+    def place(samples: Sequence[Sample]) -> list[float]:
+        sizes.append((samples[0].task_id, len(samples)))
+        return [index / len(samples) for index in range(len(samples))]
+
+    class Seeds(ScriptedEngine):
+        seeds: ClassVar[list[Any]] = []
+
+        async def generate(self, *args: Any, **options: Any) -> Completion:
+            self.seeds.append(args[1].seed)
+            return await super().generate(*args, **options)
+
+    ended: list[Episode] = []
+    episodes = await evaluate(
+        Adder,
+        Seeds(lambda _: "5", renderer.tokenizer),
+        renderer,
+        [0, 4],
+        samples=3,
+        scorer=Scorer({"place": 1}),
+        concurrency=2,
+        on_episode=ended.append,
+    )
+    assert [episode.task.id for episode in episodes] == ["adder/0"] * 3 + ["adder/4"] * 3
+    assert [episode.reward for episode in episodes] == [0.0, 1 / 3, 2 / 3] * 2
+    assert sorted(sizes) == [("adder/0", 3), ("adder/4", 3)]
+    assert len(set(Seeds.seeds)) == 6
+    assert len({episode.seed for episode in episodes}) == 2
+    assert ended == episodes
+    assert episodes[0].turns[0].prompt_ids == episodes[1].turns[0].prompt_ids
+
+
+async def test_an_answer_that_nobody_can_judge_is_left_out(renderer: Renderer) -> None:
+    class Unreadable(Adder):
+        def task(self, index: int) -> Task:
+            return replace(super().task(index), answer="\\frac{" if index else "5", data_source="math")
+
+    episodes = await evaluate(Unreadable, answer(renderer), renderer, [0, 1], scorer=Scorer({"answer": 1}))
+    result = Evaluation.of(episodes)
+    assert (result.scored, result.solved, result.undecided, result.failures) == (1, 1, 1, 0)
+    assert result.accuracy == 1.0
