@@ -13,7 +13,10 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_environment.py"
 MODULES = [
     "turntree.envs.arithmetic",
     "turntree.envs.expression",
-    "turntree.envs.parsers",
+    "turntree.envs.parsers.harmony",
+    "turntree.envs.parsers.hermes",
+    "turntree.envs.parsers.llama3",
+    "turntree.envs.parsers.qwen",
     "turntree.envs.spaces",
     "turntree.envs.tool",
     "turntree.rewards.answer",

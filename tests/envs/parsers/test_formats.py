@@ -42,6 +42,11 @@ calls = st.one_of(
     words.map(lambda text: ToolCall(name="calculator", arguments={"expression": text})),
 )
 
+PIECES = [
+    *("<tool_call>", "</tool_call>", "<function=book>", "</function>", "<parameter=x>", "</parameter>", "{", "}"),
+    *("<|message|>", "<|call|>", "to=functions.book", "<book>", "</book>", '"name"', ":", '"x"', ";", " ", "1e999"),
+]
+
 
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=60, deadline=None)
@@ -56,26 +61,7 @@ def test_a_format_reads_what_it_writes(name: str, call: ToolCall) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=60, deadline=None)
-@given(
-    text=st.lists(
-        st.sampled_from(
-            ["<tool_call>", "</tool_call>", "<function=book>", "</function>", "<parameter=x>", "</parameter>", "{", "}"]
-            + [
-                "<|message|>",
-                "<|call|>",
-                "to=functions.book",
-                "<book>",
-                "</book>",
-                '"name"',
-                ":",
-                '"x"',
-                ";",
-                " ",
-                "1e999",
-            ]
-        )
-    ).map("".join)
-)
+@given(text=st.lists(st.sampled_from(PIECES)).map("".join))
 def test_no_text_makes_a_parser_raise(name: str, text: str) -> None:
     turn = get_parser(name, TOOLS).parse(text)
     assert not (turn.calls and turn.error)
