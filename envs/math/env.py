@@ -12,8 +12,13 @@ from turntree.envs.math.sets import find_set
 from turntree.envs.math.tasks import read_tasks
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.reply import Reply
+from turntree.envs.sandbox.python_tool import PythonTool
 from turntree.envs.task import Task
 from turntree.envs.verdict import judge_answer
+
+_EXAMPLES = {"calculator": {"expression": "(16-3-4)*2"}, "python": {"code": "print(sum(range(10)))"}}
+TOOL_NAMES = tuple(_EXAMPLES)
+"""What ``use`` may name."""
 
 
 class Math(Env):
@@ -50,7 +55,7 @@ class Math(Env):
             subset: Configuration name of a data set id in ``data``.
             attempts: Answers that the policy may give.
             discount: Factor of the reward for each attempt that was wrong, in [0, 1].
-            use: Tools of the policy: ``calculator``.
+            use: Tools of the policy: ``calculator``, ``python`` (in a sandbox, see ``PythonTool``).
             without: Evaluation sets whose questions are left out, by the rows' own fields, or ``any``.
             **kwargs: Arguments of ``Env``.
 
@@ -64,13 +69,14 @@ class Math(Env):
             raise ValueError(f"attempts must be at least 1, got {attempts}")
         if not 0 <= discount <= 1:
             raise ValueError(f"discount must lie in [0, 1], got {discount}")
-        unknown = [name for name in use if name not in _TOOLS]
+        unknown = [name for name in use if name not in TOOL_NAMES]
         if unknown:
-            raise ValueError(f"use takes names of tools ({', '.join(_TOOLS)}), got {unknown[0]!r}")
+            raise ValueError(f"use takes names of tools ({', '.join(TOOL_NAMES)}), got {unknown[0]!r}")
         self.dataset = find_set(dataset)
         self.attempts = attempts
         self.discount = discount
-        self.tools = tuple(_TOOLS[name] for name in use)
+        self.tools = (calculator,) if "calculator" in use else ()
+        self.toolsets = (PythonTool(),) if "python" in use else ()
         self.attempt = 0
         split = split or self.dataset.default_split
         self._tasks = read_tasks(dataset, self.dataset.rows(data, split, subset), split, tuple(without))
@@ -79,9 +85,9 @@ class Math(Env):
     def default_system_prompt(self) -> str:
         """Explain the tools and the form of the answer."""
         lines = ["Solve the problem step by step."]
-        if calculator in self.tools:
-            call = self.parser.format_call(ToolCall(name="calculator", arguments={"expression": "(16-3-4)*2"}))
-            lines.append(f"You may use the calculator; call it like this and wait for the result:\n{call}")
+        for tool in self.offered_tools:
+            call = self.parser.format_call(ToolCall(name=tool.name, arguments=_EXAMPLES[tool.name]))
+            lines.append(f"You may use the tool {tool.name}; call it like this and wait for the result:\n{call}")
         what = "the letter of the right choice" if self.dataset.choices else "your final answer"
         lines.append(rf"End your last message with {what} in \boxed{{}}.")
         return "\n".join(lines)
@@ -108,6 +114,3 @@ class Math(Env):
         wrong = r"I see no answer in \boxed{}." if verdict.answer is None else "That is not right."
         again = f"{wrong} Look for the mistake and try again; attempts left: {left}."
         return Reply(messages=[Message(role=Role.USER, content=again)], rewards=rewards)
-
-
-_TOOLS = {"calculator": calculator}

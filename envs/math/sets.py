@@ -87,7 +87,7 @@ def _one(name: str, split: str, subset: str | None = None, *, called: str = "") 
     return {called or split: Hub(name, split, subset)}
 
 
-_MATH = "nlile/hendrycks-MATH-benchmark"
+_MATH = "DigitalLearningGmbH/MATH-lighteval"  # the published split; others move test problems into train
 MATH_SETS: tuple[MathSet, ...] = (
     MathSet(
         name="gsm8k",
@@ -102,6 +102,7 @@ MATH_SETS: tuple[MathSet, ...] = (
         title="Competition problems (MATH)",
         contract="math",
         hub={split: Hub(_MATH, split) for split in ("train", "test")},
+        answers=("answer", "solution"),
     ),
     MathSet(
         name="math500",

@@ -8,6 +8,7 @@ from string import ascii_uppercase
 
 from turntree.envs.contamination import repeats
 from turntree.envs.errors import DataError
+from turntree.envs.math.final_box import final_box
 from turntree.envs.math.sets import QUESTION_COLUMNS, MathSet, find_set
 from turntree.envs.rows import FileRows, HubRows, Row
 from turntree.envs.task import Task
@@ -72,7 +73,7 @@ def _column(row: Row, names: Sequence[str], what: str) -> str:
 
 
 def _answer(row: Row, column: str) -> str:
-    """The answer as text; lists are joined, and of a worked solution with ``#### x`` only ``x`` counts."""
+    r"""The answer as text; lists are joined, and of a worked solution only what it says in the end counts."""
     value = row.fields[column]
     if isinstance(value, list | tuple) and value and all(isinstance(part, str) for part in value):
         value = ", ".join(value)
@@ -80,6 +81,8 @@ def _answer(row: Row, column: str) -> str:
         value = int(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
+    if column == "solution" and isinstance(value, str):
+        value = final_box(value) or value
     if not isinstance(value, str) or not (text := value.rpartition("####")[2].strip()):
         raise DataError(f"{row.where}: the field {column!r} must hold an answer, got {value!r:.200}")
     return text

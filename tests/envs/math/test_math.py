@@ -1,15 +1,18 @@
 import functools
 import json
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from turntree.envs import DataError, Env, make, require_conformance
+from turntree.envs import DataError, Env, ToolCall, make, require_conformance
 from turntree.envs.errors import UndecidedAnswer
 from turntree.envs.math.env import Math
 from turntree.envs.math.sets import MATH_SETS, MathSet, find_set
+from turntree.envs.math.tasks import read_tasks
 from turntree.rewards import Score, Status, contract_for
 
 DATA = Path(os.environ.get("TURNTREE_DATA", Path(__file__).resolve().parents[4] / "shared"))
@@ -101,6 +104,48 @@ def test_tools_help_and_their_output_earns_nothing(entry: MathSet, math: Any) ->
     assert env.step(rf"\boxed{{{RIGHT[entry.name]}}}")[1] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("solution", "answer"),
+    [
+        (r"First $\boxed{1}$, so $x = \boxed{\frac{1}{2}}$.", r"\frac{1}{2}"),
+        (r"It is \fbox{\{3\}}.", r"\{3\}"),
+        (r"It is $\boxed 7$.", "7"),
+        ("34", "34"),
+    ],
+)
+def test_where_a_row_has_only_a_worked_solution_its_last_box_is_the_answer(
+    math: Any, solution: str, answer: str
+) -> None:
+    assert math("math", row={"problem": "?", "solution": solution}).task(0).answer == answer
+
+
+def test_without_files_each_set_is_asked_of_the_hub_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TURNTREE_DATA", raising=False)
+    asked = []
+
+    def load_dataset(name: str, subset: str | None, *, split: str) -> list[Any]:
+        asked.append((name, subset, split))
+        return [PUBLISHED[entry.name]]
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    read_tasks.cache_clear()
+    for entry in MATH_SETS:
+        wanted = entry.default_split
+        assert Math(dataset=entry.name).num_tasks == 1
+        assert asked[-1] == (entry.hub[wanted].name, entry.hub[wanted].subset, entry.hub[wanted].split)
+    read_tasks.cache_clear()
+
+
+def test_python_is_a_tool_with_processes_of_its_own(math: Any) -> None:
+    env = math("math", use=["calculator", "python"])
+    _, info = env.reset(seed=0)
+    assert [tool["function"]["name"] for tool in info["tools"]] == ["calculator", "python"]
+    call = env.parser.format_call(ToolCall(name="python", arguments={"code": "print(1 / 2)"}))
+    assert env.step(call)[0].strip() == "0.5"
+    assert env.step(r"\boxed{0.5}")[1] == 1.0
+    env.close()
+
+
 @pytest.mark.parametrize("arguments", [{}, {"attempts": 3}, {"use": ["calculator"]}], ids=str)
 def test_every_way_to_play_keeps_the_rules(arguments: dict[str, Any], tmp_path: Path) -> None:
     data = rows(tmp_path / "rows.jsonl", *(PUBLISHED["math"] for _ in range(3)))
@@ -129,7 +174,7 @@ def test_an_answer_that_cannot_be_judged_is_a_failure_and_not_wrong(math: Any, m
     ("name", "row", "complaint"),
     [
         ("math", {"answer": "1"}, "the field 'question' is missing (or problem, prompt"),
-        ("math", {"problem": "?"}, "the field 'answer' is missing (or final_answer"),
+        ("math", {"problem": "?"}, "the field 'answer' is missing (or solution); the row has: problem"),
         ("math", {"problem": 3, "answer": "1"}, "the field 'problem' must be a text"),
         ("math", {"problem": "?", "answer": " "}, "the field 'answer' must hold an answer"),
         ("math", {"problem": "?", "answer": True}, "the field 'answer' must hold an answer"),
@@ -221,7 +266,7 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize(("name", "split"), COUNTS, ids="-".join)
+@pytest.mark.parametrize(("name", "split"), COUNTS)
 def test_the_published_sets_are_read_and_their_own_answers_win(
     name: str, split: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
