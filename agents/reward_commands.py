@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from turntree.agents.errors import AgentError
 from turntree.agents.rescore import rescore
@@ -56,7 +56,7 @@ def rescore_command(
     beside = run.with_name(f"{run.stem}.rescored.jsonl") if run.is_file() else run / "rescored.jsonl"
     target = out or beside
     changes = rescore(run, target, Scorer(parse_rewards(reward or ["answer"]), contract=contract))
-    _show("episodes of", {name: asdict(change) for name, change in changes.items()}, target, as_json)
+    _show("file", {name: asdict(change) for name, change in changes.items()}, target, as_json)
 
 
 def parse_rewards(words: Sequence[str]) -> dict[str, float]:
@@ -84,7 +84,7 @@ def _show(first: str, rows: Mapping[str, Mapping[str, Any]], out: Path, as_json:
         console.print_json(json.dumps({"rows": plain, "out": str(out)}))
         return
     columns = list(next(iter(rows.values()), {}))
-    table = Table(first, *columns)
+    table = Table(*(Column(name, overflow="fold") for name in (first, *columns)), box=None)
     for name, row in rows.items():
         table.add_row(name, *(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()))
     console.print(table)
