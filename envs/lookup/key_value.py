@@ -73,9 +73,11 @@ class KeyValue(Env):
         name = f"{self.keys}/{self.min_operations}-{self.max_operations}/{self.split}/{index}"
         rng = random.Random(f"turntree/key_value/{name}")
         store = {key: rng.randint(1, 99) for key in rng.sample(_WORDS, self.keys)}
-        expected = dict(store)
         count = rng.randint(self.min_operations, self.max_operations)
-        lines = [_operation(rng, expected) for _ in range(count)]
+        expected = store
+        while expected == store:  # operations may undo each other, and doing nothing must not win
+            expected = dict(store)
+            lines = [_operation(rng, expected) for _ in range(count)]
         prompt = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
         return Task(
             id=f"key_value/{name}",
