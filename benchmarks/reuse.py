@@ -45,7 +45,10 @@ TINY: dict[str, Any] = {
     "system_prompt": "",
     "limits": {"max_turns": 6, "max_turn_tokens": 16, "max_context_tokens": 128},
 }
-GIVEN: dict[str, Any] = {"limits": {"max_turns": 3, "max_turn_tokens": 48, "max_context_tokens": 512}}
+GIVEN: dict[str, Any] = {
+    "system_prompt": "",
+    "limits": {"max_turns": 2, "max_turn_tokens": 20, "max_context_tokens": 160},
+}
 
 
 def machine() -> str:
@@ -61,7 +64,7 @@ class Bench:
     def __init__(self, args: argparse.Namespace, names: list[str]) -> None:
         folder = args.model or str(warm_started_policy(seed=0))
         self.setting = Setting(
-            env="turntree/Arithmetic-v0",
+            env="reuse_sums:Sums" if args.model else "turntree/Arithmetic-v0",
             env_kwargs=GIVEN if args.model else TINY,
             tasks=args.tasks,
             batch=args.batch,
@@ -73,7 +76,7 @@ class Bench:
         policy = Policy.load(folder, dtype="float32", device="cpu")
         config = LocalEngineConfig(
             max_batch=min(args.max_batch, args.batch * args.samples),
-            max_context=512 if args.model else 128,
+            max_context=160 if args.model else 128,
             threads=args.threads,
         )
         self.ways = {name: Way(name, policy, config, bias=args.bias, top_k=args.top_k) for name in names}
@@ -96,11 +99,11 @@ def costs(args: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Acceptan
     acceptance: list[Acceptance] = []
     recorded: Recorded | None = None
     try:
-        for way in bench.ways.values():
-            way.play(bench.player, 0, seed=args.seed + 1)  # warm up: compiled code, allocations
-            way.engine.reset_prefix_cache()
-        bench.close()
-        bench = Bench(args, args.ways)
+        if args.warm_up:
+            for way in bench.ways.values():
+                way.play(bench.player, 0, seed=args.seed + 1)
+            bench.close()
+            bench = Bench(args, args.ways)
         for epoch in range(args.epochs):
             spent: dict[str, list[Any]] = {name: [] for name in args.ways}
             for step in range(epoch * bench.setting.steps_per_epoch, (epoch + 1) * bench.setting.steps_per_epoch):
@@ -212,6 +215,9 @@ def main() -> int:
     parser.add_argument("--bias", type=float, default=0.5, help="logarithm of the lenience")
     parser.add_argument("--top-k", type=int, default=64, help="most probable tokens that are recorded")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--warm-up", action=argparse.BooleanOptionalAction, default=True, help="play a step before time is taken"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--acceptance-turns", type=int, default=40, help="turns that acceptance by K is taken from")
