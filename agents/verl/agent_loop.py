@@ -16,6 +16,7 @@ from turntree.agents.verl.engine import VerlEngine
 from turntree.agents.verl.output import EpisodeOutput
 from turntree.agents.verl.player import EpisodePlayer
 from turntree.agents.verl.plugin import ROLLOUT_NAME
+from turntree.agents.verl.sections import ConfigError
 
 
 @register(AGENT_NAME)
@@ -37,7 +38,7 @@ class EnvAgentLoop(AgentLoopBase):
         self.tokenizer = tokenizer
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> EpisodeOutput:
-        """Play the episode of ``row``; never raises, see ``EpisodePlayer``."""
+        """Play the episode of ``row``; raises where the configuration is wrong alone, see ``EpisodePlayer``."""
         pass_state = self.rollout_config.name == ROLLOUT_NAME
         player = _player(_ById(self.tokenizer), _ById(self.rollout_config))
         return await player.play(sampling_params, row, lambda: VerlEngine(self.server_manager, pass_state=pass_state))
@@ -58,4 +59,11 @@ class _ById:
 
 @lru_cache(maxsize=2)
 def _player(tokenizer: _ById, rollout_config: _ById) -> EpisodePlayer:
-    return EpisodePlayer(rollout_config.value, tokenizer.value)
+    player = EpisodePlayer(rollout_config.value, tokenizer.value)
+    if player.group_rewards:
+        raise ConfigError(
+            f"verl's own agent-loop manager plays the samples of a task apart, and the rewards "
+            f"{', '.join(player.group_rewards)} need all of them; set "
+            "actor_rollout_ref.rollout.agent.agent_loop_manager_class=turntree.agents.verl.manager.EpisodeManager"
+        )
+    return player

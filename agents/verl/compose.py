@@ -63,7 +63,7 @@ class TrainSettings:
     contract: str | None = None
     """Data set by whose rules answers are compared where the tasks' own has none."""
     score_in_verl: bool = False
-    """Leave the reward to verl's reward loop: section ``reward``."""
+    """Leave the reward to verl's reward loop: section ``reward``. Recorded episodes keep the environment's."""
 
     def __post_init__(self) -> None:
         for name in ("train_tasks", "val_tasks"):

@@ -90,7 +90,9 @@ class EpisodeWorker:
 
     async def generate_sequences(self, batch: TensorDict) -> None:
         """Start the episodes of a batch and return; they are handed over as they finish."""
-        validate = bool(batch.pop("validate", False))
+        # Only an item's access unwraps a value that is no tensor; pop() does not.
+        validate = "validate" in batch and bool(batch["validate"])
+        batch.pop("validate", None)
         options = self._rollout.val_kwargs if validate else self._rollout
         sampling = {name: options[name] for name in ("temperature", "top_p", "top_k")}
         for row in _rows(batch):

@@ -86,6 +86,7 @@ def to_output(
     drafts = [turn.completion.draft for turn in turns]
     versions = [turn.completion.weights_version for turn in turns] or [weights_version]
     score = 0.0 if masked else episode.reward
+    done = episode.stop_reason is StopReason.DONE
     return EpisodeOutput(
         prompt_ids=list(view.prompt_ids) or [filler_id],
         response_ids=list(view.response_ids) or [filler_id],
@@ -109,7 +110,7 @@ def to_output(
             "tool_rewards": [],
             "reward_extra_info": {
                 "score": score,
-                "acc": float(not masked and episode.stop_reason is StopReason.DONE and score > 0),
+                "acc": float(not masked and done and episode.rewards.get("correct", score) > 0),
                 "turns": len(turns),
                 "tool_calls": sum(len(message.tool_calls) for message in episode.messages),
                 "truncated": float(episode.stop_reason.is_truncated()),

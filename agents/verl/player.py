@@ -64,6 +64,11 @@ class EpisodePlayer:
         # Between two episodes, by id and settings: making an environment may read a data set.
         self._idle: dict[tuple[str, str], list[Env]] = defaultdict(list)
 
+    @property
+    def group_rewards(self) -> tuple[str, ...]:
+        """Rewards that need all samples of a task at once, so ``play_group``."""
+        return self._scorer.group_names if self._scorer is not None else ()
+
     async def play(
         self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine]
     ) -> EpisodeOutput:

@@ -90,7 +90,7 @@ class RunSettings:
     contract: str | None = None
     """Data set by whose rules answers of unknown data sets are compared."""
     score_in_verl: bool = False
-    """Leave the reward to verl's reward loop: section ``reward``."""
+    """Leave the reward to verl's reward loop: section ``reward``. Recorded episodes keep the environment's."""
 
     def __post_init__(self) -> None:
         make_scorer(self.rewards, self.contract)

@@ -179,3 +179,12 @@ def test_named_rewards_are_logged_for_every_episode() -> None:
     assert (first["reward_answer"], first["reward_few_turns"]) == (1.0, 0.0)
     assert tuple(first) == tuple(second)
     assert "reward_steps" not in first
+
+
+def test_accuracy_is_that_of_the_answer_not_of_what_form_earns() -> None:
+    def acc(**rewards: float) -> float:
+        return float(lay_out(episode(rewards=rewards)).extra_fields["reward_extra_info"]["acc"])
+
+    assert acc() == 1.0
+    assert acc(correct=0.0) == 0.0
+    assert acc(correct=1.0) == 1.0
