@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from turntree.envs.calculator import calculator
 from turntree.envs.env import Env
 from turntree.envs.math.sets import find_set
-from turntree.envs.math.tasks import read_tasks
+from turntree.envs.math.tasks import between_levels, read_tasks
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.reply import Reply
 from turntree.envs.sandbox.python_tool import PythonTool
@@ -43,6 +43,8 @@ class Math(Env):
         discount: float = 1.0,
         use: Sequence[str] = (),
         without: Sequence[str] = (),
+        min_level: float | None = None,
+        max_level: float | None = None,
         **kwargs: Any,
     ) -> None:
         """Read the problems; every row is checked here.
@@ -57,6 +59,8 @@ class Math(Env):
             discount: Factor of the reward for each attempt that was wrong, in [0, 1].
             use: Tools of the policy: ``calculator``, ``python`` (in a sandbox, see ``PythonTool``).
             without: Evaluation sets whose questions are left out, by the rows' own fields, or ``any``.
+            min_level: The easiest problems, by the rows' ``level`` or ``difficulty``; ``None`` for no bound.
+            max_level: The hardest problems; ``None`` for no bound.
             **kwargs: Arguments of ``Env``.
 
         Raises:
@@ -79,7 +83,8 @@ class Math(Env):
         self.toolsets = (PythonTool(),) if "python" in use else ()
         self.attempt = 0
         split = split or self.dataset.default_split
-        self._tasks = read_tasks(dataset, self.dataset.rows(data, split, subset), split, tuple(without))
+        tasks = read_tasks(dataset, self.dataset.rows(data, split, subset), split, tuple(without))
+        self._tasks = between_levels(tasks, min_level, max_level)
         self.num_tasks = len(self._tasks)
 
     def default_system_prompt(self) -> str:

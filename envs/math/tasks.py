@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from string import ascii_uppercase
 
@@ -12,6 +13,8 @@ from turntree.envs.math.final_box import final_box
 from turntree.envs.math.sets import QUESTION_COLUMNS, MathSet, find_set
 from turntree.envs.rows import FileRows, HubRows, Row
 from turntree.envs.task import Task
+
+_LEVEL = re.compile(r"(?:Level )?(\d+(?:\.\d+)?)")
 
 
 @lru_cache(maxsize=16)
@@ -60,6 +63,32 @@ def read_task(row: Row, entry: MathSet, default_id: str) -> Task:
         data_source=entry.contract,
         metadata={name: row.fields[name] for name in entry.extra if row.fields.get(name) is not None},
     )
+
+
+def between_levels(tasks: Iterable[Task], lowest: float | None, highest: float | None) -> tuple[Task, ...]:
+    """The tasks whose level lies in a range; those without a level lie in none.
+
+    Args:
+        tasks: Tasks whose metadata may say ``level`` (``3`` or ``Level 3``) or ``difficulty``.
+        lowest: The lowest level, inclusive; ``None`` for no bound.
+        highest: The highest level, inclusive; ``None`` for no bound.
+
+    Raises:
+        DataError: If there is a bound and no task is left.
+    """
+    if lowest is None and highest is None:
+        return tuple(tasks)
+    low, high = lowest if lowest is not None else float("-inf"), highest if highest is not None else float("inf")
+    kept = tuple(task for task in tasks if (level := _level(task)) is not None and low <= level <= high)
+    if not kept:
+        raise DataError(f"no task has a level from {lowest} to {highest}; the rows say it as 'level' or 'difficulty'")
+    return kept
+
+
+def _level(task: Task) -> float | None:
+    value = task.metadata.get("level", task.metadata.get("difficulty"))
+    match = _LEVEL.fullmatch(str(value))
+    return float(match.group(1)) if match else None
 
 
 def _column(row: Row, names: Sequence[str], what: str) -> str:

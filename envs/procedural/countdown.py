@@ -17,7 +17,7 @@ from turntree.envs.procedural.final_line import final_line
 from turntree.envs.reply import Reply
 from turntree.envs.task import Task
 
-OPERATORS = "+-*/"
+OPERATORS = ("+", "-", "*", "/")
 _ATTEMPTS = 1000
 
 
@@ -153,8 +153,9 @@ def complaint(expression: str | None, numbers: Sequence[int], target: int, use_a
         used, operators = numbers_and_operators(expression)
     except ToolError as error:
         return f"The expression cannot be read: {error}"
-    if set(operators) - set(OPERATORS):
-        return f"Only + - * / are allowed, not {(set(operators) - set(OPERATORS)).pop()}"
+    strange = [operator for operator in operators if operator not in OPERATORS]
+    if strange:
+        return f"Only + - * / are allowed, not {strange[0]}"
     too_many = Counter(used) - Counter(map(Fraction, numbers))
     if too_many:
         return f"The number {next(iter(too_many))} is not there to be used"

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ from small_shop import write_shop
 
 from turntree.envs import Env, list_envs, make, require_conformance
 from turntree.envs.catalogue import CATALOGUE, Entry, find_entry
+from turntree.envs.script import play, script_for
 
 ROWS = [{"question": f"{n} and {n}?", "answer": f"It is {2 * n}.\n#### {2 * n}"} for n in range(1, 5)]
 CHOICES = [{"question": "?", "choices": ["a", "b", "c", "d"], "answer": "C"}] * 3
@@ -74,6 +79,29 @@ def test_a_vector_of_processes_plays_without_shared_memory() -> None:
         assert infos["stop_reason"].tolist() == ["", "done"]
     finally:
         vector.close()
+
+
+def transcripts() -> str:
+    """A digest of what every environment that needs no data says to a script."""
+    played = []
+    for entry in CATALOGUE:
+        if not entry.needs_data:
+            env = make(entry.id)
+            played += [(step.observation, step.reward, step.info) for step in play(env, script_for(env), seed=11)]
+    return hashlib.sha256(json.dumps(played).encode()).hexdigest()
+
+
+def test_another_process_says_the_same() -> None:
+    code = (
+        "import importlib.util\n"
+        f"spec = importlib.util.spec_from_file_location('t', {__file__!r})\n"
+        "module = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        "print(module.transcripts())"
+    )
+    given = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[1] / "support")}
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=given)
+    assert shown.stdout.strip() == transcripts()
 
 
 def test_ids_are_unique_and_listed_with_a_line() -> None:

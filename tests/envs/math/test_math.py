@@ -241,6 +241,22 @@ def test_rows_that_repeat_an_evaluation_set_are_left_out_on_request(tmp_path: Pa
     assert ids("aime24") == "0123"
 
 
+def test_levels_choose_the_problems(tmp_path: Path) -> None:
+    levels = [{"level": 1}, {"level": "Level 3"}, {"difficulty": 4.5}, {"level": "Level ?"}, {"level": None}, {}]
+    path = rows(tmp_path / "rows.jsonl", *({"question": "a", "answer": "1", **level} for level in levels))
+
+    def ids(**arguments: float) -> str:
+        env = Math(dataset="math", data=path, **arguments)
+        return "".join(env.task(i).id[-1] for i in range(env.num_tasks or 0))
+
+    assert ids() == "012345"
+    assert ids(max_level=3) == "01"
+    assert ids(min_level=3) == "12"
+    assert ids(min_level=2, max_level=4) == "1"
+    with pytest.raises(DataError, match="no task has a level from 9 to None"):
+        ids(min_level=9)
+
+
 def test_a_set_that_does_not_say_what_it_repeats_is_not_called_clean(tmp_path: Path) -> None:
     path = rows(tmp_path / "rows.jsonl", PUBLISHED["math"])
     with pytest.raises(DataError, match=r"rows.jsonl:1: cannot leave out what math500 holds"):
