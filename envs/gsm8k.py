@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 from turntree.envs.calculator import calculator
+from turntree.envs.contamination import repeats
 from turntree.envs.env import Env
 from turntree.envs.errors import DataError
 from turntree.envs.message import Message, ToolCall
@@ -33,6 +35,7 @@ class GSM8K(Env):
         data: str | Path = "openai/gsm8k",
         split: str = "test",
         subset: str | None = "main",
+        without: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         """Read the problems; every row is checked here.
@@ -42,6 +45,7 @@ class GSM8K(Env):
                 data set id.
             split: Split of the folder or the data set; part of the ids of rows that have none.
             subset: Configuration name on the Hugging Face hub.
+            without: Evaluation sets whose questions are left out, by the rows' own fields, or ``any``.
             **kwargs: Arguments of ``Env``.
 
         Raises:
@@ -49,7 +53,7 @@ class GSM8K(Env):
             MissingExtra: If a library that reads ``data`` is not installed.
         """
         super().__init__(**kwargs)
-        self._tasks = _read_tasks(find_rows(data, split=split, subset=subset), split)
+        self._tasks = _read_tasks(find_rows(data, split=split, subset=subset), split, tuple(without))
         self.num_tasks = len(self._tasks)
 
     def default_system_prompt(self) -> str:
@@ -71,8 +75,10 @@ class GSM8K(Env):
 
 
 @lru_cache(maxsize=8)
-def _read_tasks(rows: FileRows | HubRows, split: str) -> tuple[Task, ...]:
-    tasks = tuple(_read_task(row, f"gsm8k/{split}/{index}") for index, row in enumerate(rows.read()))
+def _read_tasks(rows: FileRows | HubRows, split: str, without: tuple[str, ...]) -> tuple[Task, ...]:
+    tasks = tuple(
+        _read_task(row, f"gsm8k/{split}/{index}") for index, row in enumerate(rows.read()) if not repeats(row, without)
+    )
     if not tasks:
         raise DataError(f"expected rows with question and answer, got none in {rows}")
     return tasks
