@@ -1,4 +1,4 @@
-"""Two real trainings by an unmodified verl, scored inside verl's reward loop by turntree's rewards."""
+"""Real trainings by an unmodified verl, scored by turntree's rewards: in verl's reward loop and in our own manager."""
 
 from __future__ import annotations
 
@@ -38,12 +38,22 @@ class Echoing(Env):
 def brevity(sample):
     """Pays for short answers; cannot decide on task 1."""
     return None if sample.task_id == "echo/1" else 1.0 / (1 + len(sample.answer_text))
+
+
+@reward("first", group=True)
+def first(samples):
+    """Pays one sample of a task."""
+    return [1.0] + [0.0] * (len(samples) - 1)
 '''
 
 REWARDS = r"{answer: 1.0, echoing\:brevity: 0.5}"
-OWN_MANAGER = ["actor_rollout_ref.rollout.agent.agent_loop_manager_class=null", "reward.num_workers=1"]
+IN_VERL = [
+    "turntree.score_in_verl=true",
+    "actor_rollout_ref.rollout.agent.agent_loop_manager_class=null",
+    "reward.num_workers=1",
+]
 BY_MANAGER = [
-    *OWN_MANAGER,
+    *IN_VERL,
     f"turntree.rewards={REWARDS}",
     "turntree.contract=math",
     "reward.reward_manager.source=importlib",
@@ -51,7 +61,7 @@ BY_MANAGER = [
     "reward.reward_manager.name=PolicyTextRewardManager",
 ]
 BY_FUNCTION = [
-    *OWN_MANAGER,
+    *IN_VERL,
     "reward.custom_reward_function.path=pkg://turntree.agents.verl.rewards",
     "reward.custom_reward_function.name=compute_score_async",
     f"reward.custom_reward_function.reward_kwargs={{rewards: {REWARDS}}}",
@@ -80,6 +90,21 @@ def test_verl_trains_by_the_reward_function_and_goes_on_without_what_has_no_scor
     paid = shares(folder, "echo/0")
     assert reports[0].metrics["critic/score/mean"] == pytest.approx(sum(paid) / (2 * SAMPLES), rel=1e-4)
     assert sorted(row["undecided"] for row in validated(tmp_path)) == [0.0, 1.0]
+
+
+def test_our_own_manager_scores_whole_groups(tiny_model: Path, tmp_path: Path) -> None:
+    rewards = REWARDS.replace("}", r", echoing\:first: 0.25}")
+    status, reports, folder = run([f"turntree.rewards={rewards}", "turntree.contract=math"], tiny_model, tmp_path)
+    assert status == 0, folder.log.read_text()[-3000:]
+    assert reports[0].metrics["actor/grad_norm"] > 0
+    episodes = [record.episode for record in read_records(folder.episodes(1))]
+    decided = [episode for episode in episodes if not episode.masked]
+    assert {episode.undecided for episode in episodes if episode.masked} == {("brevity",)}
+    assert sorted(episode.rewards["first"] for episode in decided) == [0.0, 0.0, 1.0, 1.0]
+    paid = shares(folder, "echo/0", "echo/2")
+    assert sum(episode.reward for episode in decided) == pytest.approx(sum(paid) + 2 * 0.25)
+    mean = sum(episode.reward for episode in decided) / (PROMPTS * SAMPLES)
+    assert reports[0].metrics["critic/score/mean"] == pytest.approx(mean, rel=1e-4)
 
 
 def shares(folder: RunFolder, *tasks: str) -> list[float]:
@@ -117,7 +142,6 @@ def run(path: list[str], tiny_model: Path, root: Path) -> tuple[int, list[StepRe
                 "turntree.val_env_kwargs={}",
                 f"turntree.train_tasks={PROMPTS}",
                 f"turntree.val_tasks={PROMPTS}",
-                "turntree.score_in_verl=true",
                 "trainer.total_training_steps=1",
                 "trainer.val_before_train=true",
                 f"trainer.validation_data_dir={root / 'val'}",
