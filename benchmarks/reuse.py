@@ -2,8 +2,10 @@
 
 Costs. One policy is trained by GRPO over epochs of the same tasks. At every step every way plays the same tasks with
 the same weights, in rotating order; the weights follow the episodes of ``none``. So ways differ in what they cost,
-and not in what they were asked. Tokens per pass count all tokens of the episodes, reused ones too, by runs of the
-model; engine seconds are the engine's own steps, wall seconds add all that is around them.
+and not in what they were asked; a model that is given plays small sums (``reuse_sums``). Tokens per pass count all
+tokens of the episodes, reused ones too, by runs of the model; engine seconds are the engine's own steps, wall seconds
+add all that is around them. Since the policy is not trained on the other ways' own turns, their tokens are better than
+the level that they are marked with.
 
 Acceptance. For turns of the first step: how probable it is that a token stays in a later epoch, by the number K of
 most probable tokens that are recorded, and what that costs in exactness (total variation), for the rule used here and
