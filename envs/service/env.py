@@ -92,7 +92,7 @@ class RetailService(Env):
         if answer is not None:
             return Reply(messages=[Message(role=Role.USER, content=answer)])
         task = self.current_task
-        said = [part.content for part in self.messages if part.role is Role.ASSISTANT and not part.tool_calls]
+        said = _said_to_customer(self.messages)
         rewards = {
             "database": float(desk.database.changes() == expected_changes(desk.database, task.metadata["actions"])),
             "told": float(all(_is_told(wanted, said) for wanted in task.metadata["outputs"])),
@@ -129,6 +129,16 @@ def expected_changes(database: Database, actions: Sequence[Mapping[str, Any]]) -
         except ToolError:
             continue
     return desk.database.changes()
+
+
+def _said_to_customer(dialogue: Sequence[Message]) -> list[str]:
+    """The agent's words that no tool answered: neither calls nor what was meant to be one."""
+    following = [*(message.role for message in dialogue[1:]), None]
+    return [
+        message.content
+        for message, after in zip(dialogue, following, strict=True)
+        if message.role is Role.ASSISTANT and after is not Role.TOOL
+    ]
 
 
 def _is_told(wanted: str, said: Sequence[str]) -> bool:

@@ -71,6 +71,7 @@ def test_what_tools_say_is_not_told_by_the_agent(shop: Path) -> None:
     env.reset(options={"index": 0})
     assert "15.0" in call(env, "get_order_details", order_id="#W1")[0]
     call(env, "think", thought="15.0")
+    assert "malformed" in env.step("15.0 <tool_call>{")[0]
     assert env.step("Good bye.")[4]["rewards"]["told"] == 0.0
 
 
