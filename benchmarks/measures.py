@@ -166,7 +166,8 @@ def together(traces: Sequence[Trace]) -> Trace:
 
 def hot_bytes(name: str, trace: Trace, setup: Setup) -> float | None:
     """Bytes a token with all of ``trace`` stored and nothing evicted; ``None`` where the library does not tell."""
-    roomy = replace(setup, forest={**setup.forest, "max_tokens": trace.tokens, "rollouts_per_state": len(trace.turns)})
+    positions = sum((len(turn.tokens) + 2 + 15) // 16 * 16 for turn in trace.turns) + 4096  # as turntree lays them out
+    roomy = replace(setup, forest={**setup.forest, "max_tokens": positions, "rollouts_per_state": len(trace.turns)})
     memory = filled(DRAFTERS[name](roomy), trace.turns).memory()
     return None if memory is None else memory / trace.tokens
 

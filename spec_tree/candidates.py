@@ -1,10 +1,10 @@
 """The places in the log that a turn may go on like.
 
-Places are looked up newest first: in the same exact state by the last three
-tokens and by the last one, in the same task, in the same environment, in the
-turn's own context, and around the anchors, where earlier turns of the state
-were alike before they went another way for a while. Each comes with how it
-was found (a kind) and how many tokens before it agree.
+Places are looked up newest first: by the last four tokens anywhere in the
+environment, by the last one in the same exact state, by the last two in the same
+task and environment, in the turn's own context, and around the anchors, where
+earlier turns of the state were alike before they went another way for a while.
+Each comes with whose it is (a kind) and how many tokens before it agree.
 
 Invariant: at a place of a kind other than ``UNMATCHED`` the last token agrees,
 and the turn that owns it is still kept and has the key that its kind says.
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.compiled import inlined, int64, part
-from turntree.spec_tree.indexing import context_head, head_of, mix
+from turntree.spec_tree.indexing import context_head, head_of, lengthened, mix
 from turntree.spec_tree.layout import BACK, CANDIDATES, END, GRANULE, JUMP, MATCH, ContextLog, TokenLog, TurnKeys
 
 EXACT, TASK, ENV, UNMATCHED, CONTEXT, NEAR, TOOLS, FOLLOWER = 0, 1, 2, 3, 4, 5, 8, 9
@@ -110,33 +110,26 @@ def agreement(
 def find_places(turn: Any, log: TokenLog, turns: TurnKeys, contexts: ContextLog) -> None:
     """Fill the places of ``turn``, a ``LIVE_TURN``, with their agreement and kinds."""
     exact, tools, task, env = turn.keys[0], turn.keys[1], turn.keys[2], turn.keys[3]
-    token = turn.tail[turn.last]
+    tail, last = turn.tail, turn.last
+    token = tail[last]
     narrow, middle, wide = mix(exact, token), mix(tools, token), mix(env, token)
     turn.place_count = 0
     if token >= 0:
-        one = turn.tail[turn.last - 1]
+        one = tail[last - 1]
         middle, wide = mix(mix(task, token), one), mix(wide, one)
         if one >= 0:
-            key = mix(mix(narrow, one), turn.tail[turn.last - 2])
-            _walk(
-                turn,
-                log.exact3_heads[head_of(key, log.exact3_heads)],
-                log.exact3,
-                turns.exact,
-                exact,
-                int64(3),
-                log,
-                turns,
-            )
-    _walk(
-        turn, log.exact1_heads[head_of(narrow, log.exact1_heads)], log.exact1, turns.exact, exact, int64(1), log, turns
-    )
+            two = tail[last - 2]
+            three = tail[last - 3] if two >= 0 else np.int32(-1)
+            head = log.env4_heads[head_of(lengthened(wide, two, three), log.env4_heads)]
+            _walk(turn, head, log.env4, turns.env, env, int64(3), log, turns)
+    head = log.exact1_heads[head_of(narrow, log.exact1_heads)]
+    _walk(turn, head, log.exact1, turns.exact, exact, int64(1), log, turns)
     if turn.place_count < _ENOUGH and task != exact:
-        _walk(
-            turn, log.task2_heads[head_of(middle, log.task2_heads)], log.task2, turns.task, task, int64(2), log, turns
-        )
+        head = log.task2_heads[head_of(middle, log.task2_heads)]
+        _walk(turn, head, log.task2, turns.task, task, int64(2), log, turns)
     if turn.place_count < _ENOUGH:
-        _walk(turn, log.env2_heads[head_of(wide, log.env2_heads)], log.env2, turns.env, env, int64(2), log, turns)
+        head = log.env2_heads[head_of(wide, log.env2_heads)]
+        _walk(turn, head, log.env2, turns.env, env, int64(2), log, turns)
     _in_context(turn, contexts)
     _near_anchors(turn, log, turns)
 

@@ -20,7 +20,7 @@ class ForestConfig:
     rollouts_per_state: int = 32
     """Finished turns kept of each dialogue state; the oldest go first."""
     max_tokens: int = 4_000_000
-    """Positions of the token log, the indexed part: about 26 bytes each, taken as they are needed."""
+    """Positions of the token log, the indexed part: about 24 bytes each, taken as they are needed."""
     max_cold_tokens: int = 40_000_000
     """Tokens kept without an index, 2 to 4 bytes each; the least recently used states go first."""
     max_context_tokens: int = 1_000_000

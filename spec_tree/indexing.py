@@ -1,8 +1,8 @@
 """How a token log finds what was said before.
 
 Each position links to the newest earlier one with the same key: exact state
-and token, exact state and last three tokens, task and last two, environment
-and last two. Heads are direct-mapped and nothing is stored of a key, so a link
+and token, task and last two tokens, environment and last two, environment and
+last four. Heads are direct-mapped and nothing is stored of a key, so a link
 may lead to another key's position: whoever follows one compares the tokens.
 As in LZ77, a walk goes from new to old, and what has been overwritten is left
 behind without being unlinked.
@@ -27,6 +27,12 @@ def mix(key: int, token: int) -> int:
 
 
 @inlined
+def lengthened(key: int, two: int, three: int) -> int:
+    """The key of an environment and two tokens, with the two before these."""
+    return mix(mix(mix(key, two), three), 1)
+
+
+@inlined
 def head_of(key: int, heads: NDArray[np.int32]) -> int:
     """Index of ``key`` in its table of heads."""
     return int64(key & uint64(len(heads) - 1))
@@ -45,16 +51,10 @@ def index_run(start: int, stop: int, exact: int, task: int, env: int, log: Token
     A piece that begins with ``BACK`` goes on from the position that its link names.
     """
     tokens = log.tokens
-    before = int64(start) - 1
-    if tokens[before] == BACK:
-        before = int64(log.exact1[before])
-    one = tokens[before] if before >= 0 else np.int32(-1)
-    two = np.int32(-1)
-    if one >= 0:
-        before -= 1
-        if tokens[before] == BACK:
-            before = int64(log.exact1[before])
-        two = tokens[before]
+    before = int64(start)
+    before, one = _before(before, log)
+    before, two = _before(before, log) if one >= 0 else (before, np.int32(-1))
+    before, three = _before(before, log) if two >= 0 else (before, np.int32(-1))
     for at in range(start, stop):
         token = tokens[at]
         narrow, middle, wide = mix(exact, token), mix(task, token), mix(env, token)
@@ -67,16 +67,27 @@ def index_run(start: int, stop: int, exact: int, task: int, env: int, log: Token
             log.followed[follow] += 1
             middle, wide = mix(middle, one), mix(wide, one)
             if one >= 0:
-                head = head_of(mix(mix(narrow, one), two), log.exact3_heads)
-                log.exact3[at] = log.exact3_heads[head]
-                log.exact3_heads[head] = at
+                head = head_of(lengthened(wide, two, three), log.env4_heads)
+                log.env4[at] = log.env4_heads[head]
+                log.env4_heads[head] = at
         head = head_of(middle, log.task2_heads)
         log.task2[at] = log.task2_heads[head]
         log.task2_heads[head] = at
         head = head_of(wide, log.env2_heads)
         log.env2[at] = log.env2_heads[head]
         log.env2_heads[head] = at
-        two, one = one, token
+        three, two, one = two, one, token
+
+
+@inlined
+def _before(at: int, log: TokenLog) -> tuple[int, np.int32]:
+    """The position before ``at`` in its turn, and what stands there; -1 before the first."""
+    at = at - 1
+    token = log.tokens[at]
+    if token == BACK:
+        at = int64(log.exact1[at])
+        token = log.tokens[at] if at >= 0 else np.int32(-1)
+    return at, token
 
 
 @part

@@ -89,19 +89,19 @@ class TokenLog(NamedTuple):
     """Tokens and marks, shape (capacity,)."""
     exact1: NDArray[np.int32]
     """Newest earlier position with the same exact state and token; the target of a ``JUMP`` or ``BACK``."""
-    exact3: NDArray[np.int32]
-    """The same for the last three tokens."""
     task2: NDArray[np.int32]
     """The same for the task and the last two tokens."""
     env2: NDArray[np.int32]
     """The same for the environment and the last two tokens."""
+    env4: NDArray[np.int32]
+    """The same for the environment and the last four tokens; from the second token of a turn on."""
     exact1_heads: NDArray[np.int32]
     """Newest position by hash of the key, shape (a power of two,)."""
-    exact3_heads: NDArray[np.int32]
-    """As above."""
     task2_heads: NDArray[np.int32]
     """As above."""
     env2_heads: NDArray[np.int32]
+    """As above."""
+    env4_heads: NDArray[np.int32]
     """As above."""
     owner: NDArray[np.int32]
     """Slot of the turn that a granule belongs to, 0 for none, shape (capacity / GRANULE,)."""
@@ -216,7 +216,7 @@ class LiveTurns(NamedTuple):
 def token_log(capacity: int, old: TokenLog | None = None, *, allocate: Allocate = np.zeros) -> TokenLog:
     """An empty log of ``capacity`` positions, a multiple of ``GRANULE``, with the followers' arrays of ``old``."""
     heads = 1
-    while heads * 4 < capacity:
+    while heads * 8 < capacity:
         heads *= 2
     sizes = [capacity] * 5 + [heads] * 4 + [capacity // GRANULE]
     arrays = [allocate((size,), np.int32) for size in sizes]
