@@ -113,8 +113,6 @@ class PrefixReuse:
         self._width = min(config.top_k, vocabulary)
         self._remember = remember
         self._seeds = np.random.default_rng(seed)
-        self._stored: set[tuple[tuple[float, ...], int]] = set()
-        """Keys and seeds of the running step: an episode that is tried again is no second draw."""
 
     def close_step(self, *, trained: bool = True) -> None:
         """The policy was updated: the turns until now can be used from now on.
@@ -123,7 +121,6 @@ class PrefixReuse:
             trained: Whether it may have been trained on them.
         """
         self.ledger.close_step(trained=trained)
-        self._stored.clear()
 
     async def generate(
         self,
@@ -261,13 +258,13 @@ class PrefixReuse:
 
     def _store(self, asked: _Asked, done: _Done, *, emitted: bool) -> None:
         completion, width = done.completion, 0 if self.config.mode is ReuseMode.REPLAY else self._width
-        turn, key = stored_turn(completion, asked.sampling, seed=done.seed, width=width), _key(asked)
-        if turn is None or self._is_no_draw(asked) or (key, asked.base) in self._stored:
+        turn = stored_turn(completion, asked.sampling, seed=done.seed, width=width)
+        if turn is None or self._is_no_draw(asked):
             return
-        self._stored.add((key, asked.base))
         # What was made of a turn that the policy was trained on is no better than that turn.
         trained = worst_level(completion.levels) in (Level.C, Level.D)
-        self.ledger.add(key, turn, rank=derive_seed(asked.base, 6), emitted=emitted, trained=trained)
+        # Of one seed: an episode that is tried again is no second draw.
+        self.ledger.add(_key(asked), turn, rank=derive_seed(asked.base, 6), emitted=emitted, trained=trained)
 
     def _count(self, offered: int, kept: int) -> None:
         self.stats.tickets += 1

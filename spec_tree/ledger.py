@@ -105,6 +105,7 @@ class _Entry:
     key: Hashable
     turn: StoredTurn
     step: int
+    rank: int
     emitted: bool
     trained: bool
 
@@ -175,17 +176,23 @@ class Ledger:
             key: The exact state and whatever else the law depends on, such as the sampler's transforms.
             turn: What was said.
             rank: A random number, at least 0; must not depend on what the turn says. Where there is no room for
-                all turns of a step those with the highest ranks stay.
+                all turns of a step those with the highest ranks stay. A second turn of the same key, step and rank
+                is the same draw, made again, and is not stored.
             emitted: Whether the turn went into an episode, so that the policy may be trained on it; ``False``
                 for one that was sampled ahead and shown to nobody.
             trained: Whether the policy was trained on it already, or on a turn that it was made of.
         """
         with self._lock:
+            for number in self._by_key.get(key, ()):
+                if (self._entries[number].step, self._entries[number].rank) == (self._step, rank):
+                    return number
             number, self._next = self._next, self._next + 1
-            if rank < self._floor:
+            if rank <= self._floor:
                 self._counts.dropped += 1
                 return number
-            self._entries[number] = _Entry(key=key, turn=turn, step=self._step, emitted=emitted, trained=trained)
+            self._entries[number] = _Entry(
+                key=key, turn=turn, step=self._step, rank=rank, emitted=emitted, trained=trained
+            )
             self._by_key.setdefault(key, []).append(number)
             ranks = self._by_step.setdefault(self._step, _Ranks())
             ranks.held += 1

@@ -75,7 +75,7 @@ def test_the_latest_closed_step_comes_first_and_pick_chooses_within_it() -> None
     ledger.add("s", turn(1), rank=0)
     ledger.close_step()
     ledger.add("s", turn(2), rank=0)
-    ledger.add("s", turn(3), rank=0)
+    ledger.add("s", turn(3), rank=1)
     ledger.close_step()
     taken = [ledger.take("s", pick=pick) for pick in (5, 0, 0)]
     assert [t.turn.tokens[0] for t in taken if t] == [3, 2, 1]
@@ -143,6 +143,19 @@ def test_whether_a_turn_is_kept_does_not_depend_on_its_length() -> None:
         assert abs(unfair[1] - unfair[3]) > 0.1, f"the control {fault} must prefer some length"
 
 
+def test_a_draw_that_is_made_again_is_stored_once_even_where_it_was_dropped() -> None:
+    ledger = Ledger(max_tokens=8)
+    first = ledger.add("s", turn(1), rank=3)
+    assert ledger.add("s", turn(2), rank=3) == first
+    ledger.add("t", turn(3), rank=9)
+    ledger.add("s", turn(1), rank=3)
+    ledger.close_step()
+    assert ledger.take("s") is None
+    assert ledger.take("t") is not None
+    ledger.add("s", turn(1), rank=3)
+    assert ledger.stats().turns == 1, "a new step is a new draw"
+
+
 def test_a_ledger_that_never_fills_forgets_turns_that_were_used() -> None:
     ledger = Ledger(max_tokens=10_000)
     for number in range(100):
@@ -155,8 +168,8 @@ def test_a_ledger_that_never_fills_forgets_turns_that_were_used() -> None:
 
 def test_threads_never_get_the_same_turn() -> None:
     ledger = Ledger(max_tokens=10_000)
-    for _ in range(500):
-        ledger.add("s", turn(1), rank=0)
+    for rank in range(500):
+        ledger.add("s", turn(1), rank=rank)
     ledger.close_step()
     with ThreadPoolExecutor(8) as pool:
         tickets = list(pool.map(lambda pick: ledger.take("s", pick=pick), range(600)))
