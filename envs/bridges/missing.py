@@ -1,0 +1,24 @@
+"""Imports a library that a bridge leads to."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from turntree.envs.errors import MissingExtra
+
+
+def library(module: str, package: str) -> ModuleType:
+    """The module of another library.
+
+    Args:
+        module: Dotted name.
+        package: What to install.
+
+    Raises:
+        MissingExtra: If it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(f"this bridge needs {package} ({error}): pip install {package}") from error

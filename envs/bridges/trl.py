@@ -1,0 +1,79 @@
+"""Our environments as the ``environment_factory`` of TRL's ``GRPOTrainer``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from turntree.envs.context import Context
+from turntree.envs.env import Env
+from turntree.envs.message import ToolCall
+from turntree.envs.tool import Tool
+
+
+def trl_environment(make: Callable[[], Env]) -> type[Any]:
+    """A class whose methods are the environment's tools, for ``environment_factory=``.
+
+    A row names its task by ``index``. TRL does not tell the environment the last answer, so give ``trl_reward``
+    to the trainer's ``reward_funcs``.
+
+    Args:
+        make: Makes the environment of one episode; its tools must not depend on the task.
+    """
+
+    class TRLEnvironment:
+        """An environment of turntree."""
+
+        def __init__(self) -> None:
+            self._env = make()
+            self._total = 0.0
+            self._info: dict[str, Any] = {}
+
+        def reset(self, index: int | None = None, **row: Any) -> str:
+            text, self._info = self._env.reset(options=None if index is None else {"index": index})
+            self._total = 0.0
+            return text
+
+        def _say(self, action: str) -> str:
+            if self._info["stop_reason"]:
+                return "Error: the episode has ended"
+            text, reward, _, _, self._info = self._env.step(action)
+            self._total += reward
+            return text
+
+    for tool in make().offered_tools:
+        setattr(TRLEnvironment, tool.name, _method(tool))
+    return TRLEnvironment
+
+
+def trl_reward(completions: Sequence[Any], environments: Sequence[Any], **_: Any) -> list[float | None]:
+    """A reward function for TRL: tells each environment the last answer and asks for the episode's reward.
+
+    Args:
+        completions: Texts or messages, shape (episodes,).
+        environments: What ``trl_environment`` made for them, shape (episodes,).
+
+    Returns:
+        Rewards, shape (episodes,); ``None``, which TRL leaves out, for an episode whose surroundings failed.
+    """
+    totals: list[float | None] = []
+    for completion, environment in zip(completions, environments, strict=True):
+        answer = completion if isinstance(completion, str) else completion[-1].get("content")
+        environment._say(answer or "")
+        totals.append(None if environment._info["failure"] else environment._total)
+    return totals
+
+
+def _method(tool: Tool) -> Callable[..., str]:
+    def method(self: Any, **arguments: Any) -> str:
+        return str(self._say(self._env.parser.format_call(ToolCall(name=tool.name, arguments=arguments))))
+
+    given = inspect.signature(tool.function, eval_str=True)
+    shown = [p for p in given.parameters.values() if p.annotation is not Context and p.name != "self"]
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shown]
+    method.__signature__ = given.replace(parameters=[own, *keyword_only])  # type: ignore[attr-defined]
+    method.__annotations__ = {p.name: p.annotation for p in shown} | {"return": given.return_annotation}
+    method.__name__, method.__doc__ = tool.name, tool.function.__doc__
+    return method

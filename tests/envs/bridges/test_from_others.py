@@ -1,0 +1,151 @@
+"""Environments of other libraries keep the rules of ours; each library is tested where it is installed."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from turntree.envs import Env, MissingExtra, require_conformance
+from turntree.envs.bridges.openenv import OpenEnv
+from turntree.envs.bridges.reasoning_gym import ReasoningGym
+from turntree.envs.bridges.textarena import TextArena
+from turntree.envs.bridges.verifiers import Verifiers
+
+
+def finish(env: Env, *turns: str, index: int = 0) -> tuple[float, dict[str, Any]]:
+    env.reset(seed=0, options={"index": index})
+    total = 0.0
+    for turn in turns:
+        _, reward, _, _, info = env.step(turn)
+        total += reward
+    return total, info
+
+
+def test_reasoning_gym_scores_answers_and_keeps_the_rules() -> None:
+    pytest.importorskip("reasoning_gym", reason="pip install reasoning-gym")
+    env = ReasoningGym("chain_sum", size=5, data_seed=1)
+    answer = env.task(2).answer
+    assert finish(env, f"So.\n#### {answer}", index=2)[0] == 1.0
+    assert finish(env, answer, index=2)[0] == 1.0
+    assert finish(env, "#### nothing", index=2)[0] < 0.1
+    require_conformance(lambda: ReasoningGym("chain_sum", size=5, data_seed=1))
+
+
+def test_textarena_plays_a_game_from_its_seed() -> None:
+    pytest.importorskip("textarena", reason="pip install textarena")
+    env = TextArena("GuessTheNumber-v0")
+    opening = env.reset(seed=0, options={"index": 7})[0]
+    assert "number between" in opening
+    low, high = 1, 20
+    text, reward, terminated, info = "", 0.0, False, {}
+    while not terminated:  # a bisection wins
+        guess = (low + high) // 2
+        text, reward, terminated, _, info = env.step(f"[{guess}]")
+        low, high = (guess + 1, high) if "higher" in text else (low, guess - 1)
+    assert reward == 1.0
+    assert info["stop_reason"] == "done"
+    again = TextArena("GuessTheNumber-v0")
+    again.reset(seed=0, options={"index": 7})
+    assert again.step("[10]")[0] == (env.reset(seed=0, options={"index": 7}), env.step("[10]"))[1][0]
+
+
+class Echo:
+    """What OpenEnv's interface asks for."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def reset(self, seed: int | None = None) -> Any:
+        return SimpleNamespace(text=f"seed {seed}", done=False, reward=None)
+
+    def step(self, action: Any) -> Any:
+        return SimpleNamespace(text=f"heard {action['say']}", done=action["say"] == "end", reward=0.5)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def words(text: str) -> dict[str, str]:
+    return {"say": text}
+
+
+def text_of(observation: Any) -> str:
+    return str(observation.text)
+
+
+def test_openenv_is_told_actions_and_says_observations() -> None:
+    made: list[Echo] = []
+
+    def make() -> Echo:
+        made.append(Echo())
+        return made[-1]
+
+    env = OpenEnv(make, to_action=words, to_text=text_of)
+    assert env.reset(options={"index": 3})[0] == "seed 3"
+    assert env.step("hi")[:3] == ("heard hi", 0.5, False)
+    assert env.step("end")[:3] == ("heard end", 0.5, True)
+    env.close()
+    assert made[0].closed
+    require_conformance(lambda: OpenEnv(Echo, to_action=words, to_text=text_of))
+
+
+def test_a_server_of_openenv_itself() -> None:
+    interfaces = pytest.importorskip("openenv.core.env_server.interfaces", reason="pip install openenv-core")
+    types = pytest.importorskip("openenv.core.env_server.types", reason="pip install openenv-core")
+
+    class Say(types.Action):  # type: ignore[misc, name-defined]
+        text: str
+
+    class Heard(types.Observation):  # type: ignore[misc, name-defined]
+        text: str
+
+    class Server(interfaces.Environment):  # type: ignore[misc, name-defined]
+        def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Any:
+            return Heard(text=f"seed {seed}")
+
+        def step(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
+            return Heard(text=action.text, done=action.text == "end", reward=1.0 if action.text == "end" else 0.0)
+
+        @property
+        def state(self) -> Any:
+            return types.State()
+
+    env = OpenEnv(Server, to_action=lambda text: Say(text=text), to_text=text_of)
+    assert finish(env, "hi", "end")[0] == 1.0
+
+
+def task(prompt: Any, answer: str) -> Any:
+    return SimpleNamespace(data=SimpleNamespace(prompt=prompt), answer=answer)
+
+
+TASKS = [
+    task("2+2?", "4"),
+    task([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "3+3?"}], "6"),
+]
+
+
+def score_now(row: Any, answer: str) -> float:
+    return float(row.answer == answer)
+
+
+async def score_later(row: Any, answer: str) -> float:
+    return float(row.answer == answer)
+
+
+@pytest.mark.parametrize("score", [score_now, score_later])
+def test_verifiers_task_sets_are_scored_by_their_tasks(score: Any) -> None:
+    env = Verifiers(TASKS, score=score)
+    assert [finish(env, answer)[0] for answer in ("4", "5")] == [1.0, 0.0]
+    _, info = env.reset(options={"index": 1})
+    assert [message["role"] for message in info["messages"]] == ["system", "user"]
+    require_conformance(lambda: Verifiers(TASKS, score=score))
+
+
+@pytest.mark.parametrize(
+    ("make", "package"),
+    [(lambda: ReasoningGym("chain_sum"), "reasoning-gym"), (lambda: TextArena("GuessTheNumber-v0"), "textarena")],
+)
+def test_a_missing_library_is_named(make: Any, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, package.replace("-", "_"), None)
+    with pytest.raises(MissingExtra, match=f"pip install {package}"):
+        make()

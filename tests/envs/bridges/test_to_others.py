@@ -1,0 +1,155 @@
+"""Our environments under the interfaces of other trainers."""
+
+import asyncio
+import inspect
+import sys
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from turntree.envs import Env, Message, Reply, Task, ToolCall, ToolError, make, tool
+from turntree.envs.bridges.failure import EpisodeFailure
+from turntree.envs.bridges.skyrl import skyrl_environment
+from turntree.envs.bridges.torchtitan import torchtitan_environment
+from turntree.envs.bridges.trl import trl_environment, trl_reward
+
+
+class Shop(Env):
+    @tool
+    def price(self, item: str, count: int = 1) -> int:
+        """Ask for a price.
+
+        Args:
+            item: What
+            count: How many
+        """
+        if item == "air":
+            raise ToolError("not for sale")
+        if item == "bomb":
+            raise OSError("gone")
+        return len(item) * count
+
+    def task(self, index: int) -> Task:
+        return Task(id=str(index), prompt=f"What do {index} pens cost?", answer=str(4 * index))
+
+    def reply(self, message: Message) -> Reply:
+        return Reply(reward=float(message.content == self.current_task.answer), done=True)
+
+
+def say(item: str) -> str:
+    return Shop().parser.format_call(ToolCall(name="price", arguments={"item": item}))
+
+
+class TestSkyRL:
+    @pytest.fixture
+    def environment(self) -> Any:
+        pytest.importorskip("skyrl_gym", reason="pip install skyrl-gym")
+        return skyrl_environment(Shop)
+
+    def test_an_episode(self, environment: Any) -> None:
+        env = environment(extras={"extra_info": {"index": 3}})
+        prompt, _ = env.init([])
+        assert prompt == [{"role": "user", "content": "What do 3 pens cost?"}]
+        heard = env.step(say("pens"))
+        assert (heard["observations"][0]["content"], heard["done"]) == ("4", False)
+        last = env.step("12")
+        assert (last["reward"], last["done"]) == (1.0, True)
+        env.close()
+
+    def test_a_failure_is_raised_and_no_reward(self, environment: Any) -> None:
+        env = environment(extras={"index": 3})
+        env.init([])
+        with pytest.raises(EpisodeFailure, match="OSError: gone"):
+            env.step(say("bomb"))
+
+
+class TestTRL:
+    def begin(self, index: int = 3) -> Any:
+        env = trl_environment(Shop)()
+        assert env.reset(index=index, other="column") == f"What do {index} pens cost?"
+        return env
+
+    def test_its_methods_are_the_tools(self) -> None:
+        env = self.begin()
+        assert env.price(item="pens", count=2) == "8"
+        assert env.price(item="air") == "Error: not for sale"
+
+    def test_the_reward_function_gives_the_answer_to_the_environment(self) -> None:
+        right, wrong, failed = (self.begin() for _ in range(3))
+        failed.price(item="bomb")
+        assert failed.price(item="pens") == "Error: the episode has ended"
+        completions = [[{"role": "assistant", "content": "12"}], [{"role": "assistant", "content": "11"}], "12"]
+        assert trl_reward(completions, environments=[right, wrong, failed]) == [1.0, 0.0, None]
+
+    def test_transformers_reads_the_same_schema_from_the_method(self) -> None:
+        utils = pytest.importorskip("transformers.utils", reason="TRL describes tools with it")
+        assert utils.get_json_schema(self.begin().price) == Shop.tools[0].schema
+
+    def test_trl_which_takes_every_public_method_for_a_tool_finds_no_other(self) -> None:
+        members = dict(inspect.getmembers(trl_environment(Shop), predicate=inspect.isfunction))
+        assert {name for name in members if not name.startswith("_")} == {"reset", "price"}
+
+
+class TestTorchtitan:
+    @pytest.fixture
+    def environment(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        name = "torchtitan.experiments.rl.environment.message"
+        try:
+            __import__(name)
+        except ImportError:  # the interface as published, for want of the library
+            module: Any = ModuleType(name)
+
+            @dataclass(kw_only=True)
+            class MessageEnvInitOutput:
+                init_prompt_messages: list[Any]
+                tools: list[Any] = field(default_factory=list)
+
+            @dataclass(kw_only=True)
+            class MessageEnvStepOutput:
+                env_messages: list[Any] = field(default_factory=list)
+                done: bool = False
+                env_rewards: dict[str, float] = field(default_factory=dict)
+
+            module.MessageEnv, module.MessageEnvInitOutput = object, MessageEnvInitOutput
+            module.MessageEnvStepOutput = MessageEnvStepOutput
+            monkeypatch.setitem(sys.modules, name, module)
+            parts = name.split(".")
+            for i in range(1, len(parts)):
+                parent: Any = ModuleType(".".join(parts[:i]))
+                parent.__path__ = []
+                monkeypatch.setitem(sys.modules, parent.__name__, parent)
+        return torchtitan_environment(Shop)
+
+    @pytest.mark.parametrize("arguments", ['{"item": "pens"}', {"item": "pens"}])
+    def test_an_episode(self, environment: Any, arguments: Any) -> None:
+        async def play() -> None:
+            env = environment(None, env_input=3)
+            opening = await env.init()
+            assert opening.init_prompt_messages == [{"role": "user", "content": "What do 3 pens cost?"}]
+            assert opening.tools[0]["function"]["name"] == "price"
+            call = {"type": "function", "function": {"name": "price", "arguments": arguments}}
+            heard = await env.step({"role": "assistant", "content": "Hm.", "tool_calls": [call]})
+            assert (heard.env_messages[0]["content"], heard.done) == ("4", False)
+            last = await env.step({"role": "assistant", "content": "12"})
+            assert (last.done, last.env_rewards) == (True, {"reward": 1.0})
+            await env.close()
+
+        asyncio.run(play())
+
+    def test_calls_may_be_objects(self, environment: Any) -> None:
+        async def play() -> None:
+            env = environment(None, env_input=3)
+            await env.init()
+            call = SimpleNamespace(function=SimpleNamespace(name="price", arguments='{"item": "bomb"}'))
+            with pytest.raises(EpisodeFailure):
+                await env.step({"role": "assistant", "content": "", "tool_calls": [call]})
+
+        asyncio.run(play())
+
+
+def test_an_environment_of_the_catalogue_crosses_too() -> None:
+    env = trl_environment(lambda: make("turntree/Arithmetic-v0"))()
+    env.reset(index=0)
+    assert env.calculator(expression="3*4") == "12"
