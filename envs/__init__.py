@@ -26,7 +26,17 @@ from turntree.envs.executor import ToolExecutor
 from turntree.envs.limits import Limits
 from turntree.envs.memo import ResultMemo
 from turntree.envs.message import Message, Role, ToolCall
-from turntree.envs.parsers import CompactParser, HermesParser, ParsedTurn, ToolParser, get_parser
+from turntree.envs.parsers import (
+    CompactParser,
+    HarmonyParser,
+    HermesParser,
+    Llama3JsonParser,
+    ParsedTurn,
+    QwenXmlParser,
+    TagsParser,
+    ToolParser,
+    get_parser,
+)
 from turntree.envs.progress import EnvStop
 from turntree.envs.registry import list_envs, make, register, register_with_gymnasium
 from turntree.envs.reply import Reply
@@ -46,17 +56,21 @@ __all__ = [
     "Env",
     "EnvError",
     "EnvStop",
+    "HarmonyParser",
     "HermesParser",
     "Limits",
+    "Llama3JsonParser",
     "Message",
     "MissingExtra",
     "OptionsError",
     "ParsedTurn",
+    "QwenXmlParser",
     "Reply",
     "ResetNeeded",
     "ResultMemo",
     "Role",
     "SnapshotError",
+    "TagsParser",
     "Task",
     "TaskIndexError",
     "Tool",
