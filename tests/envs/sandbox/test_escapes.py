@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from escape_code import ORPHAN
 
 from turntree.envs.sandbox import CodeResult, CodeStatus, PythonSandbox, SandboxError, SandboxLimits
 from turntree.envs.sandbox.processes import descendants
@@ -125,20 +126,6 @@ def test_sleeping_past_the_deadline_is_stopped_at_it(sandbox: PythonSandbox) -> 
     assert result.status is CodeStatus.TIMEOUT
     assert result.error == "stopped after 2 s"
     assert time.monotonic() - begun < LIMITS.seconds + 1
-
-
-ORPHAN = """
-import os, time
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        os.setsid()
-        for d in range(3): os.close(d)
-        time.sleep(600)
-    os._exit(0)
-os.wait()
-print("left")
-"""
 
 
 def test_grandchildren_that_left_their_session_are_killed(sandbox: PythonSandbox) -> None:

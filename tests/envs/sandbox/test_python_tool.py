@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from turntree.envs import Env, Message, Reply, Task, ToolCall
+from turntree.envs import Env, Message, Reply, Task, ToolCall, require_conformance
 from turntree.envs.sandbox import CodeResult, PythonTool, SandboxError, SandboxLimits
 
 
@@ -74,3 +74,8 @@ def test_a_sandbox_that_fails_is_a_failure_of_the_surroundings() -> None:
     env.reset(seed=0)
     *_, info = env.step(env.parser.format_call(ToolCall(name="python", arguments={"code": "1"})))
     assert info["failure"] == "tool 'python' raised SandboxError: no room"
+
+
+def test_an_environment_with_python_keeps_the_rules() -> None:
+    call = Bench().parser.format_call(ToolCall(name="python", arguments={"code": "x = 1\nx"}))
+    require_conformance(Bench, turns=[call, call, "Done."])

@@ -1,0 +1,49 @@
+"""The control of ``test_escapes``: outside of the sandbox the same attempts succeed."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from escape_code import ORPHAN
+
+from turntree.envs.sandbox.processes import descendants
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True).stdout
+
+
+def test_environment_variables_and_files_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MY_SECRET", "hunter2")
+    (tmp_path / "secret").write_text("hunter3")
+    assert "hunter2" in run("import os; print(dict(os.environ))")
+    assert "hunter3" in run(f"print(open({str(tmp_path / 'secret')!r}).read())")
+
+
+def test_a_grandchild_outlives_its_parents() -> None:
+    code = ORPHAN.replace("time.sleep(600)", "open(MARK, 'w').write(str(os.getpid())); time.sleep(600)")
+    mark = f"/tmp/orphan-{os.getpid()}"
+    try:
+        assert run(f"MARK = {mark!r}\n{code}") == "left\n"
+        end = time.monotonic() + 5
+        while not (os.path.exists(mark) and Path(mark).read_text()) and time.monotonic() < end:
+            time.sleep(0.01)
+        pid = int(Path(mark).read_text())
+        assert pid not in descendants(os.getpid())
+        os.kill(pid, signal.SIGKILL)  # raises if it were gone
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(mark)
+
+
+def test_a_socket_reaches_a_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        run(f"import socket; socket.create_connection(('127.0.0.1', {server.getsockname()[1]}), timeout=5)")
+        server.settimeout(5)
+        server.accept()[0].close()
