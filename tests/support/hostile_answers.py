@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-NEVER_ENDS = r"\sum_{n=1}^{\infty}\frac{\sin(n^2)}{n^{1.1}}"
+NEVER_ENDS = r"\sum_{n=1}^{\infty}\frac{\cos(n^3)}{n^{1.3}}"
 """With itself as gold answer in another form, this keeps the last stage busy for minutes."""
-NEVER_ENDS_GOLD = r"\sum_{n=1}^{\infty}\frac{\sin(n^2)}{n^{1.2}}"
+NEVER_ENDS_GOLD = r"\sum_{n=1}^{\infty}\frac{\cos(n^3)}{n^{1.4}}"
 
 BOXED = [
     "9^{9^{9^{9}}}",
