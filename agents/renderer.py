@@ -139,9 +139,11 @@ class Renderer:
             added = added[1:]
         return (*prompt_ids, *response_ids, *added)
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of ``token_ids``, special tokens skipped, spaces untouched."""
-        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    def decode(self, token_ids: Sequence[int], *, special_tokens: bool = False) -> str:
+        """Text of ``token_ids``, spaces untouched, special tokens skipped unless asked for."""
+        return self.tokenizer.decode(
+            list(token_ids), skip_special_tokens=not special_tokens, clean_up_tokenization_spaces=False
+        )
 
     def _render_initial(self, messages: str, tools: str) -> tuple[int, ...]:
         dialogue = json.loads(messages)

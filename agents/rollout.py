@@ -187,7 +187,8 @@ class _Play:
         self, prompt: tuple[int, ...], completion: Completion
     ) -> tuple[StopReason | None, Sequence[Mapping[str, Any]]]:
         """Give the turn to the environment: why it ended the episode, if it did, and what it said."""
-        text = self.renderer.decode(completion.token_ids)
+        special_tokens = getattr(self.env.unwrapped, "wants_special_tokens", False)
+        text = self.renderer.decode(completion.token_ids, special_tokens=special_tokens)
         turn = Turn(prompt_ids=prompt, completion=completion, text=text)
         said = Message(role=Role.ASSISTANT, content=text)
         self.turns.append(turn)

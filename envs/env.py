@@ -143,6 +143,11 @@ class Env(gymnasium.Env[str, str], ABC):
         """Reads and writes tool calls."""
         return get_parser(self.tool_format, self.offered_tools)
 
+    @property
+    def wants_special_tokens(self) -> bool:
+        """Whether ``step`` is to be given the special tokens of a turn too: some formats of calls are made of them."""
+        return bool(getattr(self.parser, "special_tokens", False))
+
     @cached_property
     def offered_tools(self) -> tuple[Tool, ...]:
         """All that the model may call: ``tools`` and those of ``toolsets``."""
@@ -225,7 +230,8 @@ class Env(gymnasium.Env[str, str], ABC):
         if not isinstance(action, str):
             raise TypeError(f"an action is the text of one turn, got {type(action).__name__}: {action!r}")
         parsed = self.parser.parse(action)
-        message = Message(role=Role.ASSISTANT, content=action, tool_calls=parsed.calls)
+        content = parsed.content if self.wants_special_tokens else action
+        message = Message(role=Role.ASSISTANT, content=content, tool_calls=parsed.calls)
         progress.messages.append(message)
         progress.turn += 1
         try:

@@ -16,13 +16,14 @@ class HarmonyParser:
     """``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>``.
 
     The content of a turn is what stands on the channel ``final`` (and ``commentary`` without a recipient);
-    ``analysis`` is thinking and left out. The text must hold the special tokens: a renderer that skips them
-    takes the format away.
+    ``analysis`` is thinking and left out. The text must hold the special tokens, which ``rollout`` sees to.
 
     Example:
         >>> HarmonyParser().parse("<|channel|>final<|message|>Hello<|return|>").content
         'Hello'
     """
+
+    special_tokens = True
 
     _EXAMPLE = "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>"
     _END = re.compile(r"<\|(?:end|return|call)\|>")

@@ -21,7 +21,11 @@ class ParsedTurn:
 
 
 class ToolParser(Protocol):
-    """One way to write tool calls."""
+    """One way to write tool calls.
+
+    A parser that has the attribute ``special_tokens`` with the value ``True`` is given turns with the special
+    tokens of the policy's vocabulary; others are not.
+    """
 
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn of the policy."""
