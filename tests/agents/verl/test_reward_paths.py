@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from turntree.agents.record import read_records
 from turntree.agents.verl.launch import StepReport, train
 from turntree.agents.verl.recording import RunFolder
+from turntree.rewards import registry
 
 pytestmark = pytest.mark.slow
 
@@ -131,6 +133,8 @@ def run(path: list[str], tiny_model: Path, root: Path) -> tuple[int, list[StepRe
     patch: Any = pytest.MonkeyPatch()
     patch.setenv("PYTHONPATH", str(root), prepend=":")
     patch.syspath_prepend(root)
+    patch.delitem(sys.modules, "echoing", raising=False)
+    patch.setattr(registry, "_registered", dict(registry._registered))
     try:
         status = train(
             "demo",
@@ -156,5 +160,6 @@ def run(path: list[str], tiny_model: Path, root: Path) -> tuple[int, list[StepRe
             on_step=reports.append,
         )
     finally:
+        sys.modules.pop("echoing", None)
         patch.undo()
     return status, reports, RunFolder(root / "run")
