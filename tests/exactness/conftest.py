@@ -20,3 +20,13 @@ def proof() -> Callable[[str], ModuleType]:
             return importlib.import_module(name)
 
     return load
+
+
+@pytest.fixture(scope="session")
+def policies(proof: Callable[[str], ModuleType]) -> ModuleType:
+    return proof("policies")
+
+
+@pytest.fixture(scope="session")
+def tv(proof: Callable[[str], ModuleType]) -> Callable[..., float]:
+    return proof("enumeration").tv

@@ -17,16 +17,6 @@ def laws(proof):
     return proof("point_mass_laws")
 
 
-@pytest.fixture(scope="module")
-def policies(proof):
-    return proof("policies")
-
-
-@pytest.fixture(scope="module")
-def tv(proof):
-    return proof("enumeration").tv
-
-
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("vocabulary", "length"), [(2, 5), (3, 3), (4, 3), (6, 2)])
 def test_sample_then_match_says_what_the_policy_says_with_any_trees(laws, policies, tv, seed, vocabulary, length):

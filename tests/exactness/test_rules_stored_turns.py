@@ -14,16 +14,6 @@ def laws(proof):
     return proof("stored_turn_laws")
 
 
-@pytest.fixture(scope="module")
-def policies(proof):
-    return proof("policies")
-
-
-@pytest.fixture(scope="module")
-def tv(proof):
-    return proof("enumeration").tv
-
-
 def single(p):
     return {(token,): float(weight) for token, weight in enumerate(p)}
 

@@ -2,27 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from draft_trees import draft_trees
 
 from turntree.agents.engines.local.drafting import select, spread, with_guesses
 from turntree.spec_tree import DraftBatch
-
-
-def batch(*rows: list[tuple[int, int]]) -> DraftBatch:
-    """Trees from pairs of token and parent."""
-    depths: list[int] = []
-    for row in rows:
-        own: list[int] = []
-        for _, parent in row:
-            own.append(1 if parent < 0 else own[parent] + 1)
-        depths += own
-    nodes = [node for row in rows for node in row]
-    return DraftBatch(
-        tokens=np.array([t for t, _ in nodes], np.int32),
-        parents=np.array([p for _, p in nodes], np.int32),
-        depths=np.array(depths, np.int32),
-        probabilities=np.linspace(0.9, 0.1, len(nodes), dtype=np.float32),
-        offsets=np.cumsum([0, *map(len, rows)]),
-    )
 
 
 def paths(draft: DraftBatch) -> list[set[tuple[int, ...]]]:
@@ -40,7 +23,7 @@ def paths(draft: DraftBatch) -> list[set[tuple[int, ...]]]:
     return found
 
 
-TREES = batch([(5, -1), (6, 0), (7, -1), (8, 1), (9, 2)], [], [(1, -1), (2, 0)])
+TREES = draft_trees([(5, -1), (6, 0), (7, -1), (8, 1), (9, 2)], [], [(1, -1), (2, 0)], last_probability=0.1)
 
 
 def test_a_guess_and_a_tree_share_the_nodes_that_they_agree_on():
