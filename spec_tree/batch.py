@@ -62,7 +62,7 @@ def draft(
         for end in ends:
             ended = ended or turn.tail[turn.last] == end
         if not ended:
-            find_places(turn, log, turns, contexts)
+            find_places(turn, log, turns, contexts, work[0])
             counts[b] = grow(
                 turn,
                 room[b],
@@ -71,6 +71,7 @@ def draft(
                 chain,
                 ends,
                 log,
+                turns,
                 contexts,
                 weights,
                 work[0],

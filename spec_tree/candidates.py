@@ -4,7 +4,8 @@ Places are looked up newest first: by the last four tokens anywhere in the
 environment, by the last one in the same exact state, by the last two in the same
 task and environment, in the turn's own context, and around the anchors, where
 earlier turns of the state were alike before they went another way for a while.
-Each comes with whose it is (a kind) and how many tokens before it agree.
+Each comes with whose it is (a kind) and how many tokens before it agree. Below the root of
+a draft, where few of these places are left, more are looked up in the same state.
 
 Invariant: at a place of a kind other than ``UNMATCHED`` the last token agrees,
 and the turn that owns it is still kept and has the key that its kind says.
@@ -24,8 +25,10 @@ from turntree.spec_tree.layout import BACK, CANDIDATES, END, GRANULE, JUMP, MATC
 EXACT, TASK, ENV, UNMATCHED, CONTEXT, NEAR, TOOLS, FOLLOWER = 0, 1, 2, 3, 4, 5, 8, 9
 """Kinds. ``NEAR`` to ``NEAR + 2``: in the same state and 0, up to 2, or more tokens from an anchor.
 ``FOLLOWER`` is no place: what came after the last token before, see ``growth``."""
-_WALK = 16
+_WALK = np.int64(16)
 """Links that are followed of one kind."""
+_WALK_MORE = np.int64(8)
+"""The same for a node below the root."""
 _ENOUGH = 24
 """Places of the state that make wider kinds needless."""
 _WINDOW = 10
@@ -107,13 +110,13 @@ def agreement(
 
 
 @part
-def find_places(turn: Any, log: TokenLog, turns: TurnKeys, contexts: ContextLog) -> None:
-    """Fill the places of ``turn``, a ``LIVE_TURN``, with their agreement and kinds."""
+def find_places(turn: Any, log: TokenLog, turns: TurnKeys, contexts: ContextLog, work: Any) -> None:
+    """Fill the places of ``turn``, a ``LIVE_TURN``, with their agreement and kinds; ``work`` is a ``SCRATCH``."""
     exact, tools, task, env = turn.keys[0], turn.keys[1], turn.keys[2], turn.keys[3]
-    tail, last = turn.tail, turn.last
+    tail, last = turn.tail, int64(turn.last)
     token = tail[last]
     narrow, middle, wide = mix(exact, token), mix(tools, token), mix(env, token)
-    turn.place_count = 0
+    count, none = int64(0), int64(-1)
     if token >= 0:
         one = tail[last - 1]
         middle, wide = mix(mix(task, token), one), mix(wide, one)
@@ -121,59 +124,117 @@ def find_places(turn: Any, log: TokenLog, turns: TurnKeys, contexts: ContextLog)
             two = tail[last - 2]
             three = tail[last - 3] if two >= 0 else np.int32(-1)
             head = log.env4_heads[head_of(lengthened(wide, two, three), log.env4_heads)]
-            _walk(turn, head, log.env4, turns.env, env, int64(3), log, turns)
+            count = walk(
+                turn, last, none, count, count, head, log.env4, turns.env, env, int64(3), _WALK, log, turns, work
+            )
     head = log.exact1_heads[head_of(narrow, log.exact1_heads)]
-    _walk(turn, head, log.exact1, turns.exact, exact, int64(1), log, turns)
-    if turn.place_count < _ENOUGH and task != exact:
+    since = int64(0)
+    count = walk(
+        turn, last, none, since, count, head, log.exact1, turns.exact, exact, int64(1), _WALK, log, turns, work
+    )
+    if count < _ENOUGH and task != exact:
         head = log.task2_heads[head_of(middle, log.task2_heads)]
-        _walk(turn, head, log.task2, turns.task, task, int64(2), log, turns)
-    if turn.place_count < _ENOUGH:
+        count = walk(
+            turn, last, none, since, count, head, log.task2, turns.task, task, int64(2), _WALK, log, turns, work
+        )
+    if count < _ENOUGH:
         head = log.env2_heads[head_of(wide, log.env2_heads)]
-        _walk(turn, head, log.env2, turns.env, env, int64(2), log, turns)
+        count = walk(turn, last, none, since, count, head, log.env2, turns.env, env, int64(2), _WALK, log, turns, work)
+    turn.place_count = count
     _in_context(turn, contexts)
     _near_anchors(turn, log, turns)
 
 
 @part
-def _walk(
+def find_more_places(turn: Any, node: int, level: int, count: int, log: TokenLog, turns: TurnKeys, work: Any) -> int:
+    """Look up in the same state where ``node``, ``level`` tokens down the tree, may go on like.
+
+    The path to the node is written behind the turn's tail, where there must be room for it.
+
+    Returns:
+        The places in use. Those from ``count`` on belong to the node; their agreement is that of the node less its
+        level, so it may be negative.
+    """
+    tail, last, z = turn.tail, int64(turn.last) + level, int64(node)
+    for i in range(level):
+        tail[last - i] = turn.node_token[z]
+        z = int64(turn.node_parent[z])
+    exact, first = turn.keys[0], int64(work.first_place[node])
+    head = log.exact1_heads[head_of(mix(exact, tail[last]), log.exact1_heads)]
+    more: int = walk(
+        turn, last, first, count, count, head, log.exact1, turns.exact, exact, int64(1), _WALK_MORE, log, turns, work
+    )
+    return more
+
+
+@part
+def walk(
     turn: Any,
+    last: int,
+    followed: int,
+    since: int,
+    count: int,
     place: int,
     links: NDArray[np.int32],
     owned: NDArray[np.uint64],
     key: int,
     least: int,
+    most: int,
     log: TokenLog,
     turns: TurnKeys,
-) -> None:
-    """Add the places from ``place`` on along ``links`` that agree in ``least`` tokens, of turns that have ``key``."""
-    tail, last, places, matches, kinds = turn.tail, turn.last, turn.places, turn.matches, turn.kinds
+    work: Any,
+) -> int:
+    """Add places that a turn may go on like after ``tail[last]``, found along one kind of links.
+
+    Args:
+        turn: A ``LIVE_TURN``.
+        last: Where the newest token is in its tail.
+        followed: First of the places that are followed here already, by the lists in ``work``; -1 for none.
+        since: Places from here to ``count`` are not found again.
+        count: Places in use.
+        place: The newest position.
+        links: From a position to an older one.
+        owned: The keys of turns.
+        key: Key of the turns that are wanted.
+        least: Tokens that must agree.
+        most: Links that are followed.
+        log: Of the store.
+        turns: Of the store.
+        work: A ``SCRATCH``.
+
+    Returns:
+        Places in use.
+    """
+    tail, places, matches, kinds = turn.tail, turn.places, turn.matches, turn.kinds
     tokens, owner, back = log.tokens, log.owner, log.exact1
-    exact_of, tools_of, task_of = turns.exact, turns.tools, turns.task
-    exact, tools, task = turn.keys[0], turn.keys[1], turn.keys[2]
+    exact, tools, task, level = turn.keys[0], turn.keys[1], turn.keys[2], last - turn.last
     token, walked, newest, age = tail[last], 0, int64(place), int64(0)
-    place, count = newest, int64(turn.place_count)
-    known = count
-    while place >= 0 and age >= 0 and walked < _WALK:
+    place, known = newest, count
+    while place >= 0 and age >= 0 and walked < most and count < CANDIDATES:
         walked += 1
         slot = owner[place // GRANULE]
         if tokens[place] == token and tokens[place + 1] != END and owned[slot] == key:
-            length = agreement(place, tail, last, tokens, back)
-            new = length >= least
-            for c in range(known):
+            new = True
+            for c in range(since, known):
                 new = new and places[c] != place
-            if new:
+            c = followed
+            while c >= 0:
+                new = new and work.at[c] != place
+                c = int64(work.following[c])
+            length = agreement(place, tail, last, tokens, back) if new else 0
+            if length >= least:
                 kind = ENV
-                if exact_of[slot] == exact:
+                if turns.exact[slot] == exact:
                     kind = EXACT
-                elif tools_of[slot] == tools:
+                elif turns.tools[slot] == tools:
                     kind = TOOLS
-                elif task_of[slot] == task:
+                elif turns.task[slot] == task:
                     kind = TASK
-                places[count], matches[count], kinds[count] = place, length, kind
+                places[count], matches[count], kinds[count] = place, length - level, kind
                 count += 1
         place = int64(links[place])
         age = _older(newest, place, age, len(tokens))
-    turn.place_count = count
+    return count
 
 
 @part

@@ -22,7 +22,7 @@ uint32: Any = types.uint32
 uint64: Any = types.uint64
 
 _njit: Any = numba.njit
-_OPTIONS = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
+_OPTIONS = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True, "error_model": "numpy"}
 
 
 def kernel(function: Callable[..., Any]) -> Any:

@@ -301,6 +301,23 @@ class SpecForest:
         forest._take(snapshot)
         return forest
 
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Put what ``save`` wrote in the place of what is held, under this forest's own settings.
+
+        Handles of live turns become unknown.
+
+        Args:
+            path: The file.
+
+        Raises:
+            DamagedForest: As ``load``; the forest stays as it was.
+            OSError: If it cannot be read.
+        """
+        snapshot = read_snapshot(Path(path))
+        with self._lock:
+            self.clear()
+            self._take(snapshot)
+
     def _take(self, snapshot: Snapshot) -> None:
         self._drafted, self._accepted, self._committed = snapshot.counters.tolist()
         for name, learnt in snapshot.weights._asdict().items():

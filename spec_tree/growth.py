@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.candidates import EXACT, FOLLOWER, UNMATCHED, length_class, step_on
+from turntree.spec_tree.candidates import EXACT, FOLLOWER, UNMATCHED, find_more_places, length_class, step_on
 from turntree.spec_tree.compiled import float32, inlined, int64, part
 from turntree.spec_tree.indexing import follow_row
 from turntree.spec_tree.layout import (
@@ -25,8 +25,10 @@ from turntree.spec_tree.layout import (
     INPUTS,
     KINDS,
     NODES,
+    TAIL,
     ContextLog,
     TokenLog,
+    TurnKeys,
     Weights,
 )
 from turntree.spec_tree.weighing import weigh
@@ -49,6 +51,7 @@ SCRATCH = np.dtype(
         ("longest", np.int64),
         ("newest", np.int64),
         ("newest_node", np.int64),
+        ("again", np.int64),
     ],
     align=True,
 )
@@ -56,18 +59,25 @@ SCRATCH = np.dtype(
 node (-1 at the end). Of a node: its first place, depth, the probability of it and all above it, the votes for it, the
 first of its places, the longest agreement among them, their number by kind and in all, and what the network sees. Then
 the nodes that may be handed out next. Of the node that is looked at: all votes for its children and 1, the places that
-voted, their longest agreement, the first of them and the child that it voted for."""
+voted, their longest agreement, the first of them and the child that it voted for. And the votes for a node up to which
+more places are looked up for its children, in the light of the path to it; -1 for never."""
+AGAIN_VOTERS = 8
+"""Votes for a node up to which that is worth its time."""
 
 
 def scratch() -> NDArray[np.void]:
     """Room for one thread, of type ``SCRATCH`` and shape (1,)."""
-    return np.zeros(1, SCRATCH)
+    room = np.zeros(1, SCRATCH)
+    room["again"] = AGAIN_VOTERS
+    return room
 
 
 _WORTH_MORE = np.float32(0.1)
 """Path probability from which on tokens that merely followed the last one are thought of."""
 _SURE = np.float32(20.0)
 """Votes from which on tokens that no place agrees with are not thought of."""
+_AGAIN_PATH = np.float32(0.05)
+"""Path probability from which on more places are looked up below the root."""
 _LEAST = np.float32(1e-30)
 """Path probability at least."""
 
@@ -111,7 +121,7 @@ def _child(
     return nodes
 
 
-@part(fastmath=True, error_model="numpy")
+@part(fastmath=True)
 def _ask_places(
     current: int,
     first: int,
@@ -164,7 +174,7 @@ def _ask_places(
     return nodes
 
 
-@part(fastmath=True, error_model="numpy")
+@part(fastmath=True)
 def _ask_followers(
     current: int, first: int, nodes: int, env: int, turn: Any, log: TokenLog, weights: Weights, work: Any
 ) -> int:
@@ -185,7 +195,17 @@ def _ask_followers(
     return nodes
 
 
-@part(fastmath=True, error_model="numpy")
+@inlined
+def _follow(node: int, first: int, count: int, places: NDArray[np.int32], work: Any) -> int:
+    """Let the places ``first:count`` vote for the children of ``node``, before those that do so; returns ``count``."""
+    for c in range(count - 1, first - 1, -1):
+        work.at[c] = places[c]
+        work.following[c] = work.first_place[node]
+        work.first_place[node] = c
+    return count
+
+
+@part(fastmath=True)
 def grow(
     turn: Any,
     room: int,
@@ -194,6 +214,7 @@ def grow(
     chain: bool,
     ends: NDArray[np.int32],
     log: TokenLog,
+    turns: TurnKeys,
     contexts: ContextLog,
     weights: Weights,
     work: Any,
@@ -212,6 +233,7 @@ def grow(
         chain: Only the best child of a node.
         ends: Tokens that nothing follows.
         log: Of the store.
+        turns: Of the store.
         contexts: Of the live turns.
         weights: The model.
         work: Room to work in, a ``SCRATCH``.
@@ -225,20 +247,25 @@ def grow(
     """
     env, context_end, places = turn.keys[3], turn.context[1], turn.places
     tokens, parents, order, probabilities = turn.node_token, turn.node_parent, turn.node_order, turn.node_probability
-    at, following, first_place, depth = work.at, work.following, work.first_place, work.depth
+    first_place, depth = work.first_place, work.depth
     path, frontier = work.path, work.frontier
     nodes, waiting, handed, current = int64(1), int64(0), int64(0), int64(0)
     tokens[0], parents[0], order[0], depth[0], path[0], first_place[0] = turn.tail[turn.last], -1, -1, 0, 1.0, -1
-    for c in range(turn.place_count - 1, -1, -1):
-        at[c] = places[c]
-        following[c] = first_place[0]
-        first_place[0] = c
+    found = _follow(0, int64(0), int64(turn.place_count), places, work)
     while handed < budget:
         ended = depth[current] >= room
         for end in ends:
             ended = ended or tokens[current] == end
         if not ended:
-            first = nodes
+            first, level = nodes, int64(depth[current])
+            if (
+                level > 0
+                and work.support[current, KINDS] <= work.again
+                and path[current] > _AGAIN_PATH
+                and turn.last + level < TAIL
+            ):
+                more = find_more_places(turn, current, level, found, log, turns, work)
+                found = _follow(current, found, more, places, work)
             nodes = _ask_places(current, first, context_end, turn, log, contexts, weights, work)
             if work.total < _SURE and work.voters <= FEW and path[current] > _WORTH_MORE:
                 nodes = _ask_followers(current, first, nodes, env, turn, log, weights, work)

@@ -25,7 +25,7 @@ TAIL = 256
 """Tokens that are remembered of the end of a live turn; the last 64 always are."""
 MATCH = 64
 """Agreement before a position is counted up to here; a turn that agrees from ``START`` on counts as much."""
-CANDIDATES = 88
+CANDIDATES = 160
 """Places in the log that one draft may follow."""
 NODES = 256
 """Nodes that one draft may weigh, those that are left out in the end included."""
@@ -214,22 +214,25 @@ class LiveTurns(NamedTuple):
 
 
 def token_log(capacity: int, old: TokenLog | None = None, *, allocate: Allocate = np.zeros) -> TokenLog:
-    """An empty log of ``capacity`` positions, a multiple of ``GRANULE``, with the followers' arrays of ``old``."""
-    heads = 1
-    while heads * 8 < capacity:
-        heads *= 2
-    sizes = [capacity] * 5 + [heads] * 4 + [capacity // GRANULE]
-    arrays = [allocate((size,), np.int32) for size in sizes]
+    """An empty log of ``capacity`` positions, a multiple of ``GRANULE``, with the followers' arrays of ``old``.
+
+    Links are only read where they were written, so they are left as they come, and take no memory before.
+    """
+    size = 1
+    while size * 8 < capacity:
+        size *= 2
+    sizes = [capacity] * 5 + [size] * 4 + [capacity // GRANULE]
+    arrays = [allocate((length,), np.int32) for length in sizes]
     if old is None:
         arrays += [allocate((FOLLOWED, FOLLOWERS), np.int32), allocate((FOLLOWED,), np.int32)]
     else:
         arrays += [old.followers, old.followed]
     log = TokenLog(*arrays)
-    for array in log:
-        array[:] = -1
+    for heads in (log.exact1_heads, log.task2_heads, log.env2_heads, log.env4_heads):
+        heads[:] = -1
+    if old is None:
+        log.followers[:] = -1
     log.tokens[:] = END
-    log.owner[:] = 0
-    log.followed[:] = 0
     return log
 
 

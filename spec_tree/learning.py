@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.candidates import CONTEXT, ENV, FOLLOWER, UNMATCHED, length_class, step_on
-from turntree.spec_tree.compiled import float32, inlined, int64, kernel, part
+from turntree.spec_tree.compiled import float32, inlined, int64, part
 from turntree.spec_tree.indexing import follow_row
 from turntree.spec_tree.layout import (
     ANCHORS,
@@ -42,7 +42,7 @@ _SAME = 24
 """Anchors so near to each other are one."""
 
 
-@kernel
+@part
 def settle_odds(weights: Weights) -> None:
     """Set the odds from the counts."""
     for kind in range(KINDS):

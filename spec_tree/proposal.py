@@ -14,13 +14,16 @@ from numpy.typing import NDArray
 from turntree.spec_tree import batch as kernels
 from turntree.spec_tree.config import MOST_THREADS
 from turntree.spec_tree.draft import DraftBatch
-from turntree.spec_tree.growth import scratch
+from turntree.spec_tree.growth import AGAIN_VOTERS, scratch
 from turntree.spec_tree.layout import ContextLog, LiveTurns, TokenLog, TurnKeys, Weights
 
 MOST_NODES = 128
 """Nodes of one row at most."""
 
 
+_FEW_ROWS = 64
+"""Rows up to which more places are looked up below the roots. It takes half of a draft's time for some thousandths of
+the tokens: little beside a step of the model, unless the batch is large."""
 _ROWS_OF_A_THREAD = 32
 """Rows that are worth a thread of their own."""
 
@@ -72,7 +75,11 @@ def propose(
     paths, counts = np.empty(shape, np.float32), np.zeros(len(rows), np.int64)
     deepest = np.asarray(room, np.int64) if budget else np.zeros(len(rows), np.int64)
 
+    again = AGAIN_VOTERS if len(rows) <= _FEW_ROWS else -1
+
     def part(start: int, stop: int) -> None:
+        work = _work()
+        work["again"] = again
         kernels.draft(
             rows[start:stop],
             deepest[start:stop],
@@ -85,7 +92,7 @@ def propose(
             turns,
             contexts,
             weights,
-            _work(),
+            work,
             tokens[start:stop],
             parents[start:stop],
             depths[start:stop],

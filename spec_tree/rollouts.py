@@ -142,8 +142,8 @@ class Rollouts:
     ) -> None:
         """Keep finished turns, ``said[offsets[i]:offsets[i + 1]]`` at ``states[i]``, in their order."""
         lengths = np.diff(offsets)
-        needed = np.where(lengths > 0, granules(lengths + _SPARE), 0)
-        before = np.concatenate([[0], np.cumsum(needed)])
+        lengths[self._surplus(states, lengths)] = 0
+        before = np.concatenate([[0], np.cumsum(np.where(lengths > 0, granules(lengths + 2), 0))])
         begin, most = 0, self.store.capacity // 4
         while begin < len(states):
             stop = int(np.searchsorted(before, before[begin] + most, "right")) - 1
@@ -155,9 +155,26 @@ class Rollouts:
             visited = [self._visit(states[i], live) for i in some.tolist()]
             self._room(int(before[stop] - before[begin]), live)  # which may let states go that were visited
             held = [self._states.setdefault(state.exact, state) for state in visited]
-            bounds = np.concatenate([offsets[some], offsets[stop : stop + 1]])
-            self._keep_all(held, self.store.write_all(said, bounds, [state.keys for state in held]))
+            turns = self.store.write_all(said, offsets[some], lengths[some], [state.keys for state in held])
+            self._keep_all(held, turns)
             begin = stop
+
+    def _surplus(self, states: Sequence[DialogueState], lengths: NDArray[np.int64]) -> list[int]:
+        """Which turns need not be written: later ones of the same call fill their state's quota."""
+        if len(states) <= self._quota:
+            return []
+        count = Counter(state.exact or 1 for state in states)
+        full = {exact for exact, turns in count.items() if turns > self._quota}
+        surplus = []
+        left = dict.fromkeys(full, self._quota)
+        for i in range(len(states) - 1, -1, -1) if full else ():
+            exact = states[i].exact or 1
+            if exact in full and lengths[i]:
+                left[exact] -= 1
+                if left[exact] < 0:
+                    surplus.append(i)
+        self._over_quota += len(surplus)
+        return surplus
 
     def _keep_all(self, states: Sequence[_State], turns: Sequence[StoredTurn]) -> None:
         """As ``_keep`` for each."""

@@ -10,8 +10,8 @@ from turntree.spec_tree.indexing import claim, follow_row, index_run
 from turntree.spec_tree.layout import BACK, END, FOLLOWERS, GRANULE, JUMP, START, TokenLog, TurnKeys
 
 
-@kernel
-def write_turn(
+@part
+def _write_turn(
     start: int, stop: int, said: NDArray[np.int32], turn: int, keys: NDArray[np.uint64], log: TokenLog
 ) -> None:
     """Write a turn into the free piece ``start:stop`` and index it, its beginning by its tool history.
@@ -37,20 +37,21 @@ def write_turn(
 def write_turns(
     bounds: NDArray[np.int64],
     said: NDArray[np.int32],
-    offsets: NDArray[np.int64],
+    begins: NDArray[np.int64],
+    lengths: NDArray[np.int64],
     slots: NDArray[np.int64],
     keys: NDArray[np.uint64],
     log: TokenLog,
     turns: TurnKeys,
 ) -> None:
-    """Write ``said[offsets[i]:offsets[i + 1]]`` into the free piece ``bounds[i]:bounds[i + 1]``, for all turns.
+    """Write ``lengths[i]`` tokens of ``said`` from ``begins[i]`` on into ``bounds[i]:bounds[i + 1]``, for all turns.
 
     ``keys`` of shape (turns, 4) are those of ``slots``.
     """
     for i in range(len(slots)):
         slot, key = slots[i], keys[i]
         turns.exact[slot], turns.tools[slot], turns.task[slot], turns.env[slot] = key[0], key[1], key[2], key[3]
-        write_turn(bounds[i], bounds[i + 1], said[offsets[i] : offsets[i + 1]], slot, key, log)
+        _write_turn(bounds[i], bounds[i + 1], said[begins[i] : begins[i] + lengths[i]], slot, key, log)
 
 
 @kernel

@@ -24,7 +24,6 @@ from turntree.spec_tree.runs import (
     drop_turns,
     index_log,
     read_turn,
-    write_turn,
     write_turns,
 )
 
@@ -136,9 +135,8 @@ class TurnStore:
         (slot,) = self._slots(1)
         turn = StoredTurn(slot=slot, start=start, keys=keys, tokens=len(said), live=live)
         self._turns[slot] = turn
-        for column, key in zip(self.keys, keys, strict=True):
-            column[slot] = key
-        write_turn(start, stop, said, slot, keys, self.log)
+        one = np.array([len(said)]), np.array([slot]), keys[None]
+        write_turns(np.array([start, stop]), said, np.zeros(1, np.int64), *one, self.log, self.keys)
         self.head[0] = stop
         if turns is not None and live >= 0:
             turns.turn[live] = slot
@@ -147,19 +145,24 @@ class TurnStore:
         return turn
 
     def write_all(
-        self, said: NDArray[np.int32], offsets: NDArray[np.int64], keys: Sequence[NDArray[np.uint64]]
+        self,
+        said: NDArray[np.int32],
+        begins: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        keys: Sequence[NDArray[np.uint64]],
     ) -> list[StoredTurn]:
         """Write finished turns at the head, where room was made for all of them.
 
         Args:
-            said: Their tokens, one turn after another.
-            offsets: Where each turn begins in ``said``, shape (turns + 1,).
-            keys: Their keys, shape (4,) each.
+            said: Tokens.
+            begins: Where each turn begins in ``said``, shape (turns,).
+            lengths: How many tokens it has, shape (turns,).
+            keys: Its keys, shape (4,) each.
         """
         slots = self._slots(len(keys))
-        lengths = np.diff(offsets)
         bounds = np.cumsum(np.concatenate([self.head, granules(lengths + 2)]))
-        write_turns(bounds, said, offsets, np.array(slots), np.concatenate(keys).reshape(-1, 4), self.log, self.keys)
+        ladders = np.concatenate(keys).reshape(-1, 4)
+        write_turns(bounds, said, begins, lengths, np.array(slots), ladders, self.log, self.keys)
         self.head[0] = bounds[-1]
         turns = list(map(StoredTurn, slots, bounds[:-1].tolist(), keys, lengths.tolist()))
         for slot, turn in zip(slots, turns, strict=True):
@@ -227,9 +230,10 @@ class TurnStore:
         while size < min(needed, self._capacity):
             size = min(2 * size, self._capacity)
         old, new = self.log, token_log(size, self.log)
+        head = int(self.head[0])
         for target, source in zip(new[:5], old[:5], strict=True):
-            target[: len(source)] = source
+            target[:head] = source[:head]
         new.owner[: len(old.owner)] = old.owner
-        index_log(int(self.head[0]), new, self.keys)
+        index_log(head, new, self.keys)
         self.log = new
         self._clear = size

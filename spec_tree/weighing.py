@@ -8,6 +8,7 @@ the votes and the weight of its token alone.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ def _hashed(first: int, second: int) -> int:
     return int64((key >> uint64(40)) & uint64(HASHED - 1))
 
 
-@part(fastmath=True, error_model="numpy")
+@part(fastmath=True)
 def weigh(current: int, first: int, nodes: int, turn: Any, weights: Weights, work: Any) -> None:
     """Estimate the probability of the children of ``current``, the nodes ``first:nodes``.
 
@@ -44,9 +45,9 @@ def weigh(current: int, first: int, nodes: int, turn: Any, weights: Weights, wor
     tokens, votes, probabilities, hashes = turn.node_token, turn.node_votes, turn.node_probability, turn.node_hashes
     weight, support, best_length, newest_place = work.weight, work.support, work.best_length, work.newest_place
     inputs, total, voters, few = work.inputs, work.total, work.voters, min(work.voters, FEW)
-    log_total, log_path = np.log(total), max(np.log(work.path[current]), _FAINT)
+    log_total, log_path = math.log(total), max(math.log(work.path[current]), _FAINT)
     for z in range(first, nodes):
-        vote = np.log(min(max(weight[z] / (total - weight[z]), float32(1e-4)), float32(2000.0)))
+        vote = math.log(min(max(weight[z] / (total - weight[z]), float32(1e-4)), float32(2000.0)))
         hashes[z, 0] = _hashed(tokens[z], 1)
         learnt = weights.hashed[0, hashes[z, 0]]
         if support[z, KINDS] == support[z, UNMATCHED]:
@@ -77,4 +78,4 @@ def weigh(current: int, first: int, nodes: int, turn: Any, weights: Weights, wor
             inputs[z, 15] = log_total
             logit = learnt + weights.scale[0] * vote
             logit += network(inputs[z], weights.inner, weights.bias, weights.outer)
-        votes[z], probabilities[z] = vote, float32(1.0) / (float32(1.0) + np.exp(-logit))
+        votes[z], probabilities[z] = vote, float32(1.0) / (float32(1.0) + math.exp(-logit))

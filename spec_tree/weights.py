@@ -39,7 +39,7 @@ def first_weights() -> Weights:
     weights.tried[..., 1] = tried * prior["share"]
     for name in ("scale", "inner", "bias", "outer"):
         getattr(weights, name)[:] = prior[name]
-    settle_odds(weights)
+    settle_odds.py_func(weights)  # a compiled one of its own would take longer to make than to run this
     return weights
 
 

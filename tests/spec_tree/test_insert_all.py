@@ -22,7 +22,9 @@ def drafted(forest: SpecForest, states: list[DialogueState]) -> list[list[int]]:
     return [batch.tokens.tolist(), batch.parents.tolist(), batch.offsets.tolist()]
 
 
-@pytest.mark.parametrize(("count", "longest", "capacity"), [(60, 40, 100_000), (400, 30, 2048), (30, 700, 2048)])
+@pytest.mark.parametrize(
+    ("count", "longest", "capacity"), [(60, 40, 100_000), (400, 30, 100_000), (400, 30, 2048), (30, 700, 2048)]
+)
 def test_many_turns_at_once_are_kept_like_one_by_one(count: int, longest: int, capacity: int) -> None:
     """Through quotas, a ring that goes around, and turns too long for it."""
     states, turns = turns_of(count, longest)
@@ -37,7 +39,9 @@ def test_many_turns_at_once_are_kept_like_one_by_one(count: int, longest: int, c
     if capacity == 100_000:  # elsewhere room is made in larger steps
         for state in states[:7]:
             assert together.tree(state).to_text() == alone.tree(state).to_text()
-        assert drafted(together, states[:7]) == drafted(alone, states[:7])
+        assert stats.rollouts == alone.stats().rollouts
+        if count == 60:  # turns that are let go have pushed others out of what followed a token
+            assert drafted(together, states[:7]) == drafted(alone, states[:7])
 
 
 def test_states_that_make_room_for_each_other_stay_one() -> None:

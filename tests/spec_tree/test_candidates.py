@@ -1,0 +1,78 @@
+"""Where places are looked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from turntree.spec_tree import DialogueState, DraftBatch, SpecForest
+from turntree.spec_tree.candidates import EXACT, length_class
+from turntree.spec_tree.layout import MATCH
+
+ALIKE = length_class.py_func(MATCH)
+"""Class of the agreement of a turn that is alike from its beginning on."""
+
+
+def drafted_after(said: list[int], turns: list[list[int]]) -> set[tuple[int, ...]]:
+    """The paths drafted after ``said`` where a state knows ``turns``, and eight other turns of its environment.
+
+    The others all say 3, and each something else after it, so that nothing else is remembered to follow a 3.
+    """
+    forest, state = SpecForest(), DialogueState.from_tokens([1], task="asked", env="e")
+    for turn in turns:
+        forest.insert(state, turn)
+    for i in range(8):
+        forest.insert(DialogueState.from_tokens([2, i], task="other", env="e"), [3, 20 + i])
+    handles = forest.begin([state])
+    forest.commit(handles, [said])
+    return paths(forest.draft(handles, max_nodes=64, room=[8]))
+
+
+def paths(batch: DraftBatch) -> set[tuple[int, ...]]:
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(batch.tokens.tolist(), batch.parents.tolist(), strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return set(found)
+
+
+def test_below_the_root_what_the_state_says_after_the_last_token_of_the_path_is_drafted() -> None:
+    """No place of the root leads there: the two turns of the state have nothing in common before the 3."""
+    found = drafted_after([1], [[1, 2, 3, 4], [9, 3, 5, 6]])
+    assert (2, 3, 5, 6) in found
+    assert (2, 3, 5) not in drafted_after([1], [[1, 2, 3, 4], [9, 7, 5, 6]])
+
+
+def test_a_place_that_the_root_has_led_to_has_one_vote_for_each_node() -> None:
+    forest, state = SpecForest(), DialogueState.from_tokens([1])
+    forest.insert(state, [1, 2, 3, 4])
+    handles = forest.begin([state])
+    forest.commit(handles, [[1]])
+    forest.draft(handles, max_nodes=3, room=[3])
+    live, row = forest._live.turns, int(forest._live.rows(handles)[0])
+    vote = forest._weights.odds[EXACT, ALIKE]
+    assert 1 < vote < 1000, "the test needs votes that two of differ from one"
+    assert live.node_token[row, 1:4].tolist() == [2, 3, 4]
+    assert live.node_votes[row, 1:4] == pytest.approx(np.log(vote), rel=1e-4)
+
+
+def test_a_large_batch_is_not_looked_through_again() -> None:
+    """The time that it takes is that of the whole batch, and the whole batch waits for it."""
+    forest, state = SpecForest(), DialogueState.from_tokens([1], task="asked", env="e")
+    for turn in ([1, 2, 3, 4], [9, 3, 5, 6]):
+        forest.insert(state, turn)
+    for i in range(8):
+        forest.insert(DialogueState.from_tokens([2, i], task="other", env="e"), [3, 20 + i])
+    for rows, looked in ((64, True), (65, False)):
+        handles = forest.begin([state] * rows)
+        forest.commit(handles[:1], [[1]])
+        drafts = forest.draft(handles, max_nodes=64, room=[8] * rows)
+        first = slice(0, int(drafts.offsets[1]))
+        row = DraftBatch(
+            tokens=drafts.tokens[first],
+            parents=drafts.parents[first],
+            depths=drafts.depths[first],
+            probabilities=drafts.probabilities[first],
+            offsets=drafts.offsets[:2],
+        )
+        assert ((2, 3, 5, 6) in paths(row)) == looked
+        forest.end(handles, keep=False)
