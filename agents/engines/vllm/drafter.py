@@ -1,0 +1,275 @@
+"""turntree's drafter inside vLLM: what was said before at the same point of the same dialogue, as chains.
+
+vLLM makes one in each worker process (``speculative_config`` with
+``method=custom_class``) and calls ``propose`` once a step, after sampling. The
+plugin hands it the model runner, from which it knows the requests. A request's
+turn is keyed by the dialogue state that it brings (``wire``), else by its
+prompt's tokens.
+
+Drafts change how many passes a turn takes, never what it says. The store belongs
+to the drafter: it outlives ``reset_prefix_cache``, sleep and new weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.agents.engines.vllm import compat, cpu_repair
+from turntree.agents.engines.vllm.counts import DrafterCounts
+from turntree.agents.engines.vllm.pace import Pace
+from turntree.agents.engines.vllm.rows import LiveRow
+from turntree.agents.engines.vllm.settings import DrafterSettings
+from turntree.agents.engines.request_wire import draft_of
+from turntree.agents.engines.vllm.wire import state_of
+from turntree.spec_tree import DialogueState, SpecForest
+
+logger = logging.getLogger(__name__)
+
+_REMEMBERED = 1 << 16
+"""Finished requests whose counters are kept until somebody asks."""
+
+
+class ForestDrafter:
+    """Drafts for all requests of a step from one ``SpecForest``."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        """Read the settings; vLLM calls this.
+
+        Args:
+            vllm_config: vLLM's configuration; ours is ``additional_config["turntree"]``.
+
+        Raises:
+            ValueError: If a setting is unknown or not allowed.
+        """
+        settings = DrafterSettings.from_additional_config(vllm_config.additional_config)
+        config = settings.forest
+        if not config.end_tokens:
+            config = dataclasses.replace(config, end_tokens=compat.end_tokens(vllm_config.model_config))
+        self.settings = settings
+        self.forest = SpecForest(config)
+        self.counts = DrafterCounts()
+        self._longest: int = vllm_config.model_config.max_model_len
+        self._deepest: int = vllm_config.speculative_config.num_speculative_tokens
+        self._pace = Pace(settings, self._deepest, vllm_config.scheduler_config.max_num_batched_tokens)
+        self._rows: dict[str, LiveRow] = {}
+        self._finished: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
+        self._reading = 0
+        """Prompt tokens of the requests that joined in the last step."""
+        self._runner: Any = None
+
+    def bind(self, runner: Any) -> None:
+        """Take the model runner, which knows the requests; the plugin calls this.
+
+        Raises:
+            RuntimeError: If the build would draw drafted positions from another law than the policy's.
+        """
+        if runner.device.type == "cpu" and not cpu_repair.expands_rightly():
+            raise RuntimeError(
+                "this CPU build of vLLM gives drafted positions temperatures, top-p and top-k from uninitialised "
+                "memory, and turntree's repair was not applied; call turntree.agents.engines.vllm.cpu_repair.repair() "
+                "before, or run without speculative_config"
+            )
+        compat.draft_near_the_end(runner, self._deepest)
+        self._runner = runner
+
+    def load_model(self, *_: Any, **__: Any) -> None:
+        """Compile the store's kernels; vLLM calls this where other drafters load their models.
+
+        Raises:
+            RuntimeError: If turntree's plugin is not loaded.
+        """
+        if self._runner is None:
+            raise RuntimeError(
+                "turntree's drafter needs turntree's vLLM plugin, which was not loaded: let VLLM_PLUGINS contain "
+                "turntree, or leave it unset"
+            )
+        forest, state = SpecForest(), DialogueState(exact=1)
+        forest.insert(state, [1, 2])
+        handles = forest.begin([state], [[3]])
+        forest.draft(handles, max_nodes=1, room=[1], chain=True)
+        forest.commit(handles, [[1]])
+        forest.end(handles)
+
+    def propose(
+        self,
+        sampled_token_ids: Sequence[list[int]],
+        num_tokens_no_spec: NDArray[np.int32],
+        token_ids_cpu: NDArray[np.int32],
+        slot_mappings: Any = None,
+    ) -> list[list[int]]:
+        """Drafts for the next step; vLLM calls this after each.
+
+        Args:
+            sampled_token_ids: What each request just sampled, none where it still reads its prompt.
+            num_tokens_no_spec: Tokens of each request, shape (requests or more,).
+            token_ids_cpu: The tokens, shape (requests or more, longest context).
+            slot_mappings: Not used.
+        """
+        began = time.perf_counter()
+        self.counts.steps += 1
+        self._sweep()
+        said = self._read(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+        for _, row, tokens in said:
+            row.advance(tokens, self.counts.steps)
+        rows = [row for _, row, _ in said]
+        whole = len(rows) == len(sampled_token_ids)  # nobody stopped in the middle of a prompt
+        self._pace.learn(self.counts.steps, began, rows=len(rows), read=self._reading if whole else None)
+        self._commit(rows, [tokens for _, _, tokens in said])
+        proposed: list[list[int]] = [[] for _ in sampled_token_ids]
+        if self.settings.enabled:
+            live = [(place, row) for place, row, _ in said if row.handle is not None]
+            self._draft([row for _, row in live], [place for place, _ in live], proposed)
+        self.counts.rows += len(rows)
+        self.counts.seconds += time.perf_counter() - began
+        return proposed
+
+    def take_stats(self, request_id: str) -> tuple[int, int, int] | None:
+        """Verify steps, verified and accepted draft tokens of a request; forgotten here once it is over.
+
+        Args:
+            request_id: vLLM's internal id, or the one that its caller gave.
+        """
+        for id_, row in self._rows.items():
+            if request_id in (id_, compat.callers_id(id_)):
+                return row.counters
+        for name in (request_id, compat.callers_id(request_id)):
+            if name in self._finished:
+                return self._finished.pop(name)
+        return None
+
+    def stats(self) -> dict[str, float]:
+        """Counters since the engine started, as JSON values."""
+        forest = self.forest.stats()
+        held = {f"held_{name}": float(getattr(forest, name)) for name in ("states", "rollouts", "tokens", "bytes")}
+        return self.counts.to_dict() | held
+
+    def _read(
+        self, sampled: Sequence[list[int]], ends: NDArray[np.int32], tokens: NDArray[np.int32]
+    ) -> list[tuple[int, LiveRow, list[int]]]:
+        """Place, row and news of each request that sampled."""
+        ids, requests = self._runner.input_batch.req_ids, self._runner.requests
+        stands = ends[: len(sampled)].tolist()
+        said = []
+        new: list[LiveRow] = []
+        self._reading = 0
+        for place, last in enumerate(sampled):
+            if not last:
+                continue
+            row = self._rows.get(ids[place])
+            if row is None:
+                request = requests[ids[place]]
+                if request.prompt_token_ids is None:
+                    continue
+                row = self._rows[ids[place]] = self._open(request)
+                new.append(row)
+                self._reading += row.prompt - request.num_computed_tokens
+            if stands[place] - row.seen != len(last):  # it sampled in a step that asked for no drafts
+                last = tokens[place, row.seen : stands[place]].tolist()
+            said.append((place, row, last))
+        self._begin(new)
+        return said
+
+    def _open(self, request: Any) -> LiveRow:
+        parameters = request.sampling_params
+        prompt = len(request.prompt_token_ids)
+        room = self._longest - prompt
+        try:
+            guess = draft_of(parameters.extra_args)
+        except (TypeError, ValueError) as error:
+            logger.warning("a request's guess of its turn is left out: %s", error)
+            guess = []
+        return LiveRow(
+            request=request,
+            prompt=prompt,
+            seen=prompt,
+            stops=compat.stop_tokens(parameters),
+            least=parameters.min_tokens or 0,
+            most=room if parameters.max_tokens is None else min(room, parameters.max_tokens),
+            by_text=bool(parameters.stop),
+            guess=guess,
+        )
+
+    def _begin(self, rows: list[LiveRow]) -> None:
+        if not rows:
+            return
+        prompts = [np.array(row.request.prompt_token_ids, np.int32) for row in rows]
+        states = [_state(row.request) for row in rows]
+        for row, handle in zip(rows, self.forest.begin(states, prompts), strict=True):
+            row.handle = handle
+
+    def _commit(self, rows: list[LiveRow], tokens: list[list[int]]) -> None:
+        live = [(row, said) for row, said in zip(rows, tokens, strict=True) if row.handle is not None]
+        if not live:
+            return
+        self.forest.commit([row.handle for row, _ in live if row.handle is not None], [said for _, said in live])
+        for row, said in live:
+            self.counts.tokens += len(said)
+            if row.complete(said[-1]):
+                self._end(row, keep=True)
+
+    def _draft(self, rows: list[LiveRow], places: list[int], proposed: list[list[int]]) -> None:
+        """Write the drafts of ``rows`` at ``places`` of ``proposed``."""
+        room = [row.room(self._deepest) for row in rows]
+        for index, row in enumerate(rows):
+            row.drafted, row.guessed = 0, False
+            if row.guess:
+                guess = row.cut(list(row.guess[row.length : row.length + room[index]]))
+                if guess:
+                    proposed[places[index]] = guess
+                    row.drafted, row.guessed, room[index] = len(guess), True, 0
+        allowed = self._pace.allow(len(rows)) if rows else None
+        if allowed is None or allowed.nodes == 0:
+            self._pace.drafted(rows, None)
+            return
+        batch = self.forest.draft(
+            [row.handle for row in rows if row.handle is not None],
+            max_nodes=self._deepest,
+            room=room,
+            min_probability=allowed.min_probability,
+            chain=True,
+            total_nodes=allowed.nodes,
+        )
+        tokens, offsets = batch.tokens.tolist(), batch.offsets.tolist()
+        for index, row in enumerate(rows):
+            if offsets[index] < offsets[index + 1]:
+                chain = row.cut(tokens[offsets[index] : offsets[index + 1]])
+                proposed[places[index]] = chain
+                row.drafted = len(chain)
+        self._pace.drafted(rows, batch)
+
+    def _sweep(self) -> None:
+        """Close the rows whose requests are gone; who went before the turn was complete was aborted."""
+        requests = self._runner.requests
+        gone = [id_ for id_, row in self._rows.items() if requests.get(id_) is not row.request]
+        for id_ in gone:
+            row = self._rows.pop(id_)
+            if row.handle is not None:
+                self._end(row, keep=row.by_text)
+            self._finished[compat.callers_id(id_)] = row.counters
+            self.counts.drafted += row.offered
+            self.counts.accepted += row.accepted
+        while len(self._finished) > _REMEMBERED:
+            self._finished.popitem(last=False)
+
+    def _end(self, row: LiveRow, *, keep: bool) -> None:
+        if row.handle is not None:
+            self.forest.end([row.handle], keep=keep)
+            row.handle = None
+            row.drafted = 0
+
+
+def _state(request: Any) -> DialogueState:
+    try:
+        state = state_of(request.sampling_params.extra_args)
+    except ValueError as error:
+        logger.warning("a request's dialogue state is not to be read, its tokens are the key: %s", error)
+        state = None
+    return state or DialogueState.from_tokens(request.prompt_token_ids)

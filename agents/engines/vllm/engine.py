@@ -1,0 +1,268 @@
+"""``VllmEngine``: vLLM's asynchronous engine in this process, behind turntree's engine protocol.
+
+vLLM runs its model in a process of its own; its client lives here on a thread
+with an event loop, so that one engine serves callers in any loop and the
+synchronous methods block nobody else.
+
+What vLLM cannot give:
+
+- With ``top_p`` or ``top_k`` its log-probabilities are those after both, so
+  ``Completion.logprobs`` equals ``behaviour_logprobs`` there and is not the
+  policy's; ``score`` gives both.
+- Which tokens were drafted and accepted (``Completion.accepted``), and the sums of
+  the exactness monitors.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores
+from turntree.agents.engines.readings import Readings, check_scorable, reshapes, scores
+from turntree.agents.engines.vllm.config import VllmEngineConfig
+from turntree.agents.engines.event_thread import EventThread
+from turntree.agents.engines.vllm.outputs import completion
+from turntree.agents.engines.vllm.parameters import parameters, scoring_parameters
+from turntree.agents.engines.request_wire import request_entries
+from turntree.agents.errors import EngineAborted, MissingExtra
+from turntree.spec_tree import DialogueState
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+_numbers = itertools.count()
+
+
+class VllmEngine:
+    """Generates and scores turns with vLLM.
+
+    >>> engine = VllmEngine("path/to/model", config=VllmEngineConfig(max_context=4096))  # doctest: +SKIP
+    >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
+
+    Args:
+        model: Directory or Hugging Face id.
+        config: Settings.
+
+    Raises:
+        MissingExtra: If vLLM is not installed.
+        RuntimeError: If it did not start, or does not draw by turntree's seeds.
+    """
+
+    def __init__(self, model: str | Path, *, config: VllmEngineConfig | None = None) -> None:
+        self.config = config or VllmEngineConfig()
+        self.version = 0
+        """Version of the policy's weights."""
+        self._llm: Any = None  # vLLM's AsyncLLM, once it runs
+        self._live: set[str] = set()
+        self._thread = EventThread("the vLLM engine")
+        try:
+            self.vocabulary: int = self._thread.call(self._start(str(model)), seconds=self.config.start_seconds)
+            """Tokens that the model knows."""
+        except BaseException:
+            self.close()
+            raise
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        state: DialogueState | None = None,
+        draft: Sequence[int] = (),
+    ) -> Completion:
+        """Sample one turn.
+
+        With a seed the turn depends on the policy and the seed alone, and ``draft``, if it was sampled with the same
+        seed, is replayed (``seeded_draws``).
+
+        Args:
+            prompt_ids: Token ids, shape (prompt,).
+            sampling: How to draw.
+            state: The dialogue state; ``None`` keys the store by the tokens alone.
+            draft: A guess of the turn, which turntree's drafter proposes first; any other drafter ignores it.
+
+        Raises:
+            UnsupportedSampling: If vLLM cannot draw so.
+            ValueError: If the prompt is empty, or leaves no room in the context.
+        """
+        prompt = self._checked(prompt_ids)
+        fields = parameters(sampling, speculates=self.config.speculative_config is not None)
+        fields["max_tokens"] = min(sampling.max_tokens, self.config.max_context - len(prompt))
+        fields["extra_args"] = request_entries(state=state, seed=sampling.seed, draft=draft)
+        version = self.version
+        name, output = await self._thread.run(self._run(prompt, fields))
+        said = output.outputs[0]
+        found = Readings.from_flat(said.logprobs, sampling.top_logprobs)
+        return completion(
+            said.token_ids,
+            found,
+            said.finish_reason,
+            sampling,
+            draft=await self._thread.run(self._draft_stats(name, len(said.token_ids))),
+            cached_tokens=output.num_cached_tokens or 0,
+            weights_version=version,
+        )
+
+    async def score(
+        self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
+    ) -> Scores:
+        """Log-probabilities of given tokens, from one pass over prompt and tokens.
+
+        At temperature 1 without top-p, top-k and min-p the pass returns ``top`` numbers a token; otherwise it returns
+        the whole vocabulary's, from which the law is made here.
+
+        Args:
+            prompt_ids: Token ids, shape (prompt,).
+            token_ids: The tokens after the prompt, shape (tokens,).
+            sampling: Its transforms make the law.
+            top: Most probable tokens recorded at each position and behind the last token.
+
+        Raises:
+            ValueError: If ``sampling`` has a penalty, the prompt is empty, or prompt and tokens do not leave room for
+                one token more.
+            EngineAborted: If all requests were aborted meanwhile.
+        """
+        check_scorable(sampling)
+        whole = self._checked((*prompt_ids, *token_ids))
+        self._checked(prompt_ids)
+        width = self.vocabulary if reshapes(sampling) else top
+        fields = scoring_parameters(width)
+        version = self.version
+        # Keys and values may come from the cache as far as nothing there is to be scored: vLLM gives no
+        # log-probabilities of what it does not compute, and says afterwards how much that was.
+        output = (await self._thread.run(self._run(whole, {**fields, "skip_reading_prefix_cache": False})))[1]
+        if (output.num_cached_tokens or 0) >= len(prompt_ids):
+            output = (await self._thread.run(self._run(whole, {**fields, "skip_reading_prefix_cache": True})))[1]
+        if output.prompt_logprobs is None or not output.outputs or not output.outputs[0].token_ids:
+            raise EngineAborted(f"scoring {len(token_ids)} tokens stopped as requests were aborted")
+        given = Readings.from_flat(output.prompt_logprobs, width, slice(len(prompt_ids), None))
+        return scores(
+            given.then(Readings.from_flat(output.outputs[0].logprobs, width)),
+            token_ids,
+            sampling,
+            top=top,
+            cached_tokens=output.num_cached_tokens or 0,
+            weights_version=version,
+        )
+
+    def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
+        """Load new weights in place. Keys and values are dropped, the store of drafts is kept.
+
+        Requests that are running go on with the new weights.
+
+        Args:
+            named: All weights, under the names of the checkpoint.
+            version: Version of the weights; ``None`` counts up.
+        """
+        from safetensors.torch import save_file
+
+        folder = Path(tempfile.mkdtemp(prefix="turntree-weights-"))
+        try:
+            # Copies, since a file cannot hold tensors that share memory.
+            save_file({name: tensor.detach().cpu().clone() for name, tensor in named}, folder / "model.safetensors")
+            self._thread.call(self._reload(str(folder)))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        self.version = self.version + 1 if version is None else version
+
+    @property
+    def live(self) -> int:
+        """Requests that run or wait."""
+        return len(self._live)
+
+    def reset_prefix_cache(self) -> None:
+        """Drop all keys and values; the store of drafts is kept."""
+        self._thread.call(self._llm.reset_prefix_cache(reset_running_requests=True))
+
+    def abort_all(self) -> int:
+        """End every live request with what it has sampled; returns how many there were."""
+        live = list(self._live)
+        self._thread.call(self._llm.abort(live))
+        return len(live)
+
+    def close(self) -> None:
+        """Stop vLLM; live requests end as aborted. Closing twice is fine."""
+        if self._thread.closed:
+            return
+        if self._llm is not None:
+            self._thread.call(self._stop())
+        self._thread.close()
+
+    def __enter__(self) -> VllmEngine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _checked(self, tokens: Sequence[int]) -> list[int]:
+        if not tokens:
+            raise ValueError("the prompt is empty; the policy needs at least one token to go on from")
+        if len(tokens) >= self.config.max_context:
+            raise ValueError(
+                f"prompt and given tokens are {len(tokens)}, max_context is {self.config.max_context}: no room is "
+                "left to sample; raise VllmEngineConfig.max_context or shorten the dialogue"
+            )
+        return [int(token) for token in tokens]
+
+    async def _start(self, model: str) -> int:
+        """Start vLLM; returns the size of the model's vocabulary."""
+        try:
+            from vllm import AsyncEngineArgs
+            from vllm.platforms import current_platform
+            from vllm.v1.engine.async_llm import AsyncLLM
+        except ModuleNotFoundError as error:
+            raise MissingExtra("the vLLM engine", "vllm") from error
+        # The second model runner, vLLM's default on accelerators, has no sampler that seeds could be given to, and
+        # refuses custom drafters.
+        os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
+        arguments = self.config.to_engine_args(model, on_cpu=current_platform.is_cpu())
+        self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+        by_seed = await self._llm.collective_rpc("turntree_draws_by_seed")
+        if not all(by_seed):
+            raise RuntimeError(
+                "vLLM's workers would ignore turntree's seeds; the entry point vllm.general_plugins:turntree must be "
+                "installed beside vLLM and not be left out by VLLM_PLUGINS, and VLLM_USE_V2_MODEL_RUNNER must be 0"
+            )
+        size: int = self._llm.model_config.get_vocab_size()
+        return size
+
+    async def _run(self, prompt: list[int], fields: dict[str, Any]) -> tuple[str, Any]:
+        """The request's name and final output."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        settings = SamplingParams(
+            **fields, detokenize=False, flat_logprobs=True, output_kind=RequestOutputKind.FINAL_ONLY
+        )
+        name = f"turntree-{next(_numbers)}"
+        self._live.add(name)
+        final = None
+        try:
+            async for output in self._llm.generate({"prompt_token_ids": prompt}, settings, name):
+                final = output
+        finally:
+            self._live.discard(name)
+        return name, final
+
+    async def _draft_stats(self, name: str, tokens: int) -> DraftStats:
+        """What the drafter counted of a request; nothing where it is not turntree's."""
+        if self.config.speculative_config is None:
+            return DraftStats(verify_steps=tokens)
+        ranks = await self._llm.collective_rpc("turntree_draft_stats", args=([name],))
+        steps, drafted, accepted = ranks[0].get(name, (0, 0, 0))
+        return DraftStats(verify_steps=steps, drafted=drafted, accepted=accepted)
+
+    async def _reload(self, folder: str) -> None:
+        await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+        await self._llm.reset_prefix_cache(reset_running_requests=True)
+
+    async def _stop(self) -> None:
+        await self._llm.abort(list(self._live))
+        self._llm.shutdown()

@@ -1,0 +1,62 @@
+"""``Sampling`` in vLLM's words, as plain data that both the engine in process and the server understand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from turntree.agents.engines.protocol import Sampling
+
+_COLDEST = 0.01
+"""vLLM raises lower temperatures to this one."""
+
+
+class UnsupportedSampling(ValueError):
+    """vLLM cannot draw as it was asked to."""
+
+
+def parameters(sampling: Sampling, *, speculates: bool) -> dict[str, Any]:
+    """Fields of vLLM's ``SamplingParams``, but ``seed``: a seed of ours travels as ``wire.SEED``.
+
+    A turn ends at ``stop_token_ids`` alone, whatever the model's own end tokens are.
+
+    Args:
+        sampling: How to draw.
+        speculates: Whether the engine verifies drafts.
+
+    Raises:
+        UnsupportedSampling: If vLLM would draw from another law without a word, or refuse later.
+    """
+    if 0 < sampling.temperature < _COLDEST:
+        raise UnsupportedSampling(
+            f"vLLM raises temperatures below {_COLDEST} to it, got {sampling.temperature}; use 0 for greedy"
+        )
+    if speculates and sampling.min_p > 0:
+        raise UnsupportedSampling(
+            f"vLLM does not apply min_p where it verifies drafts, got min_p={sampling.min_p}; set it to 0, use top_p "
+            "or top_k, or switch speculation off"
+        )
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": max(sampling.top_k, 0),
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "max_tokens": sampling.max_tokens,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "ignore_eos": True,
+        "logprobs": sampling.top_logprobs,
+    }
+
+
+def scoring_parameters(top: int) -> dict[str, Any]:
+    """Fields that score a prompt: log-probabilities at temperature 1 of each token of it and of the ``top`` most
+    probable ones, -1 for all tokens, and of the token behind it."""
+    return {
+        "temperature": 1.0,
+        "max_tokens": 1,
+        "ignore_eos": True,
+        "prompt_logprobs": top,
+        "logprobs": top,
+    }

@@ -1,0 +1,48 @@
+"""Loaded by vLLM in each of its processes, by entry point.
+
+It changes one place: after ``WorkerWrapperBase.init_device`` has made the model
+runner, the CPU build is repaired, and turntree's drafter, where it is
+configured, is handed the runner.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from turntree.agents.engines.vllm import compat, cpu_repair, seeded_draws
+
+_MARK = "turntree_plugin"
+
+
+def register() -> None:
+    """Wrap vLLM's start of a worker. Calling it again changes nothing."""
+    cpu_repair.repair_start()
+    wrapper = compat.worker_wrapper()
+    original = wrapper.init_device
+    if getattr(original, _MARK, False):
+        return
+
+    @functools.wraps(original)
+    def init_device(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        prepare(self.worker.model_runner)
+        return result
+
+    setattr(init_device, _MARK, True)
+    wrapper.init_device = init_device
+
+
+def prepare(runner: Any) -> None:
+    """Make a model runner ready for speculation and for seeds.
+
+    Args:
+        runner: vLLM's, just made.
+    """
+    if runner.device.type == "cpu":
+        cpu_repair.repair()
+    if hasattr(getattr(runner, "sampler", None), "topk_topp_sampler"):  # vLLM's second model runner has none
+        seeded_draws.install(runner)
+    bind = getattr(getattr(runner, "drafter", None), "bind", None)
+    if bind is not None:
+        bind(runner)

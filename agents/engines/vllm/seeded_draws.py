@@ -1,0 +1,236 @@
+"""Seeded requests in vLLM draw as they do everywhere in turntree: by noise that depends on seed, position and token.
+
+vLLM's own seeds feed a generator whose numbers depend on how many were taken
+before, so that a draft changes what is said after it. Here a token is the winner
+of a race of exponential clocks (``spec_tree.noise``), and a drafted token stays
+exactly if it is what the race says: the turn is the same with and without
+drafts, alone and in a batch. A turn that was sampled with the same seed is
+replayed by drafting it.
+
+Three places of vLLM are changed, checked with the versions in ``VERSIONS``: the
+``topk_topp_sampler`` of the runner's sampler and the ``forward`` of its rejection
+sampler, both on the object; and the function ``rejection_sample``, which that
+forward calls. Requests without a seed of ours, and greedy ones, pass through
+untouched. Log-probabilities are vLLM's.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from turntree.agents.engines.request_wire import seed_of
+
+logger = logging.getLogger(__name__)
+
+VERSIONS = ("0.28", "0.32")
+"""Versions of vLLM that the changed places were checked in."""
+
+_MARK = "turntree_seeded_draws"
+_GREEDY = 1e-5
+"""Temperature below which vLLM takes the most probable token."""
+
+
+class SeededRows(NamedTuple):
+    """The rows of a batch that bring a seed."""
+
+    rows: list[int]
+    """Place in the batch."""
+    seeds: NDArray[np.uint64]
+    """Shape (rows,)."""
+    positions: NDArray[np.int64]
+    """Tokens that each has sampled, shape (rows,)."""
+
+    @classmethod
+    def of(cls, runner: Any, count: int) -> SeededRows:
+        """Those among the first ``count`` requests of the runner's batch; none in a dry run, which has no requests."""
+        rows, seeds, positions = [], [], []
+        for row, request_id in enumerate(runner.input_batch.req_ids[:count]):
+            request = runner.requests[request_id]
+            parameters = request.sampling_params
+            if parameters is None or parameters.temperature < _GREEDY:
+                continue
+            seed = seed_of(parameters.extra_args)
+            if seed is not None:
+                rows.append(row)
+                seeds.append(seed)
+                positions.append(len(request.output_token_ids))
+        return cls(rows, np.array(seeds, np.uint64), np.array(positions, np.int64))
+
+
+def install(runner: Any) -> None:
+    """Let the seeded requests of a model runner draw by the race. Calling it again changes nothing.
+
+    Args:
+        runner: A ``GPUModelRunner`` of vLLM's V1 engine, or the CPU's.
+
+    """
+    sampler: Any = getattr(runner, "sampler", None)
+    inner = getattr(sampler, "topk_topp_sampler", None)
+    if inner is None:
+        logger.warning(
+            "requests with a seed of turntree's will draw fresh noise: that needs a model runner with "
+            "sampler.topk_topp_sampler, as vLLM %s have, and this is %s with %s",
+            " and ".join(VERSIONS),
+            type(runner).__name__,
+            type(sampler).__name__,
+        )
+        return
+    if installed(runner):
+        return
+    draws = _Draws(inner, runner)
+    sampler.topk_topp_sampler = draws
+    rejection = getattr(runner, "rejection_sampler", None)
+    if rejection is not None:
+        rejection.forward = draws.during(rejection.forward)
+        _patch_rejection()
+
+
+def installed(runner: Any) -> bool:
+    """Whether the seeded requests of a model runner draw by the race."""
+    return isinstance(getattr(getattr(runner, "sampler", None), "topk_topp_sampler", None), _Draws)
+
+
+class _Draws(nn.Module):
+    """Stands in for vLLM's ``TopKTopPSampler``.
+
+    Args:
+        inner: The sampler that it stands in for.
+        runner: Its model runner.
+    """
+
+    active: _Draws | None = None
+    """The one whose rejection sampler runs now; a worker process has one thread that samples."""
+
+    def __init__(self, inner: nn.Module, runner: Any) -> None:
+        super().__init__()
+        self._inner = inner
+        self._runner = runner
+        self._drafted: Sequence[int] | None = None
+
+    def forward(
+        self, logits: Tensor, generators: dict[int, torch.Generator], k: Tensor | None, p: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Draw one token a row, at the end of its drafts where there are any."""
+        seeded = SeededRows.of(self._runner, len(logits))
+        if not seeded.rows:
+            untouched: tuple[Tensor, Tensor | None] = self._inner(logits, generators, k, p)
+            return untouched
+        law = _constrained(logits[seeded.rows].clone(), *(None if x is None else x[seeded.rows] for x in (k, p)))
+        positions = seeded.positions
+        if self._drafted is not None:
+            positions = positions + np.array(self._drafted, np.int64)[seeded.rows]
+        winners = _race(law, seeded.seeds, positions)
+        drawn, logprobs = self._inner(logits, generators, k, p)
+        drawn[seeded.rows] = winners.to(drawn.dtype)
+        return drawn, logprobs
+
+    def during(self, forward: Any) -> Any:
+        """``forward`` of a rejection sampler, with the drafts' lengths known meanwhile."""
+
+        @functools.wraps(forward)
+        def wrapped(metadata: Any, *args: Any, **kwargs: Any) -> Any:
+            self._drafted, _Draws.active = metadata.num_draft_tokens, self
+            try:
+                return forward(metadata, *args, **kwargs)
+            finally:
+                self._drafted, _Draws.active = None, None
+
+        return wrapped
+
+    def match(
+        self, tokens: Tensor, drafts: Tensor, lengths: Sequence[int], logits: Tensor, bonus: Tensor, placeholder: int
+    ) -> None:
+        """Write what the seeded rows say over ``tokens``.
+
+        Args:
+            tokens: What vLLM emits, shape (rows, longest draft + 1), ``placeholder`` behind the last token.
+            drafts: Draft tokens of all rows, shape (nodes,).
+            lengths: Draft tokens of each row.
+            logits: Of the laws at the nodes, after all transforms, shape (nodes, vocabulary).
+            bonus: The token at the end of each whole draft, shape (rows, 1).
+            placeholder: What stands for no token.
+        """
+        seeded = SeededRows.of(self._runner, len(lengths))
+        begin = np.cumsum([0, *lengths])
+        counts = [lengths[row] for row in seeded.rows]
+        nodes = [node for row in seeded.rows for node in range(begin[row], begin[row + 1])]
+        steps = np.array([step for count in counts for step in range(count)], np.int64)
+        said: list[int] = []
+        if nodes:
+            said = _race(
+                logits[nodes], np.repeat(seeded.seeds, counts), np.repeat(seeded.positions, counts) + steps
+            ).tolist()
+        guessed, ends = drafts[nodes].tolist(), bonus[seeded.rows, 0].tolist()
+        first = 0
+        for row, count, end in zip(seeded.rows, counts, ends, strict=True):
+            mine = [*said[first : first + count], end]
+            met = 0
+            while met < count and mine[met] == guessed[first + met]:
+                met += 1
+            tokens[row] = placeholder
+            tokens[row, : met + 1] = torch.tensor(mine[: met + 1], dtype=tokens.dtype, device=tokens.device)
+            first += count
+
+
+def _race(logits: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> Tensor:
+    """The winners, int64, shape (rows,)."""
+    from turntree.agents.engines.local.race import race
+
+    return race(logits.softmax(-1, dtype=torch.float32), seeds, positions).to(logits.device)
+
+
+def _constrained(logits: Tensor, k: Tensor | None, p: Tensor | None) -> Tensor:
+    if k is None and p is None:
+        return logits
+    module: Any = importlib.import_module("vllm.v1.sample.ops.topk_topp_sampler")
+    constrained: Tensor = module.apply_top_k_top_p(logits, k, p)
+    return constrained
+
+
+def _patch_rejection() -> None:
+    """Let the active ``_Draws`` have the last word on what ``rejection_sample`` emits."""
+    module: Any = importlib.import_module("vllm.v1.sample.rejection_sampler")
+    original = module.rejection_sample
+    if getattr(original, _MARK, False):
+        return
+
+    @functools.wraps(original)
+    def rejection_sample(
+        draft_token_ids: Tensor,
+        num_draft_tokens: list[int],
+        max_spec_len: int,
+        cu_num_draft_tokens: Tensor,
+        draft_probs: Tensor | None,
+        target_logits: Tensor,
+        bonus_token_ids: Tensor,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:
+        tokens: Tensor = original(
+            draft_token_ids,
+            num_draft_tokens,
+            max_spec_len,
+            cu_num_draft_tokens,
+            draft_probs,
+            target_logits,
+            bonus_token_ids,
+            *args,
+            **kwargs,
+        )
+        if _Draws.active is not None:
+            _Draws.active.match(
+                tokens, draft_token_ids, num_draft_tokens, target_logits, bonus_token_ids, module.PLACEHOLDER_TOKEN_ID
+            )
+        return tokens
+
+    setattr(rejection_sample, _MARK, True)
+    module.rejection_sample = rejection_sample

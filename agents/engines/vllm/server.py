@@ -1,0 +1,212 @@
+"""``VllmServer``: an engine over a server that ``vllm serve`` started, token ids in and out.
+
+The server must say what turntree reads, and have turntree installed beside vLLM,
+whose plugin draws seeded requests and drafts:
+
+    vllm serve MODEL --logprobs-mode processed_logprobs --max-logprobs -1 \\
+        --enable-prompt-tokens-details [--speculative-config JSON]
+
+Invariant: no text is sent or read. What vLLM cannot give is listed in
+``engine``; over HTTP counters of drafts are missing as well, so that a turn's
+verify steps are 0, "not counted", and weights cannot be updated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores
+from turntree.agents.engines.readings import Readings, check_scorable, reshapes, scores
+from turntree.agents.engines.event_thread import EventThread
+from turntree.agents.engines.vllm.outputs import completion
+from turntree.agents.engines.vllm.parameters import parameters, scoring_parameters
+from turntree.agents.engines.request_wire import request_entries
+from turntree.agents.engines.vllm.wire import flat
+from turntree.agents.errors import AgentError, MissingExtra
+from turntree.spec_tree import DialogueState
+
+_TOKEN = "token_id:"
+_NO_MASS = -9999.0
+"""What the server writes for minus infinity."""
+
+
+class ServerError(AgentError):
+    """The server refused a request, or answered what cannot be read."""
+
+
+class VllmServer:
+    """Generates and scores turns with a vLLM server.
+
+    >>> engine = VllmServer("http://localhost:8000")  # doctest: +SKIP
+    >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
+
+    Args:
+        base_url: Where the server listens; a trailing ``/v1`` is taken for granted.
+        model: Name of the model there; ``None`` takes the first one.
+        speculates: Whether the server verifies drafts, so that what vLLM does not apply to them is refused here.
+        seconds: How long a turn may take.
+        transport: An ``httpx`` transport, for tests.
+
+    Raises:
+        MissingExtra: If httpx is not installed.
+        ServerError: If no such server or model is there.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        model: str | None = None,
+        speculates: bool = True,
+        seconds: float = 600.0,
+        transport: Any = None,
+    ) -> None:
+        try:
+            import httpx
+        except ModuleNotFoundError as error:
+            raise MissingExtra("a vLLM server", "vllm") from error
+        url = base_url.rstrip("/").removesuffix("/v1")
+        self._speculates = speculates
+        self._http_error = httpx.HTTPError
+        self._client = httpx.AsyncClient(
+            base_url=url,
+            timeout=httpx.Timeout(seconds, connect=10.0),
+            limits=httpx.Limits(max_connections=None),
+            transport=transport,
+        )
+        self._thread = EventThread("the client of a vLLM server")
+        try:
+            self.model, self.max_context = self._thread.call(self._find(model))
+        except BaseException:
+            self.close()
+            raise
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        state: DialogueState | None = None,
+        draft: Sequence[int] = (),
+    ) -> Completion:
+        """Sample one turn; arguments as in ``VllmEngine.generate``.
+
+        Raises:
+            UnsupportedSampling: If vLLM cannot draw so.
+            ServerError: If the server refused.
+        """
+        fields = parameters(sampling, speculates=self._speculates)
+        entries = request_entries(state=state, seed=sampling.seed, draft=draft)
+        choice, cached = await self._thread.run(self._ask(prompt_ids, fields, entries))
+        rows = [_row(row) for row in choice["logprobs"]["top_logprobs"]]
+        said = [int(token) for token in choice["token_ids"]]
+        return completion(
+            said,
+            Readings.from_rows(said, rows, sampling.top_logprobs),
+            choice["finish_reason"],
+            sampling,
+            draft=DraftStats(),
+            cached_tokens=cached,
+            weights_version=0,
+        )
+
+    async def score(
+        self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
+    ) -> Scores:
+        """Log-probabilities of given tokens.
+
+        Only at temperature 1 without top-p, top-k and min-p: anything else needs the whole vocabulary's at every
+        position, which is too much for HTTP; use ``VllmEngine``.
+
+        Raises:
+            ValueError: If ``sampling`` asks for anything else.
+            ServerError: If the server refused.
+        """
+        check_scorable(sampling)
+        if reshapes(sampling):
+            raise ValueError(
+                "a vLLM server scores at temperature 1 without top_p, top_k and min_p alone, got temperature="
+                f"{sampling.temperature}, top_p={sampling.top_p}, top_k={sampling.top_k}, min_p={sampling.min_p}; use "
+                "VllmEngine"
+            )
+        whole = [*prompt_ids, *token_ids]
+        choice, cached = await self._thread.run(self._ask(whole, scoring_parameters(top), {}))
+        given = choice["prompt_logprobs"][len(prompt_ids) :]
+        rows = [{int(token): entry["logprob"] for token, entry in row.items()} for row in given]
+        behind = [int(token) for token in choice["token_ids"]]
+        rows += [_row(row) for row in choice["logprobs"]["top_logprobs"]]
+        return scores(
+            Readings.from_rows([*token_ids, *behind], rows, top),
+            token_ids,
+            sampling,
+            top=top,
+            cached_tokens=cached,
+            weights_version=0,
+        )
+
+    def close(self) -> None:
+        """Close the connections. Closing twice is fine."""
+        if not self._thread.closed:
+            self._thread.call(self._client.aclose())
+            self._thread.close()
+
+    def __enter__(self) -> VllmServer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    async def _find(self, model: str | None) -> tuple[str, int | None]:
+        """Name and context of the model."""
+        served = (await self._send("GET", "/v1/models"))["data"]
+        for card in served:
+            if model is None or card["id"] == model:
+                return card["id"], card.get("max_model_len")
+        names = ", ".join(card["id"] for card in served)
+        raise ServerError(f"the server has no model {model!r}; it has {names or 'none'}")
+
+    async def _ask(
+        self, prompt: Sequence[int], fields: Mapping[str, Any], entries: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], int]:
+        """The one choice of a completion, and the prompt's tokens from the cache."""
+        answer = await self._send(
+            "POST",
+            "/v1/completions",
+            {
+                "model": self.model,
+                "prompt": [int(token) for token in prompt],
+                **fields,
+                "return_token_ids": True,
+                "return_tokens_as_token_ids": True,
+                **({"vllm_xargs": flat(entries)} if entries else {}),
+            },
+        )
+        details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
+        return answer["choices"][0], details.get("cached_tokens") or 0
+
+    async def _send(self, method: str, path: str, body: Any = None) -> Any:
+        try:
+            reply = await self._client.request(method, path, json=body)
+        except self._http_error as error:
+            raise ServerError(
+                f"no answer from {self._client.base_url} to {method} {path}: {error!r}; is `vllm serve` running there?"
+            ) from error
+        if reply.status_code != 200:
+            raise ServerError(f"{method} {path} was answered {reply.status_code}: {reply.text[:500]}")
+        return reply.json()
+
+
+def _row(entries: Mapping[str, float]) -> dict[int, float]:
+    """Log-probabilities by token id, of one position of ``top_logprobs``."""
+    try:
+        return {
+            int(name.removeprefix(_TOKEN)): -np.inf if value <= _NO_MASS else value for name, value in entries.items()
+        }
+    except ValueError as error:
+        raise ServerError(
+            f"expected log-probabilities by {_TOKEN}NUMBER, got {next(iter(entries))!r}; the server is too old for "
+            "return_tokens_as_token_ids"
+        ) from error

@@ -1,0 +1,35 @@
+"""What turntree asks of vLLM's workers, as methods that vLLM mixes into them (``worker_extension_cls``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class WorkerExtension:
+    """Methods of a worker, called by name on every rank."""
+
+    model_runner: Any
+
+    def turntree_draft_stats(self, request_ids: Sequence[str]) -> dict[str, tuple[int, int, int]]:
+        """Verify steps, drafted and accepted tokens by request; those that are over are forgotten here.
+
+        Args:
+            request_ids: As the caller named them. Those that the drafter does not know are left out.
+        """
+        take = getattr(getattr(self.model_runner, "drafter", None), "take_stats", None)
+        if take is None:
+            return {}
+        found = {request_id: take(request_id) for request_id in request_ids}
+        return {request_id: counters for request_id, counters in found.items() if counters is not None}
+
+    def turntree_drafter_stats(self) -> dict[str, float]:
+        """Counters of turntree's drafter since the engine started; empty where it has another one or none."""
+        stats = getattr(getattr(self.model_runner, "drafter", None), "stats", None)
+        return {} if stats is None else dict(stats())
+
+    def turntree_draws_by_seed(self) -> bool:
+        """Whether seeded requests draw by ``seeded_draws``."""
+        from turntree.agents.engines.vllm.seeded_draws import installed
+
+        return installed(self.model_runner)

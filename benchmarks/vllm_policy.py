@@ -1,0 +1,79 @@
+"""Snapshots of a policy that is trained a little between epochs, in a size whose forward pass is what a step costs.
+
+The policy is the demo's, half a million parameters, warm-started. It is trained on its own episodes by GRPO with the
+local engine. Each snapshot is then widened: columns of the feed-forward parts and whole layers whose output weights
+are zero. The wide policy says what the small one says, at the cost of a model of its own size.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from reuse_training import Player, Setting, Trainer
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+
+from turntree.agents.demo.warm_start import warm_started_policy
+from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
+from turntree.agents.engines.local.model import Policy
+from turntree.agents.renderer import Renderer
+
+ENV = "turntree/Arithmetic-v0"
+ENV_KWARGS: dict[str, Any] = {
+    "tool_format": "compact",
+    "system_prompt": "",
+    "limits": {"max_turns": 6, "max_turn_tokens": 16, "max_context_tokens": 128},
+}
+
+
+def snapshots(folder: Path, *, epochs: int, tasks: int, samples: int, layers: int, width: int) -> list[Path]:
+    """The policy of each epoch, in ``folder``; one step of GRPO over all tasks lies between two.
+
+    Args:
+        folder: Where they go.
+        epochs: How many.
+        tasks: Played in each.
+        samples: Episodes of a task.
+        layers: Of the widened policy.
+        width: Of its feed-forward parts.
+    """
+    source = warm_started_policy(seed=0)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    setting = Setting(env=ENV, env_kwargs=ENV_KWARGS, tasks=tasks, batch=tasks, samples=samples, learning_rate=5e-4)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    trainer, player = Trainer(model, setting), Player(setting, Renderer(tokenizer))
+    engine = LocalEngine(
+        Policy.load(source, dtype="float32", device="cpu"),
+        config=LocalEngineConfig(max_batch=64, max_context=256, monitors=False),
+    )
+    found = []
+    try:
+        for epoch in range(epochs):
+            place = folder / f"epoch{epoch + 1}"
+            widened(model, layers=layers, width=width).save_pretrained(place)
+            tokenizer.save_pretrained(place)
+            found.append(place)
+            if epoch + 1 < epochs:
+                trainer.update(player.play(engine, epoch, seed=epoch))
+                engine.update_weights(trainer.named())
+    finally:
+        engine.close()
+    return found
+
+
+def widened(model: Any, *, layers: int, width: int) -> Any:
+    """``model``, a Llama, with more layers and wider feed-forward parts that add nothing."""
+    config = type(model.config)(**model.config.to_dict())
+    config.num_hidden_layers, config.intermediate_size = layers, width
+    config.layer_types = None
+    torch.manual_seed(0)
+    wide = LlamaForCausalLM(config).float()
+    small = model.state_dict()
+    with torch.no_grad():
+        for name, value in wide.state_dict().items():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                value.zero_()
+            if name in small:
+                value[tuple(slice(size) for size in small[name].shape)] = small[name]
+    return wide

@@ -1,0 +1,78 @@
+"""The repaired function against vLLM's own. A test that fails here because vLLM is right wants the repair removed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from vllm_runner import vllm_config
+
+from turntree.agents.engines.vllm import cpu_repair
+from turntree.agents.engines.vllm.drafter import ForestDrafter
+from turntree.agents.engines.vllm.settings import DrafterSettings
+
+torch = pytest.importorskip("torch")
+
+
+def forgets(x: Any, ends: Any, count: int, replace_from: float = 0, replace_to: float = 0) -> Any:
+    """What the defect does: memory that nobody wrote."""
+    return x.new_full((count,), 0.123)
+
+
+def test_each_position_gets_the_value_of_its_own_request() -> None:
+    x, ends = torch.tensor([0.5, 0.0, 2.0]), torch.tensor([2, 3, 5], dtype=torch.int32)
+    out = cpu_repair.expand_batch_to_tokens(x, ends, 5, replace_from=0, replace_to=1)
+    assert out.tolist() == [0.5, 0.5, 1.0, 2.0, 2.0]
+    assert out.dtype == x.dtype
+
+
+def test_a_request_without_drafts_has_no_position() -> None:
+    x, ends = torch.tensor([7, 8, 9], dtype=torch.int32), torch.tensor([0, 2, 2], dtype=torch.int32)
+    assert cpu_repair.expand_batch_to_tokens(x, ends, 2).tolist() == [8, 8]
+
+
+def test_the_defect_is_found_by_what_a_function_does() -> None:
+    assert cpu_repair.expands_rightly(cpu_repair.expand_batch_to_tokens)
+    assert not cpu_repair.expands_rightly(forgets)
+
+
+def test_the_drafter_refuses_a_build_with_the_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = SimpleNamespace(expand_batch_to_tokens=forgets)
+    monkeypatch.setitem(sys.modules, "vllm.v1.sample.rejection_sampler", broken)
+    drafter = ForestDrafter(vllm_config(DrafterSettings(), 4))
+    with pytest.raises(RuntimeError, match="uninitialised"):
+        drafter.bind(SimpleNamespace(device=SimpleNamespace(type="cpu"), max_model_len=64))
+
+
+@pytest.mark.vllm
+def test_vllm_s_kernel_forgets_what_it_writes_for_any_type_but_int64() -> None:
+    importlib.import_module("vllm.platforms").current_platform.import_kernels()
+    module = importlib.import_module("vllm.utils.cpu_triton_utils")
+    ends = torch.tensor([2, 3], dtype=torch.int32)
+    out = torch.full((3,), 0.123)
+    module._expand_kernel_impl(out, torch.tensor([0.5, 2.0]), ends, 0, 0)
+    assert out.tolist() == pytest.approx([0.123] * 3), "the kernel writes now: remove cpu_repair for this version"
+    whole = torch.zeros(3, dtype=torch.int64)
+    module._expand_kernel_impl(whole, torch.tensor([5, 6]), ends, 0, 0)
+    assert whole.tolist() == [5, 5, 6]
+
+
+@pytest.mark.vllm
+def test_vllm_s_search_for_kernels_stumbles_over_llvmlite_and_the_repaired_one_does_not() -> None:
+    if importlib.util.find_spec("vllm.triton_utils.dispatcher") is None:
+        pytest.skip("this version of vLLM does not search for kernels")
+    dispatcher = importlib.import_module("vllm.triton_utils.dispatcher")
+    ffi = importlib.import_module("llvmlite.binding.ffi")
+    lib = ffi.lib
+    rebind = dispatcher._rebind_kernels
+    cpu_repair.repair_start()
+    repaired = dispatcher._rebind_kernels
+    upstream = getattr(rebind, "__wrapped__", rebind)
+    with pytest.raises(AttributeError):  # otherwise: remove repair_start for this version
+        upstream([])
+    repaired([])
+    assert ffi.lib is lib

@@ -1,0 +1,130 @@
+"""The client against a real ``vllm serve`` with turntree's drafter in it: one server for the whole module."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_vllm import ENVIRONMENT, chosen, laws_of, race, save_policy
+
+from turntree.agents.engines.protocol import FinishReason, Sampling
+from turntree.agents.engines.vllm.server import ServerError, VllmServer
+from turntree.agents.engines.vllm.settings import speculative_config
+from turntree.spec_tree import DialogueState
+
+pytestmark = pytest.mark.vllm
+
+PROMPT = tuple(range(10, 45))
+SEEDED = Sampling(max_tokens=12, seed=2**63 + 7)
+"""A seed that a JSON reader of doubles would round."""
+PATIENCE = 240.0
+
+
+@pytest.fixture(scope="module")
+def folder(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = save_policy(tmp_path_factory.mktemp("model"), len(chatml))
+    chatml.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = tmp_path_factory.mktemp("server") / "log.txt"
+    command = [
+        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)),
+        *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"),
+        *("--max-model-len", "160", "--max-num-seqs", "8", "--block-size", "32"),
+        *("--kv-cache-memory-bytes", str(1 << 26)),
+        *("--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1", "--enable-prompt-tokens-details"),
+        *("--speculative-config", json.dumps(speculative_config(4))),
+    ]
+    with log.open("wb") as out:
+        environment = {**os.environ, **ENVIRONMENT}
+        server = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
+    try:
+        with found(server, f"http://127.0.0.1:{port}/v1", log) as client:
+            yield client
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+
+
+def found(server: subprocess.Popen[bytes], url: str, log: Path) -> VllmServer:
+    """The client, once the server answers."""
+    until = time.monotonic() + PATIENCE
+    while server.poll() is None and time.monotonic() < until:
+        try:
+            return VllmServer(url)
+        except ServerError:
+            time.sleep(0.5)
+    raise AssertionError(f"vllm serve does not answer: {log.read_text(errors='replace')[-3000:]}")
+
+
+async def test_greedy_turns_are_the_models_most_probable_tokens(engine: VllmServer, model: Any) -> None:
+    turn = await engine.generate(PROMPT, Sampling(temperature=0, max_tokens=10, top_logprobs=2))
+    laws = laws_of(model, PROMPT, turn.token_ids)
+    assert turn.token_ids == tuple(laws.argmax(-1)[:-1].tolist())
+    assert turn.logprobs == pytest.approx(chosen(laws, turn.token_ids), abs=1e-4)
+    assert turn.finish_reason is FinishReason.LENGTH
+    assert turn.top is not None
+    assert turn.top.ids[:, 0].tolist() == list(turn.token_ids)
+
+
+async def test_a_seed_says_over_http_what_the_noise_says_drafted_or_not(engine: VllmServer, model: Any) -> None:
+    state = DialogueState.from_tokens(PROMPT, task="t")
+    turn = await engine.generate(PROMPT, SEEDED, state=state)
+    laws = laws_of(model, PROMPT, turn.token_ids)
+    assert list(turn.token_ids) == race(laws, 2**63 + 7, 12)
+    assert turn.logprobs == pytest.approx(chosen(laws, turn.token_ids), abs=1e-4)
+    again = await asyncio.gather(
+        *(engine.generate(PROMPT, SEEDED, state=state, draft=draft) for draft in ((), turn.token_ids, (1, 2, 3)))
+    )
+    assert {other.token_ids for other in again} == {turn.token_ids}
+
+
+async def test_given_tokens_are_scored_as_the_model_says(engine: VllmServer, model: Any) -> None:
+    tokens = (5, 6, 7, 8, 9)
+    laws = laws_of(model, PROMPT, tokens)
+    scores = await engine.score(PROMPT, tokens, Sampling(), top=3)
+    assert scores.logprobs == pytest.approx(chosen(laws, tokens), abs=1e-4)
+    assert scores.top is not None
+    assert scores.top.ids.tolist() == (-laws).argsort(-1)[:, :3].tolist()
+
+
+async def test_a_turn_ends_at_its_stop_token_and_the_next_finds_its_keys(engine: VllmServer) -> None:
+    turn = await engine.generate(PROMPT, SEEDED)
+    stop = turn.token_ids[4]
+    stopped = await engine.generate(PROMPT, replace(SEEDED, stop_token_ids=(stop,)))
+    assert stopped.token_ids == turn.token_ids[: turn.token_ids.index(stop) + 1]
+    assert stopped.finish_reason is FinishReason.STOP
+    assert (await engine.generate((*PROMPT, *turn.token_ids), SEEDED)).cached_tokens >= 32
+
+
+async def test_a_prompt_that_does_not_fit_is_refused_in_the_servers_words(engine: VllmServer) -> None:
+    assert engine.max_context == 160
+    with pytest.raises(ServerError, match="400"):
+        await engine.generate((1,) * 200, Sampling())

@@ -1,0 +1,144 @@
+"""The seeded draws by themselves, around a sampler and a rejection sampler that stand in for vLLM's."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason='the engines draw with PyTorch: pip install "turntree[local]"')
+
+from turntree.agents.engines.vllm import seeded_draws  # noqa: E402
+from turntree.agents.engines.request_wire import request_entries  # noqa: E402
+from turntree.spec_tree.noise import exponential  # noqa: E402
+
+VOCABULARY, UNSEEDED = 11, 10
+TABLE = torch.from_numpy(np.random.default_rng(3).normal(size=(64, VOCABULARY)).astype(np.float32))
+
+
+class Inner(torch.nn.Module):
+    """Says ``UNSEEDED`` in every row."""
+
+    def forward(self, logits: Any, generators: Any, k: Any, p: Any) -> tuple[Any, None]:
+        return torch.full((len(logits),), UNSEEDED), None
+
+
+class Runner(SimpleNamespace):
+    """The parts of a model runner that are looked at."""
+
+    def __init__(self, *requests: Any) -> None:
+        names = [str(n) for n in range(len(requests))]
+        super().__init__(
+            sampler=SimpleNamespace(topk_topp_sampler=Inner()),
+            rejection_sampler=torch.nn.Module(),
+            input_batch=SimpleNamespace(req_ids=names),
+            requests=dict(zip(names, requests, strict=True)),
+        )
+
+
+def request(seed: int | None, *, temperature: float = 1.0, said: int = 0) -> Any:
+    parameters = SimpleNamespace(temperature=temperature, extra_args=request_entries(seed=seed))
+    return SimpleNamespace(sampling_params=parameters, output_token_ids=[0] * said)
+
+
+@pytest.fixture(autouse=True)
+def upstream(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """vLLM's function, which rejects every draft and says ``UNSEEDED``."""
+    module = ModuleType("vllm.v1.sample.rejection_sampler")
+
+    def rejection_sample(drafts: Any, lengths: list[int], longest: int, *rest: Any) -> Any:
+        tokens = torch.full((len(lengths), longest + 1), -1)
+        tokens[:, 0] = UNSEEDED
+        return tokens
+
+    module.rejection_sample = rejection_sample  # type: ignore[attr-defined]
+    module.PLACEHOLDER_TOKEN_ID = -1  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+    monkeypatch.setitem(sys.modules, "vllm.v1", ModuleType("vllm.v1"))
+    monkeypatch.setitem(sys.modules, "vllm.v1.sample", ModuleType("vllm.v1.sample"))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+def winner(seed: int, position: int) -> int:
+    """What the seed says at a position whose law is that of ``TABLE``."""
+    p = TABLE[position].double().softmax(-1).numpy()
+    clocks = exponential(np.array([seed], np.uint64), np.array([position]), np.arange(VOCABULARY))
+    return int((clocks / p).argmin())
+
+
+def drawn(runner: Runner, positions: list[int]) -> list[int]:
+    tokens, _ = runner.sampler.topk_topp_sampler(TABLE[positions], {}, None, None)
+    return list(tokens.tolist())
+
+
+def verified(runner: Runner, module: Any, drafts: list[list[int]]) -> list[list[int]]:
+    """One step with drafts: what each request emits."""
+    lengths = [len(draft) for draft in drafts]
+    begins = [len(runner.requests[name].output_token_ids) for name in runner.input_batch.req_ids]
+    nodes = [begin + step for begin, length in zip(begins, lengths, strict=True) for step in range(length)]
+
+    def forward(metadata: Any) -> Any:
+        ends = [begin + length for begin, length in zip(begins, lengths, strict=True)]
+        bonus = runner.sampler.topk_topp_sampler(TABLE[ends], {}, None, None)[0][:, None]
+        flat = torch.tensor([token for draft in drafts for token in draft], dtype=torch.int64)
+        return module.rejection_sample(flat, lengths, max(lengths), None, None, TABLE[nodes], bonus)
+
+    runner.rejection_sampler.forward = forward
+    seeded_draws.install(runner)
+    tokens = runner.rejection_sampler(SimpleNamespace(num_draft_tokens=lengths))
+    return [[token for token in row if token != -1] for row in tokens.tolist()]
+
+
+def test_a_seeded_row_is_drawn_by_the_noise_of_seed_position_and_token() -> None:
+    runner = Runner(request(5, said=3), request(None), request(2**64 - 1))
+    seeded_draws.install(runner)
+    assert drawn(runner, [3, 9, 0]) == [winner(5, 3), UNSEEDED, winner(2**64 - 1, 0)]
+
+
+def test_other_seeds_and_positions_say_other_things() -> None:
+    """Control: the noise does depend on both."""
+    assert len({winner(seed, 0) for seed in range(20)}) > 3
+    assert [winner(5, n) for n in range(20)] != [winner(6, n) for n in range(20)]
+
+
+def test_greedy_rows_and_dry_runs_are_left_to_vllm() -> None:
+    runner = Runner(request(5, temperature=0.0))
+    seeded_draws.install(runner)
+    assert drawn(runner, [0, 1, 2]) == [UNSEEDED] * 3
+
+
+@pytest.mark.parametrize("said", [0, 4])
+def test_a_drafted_token_stays_exactly_if_the_seed_says_it(upstream: Any, said: int) -> None:
+    turn = [winner(5, said + n) for n in range(4)]
+    wrong = [*turn[:2], (turn[2] + 1) % VOCABULARY]
+    whole = verified(Runner(request(5, said=said)), upstream, [turn[:3]])
+    assert whole == [turn]
+    assert verified(Runner(request(5, said=said)), upstream, [wrong]) == [turn[:3]]
+
+
+def test_each_row_of_a_batch_is_verified_for_itself(upstream: Any) -> None:
+    runner = Runner(request(5), request(None), request(6, said=2), request(7))
+    five, six = [winner(5, n) for n in range(3)], [winner(6, 2 + n) for n in range(2)]
+    emitted = verified(runner, upstream, [five[:2], [1, 2], [six[0]], []])
+    assert emitted == [five, [UNSEEDED], six, [winner(7, 0)]]
+
+
+def test_installing_twice_wraps_nothing_twice(upstream: Any) -> None:
+    runner = Runner(request(5))
+    assert not seeded_draws.installed(runner)
+    seeded_draws.install(runner)
+    assert seeded_draws.installed(runner)
+    before = runner.sampler.topk_topp_sampler, upstream.rejection_sample
+    seeded_draws.install(runner)
+    assert (runner.sampler.topk_topp_sampler, upstream.rejection_sample) == before
+
+
+def test_a_runner_without_the_sampler_is_left_alone_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    runner = SimpleNamespace(sampler=None)
+    seeded_draws.install(runner)
+    assert not seeded_draws.installed(runner)
+    assert "topk_topp_sampler" in caplog.text

@@ -1,0 +1,116 @@
+"""A stand-in for vLLM's model runner: the parts that a drafter sees, and steps that verify drafts against a script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from turntree.agents.engines.vllm.drafter import ForestDrafter
+from turntree.agents.engines.vllm.settings import DrafterSettings
+
+CONTEXT = 64
+END = 2
+
+
+def vllm_config(settings: DrafterSettings, depth: int) -> Any:
+    return SimpleNamespace(
+        additional_config=settings.to_additional_config(),
+        model_config=SimpleNamespace(
+            max_model_len=CONTEXT,
+            try_get_generation_config=lambda: {"eos_token_id": END},
+            hf_text_config=SimpleNamespace(eos_token_id=END),
+        ),
+        speculative_config=SimpleNamespace(num_speculative_tokens=depth),
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=512),
+    )
+
+
+def parameters(**given: Any) -> Any:
+    defaults: dict[str, Any] = {
+        "extra_args": None,
+        "stop_token_ids": [],
+        "ignore_eos": False,
+        "eos_token_id": END,
+        "min_tokens": 0,
+        "max_tokens": 20,
+        "stop": [],
+    }
+    return SimpleNamespace(**defaults | given)
+
+
+class ScriptedRunner:
+    """Runs requests whose turns are known beforehand."""
+
+    def __init__(self, settings: DrafterSettings | None = None, *, depth: int = 4) -> None:
+        self.device = SimpleNamespace(type="cuda")
+        self.max_model_len = CONTEXT
+        self.effective_drafter_max_model_len = CONTEXT
+        self.requests: dict[str, Any] = {}
+        self.input_batch = SimpleNamespace(req_ids=[])
+        self.tokens = np.zeros((16, CONTEXT + depth), np.int32)
+        self.ends = np.zeros(16, np.int32)
+        self.scripts: dict[str, list[int]] = {}
+        self.drafts: dict[str, list[int]] = {}
+        self.proposed: list[dict[str, list[int]]] = []
+        settings = settings or DrafterSettings(adaptive=False, min_probability=0.0)
+        self.drafter = ForestDrafter(vllm_config(settings, depth))
+        self.drafter.bind(self)
+        self.drafter.load_model()
+
+    def add(self, name: str, prompt: Sequence[int], script: Sequence[int], **given: Any) -> None:
+        request = SimpleNamespace(
+            prompt_token_ids=list(prompt),
+            sampling_params=parameters(**given),
+            output_token_ids=[],
+            num_computed_tokens=0,
+        )
+        self.requests[name] = request
+        self.scripts[name] = list(script)
+        self.drafts[name] = []
+        row = len(self.input_batch.req_ids)
+        self.input_batch.req_ids.append(name)
+        self.tokens[row, : len(prompt)] = prompt
+        self.ends[row] = len(prompt)
+
+    def remove(self, name: str) -> None:
+        """The request is gone; the last row takes its place, as in vLLM."""
+        names = self.input_batch.req_ids
+        row, last = names.index(name), len(names) - 1
+        self.tokens[row], self.ends[row] = self.tokens[last], self.ends[last]
+        names[row] = names[last]
+        names.pop()
+        del self.requests[name]
+
+    def step(self, *, reading: Sequence[str] = (), ask: bool = True) -> dict[str, list[int]]:
+        """Verify the drafts of all requests but those in ``reading``; returns what is proposed next."""
+        sampled = []
+        for row, name in enumerate(self.input_batch.req_ids):
+            said = self.requests[name].output_token_ids
+            rest = self.scripts[name][len(said) :]
+            hits = 0
+            while hits < min(len(self.drafts[name]), len(rest) - 1) and self.drafts[name][hits] == rest[hits]:
+                hits += 1
+            new = [] if name in reading else rest[: hits + 1]
+            said += new
+            self.tokens[row, self.ends[row] : self.ends[row] + len(new)] = new
+            self.ends[row] += len(new)
+            sampled.append(new)
+        if not ask:
+            self.drafts = {name: [] for name in self.input_batch.req_ids}
+            return self.drafts
+        proposed = self.drafter.propose(sampled, self.ends, self.tokens)
+        self.drafts = dict(zip(self.input_batch.req_ids, proposed, strict=True))
+        self.proposed.append(self.drafts)
+        return self.drafts
+
+    def play(self, name: str) -> int:
+        """Step until the request has said its script, then let it go; returns the steps."""
+        steps = 0
+        while len(self.requests[name].output_token_ids) < len(self.scripts[name]):
+            self.step()
+            steps += 1
+        self.remove(name)
+        return steps
