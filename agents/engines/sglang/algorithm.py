@@ -1,0 +1,24 @@
+"""The algorithm as SGLang's scheduler sees it: an n-gram algorithm of another name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+from sglang.srt.speculative.spec_registry import CustomSpecAlgo
+
+
+class TurntreeAlgorithm(CustomSpecAlgo):  # type: ignore[misc]
+    """Takes every branch of ``NGRAM``: no draft model, no cache of its own, trees of a caller's making.
+
+    ``CustomSpecAlgo`` lacks methods of the built-in algorithms that the scheduler calls; ``NGRAM`` answers them.
+    """
+
+    def is_ngram(self) -> bool:
+        """As NGRAM."""
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(SpeculativeAlgorithm.NGRAM, name)

@@ -1,0 +1,166 @@
+"""What SGLang answers, as completions and scores.
+
+SGLang's log-probabilities of sampled tokens are those at the request's
+temperature before top-k, top-p and min-p, which is what ``Completion.logprobs``
+wants. The law after these is made of the recorded tokens where they cover it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TopLogprobs
+from turntree.agents.engines.readings import Readings
+from turntree.agents.engines.sglang.parameters import cuts
+from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
+
+Floats = NDArray[np.float64]
+_NOTHING = -1e30
+"""SGLang writes the smallest number of the type for the logarithm of 0."""
+_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+
+
+def completion(
+    answer: Mapping[str, Any], sampling: Sampling, *, weights_version: int, vocabulary: int | None = None
+) -> Completion:
+    """A sampled turn.
+
+    Args:
+        answer: SGLang's, with log-probabilities.
+        sampling: How the turn was asked for.
+        weights_version: Of the policy.
+        vocabulary: Tokens that the model knows; ``None`` where unknown.
+    """
+    info = answer["meta_info"]
+    tokens = tuple(answer["output_ids"])
+    logprobs = _chosen(info["output_token_logprobs"])[: len(tokens)]
+    rows = (info.get("output_top_logprobs") or [])[: len(tokens)]
+    law = None
+    if sampling.temperature == 0:
+        behaviour = np.zeros(len(tokens))
+        law = _greedy_law(tokens, sampling.top_logprobs)
+    elif not cuts(sampling):
+        behaviour = logprobs
+        law = _table(rows, sampling.top_logprobs)
+    else:
+        behaviour, law = _cut_law(_table(rows), logprobs, sampling, vocabulary) if rows else (np.zeros(0), None)
+    top = None
+    if sampling.top_logprobs and law is not None:
+        top = TopLogprobs(ids=law.ids, logprobs=law.logprobs.astype(np.float32))
+    flags = _flags(info, len(tokens))
+    return Completion(
+        token_ids=tokens,
+        logprobs=tuple(logprobs.tolist()),
+        finish_reason=_reason(info, tokens, sampling),
+        draft=_stats(info, len(tokens)),
+        accepted=flags,
+        cached_tokens=info.get("cached_tokens") or 0,
+        weights_version=weights_version,
+        behaviour_logprobs=tuple(behaviour.tolist()),
+        top=top,
+    )
+
+
+def scored(answer: Mapping[str, Any], count: int, width: int) -> Readings:
+    """The model's log-probabilities at temperature 1 at each of the ``count`` last tokens and behind them.
+
+    Args:
+        answer: SGLang's, to a ``scoring_request`` of ``width`` most probable tokens.
+        count: Tokens that were scored.
+        width: Most probable tokens at each position.
+    """
+    info = answer["meta_info"]
+    given = _chosen(info["input_token_logprobs"][-count:] if count else [])
+    behind = _chosen(info["output_token_logprobs"][:1])
+    rows = [*(info["input_top_logprobs"][-count:] if count else []), *info["output_top_logprobs"][:1]] if width else []
+    table = (
+        _table(rows) if width else Readings(np.zeros(0), np.zeros((count + 1, 0), np.int32), np.zeros((count + 1, 0)))
+    )
+    return table._replace(chosen=np.concatenate([given, behind]))
+
+
+def _reason(info: Mapping[str, Any], tokens: Sequence[int], sampling: Sampling) -> FinishReason:
+    reason = info.get("finish_reason") or {}
+    if reason.get("type") == "length" and tokens and tokens[-1] in sampling.stop_token_ids:
+        return FinishReason.STOP
+    return _REASONS.get(reason.get("type", ""), FinishReason.ABORT)
+
+
+def _stats(info: Mapping[str, Any], tokens: int) -> DraftStats:
+    drafted, accepted = info.get(DRAFTED), info.get(ACCEPTED)
+    if drafted is None or accepted is None:
+        # Plain decoding, or drafts of SGLang's own: what it drafted it does not say.
+        steps = info.get("spec_verify_ct") or max(tokens - 1, 0)
+        return DraftStats(verify_steps=min(tokens, 1) + steps, accepted=max(tokens - 1 - steps, 0))
+    return DraftStats(
+        verify_steps=min(tokens, 1) + len(drafted), drafted=int(sum(drafted)), accepted=int(sum(accepted))
+    )
+
+
+def _flags(info: Mapping[str, Any], tokens: int) -> tuple[bool, ...]:
+    """Which tokens were drafted and accepted: the first comes from the prompt's pass, each step ends with one that
+    was not drafted."""
+    accepted = info.get(ACCEPTED)
+    if accepted is None:
+        return ()
+    flags = [False]
+    for count in accepted:
+        flags += [True] * int(count) + [False]
+    return tuple(flags[:tokens]) if len(flags) >= tokens else ()
+
+
+def _chosen(entries: Sequence[Sequence[Any]]) -> Floats:
+    return _numbers([entry[0] for entry in entries])
+
+
+def _table(rows: Sequence[Sequence[Sequence[Any]]], width: int | None = None) -> Readings:
+    """Rows of entries (log-probability, token, text), most probable first."""
+    logprobs = _numbers([[entry[0] for entry in row[:width]] for row in rows])
+    ids = np.array([[entry[1] for entry in row[:width]] for row in rows], np.int32)
+    shape = (len(rows), -1) if len(rows) else (0, width or 0)
+    return Readings(np.zeros(len(rows)), ids.reshape(shape), logprobs.reshape(shape))
+
+
+def _numbers(values: Sequence[Any]) -> Floats:
+    numbers = np.array(values, np.float64)
+    return np.where(numbers <= _NOTHING, -np.inf, numbers)
+
+
+def _greedy_law(tokens: Sequence[int], width: int) -> Readings:
+    """All mass on what was said; the other columns are tokens without any."""
+    ids = np.tile(np.arange(width, dtype=np.int32), (len(tokens), 1))
+    said = np.array(tokens, np.int32)[:, None]
+    ids = np.where(ids == said, ids[:, :1], ids)
+    logprobs = np.full(ids.shape, -np.inf)
+    if width:
+        ids[:, 0], logprobs[:, 0] = said[:, 0], 0.0
+    return Readings(np.zeros(len(tokens)), ids, logprobs)
+
+
+def _cut_law(
+    table: Readings, chosen: Floats, sampling: Sampling, vocabulary: int | None
+) -> tuple[Floats, Readings | None]:
+    """Log-probability of each chosen token after min-p, top-k and top-p, and the law there; nothing where the
+    recorded tokens do not reach to the end of what is kept."""
+    p = np.exp(table.logprobs)
+    keep = p >= sampling.min_p * p[:, :1]
+    if sampling.top_k != -1:
+        keep &= np.arange(p.shape[1]) < sampling.top_k
+    all_of_it = p.shape[1] == vocabulary
+    whole = sampling.min_p == 0 and sampling.top_k == -1
+    mass = np.ones((len(p), 1)) if whole else (p * keep).sum(1, keepdims=True)
+    covered = ~keep.all(1) | whole | all_of_it
+    if sampling.top_p < 1:
+        kept = p * keep
+        keep &= np.cumsum(kept, 1) - kept < sampling.top_p * mass
+    covered &= ~keep.all(1) | all_of_it
+    if not covered.all():
+        return np.zeros(0), None
+    sums = (p * keep).sum(1)
+    logprobs = np.where(keep, table.logprobs - np.log(sums)[:, None], -np.inf)
+    width = sampling.top_logprobs
+    return chosen - np.log(sums), Readings(table.chosen, table.ids[:, :width], logprobs[:, :width])

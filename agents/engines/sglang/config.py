@@ -1,0 +1,79 @@
+"""Settings of an SGLang engine in this process, and SGLang's own arguments made of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from turntree.agents.engines.sglang.settings import ALGORITHM, SglangSettings
+from turntree.spec_tree.config_text import config_to_text
+
+_OURS = ("model_path", "context_length", "max_running_requests", "skip_tokenizer_init")
+_ALGORITHM = "speculative_algorithm"
+_NGRAM = "NGRAM"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SglangEngineConfig:
+    """Size and behaviour of one engine."""
+
+    max_batch: int = 32
+    """Requests that decode at once; more wait in line."""
+    max_context: int = 1024
+    """Tokens of prompt and response together."""
+    dtype: str = "auto"
+    """Of weights and activations: auto, float32, bfloat16 or float16."""
+    draft_tokens: int = 0
+    """Tokens of one request in one pass at most, the last sampled one included; 0 decodes plainly."""
+    speculation: SglangSettings = field(default_factory=SglangSettings)
+    """How turntree's worker drafts."""
+    seed: int | None = None
+    """Seeds the noise of requests that bring no seed; ``None`` is fresh entropy."""
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    """Further server arguments of SGLang, for example ``{"tp_size": 2}``."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_batch", 1), ("max_context", 1), ("draft_tokens", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"SglangEngineConfig.{name} must be at least {least}, got {getattr(self, name)}")
+        taken = [name for name in _OURS if name in self.engine_args]
+        if taken:
+            raise ValueError(
+                f"SglangEngineConfig.engine_args must leave {', '.join(taken)} to turntree; the fields max_context and "
+                "max_batch say the same"
+            )
+        if self.draft_tokens and _ALGORITHM in self.engine_args:
+            raise ValueError(
+                f"SglangEngineConfig.engine_args asks for {self.engine_args[_ALGORITHM]}, and draft_tokens="
+                f"{self.draft_tokens} for turntree's drafts; set draft_tokens=0 to use the other alone"
+            )
+
+    @property
+    def speculates(self) -> bool:
+        """Whether drafts are verified, turntree's or others."""
+        return bool(self.draft_tokens or self.engine_args.get(_ALGORITHM))
+
+    def to_engine_args(self, model: str) -> dict[str, Any]:
+        """Arguments of ``sglang.Engine``; ``model`` is a directory or a Hugging Face id."""
+        arguments: dict[str, Any] = {
+            "model_path": model,
+            "dtype": self.dtype,
+            # SGLang leaves the last place of the context free.
+            "context_length": self.max_context + 1,
+            "max_running_requests": self.max_batch,
+            "skip_tokenizer_init": True,
+            "log_level": "warning",
+            **self.engine_args,
+        }
+        if self.seed is not None:
+            arguments["random_seed"] = self.seed
+        if self.draft_tokens:
+            arguments[_ALGORITHM] = _NGRAM if self.speculation.replace_ngram else ALGORITHM
+            arguments["speculative_num_draft_tokens"] = self.draft_tokens
+        return arguments
+
+    def to_variable(self) -> str:
+        """Text of the environment variable that the worker reads."""
+        return json.dumps({**asdict(self.speculation), "forest": json.loads(config_to_text(self.speculation.forest))})

@@ -1,0 +1,204 @@
+"""``SglangEngine``: SGLang's engine in this process, behind turntree's engine protocol.
+
+SGLang runs its model in processes of its own; its client lives here on a thread
+with an event loop, so that one engine serves callers in any loop.
+
+What SGLang cannot give:
+
+- The law after top-p or min-p where more than 64 tokens share it: then
+  ``Completion.behaviour_logprobs`` and ``top`` are left out; ``score`` gives both,
+  from the whole vocabulary, which is slow.
+- The sums of the exactness monitors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Coroutine, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
+
+from turntree.agents.engines.sglang.config import SglangEngineConfig
+from turntree.agents.engines.sglang.settings import VARIABLE
+from turntree.agents.engines.sglang.turns import SglangTurns
+from turntree.agents.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+T = TypeVar("T")
+
+_IDLE_SECONDS = 60.0
+"""How long running requests may take to end before the cache is emptied."""
+
+
+class SglangEngine(SglangTurns):
+    """Generates and scores turns with SGLang. Make it in the main thread, whose signals SGLang handles.
+
+    >>> engine = SglangEngine("path/to/model", config=SglangEngineConfig(draft_tokens=8))  # doctest: +SKIP
+    >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
+
+    Args:
+        model: Directory or Hugging Face id.
+        config: Settings.
+
+    Raises:
+        MissingExtra: If SGLang is not installed.
+    """
+
+    def __init__(self, model: str | Path, *, config: SglangEngineConfig | None = None) -> None:
+        self.config = config or SglangEngineConfig()
+        try:
+            import sglang
+        except ModuleNotFoundError as error:
+            raise MissingExtra("the SGLang engine", "sglang") from error
+        with _environment(VARIABLE, self.config.to_variable()):
+            self._engine: Any = sglang.Engine(**self.config.to_engine_args(str(model)))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="turntree-sglang-engine", daemon=True)
+        self._thread.start()
+        self._engine.loop = _OtherThread(self._loop)  # its synchronous methods wait for this thread
+        self._live: set[str] = set()
+        super().__init__(
+            max_context=self.config.max_context,
+            vocabulary=int(self._engine.tokenizer_manager.model_config.vocab_size),
+            speculates=self.config.speculates,
+        )
+
+    def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
+        """Load new weights in place, once the running requests have ended. Keys and values are dropped, the store of
+        drafts is kept.
+
+        Args:
+            named: Weights, under the names of the checkpoint.
+            version: Version of the weights; ``None`` counts up.
+
+        Raises:
+            RuntimeError: If SGLang does not take them.
+            TimeoutError: If running requests did not end.
+        """
+        self._update(lambda: self._engine.update_weights_from_tensor(list(named)), version)
+
+    def update_weights_from_disk(self, model: str | Path, *, version: int | None = None) -> None:
+        """As ``update_weights``, from a checkpoint's directory."""
+        self._update(lambda: self._engine.update_weights_from_disk(str(model)), version)
+
+    def reset_prefix_cache(self) -> None:
+        """Drop all keys and values, once the running requests have ended; the store of drafts is kept.
+
+        Raises:
+            TimeoutError: If they did not end.
+        """
+        deadline = time.monotonic() + _IDLE_SECONDS
+        while True:
+            # Straight after the last answer the scheduler may still hold its request.
+            answer = self._engine.flush_cache()
+            if getattr(answer, "success", answer):
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"requests were still running after {_IDLE_SECONDS:.0f} s; abort them first")
+            time.sleep(0.02)
+
+    def release_memory(self) -> None:
+        """Give back the memory of weights, keys and values until ``resume_memory``; the store of drafts is kept."""
+        self.reset_prefix_cache()
+        self._engine.release_memory_occupation()
+
+    def resume_memory(self) -> None:
+        """Take the memory again; the weights must be updated then."""
+        self._engine.resume_memory_occupation()
+
+    def abort_all(self) -> int:
+        """End every live request with what it has sampled; returns how many there were."""
+        live = len(self._live)
+        self._call(self._abort("", everything=True))
+        return live
+
+    def figures(self) -> dict[str, Any]:
+        """What turntree's worker counted; empty without one."""
+        state: dict[str, Any] = self._engine.get_server_info()["internal_states"][0]
+        figures: dict[str, Any] = state.get("turntree") or {}
+        return figures
+
+    def close(self) -> None:
+        """Stop SGLang; live requests end with an error. Closing twice is fine."""
+        if self._loop.is_closed():
+            return
+        self._engine.shutdown()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> SglangEngine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    async def _ask(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if self._loop.is_closed():
+            raise RuntimeError("the engine is closed; make a new SglangEngine")
+        name = uuid4().hex
+        self._live.add(name)
+        work = self._engine.async_generate(**arguments, rid=name)
+        try:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        except asyncio.CancelledError:
+            asyncio.run_coroutine_threadsafe(self._abort(name), self._loop)
+            raise
+        finally:
+            self._live.discard(name)
+
+    async def _abort(self, name: str, *, everything: bool = False) -> None:
+        self._engine.tokenizer_manager.abort_request(rid=name, abort_all=everything)
+
+    def _update(self, update: Any, version: int | None) -> None:
+        self.reset_prefix_cache()
+        begin, end = (getattr(self._engine, f"{word}_weight_update", None) for word in ("begin", "end"))
+        if begin is not None and end is not None:  # 0.5.23 wants to be told
+            _accepted(begin())
+        _accepted(update())
+        if begin is not None and end is not None:
+            _accepted(end())
+        self.version = self.version + 1 if version is None else version
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+class _OtherThread:
+    """Stands in for an event loop that another thread runs."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def run_until_complete(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """A variable that processes started meanwhile inherit."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _accepted(answer: Any) -> None:
+    """SGLang answers with success and a message, in different clothes."""
+    success, message = answer[:2] if isinstance(answer, tuple) else (answer.success, getattr(answer, "message", ""))
+    if not success:
+        raise RuntimeError(f"SGLang did not take the weights: {message}")

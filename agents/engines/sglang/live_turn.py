@@ -1,0 +1,107 @@
+"""A turn that SGLang is sampling, as the drafter sees it.
+
+``Served`` names all that is read of SGLang's requests, so that nothing here
+depends on its version.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from turntree.agents.engines.request_wire import draft_of, state_of
+from turntree.spec_tree import DialogueState
+
+logger = logging.getLogger(__name__)
+
+
+class Served(Protocol):
+    """What is read of a request."""
+
+    @property
+    def rid(self) -> str:
+        """SGLang's name of the request."""
+        ...
+
+    @property
+    def origin_input_ids(self) -> Sequence[int]:
+        """Token ids of the prompt."""
+        ...
+
+    @property
+    def output_ids(self) -> Sequence[int]:
+        """Sampled tokens."""
+        ...
+
+    @property
+    def sampling_params(self) -> Any:
+        """SGLang's ``SamplingParams``."""
+        ...
+
+    @property
+    def finished_reason(self) -> Any:
+        """Why it ended; ``None`` while it has not."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveTurn:
+    """A turn that is being sampled."""
+
+    request: Served
+    """Whose it is."""
+    state: DialogueState
+    """Where it is said."""
+    handle: int
+    """Of the store."""
+    guess: Sequence[int]
+    """The caller's own draft of the whole turn; empty once the policy said something else."""
+    committed: int = 0
+    """Sampled tokens that the store has heard."""
+
+    @classmethod
+    def begin(cls, request: Served, state: DialogueState, handle: int) -> LiveTurn:
+        """A turn of which the store has heard nothing."""
+        guess = draft_of(request.sampling_params.custom_params)
+        return cls(request=request, state=state, handle=handle, guess=guess)
+
+    @property
+    def room(self) -> int:
+        """Tokens that a draft may have: the policy adds one."""
+        most = self.request.sampling_params.max_new_tokens
+        return max(0, (1 << 20 if most is None else most) - len(self.request.output_ids) - 1)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the turn may draft others: it ended by itself."""
+        reason = self.request.finished_reason
+        return reason is not None and reason.to_json().get("type") in ("stop", "length")
+
+    @property
+    def unheard(self) -> list[int]:
+        """Tokens that the store has not heard yet."""
+        return list(self.request.output_ids[self.committed :])
+
+    def guessed(self, most: int) -> Sequence[int]:
+        """What the caller guesses to come next, at most ``most`` tokens."""
+        if not self.guess:
+            return ()
+        return self.guess[self.committed : self.committed + min(most, self.room)]
+
+    def heard(self, tokens: Sequence[int]) -> None:
+        """The store has heard ``tokens`` more; a guess that said something else is forgotten."""
+        if self.guess and list(self.guess[self.committed : self.committed + len(tokens)]) != list(tokens):
+            self.guess = ()
+        self.committed += len(tokens)
+
+
+def state_of_request(request: Served) -> DialogueState:
+    """The state that came with the request; without one its prompt is the key."""
+    try:
+        state = state_of(request.sampling_params.custom_params)
+    except ValueError as error:
+        logger.warning("request %s is keyed by its prompt: %s", request.rid, error)
+        state = None
+    return state or DialogueState.from_tokens(request.origin_input_ids)

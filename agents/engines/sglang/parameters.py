@@ -1,0 +1,99 @@
+"""``Sampling`` in SGLang's words, as plain data that both the engine in process and the server understand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from turntree.agents.engines.protocol import Sampling
+from turntree.agents.engines.sglang.wire import custom_params
+from turntree.spec_tree import DialogueState
+
+_COLDEST = 1e-6
+"""SGLang takes lower temperatures for greedy."""
+_RECORDED = 64
+"""Most probable tokens that are asked for where the law after top-p or min-p is to be made of them."""
+
+
+class UnsupportedSampling(ValueError):
+    """SGLang cannot draw as it was asked to."""
+
+
+def request(
+    prompt: Sequence[int],
+    sampling: Sampling,
+    *,
+    room: int | None = None,
+    state: DialogueState | None = None,
+    draft: Sequence[int] = (),
+    speculates: bool = True,
+    vocabulary: int | None = None,
+) -> dict[str, Any]:
+    """Arguments of one turn.
+
+    Args:
+        prompt: Token ids, shape (prompt,).
+        sampling: How to draw.
+        room: Tokens that the context has left; ``None`` is no bound.
+        state: The dialogue state.
+        draft: A guess of the turn.
+        speculates: Whether the engine may verify drafts.
+        vocabulary: Tokens that the model knows; ``None`` where unknown.
+
+    Raises:
+        UnsupportedSampling: If SGLang would draw from another law without a word.
+    """
+    penalties = (sampling.repetition_penalty != 1, sampling.presence_penalty != 0, sampling.frequency_penalty != 0)
+    if speculates and any(penalties):
+        raise UnsupportedSampling(
+            "SGLang applies the same penalties to all nodes of a draft tree, got repetition_penalty="
+            f"{sampling.repetition_penalty}, presence_penalty={sampling.presence_penalty}, frequency_penalty="
+            f"{sampling.frequency_penalty}; use 1, 0 and 0, or an engine without speculation (draft_tokens=0)"
+        )
+    if 0 < sampling.temperature < _COLDEST:
+        raise UnsupportedSampling(
+            f"SGLang takes temperatures below {_COLDEST} for greedy, got {sampling.temperature}; use 0 for greedy"
+        )
+    parameters = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "max_new_tokens": sampling.max_tokens if room is None else min(sampling.max_tokens, room),
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "custom_params": custom_params(state=state, seed=sampling.seed, draft=draft),
+    }
+    return {
+        "input_ids": list(prompt),
+        "sampling_params": parameters,
+        "return_logprob": True,
+        "top_logprobs_num": recorded(sampling, vocabulary),
+    }
+
+
+def recorded(sampling: Sampling, vocabulary: int | None) -> int:
+    """Most probable tokens that are asked for, before top-k, top-p and min-p."""
+    if not sampling.top_logprobs or not cuts(sampling):
+        return sampling.top_logprobs
+    most = max(sampling.top_logprobs, sampling.top_k + 1, _RECORDED)
+    return most if vocabulary is None else min(most, vocabulary)
+
+
+def cuts(sampling: Sampling) -> bool:
+    """Whether the law is another one than the model's at its temperature."""
+    return sampling.top_p < 1 or sampling.top_k != -1 or sampling.min_p > 0
+
+
+def scoring_request(prompt: Sequence[int], tokens: Sequence[int], top: int) -> dict[str, Any]:
+    """Arguments that score ``tokens`` after ``prompt``: log-probabilities at temperature 1 of each of them, and of
+    the ``top`` most probable ones there and behind the last."""
+    return {
+        "input_ids": [*prompt, *tokens],
+        "sampling_params": {"temperature": 1.0, "max_new_tokens": 1, "ignore_eos": True},
+        "return_logprob": True,
+        "logprob_start_len": len(prompt) - 1,
+        "top_logprobs_num": top,
+    }

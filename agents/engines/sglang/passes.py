@@ -1,0 +1,95 @@
+"""What SGLang keeps for passes of one width, for each width of the worker.
+
+On an accelerator the attention of 0.5.12 fixes the width of a verify pass when
+it is made (its index arrays and its mask are laid out for it), and graphs are
+captured for it. A pass of another width needs an attention and graphs of its
+own, as SGLang keeps them for the step counts of its adaptive EAGLE. On the CPU
+attention takes any width, and there are no graphs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+logger = logging.getLogger(__name__)
+
+
+class Passes(NamedTuple):
+    """What passes of one width run with."""
+
+    attention: Any
+    """SGLang's attention backend."""
+    graphs: Any
+    """SGLang's runner of captured graphs; ``None`` without graphs."""
+
+
+class PassesByWidth:
+    """Puts the right ones in place before a pass."""
+
+    def __init__(self, model_runner: Any, widths: tuple[int, ...], *, graphs: Callable[..., Any] | None = None) -> None:
+        """Make what is missing: SGLang has made the attention and the graphs of the widest itself.
+
+        Args:
+            model_runner: Of the policy.
+            widths: Ascending; the widest is ``speculative_num_draft_tokens``.
+            graphs: Makes SGLang's graph runner; ``None`` imports it.
+        """
+        self._runner = model_runner
+        self._made: dict[int, Passes] = {}
+        if model_runner.device == "cpu":
+            return
+        self._made[widths[-1]] = Passes(model_runner.attn_backend, model_runner.graph_runner)
+        for width in widths[:-1]:
+            logger.info("preparing passes of %d tokens a request", width)
+            self._made[width] = self._make(width, graphs)
+
+    def use(self, width: int) -> None:
+        """Run the next verify pass at ``width``."""
+        if self._made:
+            self._runner.attn_backend, self._runner.graph_runner = self._made[width]
+
+    def _make(self, width: int, graphs: Callable[..., Any] | None) -> Passes:
+        runner = self._runner
+        with _as_if_widest(runner, width):
+            attention = runner._get_attention_backend(init_new_workspace=True)
+            if runner.graph_runner is None:
+                return Passes(attention, None)
+            captured = (graphs or _graph_runner())(
+                runner,
+                attn_backend=attention,
+                speculative_num_steps=width - 1,
+                speculative_num_draft_tokens=width,
+            )
+        return Passes(attention, captured)
+
+
+def _graph_runner() -> Callable[..., Any]:
+    from sglang.srt.model_executor.cuda_graph_runner import CudaGraphRunner
+
+    made: Callable[..., Any] = CudaGraphRunner
+    return made
+
+
+@contextmanager
+def _as_if_widest(runner: Any, width: int) -> Iterator[None]:
+    """Attention reads the width off the server's arguments; capture runs with the runner's own attention."""
+    arguments = runner.server_args
+    before = (
+        arguments.speculative_num_draft_tokens,
+        arguments.speculative_num_steps,
+        runner.attn_backend,
+        runner.init_new_workspace,
+    )
+    arguments.speculative_num_draft_tokens, arguments.speculative_num_steps = width, width - 1
+    try:
+        yield
+    finally:
+        (
+            arguments.speculative_num_draft_tokens,
+            arguments.speculative_num_steps,
+            runner.attn_backend,
+            runner.init_new_workspace,
+        ) = before

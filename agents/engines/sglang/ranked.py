@@ -1,0 +1,54 @@
+"""An exchange for tensor-parallel ranks, which must all insert the same turns in the same order.
+
+Every rank has noted the same turns of its own. The first gives them and takes
+the others', and tells the other ranks what came, a failure included.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from turntree.spec_tree.exchange import Exchange, ExchangeLost, Swapped
+from turntree.spec_tree.turn_batch import TurnBatch
+
+
+class Ranks(Protocol):
+    """A group of ranks that reach this point together."""
+
+    rank_in_group: int
+
+    def broadcast_object(self, obj: Any | None = None, src: int = 0) -> Any:
+        """What rank ``src`` gave, on every rank."""
+        ...
+
+
+class RankedExchange:
+    """The first rank's exchange, seen alike by all."""
+
+    def __init__(self, exchange: Exchange, ranks: Ranks) -> None:
+        """Wrap an exchange.
+
+        Args:
+            exchange: Used on the first rank alone.
+            ranks: All of them call ``swap`` together.
+        """
+        self._exchange = exchange
+        self._ranks = ranks
+
+    def swap(self, own: TurnBatch, first: int) -> Swapped:
+        """As ``Exchange.swap``."""
+        if self._ranks.rank_in_group:
+            return _understood(self._ranks.broadcast_object())
+        try:
+            swapped = self._exchange.swap(own, first)
+            message: Any = ([batch.to_bytes() for batch in swapped.batches], swapped.missed)
+        except ExchangeLost as error:
+            message = str(error)
+        return _understood(self._ranks.broadcast_object(message))
+
+
+def _understood(message: Any) -> Swapped:
+    if isinstance(message, str):
+        raise ExchangeLost(message)
+    batches, missed = message
+    return Swapped([TurnBatch.from_bytes(data) for data in batches], missed)

@@ -1,0 +1,66 @@
+"""What the worker cannot do, said at the start of an engine or when a request comes.
+
+Each of these would otherwise run and be wrong without a sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class RefusedSettings(ValueError):
+    """Server arguments that the draft worker cannot serve."""
+
+
+class RefusedSampling(ValueError):
+    """Sampling parameters that cannot be verified in a tree."""
+
+
+_PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_new_tokens": 0}
+"""Parameters whose law depends on the tokens before, and the value at which it does not."""
+_TREE_BACKENDS = ("flashinfer", "fa3", "triton", "torch_native")
+"""Attention that takes a tree mask."""
+
+
+def check_server(server_args: Any) -> None:
+    """Look through the arguments of a server.
+
+    Raises:
+        RefusedSettings: If the worker would be wrong, or not run at all, with them.
+    """
+    width = server_args.speculative_num_draft_tokens
+    if width is None or width < 1:
+        raise RefusedSettings(f"speculative_num_draft_tokens must be at least 1, got {width}")
+    for name in ("speculative_accept_threshold_single", "speculative_accept_threshold_acc"):
+        value = getattr(server_args, name)
+        if value != 1.0:
+            raise RefusedSettings(
+                f"{name} must be 1.0, got {value}: below it tokens are accepted more often than the policy says them"
+            )
+    if server_args.enable_dp_attention:
+        raise RefusedSettings("data-parallel attention does not go together with draft trees; drop enable_dp_attention")
+    if server_args.pp_size != 1:
+        raise RefusedSettings(f"draft trees need pp_size 1, got {server_args.pp_size}")
+    if server_args.page_size not in (None, 1):
+        raise RefusedSettings(f"draft trees need page_size 1 in the cache, got {server_args.page_size}")
+    backend = server_args.attention_backend
+    if backend is not None and backend not in _TREE_BACKENDS:
+        raise RefusedSettings(
+            f"attention_backend must be one that takes a tree mask ({', '.join(_TREE_BACKENDS)}), got {backend!r}"
+        )
+
+
+def check_sampling(parameters: Mapping[str, Any]) -> None:
+    """Look through a request's sampling parameters.
+
+    Raises:
+        RefusedSampling: If the nodes of one tree would need different laws.
+    """
+    for name, neutral in _PENALTIES.items():
+        value = parameters.get(name)
+        if value is not None and value != neutral:
+            raise RefusedSampling(
+                f"{name} must be {neutral}, got {value}: it depends on the tokens before, and SGLang applies the same "
+                "to all nodes of a draft tree; start the engine without speculation to use it"
+            )

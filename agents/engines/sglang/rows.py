@@ -1,0 +1,111 @@
+"""Draft trees in the form that SGLang's verification takes.
+
+All requests of a pass have the same width: node 0 is the last token that the
+policy sampled, drafts follow, and a chain of padding hangs below the last of
+them. Invariant: siblings are distinct, padding included. (Padding as siblings,
+or twice the same token below one parent, would be counted twice by a rule that
+adds up the children's probabilities.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree import DraftBatch
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeRows:
+    """Trees of one width, one a request."""
+
+    tokens: Ints
+    """Token of each node, shape (rows, width)."""
+    seen: Flags
+    """``seen[b, i, j]``: node i sees node j, itself or an ancestor, shape (rows, width, width)."""
+    depths: Ints
+    """0 at the root, shape (rows, width)."""
+    child: Ints
+    """First child of each node, -1 for none, shape (rows, width)."""
+    sibling: Ints
+    """Next child of the same parent, -1 for none, shape (rows, width)."""
+
+    @property
+    def width(self) -> int:
+        """Nodes of a row."""
+        return int(self.tokens.shape[1])
+
+
+def best_nodes(draft: DraftBatch, most: int) -> DraftBatch:
+    """The ``most`` most probable nodes of each row.
+
+    What is left is a tree: a path is never more probable than the shorter path above it, and of equals the first stays.
+    """
+    counts = np.diff(draft.offsets)
+    if counts.max(initial=0) <= most:
+        return draft
+    row = np.repeat(np.arange(draft.rows), counts)
+    order = np.lexsort((np.arange(len(row)), -draft.probabilities, row))
+    place = np.empty(len(row), np.int64)
+    place[order] = np.arange(len(row)) - draft.offsets[row]
+    kept = place < most
+    moved = (np.cumsum(kept) - 1) - np.concatenate([[0], np.cumsum(np.bincount(row[kept], minlength=draft.rows))])[row]
+    parents = draft.parents[kept].astype(np.int64)
+    above = draft.offsets[row[kept]] + np.maximum(parents, 0)
+    return DraftBatch(
+        tokens=draft.tokens[kept],
+        parents=np.where(parents < 0, -1, moved[above]).astype(np.int32),
+        depths=draft.depths[kept],
+        probabilities=draft.probabilities[kept],
+        offsets=np.concatenate([[0], np.cumsum(np.minimum(counts, most))]).astype(np.int64),
+    )
+
+
+def tree_rows(draft: DraftBatch, last: Ints, width: int) -> TreeRows:
+    """Lay out one tree a row.
+
+    Args:
+        draft: At most ``width - 1`` nodes a row.
+        last: Last token that each row sampled, shape (rows,).
+        width: Nodes of each row, root and padding included.
+
+    Raises:
+        ValueError: If a tree does not fit.
+    """
+    counts = np.diff(draft.offsets)
+    if counts.max(initial=0) >= width:
+        raise ValueError(f"a draft may have {width - 1} nodes at width {width}, got {counts.max()}")
+    rows = draft.rows
+    tokens = np.repeat(last[:, None], width, 1)
+    parents = np.tile(np.arange(-1, width - 1), (rows, 1))
+    row = np.repeat(np.arange(rows), counts)
+    node = np.arange(len(row)) - draft.offsets[row] + 1
+    tokens[row, node] = draft.tokens
+    parents[row, node] = draft.parents + 1
+    return _linked(tokens, parents)
+
+
+def _linked(tokens: Ints, parents: Ints) -> TreeRows:
+    """All that follows from ``parents``, of shape (rows, width), -1 at the root."""
+    rows, width = parents.shape
+    every = np.arange(rows)
+    seen = np.zeros((rows, width, width), bool)
+    depths = np.zeros((rows, width), np.int64)
+    child = np.full((rows, width), -1, np.int64)
+    sibling = np.full((rows, width), -1, np.int64)
+    seen[:, 0, 0] = True
+    for node in range(1, width):
+        above = parents[:, node]
+        seen[:, node] = seen[every, above]
+        seen[:, node, node] = True
+        depths[:, node] = depths[every, above] + 1
+    for node in range(width - 1, 0, -1):
+        above = parents[:, node]
+        sibling[:, node] = child[every, above]
+        child[every, above] = node
+    return TreeRows(tokens=tokens, seen=seen, depths=depths, child=child, sibling=sibling)

@@ -1,0 +1,144 @@
+"""``SglangServer``: an engine over a server that ``sglang serve`` started, token ids in and out.
+
+With turntree installed beside SGLang the server draws seeded requests as the
+engine in process does; with ``--speculative-algorithm TURNTREE`` it drafts. (``python
+-m sglang.launch_server`` of 0.5.12 reads its arguments before it loads plugins;
+there the name is ``NGRAM``, with ``TURNTREE_SGLANG='{"replace_ngram": true}'``.)
+Without, seeds are ignored and a turn may also end at the model's own end tokens.
+
+Invariant: no text is sent or read. What SGLang cannot give is listed in
+``engine``; the policy's weights can be updated from a checkpoint alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from turntree.agents.engines.sglang.turns import SglangTurns
+from turntree.agents.engines.event_thread import EventThread
+from turntree.agents.errors import EngineLost, MissingExtra
+
+_IDLE_SECONDS = 60.0
+"""How long running requests may take to end before the cache is emptied."""
+
+
+class ServerError(RuntimeError):
+    """The server refused a request."""
+
+
+class SglangServer(SglangTurns):
+    """Generates and scores turns with an SGLang server.
+
+    >>> engine = SglangServer("http://localhost:30000")  # doctest: +SKIP
+    >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
+
+    Args:
+        base_url: Where the server listens.
+        max_context: Tokens of prompt and response together; ``None`` leaves the bound to the server.
+        vocabulary: Tokens that the model knows, to score at other laws than the model's at temperature 1.
+        speculates: Whether the server may verify drafts, so that what does not go together is refused here.
+        seconds: How long a turn may take.
+        transport: An ``httpx`` transport, for tests.
+
+    Raises:
+        MissingExtra: If httpx is not installed.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        max_context: int | None = None,
+        vocabulary: int | None = None,
+        speculates: bool = True,
+        seconds: float = 600.0,
+        transport: Any = None,
+    ) -> None:
+        try:
+            import httpx
+        except ModuleNotFoundError as error:
+            raise MissingExtra("an SGLang server", "sglang") from error
+        super().__init__(max_context=max_context, vocabulary=vocabulary, speculates=speculates)
+        self._http_error = httpx.HTTPError
+        self._client = httpx.AsyncClient(
+            base_url=base_url.rstrip("/"),
+            timeout=httpx.Timeout(seconds, connect=10.0),
+            limits=httpx.Limits(max_connections=None),
+            transport=transport,
+        )
+        self._thread = EventThread("the client of an SGLang server")
+
+    def update_weights_from_disk(self, model: str | Path, *, version: int | None = None) -> None:
+        """Load a checkpoint in place, once the running requests have ended. Keys and values are dropped, the store
+        of drafts is kept.
+
+        Args:
+            model: Its directory, as the server sees it.
+            version: Version of the weights; ``None`` counts up.
+
+        Raises:
+            ServerError: If the server does not take it.
+            TimeoutError: If running requests did not end.
+        """
+        self.reset_prefix_cache()
+        answer = self._thread.call(self._send("/update_weights_from_disk", {"model_path": str(model)}))
+        if not answer.get("success"):
+            raise ServerError(f"the server did not take the weights: {answer.get('message')}")
+        self.version = self.version + 1 if version is None else version
+
+    def reset_prefix_cache(self) -> None:
+        """Drop all keys and values, once the running requests have ended; the store of drafts is kept.
+
+        Raises:
+            TimeoutError: If they did not end.
+        """
+        deadline = time.monotonic() + _IDLE_SECONDS
+        while not self._thread.call(self._flushed()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"requests were still running after {_IDLE_SECONDS:.0f} s; abort them first")
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """Close the connections. Closing twice is fine."""
+        if not self._thread.closed:
+            self._thread.call(self._client.aclose())
+            self._thread.close()
+
+    def __enter__(self) -> SglangServer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    async def _ask(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = await self._thread.run(self._turn(arguments))
+        return answer
+
+    async def _turn(self, arguments: dict[str, Any]) -> Any:
+        name = uuid4().hex
+        try:
+            return await self._send("/generate", {**arguments, "rid": name})
+        except asyncio.CancelledError:
+            await asyncio.shield(self._send("/abort_request", {"rid": name}, reads=False))
+            raise
+
+    async def _flushed(self) -> bool:
+        return bool((await self._post("/flush_cache", {})).status_code == 200)
+
+    async def _send(self, path: str, body: dict[str, Any], *, reads: bool = True) -> Any:
+        reply = await self._post(path, body)
+        if reply.status_code != 200:
+            raise ServerError(f"POST {path} was answered {reply.status_code}: {reply.text[:500]}")
+        return reply.json() if reads else None
+
+    async def _post(self, path: str, body: dict[str, Any]) -> Any:
+        try:
+            return await self._client.post(path, json=body)
+        except self._http_error as error:
+            raise EngineLost(
+                f"no answer from {self._client.base_url} to POST {path}: {error!r}; is the SGLang server running there?"
+            ) from error

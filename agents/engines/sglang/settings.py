@@ -1,0 +1,98 @@
+"""Settings of the draft worker inside SGLang.
+
+SGLang starts processes of its own, and its server arguments have no room for a
+plugin's. So these travel in the environment: ``TURNTREE_SGLANG`` holds a JSON
+object, and each process of the engine reads the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any
+
+from turntree.spec_tree.config import ForestConfig
+from turntree.spec_tree.config_text import config_from_text
+
+VARIABLE = "TURNTREE_SGLANG"
+"""Environment variable with the settings as a JSON object."""
+ALGORITHM = "TURNTREE"
+"""Name of the algorithm: ``speculative_algorithm="TURNTREE"``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SglangSettings:
+    """How the worker drafts. Nothing here can change what is sampled."""
+
+    widths: tuple[int, ...] = ()
+    """Tokens of one request in one pass, the last sampled one included, that the worker chooses among: ascending, 1
+    is plain decoding. Empty: 1, 2, 4 and so on below ``speculative_num_draft_tokens``, and that number itself, which
+    is the widest in any case."""
+    max_depth: int = 32
+    """Depth of a draft."""
+    min_probability: float = 0.2
+    """A node is offered if the store believes that its whole path is accepted with at least this probability."""
+    adaptive: bool = True
+    """Choose the width that gives the most tokens per second by the engine's own measured steps; otherwise the
+    widest wherever anything is drafted."""
+    token_cost: float = 1 / 256
+    """Where several tensor-parallel ranks decide and no clock may (each would read another time): what a token adds
+    to a pass, in empty passes."""
+    replace_ngram: bool = False
+    """Keep SGLang's algorithm name ``NGRAM`` and put this worker in its place, for launchers that know only built-in
+    names."""
+    forest: ForestConfig = field(default_factory=ForestConfig)
+    """Of the store. The model's end tokens are added to its own."""
+
+    def __post_init__(self) -> None:
+        if list(self.widths) != sorted(set(self.widths)) or any(width < 1 for width in self.widths):
+            raise ValueError(f"SglangSettings.widths must be ascending and at least 1, got {self.widths}")
+        if self.max_depth < 1:
+            raise ValueError(f"SglangSettings.max_depth must be at least 1, got {self.max_depth}")
+        if not 0 <= self.min_probability <= 1:
+            raise ValueError(f"SglangSettings.min_probability must lie in [0, 1], got {self.min_probability}")
+        if not self.token_cost > 0:
+            raise ValueError(f"SglangSettings.token_cost must be positive, got {self.token_cost}")
+
+    def widths_within(self, widest: int) -> tuple[int, ...]:
+        """The widths to choose among where the engine takes at most ``widest`` tokens of a request.
+
+        >>> SglangSettings().widths_within(12)
+        (1, 2, 4, 8, 12)
+        >>> SglangSettings(widths=(4, 32)).widths_within(8)
+        (4, 8)
+        """
+        powers = (1 << i for i in range(widest.bit_length()))
+        return (*(width for width in self.widths or powers if width < widest), widest)
+
+
+def settings_from_environment(environment: Mapping[str, str] = os.environ) -> SglangSettings:
+    """Read ``TURNTREE_SGLANG``; the defaults where it is not set.
+
+    Raises:
+        ValueError: If it holds no JSON object, an unknown key or a value that is not allowed.
+
+    >>> settings_from_environment({"TURNTREE_SGLANG": '{"widths": [1, 8], "forest": {"rollouts_per_state": 8}}'}).widths
+    (1, 8)
+    """
+    text = environment.get(VARIABLE, "").strip() or "{}"
+    try:
+        values: Any = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{VARIABLE} must hold a JSON object: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{VARIABLE} must hold a JSON object, got {text[:60]!r}")
+    known = [f.name for f in fields(SglangSettings)]
+    for key in values:
+        if key not in known:
+            nearest = (get_close_matches(key, known, 1, 0.0) or known)[0]
+            raise ValueError(f"unknown setting {key!r} in {VARIABLE}; the nearest is {nearest!r}")
+    if "forest" in values:
+        values["forest"] = config_from_text(json.dumps(values["forest"]))
+    try:
+        return SglangSettings(**{**values, "widths": tuple(values.get("widths", ()))})
+    except TypeError as error:
+        raise ValueError(f"a setting in {VARIABLE} has the wrong type: {error}") from None

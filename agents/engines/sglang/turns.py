@@ -1,0 +1,131 @@
+"""Turns and scores over SGLang's requests, which the engine in this process and the client of a server share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores
+from turntree.agents.engines.readings import check_scorable, reshapes, scores
+from turntree.agents.engines.sglang.answers import completion, scored
+from turntree.agents.engines.sglang.parameters import request, scoring_request
+from turntree.agents.errors import EngineAborted
+from turntree.spec_tree import DialogueState
+
+
+class SglangTurns(ABC):
+    """A ``ScoringEngine`` over requests that a subclass sends."""
+
+    def __init__(self, *, max_context: int | None, vocabulary: int | None, speculates: bool) -> None:
+        """Set what is known of the engine.
+
+        Args:
+            max_context: Tokens of prompt and response together; ``None`` leaves the bound to SGLang.
+            vocabulary: Tokens that the model knows; ``None`` where unknown.
+            speculates: Whether it may verify drafts.
+        """
+        self.max_context = max_context
+        self.version = 0
+        """Version of the policy's weights."""
+        self._vocabulary = vocabulary
+        self._speculates = speculates
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the model knows.
+
+        Raises:
+            ValueError: If they are not known.
+        """
+        if self._vocabulary is None:
+            raise ValueError("the server does not say how many tokens its model knows; give vocabulary=")
+        return self._vocabulary
+
+    @abstractmethod
+    async def _ask(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """SGLang's answer to one request."""
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        state: DialogueState | None = None,
+        draft: Sequence[int] = (),
+    ) -> Completion:
+        """Sample one turn.
+
+        With a seed the turn depends on the policy and the seed alone, and ``draft``, if it was sampled with the same
+        seed, is replayed (``draws``).
+
+        Args:
+            prompt_ids: Token ids, shape (prompt,).
+            sampling: How to draw.
+            state: The dialogue state; ``None`` keys the store by the tokens alone.
+            draft: A guess of the turn, which turntree's worker proposes first; any other ignores it.
+
+        Raises:
+            UnsupportedSampling: If SGLang cannot draw so.
+            ValueError: If the prompt is empty, or leaves no room in the context.
+        """
+        prompt = self._checked(prompt_ids)
+        version = self.version
+        arguments = request(
+            prompt,
+            sampling,
+            room=None if self.max_context is None else self.max_context - len(prompt),
+            state=state,
+            draft=draft,
+            speculates=self._speculates,
+            vocabulary=self._vocabulary,
+        )
+        answer = await self._ask(arguments)
+        return completion(answer, sampling, weights_version=version, vocabulary=self._vocabulary)
+
+    async def score(
+        self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
+    ) -> Scores:
+        """Log-probabilities of given tokens, from one pass over prompt and tokens.
+
+        At temperature 1 without top-p, top-k and min-p the pass returns ``top`` numbers a token; otherwise it returns
+        the whole vocabulary's, from which the law is made here.
+
+        Args:
+            prompt_ids: Token ids, shape (prompt,).
+            token_ids: The tokens after the prompt, shape (tokens,).
+            sampling: Its transforms make the law.
+            top: Most probable tokens recorded at each position and behind the last token.
+
+        Raises:
+            ValueError: If ``sampling`` has a penalty, the prompt is empty, or prompt and tokens do not leave room for
+                one token more.
+            EngineAborted: If all requests were aborted meanwhile.
+        """
+        check_scorable(sampling)
+        prompt, tokens = self._checked(prompt_ids), [int(token) for token in token_ids]
+        self._checked([*prompt, *tokens])
+        version = self.version
+        width = self.vocabulary if reshapes(sampling) else top
+        answer = await self._ask(scoring_request(prompt, tokens, width))
+        info = answer["meta_info"]
+        if (info.get("finish_reason") or {}).get("type") not in (FinishReason.LENGTH, FinishReason.STOP):
+            raise EngineAborted(f"scoring {len(tokens)} tokens stopped as requests were aborted")
+        return scores(
+            scored(answer, len(tokens), width),
+            tokens,
+            sampling,
+            top=top,
+            cached_tokens=info.get("cached_tokens") or 0,
+            weights_version=version,
+        )
+
+    def _checked(self, tokens: Sequence[int]) -> list[int]:
+        if not tokens:
+            raise ValueError("the prompt is empty; the policy needs at least one token to go on from")
+        if self.max_context is not None and len(tokens) >= self.max_context:
+            raise ValueError(
+                f"prompt and given tokens are {len(tokens)}, max_context is {self.max_context}: no room is left to "
+                "sample; raise max_context or shorten the dialogue"
+            )
+        return [int(token) for token in tokens]

@@ -1,0 +1,85 @@
+"""What travels beside a request into SGLang's processes, in ``sampling_params["custom_params"]``, and back.
+
+The entries of ``request_wire``, and a mark.
+
+Invariant: nothing here imports SGLang, so that both ends can use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from turntree.agents.engines.request_wire import WORD, request_entries
+from turntree.spec_tree import DialogueState
+
+DRAFTED = "turntree_drafted"
+"""Comes back in ``meta_info``: draft nodes of each verify step, padding left out, shape (steps,)."""
+ACCEPTED = "turntree_accepted"
+"""Comes back in ``meta_info``: draft nodes that the policy sampled in each verify step, shape (steps,)."""
+OURS = "turntree"
+"""Name of the mark of a request that is to be drawn by ``draws`` and to end at its own stop tokens alone."""
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST, _FIRST_INVERSE = 0xBF58476D1CE4E5B9, 0x96DE1B173F119089
+_SECOND, _SECOND_INVERSE = 0x94D049BB133111EB, 0x319642B2D24D8EC3
+
+
+def custom_params(
+    *, state: DialogueState | None = None, seed: int | None = None, draft: Sequence[int] = ()
+) -> dict[str, Any]:
+    """The entries of one request.
+
+    Args:
+        state: The dialogue state.
+        seed: Of the request's noise; taken modulo 2**64.
+        draft: A guess of the turn, token ids, shape (tokens,).
+
+    Example:
+        >>> custom_params(seed=-1, draft=(5, 7))
+        {'turntree': True, 'turntree_seed': '18446744073709551615', 'turntree_draft': [5, 7]}
+    """
+    return {OURS: True} | request_entries(state=state, seed=seed, draft=draft)
+
+
+def is_ours(entries: Mapping[str, Any] | None) -> bool:
+    """Whether a request bears the mark."""
+    return bool(entries and entries.get(OURS))
+
+
+def shifted_seed(seed: int, by: int) -> int:
+    """The seed whose noise at position ``n + by`` is that of ``seed`` at ``n``.
+
+    SGLang knows the place of a token in the context, turntree's noise its place in the turn; with the seed shifted
+    by what comes before the turn, the two say the same. The mixing of ``spec_tree.noise`` is a bijection, so the
+    shift is exact.
+
+    Args:
+        seed: Any integer, taken modulo 2**64.
+        by: Positions.
+
+    Returns:
+        In [0, 2**64).
+    """
+    stream = (_mix((seed + _GOLDEN) % WORD) - by * _GOLDEN) % WORD
+    return (_unmix(stream) - _GOLDEN) % WORD
+
+
+def _mix(x: int) -> int:
+    x = (x ^ x >> 30) * _FIRST % WORD
+    x = (x ^ x >> 27) * _SECOND % WORD
+    return x ^ x >> 31
+
+
+def _unmix(x: int) -> int:
+    x = _unshifted(x, 31) * _SECOND_INVERSE % WORD
+    x = _unshifted(x, 27) * _FIRST_INVERSE % WORD
+    return _unshifted(x, 30)
+
+
+def _unshifted(x: int, by: int) -> int:
+    """The number that gives ``x`` when it is combined with itself, shifted right."""
+    original = x
+    for _ in range(63 // by):
+        original = x ^ original >> by
+    return original

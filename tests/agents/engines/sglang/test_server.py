@@ -1,0 +1,149 @@
+"""The client of a server, over a stand-in that answers as SGLang does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from turntree.agents.engines.protocol import FinishReason, Sampling, ScoringEngine
+from turntree.agents.engines.sglang.server import ServerError, SglangServer
+from turntree.agents.engines.request_wire import draft_of, seed_of, state_of
+from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
+from turntree.agents.errors import EngineLost
+from turntree.spec_tree import DialogueState
+
+httpx = pytest.importorskip("httpx")
+
+PROMPT = (1, 2, 3)
+LAW = np.log([0.4, 0.3, 0.2, 0.1])
+
+
+def entries(tokens: list[int]) -> list[list[Any]]:
+    return [[float(LAW[token]), token, None] for token in tokens]
+
+
+class StandIn:
+    """Says 0, 1, 2, 3, 0, 1 ... and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.busy = 2
+        self.hangs = False
+
+    async def __call__(self, request: Any) -> Any:
+        body = json.loads(request.content or b"{}")
+        self.asked.append((request.url.path, body))
+        if request.url.path == "/generate":
+            if self.hangs:
+                await asyncio.sleep(60)
+            return httpx.Response(200, json=self.turn(body))
+        if request.url.path == "/flush_cache":
+            self.busy -= 1
+            return httpx.Response(400 if self.busy >= 0 else 200, text="")
+        if request.url.path == "/update_weights_from_disk":
+            return httpx.Response(200, json={"success": body["model_path"] != "nowhere", "message": "no such folder"})
+        return httpx.Response(200, text="")
+
+    def turn(self, body: dict[str, Any]) -> dict[str, Any]:
+        count, width = body["sampling_params"]["max_new_tokens"], body["top_logprobs_num"]
+        said = [n % 4 for n in range(count)]
+        start = body.get("logprob_start_len", len(body["input_ids"]))
+        given = body["input_ids"][start:]
+        return {
+            "text": "never read",
+            "output_ids": said,
+            "meta_info": {
+                "finish_reason": {"type": "length", "length": count},
+                "cached_tokens": 2,
+                "output_token_logprobs": entries(said),
+                "output_top_logprobs": [entries(list(range(width))) for _ in said],
+                "input_token_logprobs": [[None, given[0], None], *entries(given[1:])] if given else [],
+                "input_top_logprobs": [None, *[entries(list(range(width))) for _ in given[1:]]],
+                DRAFTED: [3, 2],
+                ACCEPTED: [2, 1],
+            },
+        }
+
+
+@pytest.fixture
+def stand_in() -> StandIn:
+    return StandIn()
+
+
+@pytest.fixture
+def server(stand_in: StandIn) -> Any:
+    with SglangServer("http://there/", vocabulary=4, transport=httpx.MockTransport(stand_in)) as client:
+        yield client
+
+
+async def test_a_turn_is_token_ids_with_what_is_known_of_them(server, stand_in):
+    assert isinstance(server, ScoringEngine)
+    state = DialogueState(exact=5, task="7")
+    turn = await server.generate(PROMPT, Sampling(max_tokens=6, seed=3, top_logprobs=2), state=state, draft=(9, 8))
+    assert turn.token_ids == (0, 1, 2, 3, 0, 1)
+    assert turn.logprobs == pytest.approx(LAW[list(turn.token_ids)])
+    assert turn.behaviour_logprobs == turn.logprobs
+    assert turn.finish_reason is FinishReason.LENGTH
+    assert turn.cached_tokens == 2
+    assert (turn.draft.verify_steps, turn.draft.drafted, turn.draft.accepted) == (3, 5, 3)
+    assert turn.accepted == (False, True, True, False, True, False)
+    assert turn.top.ids.tolist() == [[0, 1]] * 6
+    path, body = stand_in.asked[0]
+    assert path == "/generate"
+    assert body["input_ids"] == list(PROMPT)
+    sent = body["sampling_params"]["custom_params"]
+    assert (state_of(sent), seed_of(sent), draft_of(sent)) == (state, 3, [9, 8])
+
+
+async def test_scores_are_made_of_the_log_probabilities_of_the_prompt(server):
+    scores = await server.score(PROMPT, (3, 0), Sampling(), top=2)
+    assert scores.logprobs == pytest.approx((LAW[3], LAW[0]))
+    assert scores.top.ids.shape == (3, 2)
+    cut = await server.score(PROMPT, (0, 3), Sampling(top_k=2))
+    assert cut.logprobs == pytest.approx((np.log(4 / 7), -np.inf))
+
+
+async def test_the_law_after_cuts_is_made_of_the_recorded_tokens_or_left_out(server):
+    cut = await server.generate(PROMPT, Sampling(max_tokens=2, top_k=2, top_logprobs=2))
+    np.testing.assert_allclose(np.exp(cut.top.logprobs), [[4 / 7, 3 / 7]] * 2, rtol=1e-6)
+    assert cut.behaviour_logprobs == pytest.approx(np.log([4 / 7, 3 / 7]))
+    assert cut.logprobs == pytest.approx(LAW[:2])
+
+
+async def test_a_caller_that_gives_up_aborts_its_request(server, stand_in):
+    stand_in.hangs = True
+    waiting = asyncio.create_task(server.generate(PROMPT, Sampling()))
+    await asyncio.sleep(0.05)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    for _ in range(100):
+        if len(stand_in.asked) == 2:
+            break
+        await asyncio.sleep(0.01)
+    (_, asked), (path, aborted) = stand_in.asked
+    assert path == "/abort_request"
+    assert aborted["rid"] == asked["rid"]
+
+
+def test_weights_are_updated_once_the_cache_could_be_emptied(server, stand_in):
+    server.update_weights_from_disk("checkpoint", version=7)
+    assert server.version == 7
+    assert [path for path, _ in stand_in.asked] == ["/flush_cache"] * 3 + ["/update_weights_from_disk"]
+    with pytest.raises(ServerError, match="no such folder"):
+        server.update_weights_from_disk("nowhere")
+
+
+async def test_a_server_that_does_not_answer_is_a_lost_engine():
+    async def away(request: Any) -> Any:
+        raise httpx.ConnectError("refused", request=request)
+
+    with (
+        SglangServer("http://there", transport=httpx.MockTransport(away)) as client,
+        pytest.raises(EngineLost, match="is the SGLang server running"),
+    ):
+        await client.generate(PROMPT, Sampling())

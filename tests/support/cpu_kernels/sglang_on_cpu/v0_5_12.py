@@ -1,0 +1,96 @@
+"""What SGLang 0.5.12 lacks on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from sgl_kernel import assign_req_to_token_pool_cpu
+
+from sglang_on_cpu.tree_attention import forward_extend
+
+
+class Launched:
+    """A function called in the way of a Triton kernel: ``kernel[grid](...)``."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return self._function
+
+
+def assign_req_to_token_pool(*arguments: Any) -> None:
+    """As the original's kernel; its last argument is a size of its launch."""
+    assign_req_to_token_pool_cpu(*arguments[:-1])
+
+
+def repair() -> None:
+    """Register the repairs."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    _unpinned()
+    HookRegistry.register(
+        "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend.forward_extend",
+        forward_extend,
+        HookType.AROUND,
+    )
+    HookRegistry.register(
+        "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._init_kv_copy_and_warmup", _no_warm_up, HookType.REPLACE
+    )
+    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.maybe_init_draft_worker", _kernels, HookType.BEFORE)
+    HookRegistry.register(
+        "sglang.srt.server_args.ServerArgs._handle_speculative_decoding", _as_if_cuda, HookType.AROUND
+    )
+    HookRegistry.register(
+        "sglang.srt.speculative.ngram_worker.NGRAMWorker._init_preallocated_tensors", _on_cpu, HookType.BEFORE
+    )
+
+
+def _unpinned() -> None:
+    """Log-probabilities of given tokens pin memory for a copy to an accelerator, which PyTorch refuses without one."""
+    tensor = torch.tensor
+
+    def unpinned(*arguments: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        return tensor(*arguments, **options)
+
+    torch.tensor = unpinned
+
+
+def _no_warm_up(pool: Any) -> None:
+    """The original runs a Triton kernel; SGLANG_NATIVE_MOVE_KV_CACHE moves without it."""
+    pool._kv_copy_config = None
+
+
+def _on_cpu(worker: Any) -> None:
+    """SGLang's own n-gram worker takes CUDA for granted, and puts its whole mask there; the trees' part will do."""
+    from sglang.srt.speculative import ngram_worker
+
+    worker.device = "cpu"
+    ngram_worker.USE_FULL_MASK = False
+
+
+def _kernels(*arguments: Any, **options: Any) -> None:
+    """Give the verification its kernels, which it imports where CUDA is."""
+    import sgl_kernel
+    from sglang.srt.speculative import ngram_info
+
+    ngram_info.assign_req_to_token_pool = Launched(assign_req_to_token_pool)
+    ngram_info.TREE_SPEC_KERNEL_AVAILABLE = True
+    for name in (
+        "verify_tree_greedy",
+        "tree_speculative_sampling_target_only",
+        "top_k_renorm_prob",
+        "top_p_renorm_prob",
+    ):
+        setattr(ngram_info, name, getattr(sgl_kernel, name))
+
+
+def _as_if_cuda(original: Callable[[Any], None], server_args: Any) -> None:
+    """SGLang refuses its own NGRAM off CUDA before it looks at anything else."""
+    device, server_args.device = server_args.device, "cuda"
+    try:
+        original(server_args)
+    finally:
+        server_args.device = device

@@ -1,0 +1,25 @@
+"""Lets the torchvision of PyPI, whose kernels need CUDA, be imported beside a torch without CUDA.
+
+Importing torchvision describes the results of two operators that its compiled library defines, and fails where
+that library could not be loaded. This package declares them, and hands over to the real one.
+"""
+
+import importlib.util
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+import torch
+
+_OURS = Path(__file__).resolve().parent.parent
+_LIBRARY = torch.library.Library("torchvision", "FRAGMENT")
+for _name in ("nms", "qnms"):
+    _LIBRARY.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+_spec = PathFinder.find_spec("torchvision", [folder for folder in sys.path if Path(folder).resolve() != _OURS])
+if _spec is None or _spec.loader is None:
+    raise ImportError("torchvision is not installed; requirements/sglang-*.txt pins it")
+_real = importlib.util.module_from_spec(_spec)
+_real._declared = _LIBRARY  # type: ignore[attr-defined]  # operators live as long as their library
+sys.modules["torchvision"] = _real
+_spec.loader.exec_module(_real)
