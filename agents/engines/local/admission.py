@@ -1,4 +1,7 @@
-"""Who is admitted next when samples of one dialogue state wait together.
+"""Who is admitted next, and who has to make room.
+
+Requests made ahead, for a later step, give way to those that are wanted now:
+``to_preempt`` says which of them end where a slot is missing.
 
 Leader-first: of the requests at a state where the store knows no finished turn,
 one goes ahead, and the others let requests at other states pass until it has
@@ -10,6 +13,8 @@ an idle slot saves nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
+
+from turntree.agents.engines.local.request import Request
 
 
 def leaders_first(
@@ -41,3 +46,14 @@ def leaders_first(
             led.add(state)
             ahead.append(index)
     return ahead + held
+
+
+def to_preempt(live: Sequence[Request], *, missing: int) -> list[Request]:
+    """The requests made ahead that give up their slots, those first that have sampled least.
+
+    Args:
+        live: Requests that hold slots.
+        missing: Slots that wanted requests wait for in vain.
+    """
+    ahead = sorted((request for request in live if request.ahead), key=lambda request: request.sampled)
+    return ahead[: max(0, missing)]

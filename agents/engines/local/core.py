@@ -1,6 +1,6 @@
 """The engine's loop body: one step of continuous batching, synchronous, on one thread.
 
-A step admits waiting requests, asks for drafts of all of them at once, runs the
+A step admits waiting requests (``line``), asks for drafts of all of them at once, runs the
 model once over everything new (prompts, last tokens, drafts, tokens to score)
 and keeps what the policy itself samples. Without speculation the draft is
 empty; nothing else differs.
@@ -9,18 +9,17 @@ empty; nothing else differs.
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from turntree.agents.engines.local.admission import leaders_first
 from turntree.agents.engines.local.config import LocalEngineConfig
 from turntree.agents.engines.local.drafting import Drafter, select
 from turntree.agents.engines.local.emission import emit
+from turntree.agents.engines.local.line import Line
 from turntree.agents.engines.local.model import Policy
 from turntree.agents.engines.local.plan import Ints, StepPlan, attention_plan, plan_step
 from turntree.agents.engines.local.request import Request
@@ -48,16 +47,16 @@ class EngineCore:
         self._drafter = Drafter(config, self.forest, self.stats, policy.vocabulary)
         self._cache = SlotCache(config.slots, config.max_context + drafts)
         self._pool = SlotPool(self._cache)
-        self._waiting: deque[Request] = deque()
+        self._line = Line(config, self._pool, self.forest)
 
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._waiting or self._pool.live)
+        return bool(len(self._line) or self._pool.live)
 
     def add(self, request: Request) -> None:
         """Put a request in line."""
-        self._waiting.append(request)
+        self._line.add(request)
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], version: int | None) -> None:
         """Take new weights; live requests go on under them, their past recomputed."""
@@ -78,25 +77,34 @@ class EngineCore:
         Returns:
             How many there were.
         """
-        requests = [*self._pool.live, *self._waiting]
-        self._waiting.clear()
-        for request in requests:
-            self._finish(request, FinishReason.ABORT)
-        return len(requests)
+        return self._abort(lambda request: True)
+
+    def abort_ahead(self) -> int:
+        """End every request made ahead with what it has.
+
+        Returns:
+            How many there were.
+        """
+        return self._abort(lambda request: request.ahead)
 
     def fail_all(self, error: Exception) -> None:
         """A step broke: every request ends with the error."""
-        for request in [*self._pool.live, *self._waiting]:
+
+        def broke(request: Request) -> bool:
             request.error = error
-        self.abort_all()
+            return True
+
+        self._abort(broke)
         self._pool.forget()
 
     @torch.inference_mode()
     def step(self) -> None:
         """Run the model once, if there is anything to run."""
         began = time.perf_counter()
-        self._drop_cancelled()
-        self._admit()
+        self._abort(lambda request: request.cancelled)
+        for request in self._line.preempted():
+            self._finish(request, FinishReason.ABORT)
+        self._line.admit()
         rows = [request for request in self._pool.live if self._pool.follow(request)]
         step = self._run(rows) if rows else None
         seconds = time.perf_counter() - began
@@ -104,33 +112,12 @@ class EngineCore:
         if step is not None and step.verified is not None and not step.guessed:
             self._drafter.learn(step.plan, step.verified, seconds)
 
-    def _admit(self) -> None:
-        """Give free slots to waiting requests."""
-        live = self._pool.live
-        free = self.config.max_batch - len(live)
-        if not self._waiting or free <= 0:
-            return
-        speculation = self.config.speculation
-        if self.forest is not None and speculation is not None and speculation.leader_first:
-            waiting = list(self._waiting)
-            states = {r.state.exact: r.state for r in waiting if not r.scoring}
-            finished = self.forest.finished(list(states.values()))
-            order = leaders_first(
-                [id(r) if r.scoring else r.state.exact for r in waiting],
-                running={r.state.exact for r in live if not r.scoring},
-                known={exact for exact, turns in zip(states, finished, strict=True) if turns},
-            )
-            self._waiting = deque(waiting[index] for index in order)
-        while self._waiting and free > 0 and self._pool.place(self._waiting[0]):
-            self._waiting.popleft()
-            free -= 1
-
-    def _drop_cancelled(self) -> None:
-        for request in [r for r in self._pool.live if r.cancelled]:
+    def _abort(self, ends: Callable[[Request], bool]) -> int:
+        """End the requests of which ``ends`` holds, with what they have; how many there were."""
+        requests = [*(r for r in self._pool.live if ends(r)), *self._line.take(ends)]
+        for request in requests:
             self._finish(request, FinishReason.ABORT)
-        for request in [r for r in self._waiting if r.cancelled]:
-            self._waiting.remove(request)
-            self._finish(request, FinishReason.ABORT)
+        return len(requests)
 
     def _run(self, rows: list[Request]) -> _Step:
         chunk = self.config.prefill_chunk
@@ -221,6 +208,11 @@ class EngineCore:
         self._drafter.end(request, keep=reason is not FinishReason.ABORT)
         if request.slot >= 0:
             self._pool.park(request)
+        if not request.ahead:
+            self._count(request)
+        request.deliver(request)
+
+    def _count(self, request: Request) -> None:
         stats = self.stats
         stats.requests += 1
         stats.prompt_tokens += len(request.prompt)
@@ -230,7 +222,6 @@ class EngineCore:
         stats.verify_steps += request.verify_steps
         stats.drafted += request.drafted
         stats.accepted += sum(request.accepted)
-        request.deliver(request)
 
 
 class _Step(NamedTuple):

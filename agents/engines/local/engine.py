@@ -95,6 +95,7 @@ class LocalEngine:
         *,
         state: DialogueState | None = None,
         draft: Sequence[int] = (),
+        ahead: bool = False,
     ) -> Completion:
         """Sample one turn.
 
@@ -105,6 +106,8 @@ class LocalEngine:
             draft: A guess of the turn, verified first, a prefill chunk at a time, beside the store's drafts;
                 what follows its first stop token or exceeds the turn's room is ignored. It never changes what
                 is sampled. A turn that was sampled with the same seed, under whatever weights, is a good guess.
+            ahead: The turn is for later: it has a slot while no other request wants it, and ends as aborted, with
+                what it has, as soon as one does. It is in no counter.
 
         Raises:
             ValueError: If the prompt is empty, if it or the draft holds an unknown token, if it leaves no room in
@@ -124,6 +127,7 @@ class LocalEngine:
             state=state or DialogueState.from_tokens(prompt),
             seed=int(self._seeds.integers(1 << 63)) if sampling.seed is None else sampling.seed % (1 << 64),
             guess=guess[: stop + 1],
+            ahead=ahead,
         )
         return done.completion()
 
@@ -204,6 +208,10 @@ class LocalEngine:
     def abort_all(self) -> int:
         """End every live request with what it has sampled; returns how many there were."""
         return self._call(self._core.abort_all)
+
+    def abort_ahead(self) -> int:
+        """End every request made ahead with what it has; returns how many there were."""
+        return self._call(self._core.abort_ahead)
 
     @property
     def vocabulary(self) -> int:

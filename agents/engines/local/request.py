@@ -85,6 +85,8 @@ class Request:
     """Its place in the cache, -1 while waiting."""
     computed: int = 0
     """Tokens whose keys and values are in the slot."""
+    ahead: bool = False
+    """Made for a later step: it has a slot while nobody else wants it, and ends with what it has where one does."""
     leader: Request | None = None
     """The request whose prompt is being computed and will be shared."""
     handle: int | None = None

@@ -1,7 +1,8 @@
 """Which slot a request gets: a parked one that it continues, a copy of a shared prefix, or a fresh one.
 
 Invariant: a slot is live, parked or free. A parked slot holds a finished turn
-for the dialogue's next one; the least recently parked is given away first.
+for the dialogue's next one. Those of turns made ahead are given away first, then
+the least recently parked.
 """
 
 from __future__ import annotations
@@ -97,7 +98,10 @@ class SlotPool:
             heapq.heappush(self._free, slot)
             return
         self._index.put(slot, request.tokens[: request.computed])
-        self._parked[slot] = None
+        if request.ahead:  # first to go: wanted dialogues need theirs sooner
+            self._parked = {slot: None, **self._parked}
+        else:
+            self._parked[slot] = None
 
     def forget(self) -> None:
         """The weights have changed: nothing that was computed holds any longer."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 
 @dataclass(slots=True, kw_only=True)
 class EngineStats:
-    """Counters since the engine started. Subtract two readings to get an interval."""
+    """Counters since the engine started, requests made ahead left out but for their share of the passes and of
+    the time. Subtract two readings to get an interval."""
 
     forward_passes: int = 0
     """Runs of the model."""

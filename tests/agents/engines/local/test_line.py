@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from cores import tiny_llama
+
+from turntree.agents.engines.local import LocalEngineConfig
+from turntree.agents.engines.local.core import EngineCore
+from turntree.agents.engines.local.model import Policy
+from turntree.agents.engines.local.request import Request
+from turntree.agents.engines.protocol import FinishReason, Sampling
+from turntree.spec_tree import DialogueState, SpecForest
+
+
+def core(*, slots: int = 2, ahead_slots: int | None = None) -> EngineCore:
+    config = LocalEngineConfig(max_batch=slots, max_context=64, ahead_slots=ahead_slots)
+    return EngineCore(Policy(tiny_llama()), config, SpecForest())
+
+
+def request(number: int, *, ahead: bool = False, tokens: int = 6) -> Request:
+    prompt = [1, 2, 3 + number]
+    return Request(
+        prompt=prompt,
+        sampling=Sampling(max_tokens=tokens),
+        state=DialogueState.from_tokens(prompt),
+        seed=number,
+        deliver=lambda done: None,
+        ahead=ahead,
+    )
+
+
+def finish(engine: EngineCore) -> None:
+    while engine.busy:
+        engine.step()
+
+
+def live(engine: EngineCore, requests: list[Request]) -> list[bool]:
+    return [r.slot >= 0 and r.finish is None for r in requests]
+
+
+def test_a_request_made_ahead_takes_a_slot_that_nobody_wants():
+    engine, ahead = core(), request(0, ahead=True)
+    engine.add(ahead)
+    finish(engine)
+    assert ahead.finish is FinishReason.LENGTH
+    assert ahead.sampled == 6
+
+
+def test_wanted_requests_get_the_slots_of_those_made_ahead_at_the_next_step():
+    engine = core(slots=2)
+    early = [request(number, ahead=True, tokens=30) for number in range(2)]
+    for one in early:
+        engine.add(one)
+    for _ in range(4):
+        engine.step()
+    assert live(engine, early) == [True, True]
+    wanted = [request(number) for number in (5, 6)]
+    for one in wanted:
+        engine.add(one)
+    engine.step()
+    assert live(engine, wanted) == [True, True]
+    assert [one.finish for one in early] == [FinishReason.ABORT] * 2
+    assert all(one.sampled >= 4 for one in early), "what they had is not lost"
+
+
+def test_only_as_many_give_way_as_slots_are_missing_and_the_youngest_first():
+    engine = core(slots=3)
+    early = [request(number, ahead=True, tokens=30) for number in range(3)]
+    for one in early:
+        engine.add(one)
+        engine.step()
+    engine.add(request(7))
+    engine.step()
+    assert live(engine, early) == [True, True, False]
+
+
+def test_nothing_made_ahead_is_admitted_while_a_wanted_request_waits():
+    engine = core(slots=1)
+    wanted, ahead = [request(0), request(1)], request(2, ahead=True)
+    for one in (ahead, *wanted):
+        engine.add(one)
+    while any(one.finish is None for one in wanted):
+        engine.step()
+        assert ahead.slot < 0
+    finish(engine)
+    assert ahead.finish is FinishReason.LENGTH
+
+
+def test_requests_made_ahead_hold_their_share_of_the_slots_at_most():
+    engine = core(slots=4, ahead_slots=2)
+    early = [request(number, ahead=True) for number in range(4)]
+    for one in early:
+        engine.add(one)
+    engine.step()
+    assert sum(live(engine, early)) == 2
+    finish(engine)
+    assert all(one.finish is FinishReason.LENGTH for one in early)
+
+
+def test_wanted_turns_say_the_same_beside_turns_made_ahead():
+    alone, beside = [request(number) for number in range(2)], [request(number) for number in range(2)]
+    engine = core(slots=4)
+    for one in alone:
+        engine.add(one)
+    finish(engine)
+    crowded = core(slots=4)
+    for one in (request(5, ahead=True), beside[0], request(6, ahead=True), beside[1]):
+        crowded.add(one)
+    finish(crowded)
+    assert [one.tokens for one in beside] == [one.tokens for one in alone]
+
+
+def test_the_counters_are_of_wanted_requests_alone():
+    engine = core()
+    engine.add(request(0, ahead=True))
+    finish(engine)
+    assert (engine.stats.requests, engine.stats.tokens, engine.stats.verify_steps) == (0, 0, 0)
+    assert engine.stats.forward_passes > 0
+
+
+def test_turns_made_ahead_feed_the_trees_when_they_are_whole():
+    engine, whole, broken = core(), request(0, ahead=True), request(1, ahead=True, tokens=30)
+    engine.add(whole)
+    finish(engine)
+    engine.add(broken)
+    engine.step()
+    assert engine.abort_ahead() == 1
+    assert engine.forest is not None
+    assert engine.forest.finished([whole.state, broken.state]) == [1, 0]
+
+
+def test_the_keys_and_values_of_a_turn_made_ahead_are_given_away_before_those_of_wanted_turns():
+    config = LocalEngineConfig(max_batch=1, parked_slots=2, max_context=64)
+    engine = EngineCore(Policy(tiny_llama()), config, None)
+    long = [list(range(1, 13)), list(range(21, 9, -1))]
+    for number, ahead in enumerate((False, True)):
+        one = request(number, ahead=ahead)
+        one.prompt = one.tokens = long[number]
+        engine.add(one)
+        finish(engine)
+    for number in (5, 6):
+        other = request(number, tokens=12)
+        engine.add(other)
+        finish(engine)
+    again = request(9)
+    again.prompt, again.tokens = long[0], list(long[0])
+    engine.add(again)
+    finish(engine)
+    assert again.cached == len(long[0]) - 1

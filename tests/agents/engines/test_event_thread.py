@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import threading
+
+import pytest
+
+from turntree.agents.engines.vllm.engine import VllmEngine
+from turntree.agents.engines.event_thread import EventThread
+from turntree.agents.errors import MissingExtra
+
+
+async def where() -> str:
+    return threading.current_thread().name
+
+
+def test_work_of_several_loops_runs_on_the_one_thread() -> None:
+    thread = EventThread("the worker")
+    assert thread.call(where()) == "the worker"
+    assert [asyncio.run(thread.run(where())) for _ in range(2)] == ["the worker"] * 2
+    thread.close()
+
+
+async def test_cancelling_the_caller_cancels_the_work() -> None:
+    thread, begun, cancelled = EventThread("the worker"), threading.Event(), threading.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    task = asyncio.create_task(thread.run(work()))
+    while not begun.is_set():
+        await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await asyncio.to_thread(cancelled.wait, 5)
+    thread.close()
+
+
+def test_waiting_has_a_deadline_and_a_closed_thread_says_so() -> None:
+    thread = EventThread("the worker")
+    with pytest.raises(TimeoutError):
+        thread.call(asyncio.sleep(60), seconds=0.01)
+    thread.close()
+    thread.close()
+    assert thread.closed
+    with pytest.raises(RuntimeError, match="the worker is closed"):
+        thread.call(where())
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_without_vllm_the_extra_is_named() -> None:
+    with pytest.raises(MissingExtra, match=r'pip install "turntree\[vllm\]"'):
+        VllmEngine("some/model")
