@@ -15,7 +15,6 @@ from turntree.agents.verl.dataset import AGENT_NAME
 from turntree.agents.verl.engine import VerlEngine
 from turntree.agents.verl.output import EpisodeOutput
 from turntree.agents.verl.player import EpisodePlayer
-from turntree.agents.verl.plugin import ROLLOUT_NAME
 from turntree.agents.verl.sections import ConfigError
 
 
@@ -39,9 +38,9 @@ class EnvAgentLoop(AgentLoopBase):
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> EpisodeOutput:
         """Play the episode of ``row``; raises where the configuration is wrong alone, see ``EpisodePlayer``."""
-        pass_state = self.rollout_config.name == ROLLOUT_NAME
+        backend = self.rollout_config.name
         player = _player(_ById(self.tokenizer), _ById(self.rollout_config))
-        return await player.play(sampling_params, row, lambda: VerlEngine(self.server_manager, pass_state=pass_state))
+        return await player.play(sampling_params, row, lambda: VerlEngine(self.server_manager, backend=backend))
 
 
 class _ById:

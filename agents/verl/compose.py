@@ -1,13 +1,14 @@
-"""From one of our YAML files to the whole configuration of verl's ``main_ppo``.
+"""From options and one of our YAML files to the whole configuration of verl's ``main_ppo``.
 
-A file has a section ``turntree`` (the environment, the run folder) and, beside
-it, what differs from verl's own defaults, under verl's names. Every key is
-checked against verl's configuration before a process is started.
+verl's defaults come first, then an option of every group (``groups``), then what
+the file says itself, then what the command line says. A file has a section
+``turntree`` (the environment, the run folder) and, beside it, what differs, under
+verl's names; ``groups`` in it names its options. Every key is checked against
+verl's configuration before a process is started.
 """
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import importlib
 import importlib.util
@@ -22,14 +23,20 @@ from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.errors import MissingExtra
 from turntree.agents.reuse_config import ReuseConfig
+from turntree.agents.run_ahead_config import RunAheadConfig
+from turntree.agents.verl.env_keys import check_env
+from turntree.agents.verl.groups import GROUPS, SPECULATION, Choice, choose, merged
 from turntree.agents.verl.sections import ConfigError, from_mapping, plain, unknown_key
 from turntree.agents.verl.settings import EngineSettings, RunSettings, make_scorer
-from turntree.agents.verl.ways import with_ways
+from turntree.agents.verl.sglang_config import fit_sglang
+from turntree.agents.verl.vllm_config import fit_vllm
 
 _OPEN = ("engine_kwargs", "custom", "override_config", "ray_init", "override_optimizer_config")
 """Sections of verl that it hands on without looking at their keys."""
 _HIDDEN = {"reward.custom_reward_function": ("reward_kwargs",)}
 """Keys that verl reads and its YAML does not show."""
+_WAYS = "ways"
+"""Another name of the group of speculation."""
 _MANAGER = "turntree.agents.verl.manager.EpisodeManager"
 
 
@@ -55,6 +62,8 @@ class TrainSettings:
     """Keep the weights that sampled every so many steps; 0 keeps none."""
     reuse: Mapping[str, Any] = field(default_factory=dict)
     """How earlier trajectories are used again, as ``ReuseConfig``: ``{mode: exact}``; empty uses none."""
+    run_ahead: Mapping[str, Any] = field(default_factory=dict)
+    """How much of the next step is rolled out ahead, as ``RunAheadConfig``: ``{enabled: true}``; empty is nothing."""
     memo_results: int = 0
     """Results of deterministic tools that a process remembers; 0 remembers none."""
     rewards: Mapping[str, Any] = field(default_factory=dict)
@@ -72,6 +81,7 @@ class TrainSettings:
         if self.memo_results < 0:
             raise ValueError(f"memo_results must not be negative, got {self.memo_results}")
         from_mapping(ReuseConfig, self.reuse, "turntree.reuse")
+        from_mapping(RunAheadConfig, self.run_ahead, "turntree.run_ahead")
         make_scorer(self.rewards, self.contract)
 
 
@@ -79,6 +89,8 @@ class TrainSettings:
 class Composition:
     """A checked configuration."""
 
+    choice: Choice
+    """The options that it is made of."""
     settings: TrainSettings
     """turntree's section."""
     verl: DictConfig
@@ -92,35 +104,61 @@ def list_configs() -> tuple[str, ...]:
     return tuple(sorted(name.stem for name in names if name.suffix == ".yaml"))
 
 
-def compose(config: str, overrides: Sequence[str] = ()) -> Composition:
-    """Read a configuration, apply overrides, and put it over verl's defaults.
+def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
+    """Put a training together.
 
     Args:
-        config: Name of a shipped configuration, or path of a YAML file.
-        overrides: ``key=value`` in Hydra's grammar; ``turntree.`` keys and ``ways`` are ours, all others verl's.
+        config: Name of a shipped configuration, path of a YAML file, or the first of the overrides; ``None``
+            is the options alone.
+        overrides: ``key=value`` in Hydra's grammar. A group's name chooses its option (``engine=vllm``,
+            ``speculation=[tree,exact]``), ``turntree.`` keys are ours, all others verl's.
 
     Raises:
-        ConfigError: If the configuration, a key or a value is unknown or missing.
+        ConfigError: If the configuration, an option, a key or a value is unknown or missing, or options do not go
+            together.
         MissingExtra: If verl or Hydra is not installed.
     """
-    ours = _read(config)
-    changes = _parse(overrides)
-    ours = with_ways(ours, dict(changes).get("ways", ours.pop("ways", ())))
+    if config is not None and "=" in config:
+        overrides, config = [config, *overrides], None
+    own = OmegaConf.create({}) if config is None else _read(config)
+    changes = [(SPECULATION if path == _WAYS else path, value) for path, value in _parse(overrides)]
+    choice = _choose(own, changes)
+    identity = {"turntree": {"run_dir": f"runs/{choice.name}"}, "trainer": {"experiment_name": choice.name}}
+    ours = OmegaConf.merge(merged(choice), identity, own)
+    assert isinstance(ours, DictConfig)
     for path, value in changes:
-        if path != "ways":
+        if path not in GROUPS:
             OmegaConf.update(ours, path, value, merge=False, force_add=True)
     section = ours.pop("turntree", None) or {}
     settings = from_mapping(TrainSettings, plain(OmegaConf.create(section)), "turntree")
-    theirs = _verl_defaults()
-    _check_keys(plain(ours), plain(theirs), path="")
+    check_env(settings.env, settings.env_kwargs, "turntree.env_kwargs")
+    check_env(settings.env, settings.val_env_kwargs, "turntree.val_env_kwargs")
+    theirs, known = _verl_defaults()
+    _check_keys(plain(ours), known, path="")
     if OmegaConf.select(ours, "actor_rollout_ref.model") and OmegaConf.is_missing(ours.actor_rollout_ref.model, "path"):
         raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
-    OmegaConf.set_struct(theirs, False)
-    merged = OmegaConf.merge(theirs, ours)
-    assert isinstance(merged, DictConfig)
-    _check_sections(merged)
-    _check_rewards(settings, merged)
-    return Composition(settings=settings, verl=merged)
+    whole = OmegaConf.merge(theirs, ours)
+    assert isinstance(whole, DictConfig)
+    _check_sections(whole)
+    _check_rewards(settings, whole)
+    _check_run_ahead(settings, whole)
+    reuse = from_mapping(ReuseConfig, settings.reuse, "turntree.reuse").mode
+    fit_vllm(whole, reuse=reuse)
+    fit_sglang(whole, reuse=reuse)
+    return Composition(choice=choice, settings=settings, verl=whole)
+
+
+def _choose(own: DictConfig, changes: Sequence[tuple[str, Any]]) -> Choice:
+    """The options that a file and the command line name; takes those keys out of the file."""
+    named = plain(own.pop("groups", None) or {})
+    if not isinstance(named, dict):
+        raise ConfigError(f"groups names an option by group, for example groups: {{engine: local}}; got {named!r}")
+    for key in (SPECULATION, _WAYS):
+        if key in own:
+            named[SPECULATION] = plain(own.pop(key))
+    own_env = OmegaConf.select(own, "turntree.env") is not None or "turntree.env" in dict(changes)
+    named |= {path: value for path, value in changes if path in GROUPS}
+    return choose(named, base=own.pop("base", None), own_env=own_env)
 
 
 def _read(config: str) -> DictConfig:
@@ -136,16 +174,7 @@ def _read(config: str) -> DictConfig:
     loaded = OmegaConf.create(text)
     if not isinstance(loaded, DictConfig):
         raise ConfigError(f"{config} holds a {type(loaded).__name__}, expected a mapping")
-    base = loaded.pop("base", None)
-    if base is None:
-        return loaded
-    folder = resources.files("turntree.configs").joinpath("base")
-    bases = [Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".yaml")]
-    if base not in bases:
-        raise unknown_key(base, bases, f"the bases that {config} may name")
-    merged = OmegaConf.merge(OmegaConf.create(folder.joinpath(f"{base}.yaml").read_text(encoding="utf-8")), loaded)
-    assert isinstance(merged, DictConfig)
-    return merged
+    return loaded
 
 
 def _parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
@@ -164,12 +193,9 @@ def _parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
     return [(override.key_or_group, override.value()) for override in parsed]
 
 
-def _verl_defaults() -> DictConfig:
-    return copy.deepcopy(_read_verl_defaults())
-
-
 @lru_cache(maxsize=1)
-def _read_verl_defaults() -> DictConfig:
+def _verl_defaults() -> tuple[DictConfig, Mapping[str, Any]]:
+    """verl's configuration, and the same as plain values; not to be changed."""
     spec = importlib.util.find_spec("verl")
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtra("training", "train")
@@ -178,14 +204,21 @@ def _read_verl_defaults() -> DictConfig:
 
     folder = Path(spec.submodule_search_locations[0]) / "trainer" / "config"
     with initialize_config_dir(str(folder), version_base=None):
-        return hydra_compose("ppo_trainer")
+        config = hydra_compose("ppo_trainer")
+    OmegaConf.set_struct(config, False)
+    return config, plain(config)
 
 
 def _check_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -> None:
     """Every key of ``ours`` is known to verl. Both are plain, interpolations as text."""
     for key, value in ours.items():
         if key not in theirs and key not in _fields(theirs) and key not in _HIDDEN.get(path, ()):
-            known = {*theirs, *_fields(theirs), *_HIDDEN.get(path, ()), *(() if path else ("turntree",))}
+            known = {
+                *theirs,
+                *_fields(theirs),
+                *_HIDDEN.get(path, ()),
+                *(() if path else ("turntree", "groups", *GROUPS)),
+            }
             raise unknown_key(key, known, path or "verl")
         section = theirs.get(key)
         # An empty section, or none, is one that verl leaves to its user.
@@ -229,4 +262,14 @@ def _check_rewards(settings: TrainSettings, config: DictConfig) -> None:
         raise ConfigError(
             f"the rewards {', '.join(scorer.group_names)} need all samples of a task at once; set "
             f"actor_rollout_ref.rollout.agent.agent_loop_manager_class={_MANAGER}"
+        )
+
+
+def _check_run_ahead(settings: TrainSettings, config: DictConfig) -> None:
+    """Whoever is to play ahead is there to play."""
+    manager = config.actor_rollout_ref.rollout.agent.agent_loop_manager_class
+    if settings.run_ahead.get("enabled") and manager != _MANAGER:
+        raise ConfigError(
+            "turntree.run_ahead needs turntree's own engine and manager of episodes; set engine=local and "
+            f"actor_rollout_ref.rollout.agent.agent_loop_manager_class={_MANAGER}, got {manager}"
         )

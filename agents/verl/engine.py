@@ -11,12 +11,8 @@ from typing import Any
 from uuid import uuid4
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling
+from turntree.agents.verl.backends import turn_request
 from turntree.spec_tree import DialogueState
-
-_PASSED = (
-    *("temperature", "top_p", "top_k", "min_p", "max_tokens"),
-    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
-)
 
 
 class VerlEngine:
@@ -24,12 +20,12 @@ class VerlEngine:
 
     Args:
         server_manager: verl's client of the rollout servers.
-        pass_state: Whether the servers take the dialogue state (turntree's do, vLLM's and SGLang's do not).
+        backend: ``rollout.name``.
     """
 
-    def __init__(self, server_manager: Any, *, pass_state: bool) -> None:
+    def __init__(self, server_manager: Any, *, backend: str) -> None:
         self._server_manager = server_manager
-        self._pass_state = pass_state
+        self._backend = backend
         self._request_id = uuid4().hex
 
     async def generate(
@@ -45,15 +41,12 @@ class VerlEngine:
         Raises:
             RuntimeError: If the server returned no log-probabilities.
         """
-        parameters: dict[str, Any] = {name: getattr(sampling, name) for name in _PASSED}
-        parameters |= {"stop_token_ids": list(sampling.stop_token_ids), "logprobs": True}
-        if sampling.seed is not None:
-            parameters["seed"] = sampling.seed
+        request = turn_request(self._backend, sampling, state)
         output = await self._server_manager.generate(
             request_id=self._request_id,
             prompt_ids=list(prompt_ids),
-            sampling_params=parameters,
-            **({"state": state} if self._pass_state else {}),
+            sampling_params=request.parameters,
+            **request.arguments,
         )
         if output.log_probs is None:
             raise RuntimeError("the rollout server returned no log-probabilities; set rollout.calculate_log_probs=True")

@@ -29,6 +29,7 @@ from turntree.agents.scorer import ANSWER
 from turntree.agents.verl.compose import Composition, TrainSettings, compose
 from turntree.agents.verl.dataset import write_rows
 from turntree.agents.verl.recording import RunFolder
+from turntree.agents.verl.resume import checkpoints_of, join_metrics, keep_records, resume_path, resumed_step
 from turntree.agents.verl.sections import ConfigError
 from turntree.agents.verl.settings import make_scorer
 from turntree.rewards import UnknownContract
@@ -88,7 +89,12 @@ def train(config: str, overrides: Sequence[str] = (), *, on_step: Callable[[Step
     composition = compose(config, overrides)
     folder = RunFolder(Path(composition.settings.run_dir).absolute())
     folder.root.mkdir(parents=True, exist_ok=True)
-    folder.clear()
+    step = resumed_step(composition.verl.trainer, folder)
+    if step:
+        logger.info("the run goes on after step %d", step)
+        keep_records(folder, step)
+    else:
+        folder.clear()
     # Ray's sockets lie in its folder, and a socket's path has about 100 characters at most.
     ray_dir = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp" if os.path.isdir("/tmp") else None))
     try:
@@ -100,6 +106,7 @@ def train(config: str, overrides: Sequence[str] = (), *, on_step: Callable[[Step
                 status = _run(folder, on_step)
     finally:
         shutil.rmtree(ray_dir, ignore_errors=True)
+        join_metrics(folder)
     if status != 0:
         tail = folder.log.read_text(errors="replace").splitlines()[-_LOG_TAIL:]
         logger.error("verl ended with status %d; the end of %s:\n%s", status, folder.log, "\n".join(tail))
@@ -112,7 +119,7 @@ def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
     Args:
         composition: The checked configuration.
         folder: Of the run.
-        ray_dir: Where Ray may put its files.
+        ray_dir: Where Ray may put its files, if it is started for this run.
 
     Raises:
         ConfigError: If answers of a data set are to be compared and it has no rules for it.
@@ -134,15 +141,19 @@ def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
             "record_episodes": settings.record_episodes,
             "save_policy_every": settings.save_policy_every,
             "reuse": dict(settings.reuse),
+            "run_ahead": dict(settings.run_ahead),
+            "checkpoint_dir": str(checkpoints_of(config.trainer, folder)),
             "memo_results": settings.memo_results,
             "rewards": dict(settings.rewards),
             "contract": settings.contract,
             "score_in_verl": settings.score_in_verl,
         },
-        "trainer.default_local_dir": str(folder.root / "checkpoints"),
-        "ray_kwargs.ray_init._temp_dir": str(ray_dir),
+        "trainer.default_local_dir": str(folder.checkpoints),
+        "trainer.resume_from_path": resume_path(config.trainer),
     }.items():
         OmegaConf.update(config, key, value, force_add=True)
+    if OmegaConf.select(config, "ray_kwargs.ray_init.address") is None:  # a cluster that runs has its folder
+        OmegaConf.update(config, "ray_kwargs.ray_init._temp_dir", str(ray_dir), force_add=True)
     OmegaConf.save(config, folder.config)
 
 
@@ -194,6 +205,8 @@ def environment(folder: RunFolder) -> dict[str, str]:
         "RAY_prestart_worker_first_driver": "0",
         "RAY_enable_worker_prestart": "0",
     }
+    if OmegaConf.load(folder.config).trainer.device == "cpu":
+        defaults["TURNTREE_VERL_CPU"] = "1"  # whatever accelerator the machine has
     return {**defaults, **os.environ, "VERL_FILE_LOGGER_PATH": str(folder.metrics)}
 
 

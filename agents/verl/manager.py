@@ -3,8 +3,8 @@
 verl's own worker makes three Ray calls a turn and three TransferQueue calls an
 episode, which is nothing beside a large model and most of the time beside a
 small one. This one sends turns in bulk (``TurnPipe``) and hands finished
-episodes over in bulk. Tasks are spread over the replicas by their index, so
-that all rollouts of a task meet in one store.
+episodes over in bulk. Tasks are spread over the replicas so that all rollouts
+of a task meet in one store (``ReplicaTurns``).
 
 For ``rollout.name=turntree`` and synchronous training; with other backends or
 trainer modes leave ``agent_loop_manager_class`` unset.
@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 from uuid import uuid4
 
@@ -31,12 +34,18 @@ from turntree.agents.verl.output import EpisodeOutput
 from turntree.agents.verl.player import EpisodePlayer
 from turntree.agents.verl.plugin import ROLLOUT_NAME
 from turntree.agents.verl.replica import server_name
+from turntree.agents.verl.replica_turns import ReplicaTurns
+from turntree.agents.verl.restarts import asked_again, is_restarted
+from turntree.agents.verl.run_ahead_plays import AheadPlays
+from turntree.agents.verl.run_ahead_rows import RowForecast
 from turntree.agents.verl.sections import ConfigError, plain
 from turntree.agents.verl.settings import RunSettings
 from turntree.agents.verl.turn_pipe import TurnPipe
 
 logger = logging.getLogger(__name__)
 
+_RESTARTS = 4
+"""Times that Ray starts a worker again; it then asks it again for the episodes of the batch."""
 _HAND_OVER_SECONDS = 0.5
 """Finished groups wait at most so long for company before they are handed over."""
 
@@ -52,7 +61,24 @@ class EpisodeManager(AgentLoopManagerTQ):
                 f"got {name} and {mode}; set actor_rollout_ref.rollout.agent.agent_loop_manager_class=null"
             )
         super().__init__(config, *args, **kwargs)
-        self.agent_loop_workers_class: Any = ray.remote(EpisodeWorker)
+        self.agent_loop_workers_class: Any = ray.remote(max_restarts=_RESTARTS)(EpisodeWorker)
+        run = RunSettings.parse(plain(config.actor_rollout_ref.rollout.get("custom")))
+        self._forecast = RowForecast.of(config) if run.run_ahead.enabled else None
+
+    def generate_sequences(self, prompts: TensorDict) -> None:
+        """Start the episodes of a batch and return; they are handed over as they finish.
+
+        The workers also get the rows that the next step is expected to play. A worker whose process dies is
+        started again and plays what it had not handed over.
+        """
+        ahead: list[dict[str, Any]] = []
+        if self._forecast is not None and not _validates(prompts):
+            ahead = self._forecast.after(_rows(prompts))
+        workers: list[Any] = self.agent_loop_workers
+        chunks = prompts.chunk(len(workers))
+        for place, (worker, chunk) in enumerate(zip(workers, chunks, strict=False)):
+            playing = worker.generate_sequences.remote(chunk, ahead[place :: len(chunks)])
+            playing.future().add_done_callback(_end_run_on_error)
 
 
 class EpisodeWorker:
@@ -78,43 +104,65 @@ class EpisodeWorker:
         rollout = config.actor_rollout_ref.rollout
         self._rollout = rollout
         tokenizer = omega_conf_to_dataclass(config.actor_rollout_ref.model).tokenizer
-        if RunSettings.parse(plain(rollout.get("custom"))).score_in_verl:
+        run = RunSettings.parse(plain(rollout.get("custom")))
+        if run.score_in_verl:
             raise ConfigError("score_in_verl needs verl's own agent-loop manager; set agent_loop_manager_class=null")
         self._player = EpisodePlayer(rollout, tokenizer)
         client = uuid4().hex
         replicas = config.trainer.nnodes * config.trainer.n_gpus_per_node
-        self._pipes = [TurnPipe(ray.get_actor(server_name(rank)), client) for rank in range(replicas)]
+        pipes = {rank: TurnPipe(ray.get_actor(server_name(rank)), client) for rank in range(replicas)}
+        self._replicas = ReplicaTurns(pipes, _serving)
+        self._restarted = is_restarted()
+        if self._restarted:
+            logger.warning("this agent-loop worker was restarted; what it had not handed over is played again")
         self._groups: set[asyncio.Task[None]] = set()
         self._outbox: list[_Group] = []
         self._carrier: asyncio.Task[None] | None = None
+        slots = run.run_ahead.slots(rollout.max_num_seqs)
+        self._ahead = AheadPlays(self._player, pipes, slots=slots) if run.run_ahead.enabled else None
 
-    async def generate_sequences(self, batch: TensorDict) -> None:
-        """Start the episodes of a batch and return; they are handed over as they finish."""
-        # Only an item's access unwraps a value that is no tensor; pop() does not.
-        validate = "validate" in batch and bool(batch["validate"])
+    @asked_again
+    async def generate_sequences(self, batch: TensorDict, ahead: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Play the episodes of a batch; returns when all are handed over.
+
+        In a later life of this process the groups that an earlier one has handed over are left out.
+
+        Args:
+            batch: Rows of the data set.
+            ahead: Rows of the next step, to be played ahead where there is room.
+        """
+        validate = _validates(batch)
         batch.pop("validate", None)
         options = self._rollout.val_kwargs if validate else self._rollout
         sampling = {name: options[name] for name in ("temperature", "top_p", "top_k")}
-        for row in _rows(batch):
-            task = asyncio.create_task(
-                self._play_group(row, sampling, int(row.pop("__rollout_n__", options.n)), validate)
-            )
-            self._groups.add(task)
-            task.add_done_callback(self._group_done)
+        rows = _rows(batch)
+        if self._restarted:
+            waiting = await _waited_for("val" if validate else "train")
+            rows = [row for row in rows if row["uid"] in waiting]
+        if self._ahead is not None and not validate and rows:
+            await self._ahead.begin_step(int(rows[0]["global_steps"]))
+        groups = [
+            asyncio.create_task(self._play_group(row, sampling, int(row.pop("__rollout_n__", options.n)), validate))
+            for row in rows
+        ]
+        self._groups.update(groups)
+        for group in groups:
+            group.add_done_callback(self._groups.discard)
+        if self._ahead is not None and ahead:
+            self._ahead.start(ahead, sampling, size=int(options.n))
+        await asyncio.gather(*groups)
+        while self._carrier is not None and not self._carrier.done():
+            await asyncio.shield(self._carrier)
+        if self._carrier is not None:
+            self._carrier.result()
 
     async def _play_group(self, row: dict[str, Any], sampling: Mapping[str, Any], size: int, validate: bool) -> None:
         if row.get("agent_name", AGENT_NAME) != AGENT_NAME:
             raise ConfigError(f"this agent-loop manager plays rows of {AGENT_NAME}, got {row['agent_name']!r}")
-        pipe = self._pipes[int(row["index"]) % len(self._pipes)]
-        outputs = await self._player.play_group(sampling, row, lambda: pipe, size=size)
+        outputs = await self._player.play_group(sampling, row, self._replicas.dialogue, size=size)
         self._outbox.append(_Group(row, outputs, validate))
         if self._carrier is None or self._carrier.done():
             self._carrier = asyncio.create_task(self._hand_over())
-
-    def _group_done(self, task: asyncio.Task[None]) -> None:
-        self._groups.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("a group of episodes was lost", exc_info=task.exception())
 
     async def _hand_over(self) -> None:
         while self._outbox:
@@ -123,6 +171,25 @@ class EpisodeWorker:
             groups, self._outbox = self._outbox, []
             for partition in ("train", "val"):
                 await _put([group for group in groups if group.partition == partition], partition)
+
+
+def _end_run_on_error(playing: Future[None]) -> None:
+    """End the trainer's process where episodes can come no more: verl would wait for them for ever."""
+    error = playing.exception()
+    if error is None or not ray.is_initialized():
+        return
+    logger.error("episodes are lost for good, so the run ends here: %s", error, exc_info=error)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+async def _waited_for(partition: str) -> set[str]:
+    """Names of the groups that the trainer still waits for."""
+    held = await transfer_queue.async_kv_list(partition)
+    return {key for key, tag in held.get(partition, {}).items() if tag.get("status") in ("pending", "running")}
+
+
+async def _serving(rank: int) -> None:
+    await ray.get_actor(server_name(rank)).serving.remote()
 
 
 class _Group:
@@ -175,6 +242,11 @@ async def _put(groups: list[_Group], partition: str) -> None:
         tags=[{"status": "finished"} for _ in groups],
         partition_id=partition,
     )
+
+
+def _validates(batch: TensorDict) -> bool:
+    # Only an item's access unwraps a value that is no tensor; pop() does not.
+    return "validate" in batch and bool(batch["validate"])
 
 
 def _rows(batch: TensorDict) -> list[dict[str, Any]]:

@@ -15,7 +15,10 @@ import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
 from turntree.agents.episode import Episode, StopReason
+from turntree.agents.failures import FailureKind
+from turntree.agents.scorer import ENVIRONMENT
 from turntree.agents.token_view import TokenView
+from turntree.agents.verl.metrics import EPISODE
 from turntree.agents.verl.scored_text import SAMPLE, sample_to_dict
 
 
@@ -66,7 +69,7 @@ def to_output(
     *,
     weights_version: int,
     filler_id: int,
-    attempts: int,
+    lost: Sequence[FailureKind] = (),
     rewards: Sequence[str] = (),
     score_in_verl: bool = False,
 ) -> EpisodeOutput:
@@ -76,7 +79,7 @@ def to_output(
         episode: What was rolled out.
         weights_version: Version of the weights, for an episode that has no turn to tell.
         filler_id: Token id that stands in for the prompt and response of an episode without turns.
-        attempts: How often the episode was tried.
+        lost: To what attempts at the episode were lost, the last one included if it was.
         rewards: Names of the components to log, the same for all episodes of a run.
         score_in_verl: Leave the score to verl's reward loop, which is given the policy's own words.
     """
@@ -87,6 +90,15 @@ def to_output(
     versions = [turn.completion.weights_version for turn in turns] or [weights_version]
     score = 0.0 if masked else episode.reward
     done = episode.stop_reason is StopReason.DONE
+    counts = {
+        "turns": len(turns),
+        "tool_calls": sum(len(message.tool_calls) for message in episode.messages),
+        "truncated": float(episode.stop_reason.is_truncated()),
+        "failure": float(failed),
+        "undecided": float(bool(episode.undecided)),
+        "attempts": len(lost) + (not masked),
+        **{f"lost_{kind}": lost.count(kind) for kind in FailureKind},
+    }
     return EpisodeOutput(
         prompt_ids=list(view.prompt_ids) or [filler_id],
         response_ids=list(view.response_ids) or [filler_id],
@@ -110,18 +122,20 @@ def to_output(
             "tool_rewards": [],
             "reward_extra_info": {
                 "score": score,
-                "acc": float(not masked and done and episode.rewards.get("correct", score) > 0),
-                "turns": len(turns),
-                "tool_calls": sum(len(message.tool_calls) for message in episode.messages),
-                "truncated": float(episode.stop_reason.is_truncated()),
-                "failure": float(failed),
-                "undecided": float(bool(episode.undecided)),
-                "attempts": attempts,
+                "acc": float(not masked and done and _verdict(episode, score) > 0),
+                "masked": float(masked),
+                **counts,
                 **{f"reward_{name}": float(episode.rewards.get(name, 0.0)) for name in rewards},
             },
+            EPISODE: counts,
             **({SAMPLE: sample_to_dict(episode)} if score_in_verl else {}),
         },
     )
+
+
+def _verdict(episode: Episode, score: float) -> float:
+    """What says whether the task was solved, without what is paid for form beside it."""
+    return episode.rewards.get("correct", episode.rewards.get(ENVIRONMENT, score))
 
 
 def neutralise(outputs: Sequence[EpisodeOutput]) -> None:

@@ -14,17 +14,20 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from turntree.agents.dialogue import dialogue_state
 from turntree.agents.engines.protocol import Engine, Sampling
 from turntree.agents.episode import Episode, StopReason
+from turntree.agents.failures import FailureKind, failure_kind
 from turntree.agents.judging import judge_episodes
 from turntree.agents.renderer import Renderer
-from turntree.agents.rollout import derive_seed, describe, rollout
+from turntree.agents.rollout import derive_seed, describe, env_id_of, rollout
 from turntree.agents.verl.dataset import make_env, token_bounds
 from turntree.agents.verl.output import EpisodeOutput, neutralise, to_output
 from turntree.agents.verl.recording import EpisodeRecorder, RunFolder
 from turntree.agents.verl.sections import plain
 from turntree.agents.verl.settings import RunSettings
 from turntree.envs import Env, ResultMemo
+from turntree.spec_tree import DialogueState
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +39,8 @@ class _Played(NamedTuple):
     """An episode before it is scored."""
 
     episode: Episode
-    attempts: int
+    lost: tuple[FailureKind, ...]
+    """To what the attempts were lost, the last one too if it was."""
     labels: dict[str, int]
     recorded: bool
 
@@ -97,21 +101,63 @@ class EpisodePlayer:
         self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine]
     ) -> _Played:
         index, session, step = int(row["index"]), int(row.get("session_id", 0)), int(row["global_steps"])
-        seed = derive_seed(self._seed, step, index, session)
-        sampling = Sampling(
+        sampling = self._sampling(sampling_params, step, index, session)
+        lost: list[FailureKind] = []
+        while len(lost) < ATTEMPTS:
+            episode = await self._attempt(row, index, sampling, engine)
+            kind = failure_kind(episode)
+            if kind is None:
+                break
+            lost.append(kind)
+            logger.warning(
+                "task %d, sample %d, attempt %d was lost to the %s: %s",
+                *(index, session, len(lost), kind, episode.failure or "its answer could not be judged"),
+            )
+        recorded = (row.get("extra_info") or {}).get("split") == "train"
+        labels = {"step": step, "index": index, "session": session, "seed": sampling.seed or 0}
+        return _Played(episode, tuple(lost), labels, recorded)
+
+    async def play_ahead(self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Engine) -> None:
+        """Play one episode of ``row`` for a later step, and keep nothing: ``engine`` remembers its turns.
+
+        Args:
+            sampling_params: As in ``play``.
+            row: As in ``play``; ``global_steps`` is the step that it is for.
+            engine: Cancels the episode where it gives a turn up.
+        """
+        index, step = int(row["index"]), int(row["global_steps"])
+        sampling = self._sampling(sampling_params, step, index, int(row["session_id"]))
+        env_id, settings = row["env_id"], row.get("env_kwargs") or "{}"
+        idle = self._idle[env_id, settings]
+        env = idle.pop() if idle else self._make(env_id, settings)
+        broken = False
+        try:
+            limits = env.limits.within(self._bounds)
+            episode = await rollout(env, engine, self._renderer, limits, index=index, seed=index, sampling=sampling)
+            broken = episode.masked
+        finally:
+            if not broken:
+                idle.append(env)
+
+    def first_state(self, row: Mapping[str, Any]) -> DialogueState:
+        """The dialogue state of a row's first turn."""
+        env_id, settings = row["env_id"], row.get("env_kwargs") or "{}"
+        idle = self._idle[env_id, settings]
+        env = idle.pop() if idle else self._make(env_id, settings)
+        index = int(row["index"])
+        _, info = env.reset(seed=index, options={"index": index})
+        idle.append(env)
+        prompt = self._renderer.initial(info["messages"], info["tools"])
+        return dialogue_state(prompt, task_id=info["task_id"], calls=(), env_id=env_id_of(env))
+
+    def _sampling(self, sampling_params: Mapping[str, Any], step: int, index: int, session: int) -> Sampling:
+        """How an episode is drawn: its seed is a function of the run's, of its step, its task and its session."""
+        return Sampling(
             temperature=float(sampling_params["temperature"]),
             top_p=float(sampling_params["top_p"]),
             top_k=int(sampling_params["top_k"]),
-            seed=seed,
+            seed=derive_seed(self._seed, step, index, session),
         )
-        for attempt in range(1, ATTEMPTS + 1):
-            episode = await self._attempt(row, index, sampling, engine)
-            if not episode.masked:
-                break
-            logger.warning("task %d, sample %d, attempt %d failed: %s", index, session, attempt, episode.failure)
-        recorded = (row.get("extra_info") or {}).get("split") == "train"
-        labels = {"step": step, "index": index, "session": session, "seed": seed}
-        return _Played(episode, attempt, labels, recorded)
 
     async def _finish(self, played: Sequence[_Played]) -> list[EpisodeOutput]:
         """Score, record and lay out what was played."""
@@ -120,6 +166,7 @@ class EpisodePlayer:
             episodes = await judge_episodes(episodes, self._scorer)
         outputs = []
         for one, episode in zip(played, episodes, strict=True):
+            judged_away = episode.masked and not one.episode.masked
             if self._recorder is not None and one.recorded:
                 self._recorder.write(episode, **one.labels)
             outputs.append(
@@ -127,7 +174,7 @@ class EpisodePlayer:
                     episode,
                     weights_version=one.labels["step"] - 1,
                     filler_id=self._filler,
-                    attempts=one.attempts,
+                    lost=(*one.lost, FailureKind.REWARD) if judged_away else one.lost,
                     rewards=self._scorer.names if self._scorer is not None else (),
                     score_in_verl=self._score_in_verl,
                 )

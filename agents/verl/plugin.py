@@ -1,6 +1,6 @@
 """What verl loads in every process (entry-point group ``verl.plugins``).
 
-Registers the rollout backend ``turntree``, and on a machine without an
+Registers the rollout backend ``turntree``, adds the drafter's counters to verl's ``vllm``, and on a machine without an
 accelerator the CPU platform with its patches. With an accelerator verl stays
 as it is. ``TURNTREE_VERL_CPU`` decides by hand: ``1`` trains on the CPU, ``0``
 never touches the platform.
@@ -60,12 +60,19 @@ def _register_rollout() -> None:
 
     RolloutReplicaRegistry.register(ROLLOUT_NAME, _load_replica)
     _ROLLOUT_REGISTRY[(ROLLOUT_NAME, "async")] = "turntree.agents.verl.weights.WeightSender"
+    RolloutReplicaRegistry.register("vllm", _load_vllm_replica)
 
 
 def _load_replica() -> type:
     from turntree.agents.verl.replica import TurntreeReplica
 
     return TurntreeReplica
+
+
+def _load_vllm_replica() -> type:
+    from turntree.agents.verl.vllm_replica import DraftingVllmReplica
+
+    return DraftingVllmReplica
 
 
 try:

@@ -59,9 +59,19 @@ class RunFolder:
         """The tasks of ``split`` (train or val) as verl reads them."""
         return self.root / "data" / f"{split}.parquet"
 
+    @property
+    def checkpoints(self) -> Path:
+        """verl's checkpoints, a folder ``global_step_N`` each."""
+        return self.root / "checkpoints"
+
+    @property
+    def earlier_metrics(self) -> Path:
+        """Metrics of the steps before a resume, while the run goes on."""
+        return self.root / "metrics_before.jsonl"
+
     def clear(self) -> None:
         """Remove what an earlier run left; files that a run does not write are kept."""
-        stale = [self.metrics, self.engine, self.log, self.config]
+        stale = [self.metrics, self.earlier_metrics, self.engine, self.log, self.config]
         stale += [*self.root.glob("episodes/step_*.jsonl"), *self.root.glob("weights/step_*.safetensors")]
         for path in stale:
             path.unlink(missing_ok=True)

@@ -5,17 +5,34 @@ policy waits for longer than for its episodes; a custom sampler is the way to
 set the interval. verl gives a custom sampler no group filter, so DAPO's is
 passed on here, with the bound on its work that verl's synchronous sampler
 ignores.
+
+What a sampler returns beside the episodes, verl logs: turntree's figures of the
+step go that way (``metrics``). And a sampler is made where advantages are
+computed, so turntree's estimators are registered from here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import ray
+import transfer_queue
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
+import turntree.agents.verl.advantages  # noqa: F401 - registers the estimators
+from turntree.agents.verl.metrics import PlayedRow, engine_metrics, episode_metrics
 from turntree.agents.verl.sections import ConfigError, from_mapping, plain
+
+logger = logging.getLogger(__name__)
+
+_SERVER = re.compile(r"turntree_server_\d+")
+"""Names of the servers of the policy, see ``replica.server_name``."""
+_ANSWER_SECONDS = 30.0
+"""A server that takes longer is left out of the step's figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +90,17 @@ class PromptReplayBuffer(ReplayBuffer):
     def sample(self, *args: Any, **kwargs: Any) -> Any:
         """Wait for the episodes of a step.
 
+        Returns:
+            The batch, and figures for verl's log.
+
         Raises:
             RuntimeError: If DAPO's filter threw away more groups than ``max_num_gen_batches`` allows.
         """
         self._submitted = 0
-        return super().sample(*args, **kwargs)
+        batch, logged = super().sample(*args, **kwargs)
+        if batch.partition_id == "train":
+            logged = {**logged, **episode_metrics(_played_rows(batch)), **engine_metrics(_counters())}
+        return batch, logged
 
     def _refill(self, prompts: int) -> Any:
         self._submitted += prompts
@@ -89,3 +112,25 @@ class PromptReplayBuffer(ReplayBuffer):
             )
         assert self._submit is not None
         return self._submit(prompts)
+
+
+def _played_rows(batch: Any) -> list[PlayedRow]:
+    """What the rows of a batch say of their episodes; rows that verl has padded it with say nothing."""
+    keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+    data = transfer_queue.kv_batch_get(
+        keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields", "token_levels"]
+    )
+    extra, levels = list(data["extra_fields"]), data["token_levels"].unbind()
+    return [PlayedRow(extra=one, levels=tokens.tolist()) for one, tokens in zip(extra, levels, strict=True)]
+
+
+def _counters() -> list[Mapping[str, float]]:
+    """What each of turntree's servers counted since it was asked last; none with another engine."""
+    counted: list[Mapping[str, float]] = []
+    for name in filter(_SERVER.fullmatch, ray.util.list_named_actors()):
+        try:
+            answer: Any = ray.get(ray.get_actor(name).step_counters.remote(), timeout=_ANSWER_SECONDS)
+            counted.append(answer)
+        except (ray.exceptions.RayError, ValueError):
+            logger.warning("the server %s does not say what it counted", name, exc_info=True)
+    return counted

@@ -14,7 +14,9 @@ from typing import Any
 
 from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
 from turntree.agents.reuse_config import ReuseConfig
+from turntree.agents.run_ahead_config import RunAheadConfig
 from turntree.agents.scorer import Scorer
+from turntree.agents.verl.exchange_settings import ExchangeSettings
 from turntree.agents.verl.sections import ConfigError, from_mapping
 from turntree.rewards import RewardError, contract_for
 from turntree.spec_tree import ForestConfig
@@ -39,6 +41,8 @@ class EngineSettings:
     """As ``LocalEngineConfig.prefill_chunk``."""
     monitors: bool = True
     """As ``LocalEngineConfig.monitors``; without it no z-scores are logged."""
+    exchange: ExchangeSettings | None = field(default_factory=ExchangeSettings)
+    """How several replicas share their turns; ``null``: each keeps to its own."""
 
     @classmethod
     def parse(cls, values: Mapping[str, Any] | None) -> EngineSettings:
@@ -47,6 +51,8 @@ class EngineSettings:
         sections = dict(values or {})
         if sections.get("speculation") is not None:
             sections["speculation"] = from_mapping(Speculation, sections["speculation"], f"{where}.speculation")
+        if sections.get("exchange") is not None:
+            sections["exchange"] = from_mapping(ExchangeSettings, sections["exchange"], f"{where}.exchange")
         if "forest" in sections:
             forest = {
                 key: tuple(value) if isinstance(value, list) else value
@@ -83,6 +89,10 @@ class RunSettings:
     """Keep the weights that sampled every so many steps, the first one included; 0 keeps none."""
     reuse: ReuseConfig = field(default_factory=ReuseConfig)
     """How earlier trajectories are used again."""
+    run_ahead: RunAheadConfig = field(default_factory=RunAheadConfig)
+    """How much of the next step is rolled out ahead."""
+    checkpoint_dir: str = ""
+    """Folder of verl's checkpoints, from which a resumed run takes its stores; empty: it begins with empty ones."""
     memo_results: int = 0
     """Results of deterministic tools that are remembered; 0 remembers none."""
     rewards: Mapping[str, Any] = field(default_factory=dict)
@@ -108,6 +118,8 @@ class RunSettings:
         values = dict((custom or {}).get("turntree") or {})
         if "reuse" in values:
             values["reuse"] = from_mapping(ReuseConfig, values["reuse"] or {}, f"{where}.reuse")
+        if "run_ahead" in values:
+            values["run_ahead"] = from_mapping(RunAheadConfig, values["run_ahead"] or {}, f"{where}.run_ahead")
         return from_mapping(cls, values, where)
 
     def scorer(self) -> Scorer | None:

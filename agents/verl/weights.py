@@ -6,16 +6,22 @@ buckets, one at a time, so that the store never holds the whole model.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import ray
 import torch
+from ray.exceptions import RayActorError
 from verl.workers.rollout.base import BaseRollout
 
+from turntree.agents.errors import EngineLost
 from turntree.agents.verl.replica import server_name
+from turntree.agents.verl.restarts import RESEND
 from turntree.agents.verl.sections import ConfigError
+
+logger = logging.getLogger(__name__)
 
 
 class WeightSender(BaseRollout):
@@ -33,6 +39,7 @@ class WeightSender(BaseRollout):
         # A replica is one device wide, so every trainer rank has a replica of its own.
         rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
         self._name = server_name(rank)
+        self._global_steps: int | None = None
         self._bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
 
     @property
@@ -63,7 +70,7 @@ class WeightSender(BaseRollout):
         Args:
             weights: Yields (name, tensor), full tensors under Hugging Face names.
             wire_format: Must be ``named_tensors``.
-            global_steps: Updates that the trainer has made.
+            global_steps: Updates that the trainer has made; ``RESEND`` repeats the last call's.
             peft_config: Must be ``None``: adapters are merged before they come here.
             base_sync_done: verl's, for adapters.
             kwargs: verl's, for other backends.
@@ -77,11 +84,21 @@ class WeightSender(BaseRollout):
             )
         if peft_config is not None:
             raise ConfigError("the turntree engine takes no adapters; set actor_rollout_ref.model.lora.merge=True")
-        server = self._server
-        for bucket in _buckets(weights, self._bucket_bytes):
-            await server.update_weights.remote(bucket)
-        if global_steps is not None:
-            await server.set_global_steps.remote(global_steps)
+        if global_steps == RESEND:
+            global_steps = self._global_steps
+        self._global_steps = global_steps
+        buckets = _buckets(weights, self._bucket_bytes)
+        try:
+            server = self._server
+            life = await server.ready.remote()
+            for bucket in buckets:
+                await server.update_weights.remote(bucket, life)
+            if global_steps is not None:
+                await server.set_global_steps.remote(global_steps, life)
+        except (RayActorError, EngineLost) as error:
+            logger.warning("%s was lost during an update; it has no weights until the next one: %s", self._name, error)
+            for _ in buckets:  # the trainer's other processes gather each tensor together with this one
+                pass
 
 
 def _buckets(weights: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int) -> Iterator[dict[str, torch.Tensor]]:

@@ -14,7 +14,8 @@ from turntree.envs import list_envs
 def test_every_shipped_configuration_is_known_to_verl(name: str, tiny_model: Path) -> None:
     composition = compose(name, [f"actor_rollout_ref.model.path={tiny_model}"])
     assert composition.settings.env in list_envs()
-    assert composition.verl.actor_rollout_ref.rollout.name == "turntree"
+    engine = composition.choice.engine.removesuffix("_cpu")
+    assert composition.verl.actor_rollout_ref.rollout.name == {"local": "turntree"}.get(engine, engine)
     assert composition.verl.trainer.total_training_steps > 0
     OmegaConf.resolve(composition.verl)
 
@@ -139,3 +140,12 @@ def test_what_verls_reward_function_is_given_is_known(tiny_model: Path) -> None:
         ],
     )
     assert composition.verl.reward.custom_reward_function.reward_kwargs.contract == "math"
+
+
+def test_run_ahead_is_refused_where_nobody_plays_ahead(tiny_model: Path) -> None:
+    asked = [f"actor_rollout_ref.model.path={tiny_model}", "turntree.run_ahead.enabled=true"]
+    assert compose("demo", asked).settings.run_ahead == {"enabled": True}
+    with pytest.raises(ConfigError, match=r"turntree\.run_ahead needs turntree's own engine .*got None"):
+        compose("demo", [*asked, "actor_rollout_ref.rollout.agent.agent_loop_manager_class=null"])
+    with pytest.raises(ConfigError, match=r"turntree\.run_ahead: .*share must lie in \(0, 1\], got 0"):
+        compose("demo", [*asked, "turntree.run_ahead.share=0"])

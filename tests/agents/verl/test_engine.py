@@ -32,10 +32,10 @@ def output(*tokens: int, stop_reason: str = "completed", **extra: Any) -> TokenO
 
 async def test_all_turns_of_an_episode_go_to_one_server() -> None:
     servers = Servers(output(1, 9), output(2, 9), output(3, 9))
-    engine = VerlEngine(servers, pass_state=False)
+    engine = VerlEngine(servers, backend="trtllm")
     await engine.generate((5,), SAMPLING)
     await engine.generate((5, 1, 9), SAMPLING)
-    await VerlEngine(servers, pass_state=False).generate((5,), SAMPLING)
+    await VerlEngine(servers, backend="trtllm").generate((5,), SAMPLING)
     first, second, other = (request["request_id"] for request in servers.asked)
     assert first == second != other
 
@@ -43,7 +43,7 @@ async def test_all_turns_of_an_episode_go_to_one_server() -> None:
 async def test_sampling_and_state_reach_the_server() -> None:
     servers = Servers(output(1, 9))
     state = DialogueState.from_tokens((5,), task="t")
-    await VerlEngine(servers, pass_state=True).generate((5,), SAMPLING, state=state)
+    await VerlEngine(servers, backend="turntree").generate((5,), SAMPLING, state=state)
     (request,) = servers.asked
     assert request["prompt_ids"] == [5]
     assert request["state"] is state
@@ -54,7 +54,7 @@ async def test_sampling_and_state_reach_the_server() -> None:
 
 async def test_servers_that_know_no_state_are_not_given_one() -> None:
     servers = Servers(output(1, 9))
-    await VerlEngine(servers, pass_state=False).generate((5,), SAMPLING, state=DialogueState.from_tokens((5,)))
+    await VerlEngine(servers, backend="trtllm").generate((5,), SAMPLING, state=DialogueState.from_tokens((5,)))
     assert "state" not in servers.asked[0]
 
 
@@ -73,7 +73,7 @@ async def test_counters_come_back_under_our_names() -> None:
             behaviour_logprobs=[-1.5, -2.5],
         )
     )
-    completion = await VerlEngine(servers, pass_state=False).generate((5,), SAMPLING)
+    completion = await VerlEngine(servers, backend="trtllm").generate((5,), SAMPLING)
     assert completion.token_ids == (1, 9)
     assert completion.logprobs == (-1.0, -1.0)
     assert (completion.draft.drafted, completion.draft.accepted, completion.draft.verify_steps) == (4, 1, 2)
@@ -92,15 +92,15 @@ async def test_counters_come_back_under_our_names() -> None:
     ],
 )
 async def test_why_a_turn_ended_is_read_from_its_tokens(answer: TokenOutput, reason: FinishReason) -> None:
-    completion = await VerlEngine(Servers(answer), pass_state=False).generate((5,), SAMPLING)
+    completion = await VerlEngine(Servers(answer), backend="trtllm").generate((5,), SAMPLING)
     assert completion.finish_reason is reason
 
 
 async def test_a_server_without_log_probabilities_is_an_error() -> None:
     answer = TokenOutput(token_ids=[1], log_probs=None)
     with pytest.raises(RuntimeError, match="calculate_log_probs=True"):
-        await VerlEngine(Servers(answer), pass_state=False).generate((5,), SAMPLING)
+        await VerlEngine(Servers(answer), backend="trtllm").generate((5,), SAMPLING)
 
 
 def test_it_is_an_engine() -> None:
-    assert isinstance(VerlEngine(Servers(), pass_state=False), Engine)
+    assert isinstance(VerlEngine(Servers(), backend="trtllm"), Engine)

@@ -119,10 +119,26 @@ def test_the_callers_environment_goes_first_but_for_the_metrics(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", "/elsewhere")
+    OmegaConf.save({"trainer": {"device": "cpu"}}, RunFolder(tmp_path).config)
     environment = launch.environment(RunFolder(tmp_path))
     assert environment["OMP_NUM_THREADS"] == "7"
     assert environment["RAY_USAGE_STATS_ENABLED"] == "0"
     assert environment["VERL_FILE_LOGGER_PATH"] == str(tmp_path / "metrics.jsonl")
+
+
+@pytest.mark.parametrize(("device", "choice"), [("cpu", "1"), ("cuda", None)])
+def test_a_training_on_the_cpu_leaves_accelerators_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str, choice: str | None
+) -> None:
+    monkeypatch.delenv("TURNTREE_VERL_CPU", raising=False)
+    OmegaConf.save({"trainer": {"device": device}}, RunFolder(tmp_path).config)
+    assert launch.environment(RunFolder(tmp_path)).get("TURNTREE_VERL_CPU") == choice
+
+
+def test_a_cluster_that_runs_keeps_its_own_folder(overrides: list[str], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    launch.prepare(compose("demo", [*overrides, "ray_kwargs.ray_init.address=auto"]), folder, tmp_path / "ray")
+    assert "_temp_dir" not in OmegaConf.load(folder.config).ray_kwargs.ray_init
 
 
 def test_a_failed_run_shows_the_end_of_its_log(

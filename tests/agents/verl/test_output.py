@@ -7,6 +7,7 @@ import torch
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
 from turntree.agents.episode import Episode, StopReason, Turn
+from turntree.agents.verl.metrics import EPISODE
 from turntree.agents.verl.output import EpisodeOutput, neutralise, to_output
 from turntree.agents.verl.scored_text import SAMPLE
 from turntree.envs import Message, Role, ToolCall
@@ -44,7 +45,7 @@ def episode(**changes: Any) -> Episode:
 
 
 def lay_out(episode: Episode) -> EpisodeOutput:
-    return to_output(episode, weights_version=9, filler_id=0, attempts=1)
+    return to_output(episode, weights_version=9, filler_id=0)
 
 
 def test_tokens_lie_end_to_end_and_observations_are_masked() -> None:
@@ -149,7 +150,7 @@ def test_a_group_that_is_masked_as_a_whole_scores_0() -> None:
 
 
 def test_verl_may_score_it_and_finds_the_policys_words() -> None:
-    output = to_output(episode(), weights_version=9, filler_id=0, attempts=1, score_in_verl=True)
+    output = to_output(episode(), weights_version=9, filler_id=0, score_in_verl=True)
     assert output.reward_score is None
     assert output.extra_fields[SAMPLE]["turns"] == ["t", "t"]
     output.reward_score = 0.5
@@ -157,11 +158,12 @@ def test_verl_may_score_it_and_finds_the_policys_words() -> None:
     row = output.as_dict()
     assert row["rm_scores"].tolist() == [0.0, 0.0, 0.0, 0.0, 0.5]
     assert row["response_mask"].tolist() == [1, 1, 0, 0, 1]
+    assert row["extra_fields"][EPISODE]["turns"] == 2
     assert SAMPLE not in row["extra_fields"]
 
 
 def test_what_verl_could_not_judge_is_masked() -> None:
-    output = to_output(episode(), weights_version=9, filler_id=0, attempts=1, score_in_verl=True)
+    output = to_output(episode(), weights_version=9, filler_id=0, score_in_verl=True)
     output.reward_score = 0.0
     output.extra_fields["reward_extra_info"] = {"score": 0.0, "undecided": 1.0}
     row = output.as_dict()
@@ -172,7 +174,7 @@ def test_what_verl_could_not_judge_is_masked() -> None:
 def test_named_rewards_are_logged_for_every_episode() -> None:
     paid = episode(rewards={"answer": 1.0, "steps": 3.0})
     logged = [
-        to_output(one, weights_version=9, filler_id=0, attempts=1, rewards=("answer", "few_turns")).extra_fields
+        to_output(one, weights_version=9, filler_id=0, rewards=("answer", "few_turns")).extra_fields
         for one in (paid, episode(turns=(), stop_reason=StopReason.FAILURE, failure="x"))
     ]
     first, second = (fields["reward_extra_info"] for fields in logged)
@@ -188,3 +190,10 @@ def test_accuracy_is_that_of_the_answer_not_of_what_form_earns() -> None:
     assert acc() == 1.0
     assert acc(correct=0.0) == 0.0
     assert acc(correct=1.0) == 1.0
+
+
+def test_form_alone_solves_nothing_where_the_environment_judges() -> None:
+    shaped = {"environment": 0.0, "tool_use": 1.0, "database": 0.0}
+    assert lay_out(episode(rewards=shaped)).extra_fields["reward_extra_info"]["acc"] == 0.0
+    solved = shaped | {"environment": 1.0}
+    assert lay_out(episode(rewards=solved)).extra_fields["reward_extra_info"]["acc"] == 1.0

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 from turntree.agents.engines.protocol import Completion, Sampling
 from turntree.agents.engines.scripted import ScriptedEngine
+from turntree.agents.errors import EngineLost
 from turntree.agents.record import read_records
 from turntree.agents.verl.output import EpisodeOutput
 from turntree.agents.verl.player import EpisodePlayer
@@ -104,7 +105,8 @@ async def test_a_tool_that_raises_masks_the_episode_after_a_second_try(
     assert row["response_mask"].sum() == 0
     assert len(row["responses"]) > 1
     info = output.extra_fields["reward_extra_info"]
-    assert (info["failure"], info["attempts"]) == (1.0, 2)
+    assert (info["failure"], info["masked"], info["attempts"]) == (1.0, 1.0, 2)
+    assert (info["lost_tool"], info["lost_environment"], info["lost_engine"]) == (2, 0, 0)
     first, second = engine.asked
     assert first.seed == second.seed
 
@@ -113,7 +115,43 @@ async def test_a_second_try_that_works_counts(rollout_config: Any, chatml: Any, 
     output, _ = await play(rollout_config, chatml, fragile_row, "fragile(boom)", "good")
     assert output.reward_score == 1.0
     assert sum(output.response_mask) > 0
-    assert output.extra_fields["reward_extra_info"]["attempts"] == 2
+    info = output.extra_fields["reward_extra_info"]
+    assert (info["attempts"], info["lost_tool"], info["masked"]) == (2, 1, 0.0)
+
+
+async def test_an_episode_whose_replica_is_lost_is_played_again_on_another(
+    rollout_config: Any, chatml: Any, fragile_row: Any
+) -> None:
+    class Dead:
+        async def generate(self, *args: Any, **kwargs: Any) -> Completion:
+            raise EngineLost("killed")
+
+    watched = Watched(ScriptedEngine(["good"], chatml))
+    engines = iter([Dead(), watched])
+    output = await EpisodePlayer(rollout_config, chatml).play(SAMPLING, fragile_row, lambda: next(engines))
+    info = output.extra_fields["reward_extra_info"]
+    assert (output.reward_score, info["lost_engine"], info["masked"]) == (1.0, 1, 0.0)
+    assert sum(output.response_mask) > 0
+
+
+async def test_a_reward_that_raises_is_asked_once_more_and_then_masks(
+    rollout_config: Any, chatml: Any, row: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    failures: list[Exception] = []
+
+    @reward("shaky")
+    def shaky(sample: Sample) -> float:
+        if failures:
+            raise failures.pop()
+        return 1.0
+
+    rollout_config.custom.turntree.rewards = {"shaky": 1.0}
+    for times, lost in ((1, 0), (2, 1)):
+        failures += [OSError("the judge is gone")] * times
+        (output,) = await play_group(rollout_config, chatml, row, "5", size=1)
+        info = output.extra_fields["reward_extra_info"]
+        assert (info["lost_reward"], info["masked"], bool(sum(output.response_mask))) == (lost, lost, not lost)
 
 
 async def test_a_tool_that_is_used_wrongly_is_the_policys_affair(

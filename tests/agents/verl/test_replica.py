@@ -13,8 +13,10 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
-from turntree.agents.verl.replica import TurntreeReplica, TurntreeServer, to_sampling, to_token_output
+from turntree.agents.verl.replica import TurntreeReplica
 from turntree.agents.verl.sections import ConfigError
+from turntree.agents.verl.server import TurntreeServer
+from turntree.agents.verl.turn_words import to_sampling, to_token_output
 from turntree.spec_tree import DialogueState
 
 

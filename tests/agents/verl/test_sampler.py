@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
+from turntree.agents.verl import sampler
+from turntree.agents.verl.metrics import EPISODE
 from turntree.agents.verl.sampler import PromptReplayBuffer
 from turntree.agents.verl.sections import ConfigError
 
@@ -57,3 +61,31 @@ def test_a_filter_that_never_ends_is_ended() -> None:
 def test_another_trainer_mode_is_refused() -> None:
     with pytest.raises(ConfigError, match="trainer_mode=sync, got 'colocate_async'"):
         make("colocate_async")
+
+
+@pytest.mark.parametrize(
+    ("partition", "logged"), [("train", {"turntree/turns", "turntree/forward_passes"}), ("val", set())]
+)
+def test_a_training_batch_brings_turntrees_figures(
+    monkeypatch: pytest.MonkeyPatch, partition: str, logged: set[str]
+) -> None:
+    from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+    info = {"turns": 3, "tool_calls": 2, "truncated": 0.0, "attempts": 1, "failure": 0.0, "undecided": 0.0}
+    data = {"extra_fields": [{EPISODE: info}], "token_levels": torch.nested.nested_tensor([[1, 0]])}
+    asked: dict[str, Any] = {}
+
+    def rows(**request: Any) -> Any:
+        asked.update(request)
+        return data
+
+    batch = SimpleNamespace(partition_id=partition, keys=["a_0_0", "pad"], tags=[{}, {"is_padding": True}])
+    monkeypatch.setattr(ReplayBuffer, "sample", lambda self, **_: (batch, {"verl/own": 1.0}))
+    monkeypatch.setattr(sampler.transfer_queue, "kv_batch_get", rows)
+    monkeypatch.setattr(sampler, "_counters", lambda: [{"forward_passes": 5}])
+    found, metrics = make().sample(partition_id=partition)
+    assert found is batch
+    assert metrics["verl/own"] == 1.0
+    assert logged <= set(metrics)
+    assert bool(asked) == any(name.startswith("turntree/") for name in metrics) == (partition == "train")
+    assert asked.get("keys", ["a_0_0"]) == ["a_0_0"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.agents.errors import EngineFailed, EngineLost
 from turntree.agents.verl.turn_pipe import TurnDesk, TurnPipe
 
 
@@ -18,6 +19,7 @@ class Actor:
         self.desk = desk
         self.calls: Counter[str] = Counter()
         self.dead = False
+        self.restarts_after_submit = False
 
     @property
     def submit_turns(self) -> Any:
@@ -27,15 +29,18 @@ class Actor:
     def collect_turns(self) -> Any:
         return _Method(self._collect)
 
-    async def _submit(self, client: str, requests: Any) -> None:
+    async def _submit(self, client: str, requests: Any) -> str:
         self.calls["submit"] += 1
-        self.desk.submit(client, requests)
-
-    async def _collect(self, client: str) -> Any:
-        self.calls["collect"] += 1
         if self.dead:
             raise ConnectionError("gone")
-        return await self.desk.collect(client)
+        life = self.desk.submit(client, requests)
+        if self.restarts_after_submit:
+            self.restarts_after_submit, self.desk = False, TurnDesk(Echo())
+        return life
+
+    async def _collect(self, client: str, life: str) -> Any:
+        self.calls["collect"] += 1
+        return await self.desk.collect(client, life)
 
 
 class _Method:
@@ -99,7 +104,7 @@ async def test_what_the_engine_raises_reaches_the_episode_that_asked_alone() -> 
         pipe.generate((1, 2), Sampling()), pipe.generate((1,), Sampling()), return_exceptions=True
     )
     assert isinstance(good, Completion)
-    assert isinstance(bad, RuntimeError)
+    assert isinstance(bad, EngineFailed)
     assert str(bad) == "ValueError: too short"
 
 
@@ -111,6 +116,17 @@ async def test_a_dead_server_ends_every_wait() -> None:
         asyncio.gather(*(pipe.generate((1, 2), Sampling()) for _ in range(3)), return_exceptions=True), 5
     )
     assert [str(turn) for turn in turns] == ["the rollout server is gone: gone"] * 3
+    assert all(isinstance(turn, EngineLost) for turn in turns)
+
+
+async def test_what_was_asked_of_a_server_before_its_restart_is_lost_and_not_waited_for() -> None:
+    actor = Actor(TurnDesk(Echo(60)))
+    pipe = TurnPipe(actor, "a")
+    actor.restarts_after_submit = True
+    with pytest.raises(EngineLost, match="it was restarted"):
+        await asyncio.wait_for(pipe.generate((1, 1), Sampling()), 5)
+    actor.desk = TurnDesk(Echo())
+    assert (await pipe.generate((2, 2), Sampling())).token_ids == (2, 2)
 
 
 async def test_a_pipe_can_be_used_again_after_a_pause() -> None:

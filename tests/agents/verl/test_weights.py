@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 import torch
 
-from turntree.agents.verl.weights import _buckets
+from turntree.agents.errors import EngineLost
+from turntree.agents.verl.restarts import RESEND
+from turntree.agents.verl.weights import WeightSender, _buckets
 
 
 def test_weights_travel_in_buckets_and_all_of_them_do() -> None:
@@ -17,3 +24,83 @@ def test_what_is_sent_no_longer_changes() -> None:
     (bucket,) = _buckets([("w", weight)], bucket_bytes=1 << 20)
     weight += 1
     assert bucket["w"].tolist() == [0.0, 0.0]
+
+
+class Server:
+    """A server's handle without Ray, which may be restarted while it is sent weights."""
+
+    def __init__(self, restart_after: int | None = None) -> None:
+        self.life = 0
+        self.got: list[str] = []
+        self.steps: list[int] = []
+        self._restart_after = restart_after
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=getattr(type(self), f"_{name}").__get__(self))
+
+    async def _ready(self) -> str:
+        return str(self.life)
+
+    async def _update_weights(self, named: dict[str, torch.Tensor], life: str) -> None:
+        self._check(life)
+        self.got += named
+        if len(self.got) == self._restart_after:
+            self.life += 1
+
+    async def _set_global_steps(self, step: int, life: str) -> None:
+        self._check(life)
+        self.steps.append(step)
+
+    def _check(self, life: str) -> None:
+        if life != str(self.life):
+            raise EngineLost("it was restarted")
+
+
+@pytest.fixture
+def sender() -> WeightSender:
+    sender = object.__new__(WeightSender)
+    sender._name, sender._bucket_bytes, sender._global_steps = "turntree_server_0", 1, None
+    return sender
+
+
+async def send(sender: WeightSender, server: Server, monkeypatch: pytest.MonkeyPatch, step: int) -> int:
+    """Update four weights; returns how many of them were gathered."""
+    gathered = []
+
+    def weights() -> Iterator[tuple[str, torch.Tensor]]:
+        for name in "abcd":
+            gathered.append(name)
+            yield name, torch.zeros(1)
+
+    monkeypatch.setattr("turntree.agents.verl.weights.ray.get_actor", lambda name: server)
+    await sender.update_weights(weights(), global_steps=step)
+    return len(gathered)
+
+
+async def test_a_server_gets_all_weights_and_then_their_step(
+    sender: WeightSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+    assert await send(sender, server, monkeypatch, 3) == 4
+    assert (server.got, server.steps) == (["a", "b", "c", "d"], [3])
+
+
+async def test_a_repeated_update_has_the_step_of_the_last(
+    sender: WeightSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+    for step in (3, RESEND, 4, RESEND):
+        await send(sender, server, monkeypatch, step)
+    assert server.steps == [3, 3, 4, 4]
+
+
+async def test_a_server_that_was_restarted_on_the_way_does_not_serve_half_of_the_weights(
+    sender: WeightSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(restart_after=2)
+    # All weights are gathered all the same: other processes of the trainer take part in that.
+    assert await send(sender, server, monkeypatch, 3) == 4
+    assert server.steps == []
+    server._restart_after = None
+    await send(sender, server, monkeypatch, RESEND)
+    assert server.steps == [3]

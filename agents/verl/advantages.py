@@ -1,0 +1,58 @@
+"""Advantages for episodes whose turns have rewards of their own; ``algorithm.adv_estimator=turn_returns`` in verl.
+
+A token is credited with what came from its turn on, beside what the siblings got as whole episodes:
+
+    A[i, t] = sum of the rewards of i at t and later - mean over the other samples j of the task of their whole reward
+
+The baseline is the same at every token and owes nothing to sample i, so it adds nothing to the expected gradient: the
+estimator is unbiased, however the policy decides when to stop, as long as the loss gives every token the same constant
+weight (``loss_agg_mode=seq-mean-token-sum-norm``). Normalising turn k among the samples that reached a turn k, as is
+common, weighs later turns by how many happened to get there, and is biased.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from verl.trainer.ppo.core_algos import register_adv_est
+
+TURN_RETURNS = "turn_returns"
+"""Value of ``algorithm.adv_estimator``."""
+
+
+def turn_returns(
+    token_level_rewards: torch.Tensor,
+    response_mask: torch.Tensor,
+    index: Any,
+    config: Any = None,
+    **unused: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns to go, less the siblings' mean.
+
+    Args:
+        token_level_rewards: Shape (samples, tokens); a turn's reward lies on its last token.
+        response_mask: Shape (samples, tokens), 1 where the policy sampled. A row of zeros is a masked sample: it is
+            in no baseline.
+        index: Task of each sample, shape (samples,).
+        config: verl's section ``algorithm``; unused.
+        unused: What else verl gives to estimators.
+
+    Returns:
+        Advantages and returns, both of shape (samples, tokens), 0 where the policy did not sample.
+    """
+    to_go = token_level_rewards.flip(-1).cumsum(-1).flip(-1)
+    whole = to_go[:, 0]
+    kept = response_mask.bool().any(-1)
+    baseline = torch.zeros_like(whole)
+    tasks = [str(task) for task in index]
+    for task in set(tasks):
+        members = torch.tensor([name == task for name in tasks], device=whole.device) & kept
+        others = int(members.sum()) - 1
+        if others > 0:
+            baseline[members] = (whole[members].sum() - whole[members]) / others
+    mask = response_mask.to(to_go.dtype)
+    return (to_go - baseline.unsqueeze(-1)) * mask, to_go * mask
+
+
+register_adv_est(TURN_RETURNS)(turn_returns)

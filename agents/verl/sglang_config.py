@@ -1,0 +1,104 @@
+"""The section of turntree's engine, in the words of an SGLang that runs under verl.
+
+A configuration says once how much is drafted, ``engine_kwargs.turntree.speculation``
+and ``.forest``, whatever the engine. verl makes SGLang's server arguments before
+SGLang loads plugins, so they must name a built-in algorithm: ``NGRAM``, whose
+worker turntree's plugin replaces where the environment variable of its settings
+says so. That variable goes to all of Ray's processes.
+
+Tried on the CPU: the configuration composes, SGLang takes the arguments (beside
+``device=cpu``), and its scheduler makes turntree's worker of them. Not tried:
+verl's SGLang server and its transfer of weights, which need CUDA (it hands
+weights over by CUDA handles, and SGLang's kernels have no CPU build).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from turntree.agents.engines.sglang.config import SglangEngineConfig
+from turntree.agents.engines.sglang.settings import VARIABLE, SglangSettings
+from turntree.agents.reuse_config import ReuseMode
+from turntree.agents.verl.sections import ConfigError, plain
+from turntree.agents.verl.settings import EngineSettings
+
+_ROLLOUT = "actor_rollout_ref.rollout"
+_READ = ("speculation", "forest")
+_DRAFTS = ("speculative_algorithm", "speculative_num_draft_tokens")
+
+
+def fit_sglang(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE) -> None:
+    """Put turntree's worker into the arguments of SGLang; leaves other engines alone.
+
+    Args:
+        config: verl's whole configuration, changed in place.
+        reuse: How the run uses earlier trajectories.
+
+    Raises:
+        ConfigError: If something is asked for that only turntree's own engine does, or two drafters are.
+    """
+    rollout = OmegaConf.select(config, _ROLLOUT)
+    if rollout is None or rollout.name != "sglang":
+        return
+    if reuse is not ReuseMode.NONE:
+        raise ConfigError(
+            f"turntree.reuse.mode={reuse} needs turntree's own engine under verl; set it to none, or take engine=local"
+        )
+    ours = plain(OmegaConf.select(rollout, "engine_kwargs.turntree")) or {}
+    strange = sorted(set(ours) - set(_READ))
+    if strange:
+        raise ConfigError(
+            f"{_ROLLOUT}.engine_kwargs.turntree.{strange[0]} is a setting of turntree's own engine; with "
+            f"rollout.name=sglang only {' and '.join(_READ)} are read, and SGLang's own arguments stand in "
+            f"{_ROLLOUT}.engine_kwargs.sglang"
+        )
+    settings = EngineSettings.parse(ours)
+    if settings.speculation is None:
+        return
+    for key in _DRAFTS:
+        if OmegaConf.select(rollout, f"engine_kwargs.sglang.{key}") is not None:
+            raise ConfigError(
+                f"{_ROLLOUT}.engine_kwargs.sglang.{key} asks for drafts of SGLang's own, and turntree's are on as "
+                "well; set speculation=none to use those alone"
+            )
+    mtp = OmegaConf.select(config, "actor_rollout_ref.model.mtp")
+    if mtp is not None and mtp.enable and mtp.enable_rollout:
+        raise ConfigError(
+            "actor_rollout_ref.model.mtp.enable_rollout asks for drafts of the model's own, and turntree's are on as "
+            "well; set speculation=none to use those alone"
+        )
+    drafts = _drafts(settings)
+    for key, value in _arguments(drafts).items():
+        OmegaConf.update(config, f"{_ROLLOUT}.engine_kwargs.sglang.{key}", value, force_add=True)
+    variable = f"ray_kwargs.ray_init.runtime_env.env_vars.{VARIABLE}"
+    OmegaConf.update(config, variable, drafts.to_variable(), force_add=True)
+
+
+def _drafts(settings: EngineSettings) -> SglangEngineConfig:
+    speculation = settings.speculation
+    assert speculation is not None
+    if speculation.leader_first or speculation.chain:
+        raise ConfigError(
+            "speculation.leader_first and speculation.chain need turntree's own engine; SGLang admits requests in its "
+            "own order and verifies trees"
+        )
+    return SglangEngineConfig(
+        draft_tokens=speculation.max_nodes + 1,
+        speculation=SglangSettings(
+            max_depth=speculation.max_depth,
+            min_probability=speculation.min_probability,
+            adaptive=speculation.adaptive,
+            replace_ngram=True,
+            forest=settings.forest,
+        ),
+    )
+
+
+def _arguments(drafts: SglangEngineConfig) -> dict[str, Any]:
+    made = drafts.to_engine_args("")
+    # More than one child a node, or FA3 takes no mask of a tree; SGLang derives it from the breadth of its own search.
+    breadth = {"speculative_ngram_max_bfs_breadth": max(2, drafts.draft_tokens - 1)}
+    steps = {"speculative_num_steps": drafts.draft_tokens - 1}
+    return {**{key: made[key] for key in _DRAFTS}, **steps, **breadth, "page_size": 1}

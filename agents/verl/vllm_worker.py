@@ -1,0 +1,57 @@
+"""verl's methods of a vLLM worker, with turntree's beside them.
+
+On the CPU also how weights are taken. verl copies new weights into the model's
+parameters; vLLM's linear layers on the CPU have none left, since they are
+repacked and emptied when the model is loaded (vLLM 0.27 to 0.32,
+``dispatch_cpu_unquantized_gemm``). vLLM's own way to load again in place repacks
+them too, but wants all weights at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver
+from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
+
+from turntree.agents.engines.vllm.worker import WorkerExtension
+
+
+class DraftingWorkerExtension(vLLMColocateWorkerExtension, WorkerExtension):
+    """On an accelerator: verl's as they are."""
+
+
+class CpuWorkerExtension(DraftingWorkerExtension):
+    """On the CPU: weights are loaded again by vLLM."""
+
+    reload_weights: Callable[..., None]
+    """The worker's own."""
+
+    def update_weights_from_ipc(
+        self, peft_config: dict[str, Any] | None = None, base_sync_done: bool = False, use_shm: bool = False
+    ) -> None:
+        """Receive all weights, then load them in place.
+
+        Args:
+            peft_config: Must be ``None``: adapters are merged before they come here.
+            base_sync_done: verl's, for adapters.
+            use_shm: Whether they come through shared memory; on the CPU they do.
+
+        Raises:
+            ValueError: If an adapter is to be loaded.
+        """
+        if peft_config is not None:
+            raise ValueError("vLLM on the CPU takes no adapters from verl; set actor_rollout_ref.model.lora.merge=True")
+        weights: list[tuple[str, torch.Tensor]] = []
+
+        def keep(bucket: list[tuple[str, torch.Tensor]], is_last: bool) -> None:
+            # Copies: the next bucket comes in the same memory.
+            weights.extend((name, tensor.clone()) for name, tensor in bucket)
+
+        receiver = BucketedWeightReceiver(
+            zmq_handle=self._get_zmq_handle(), device=torch.device("cpu"), use_shm=use_shm
+        )
+        receiver.receive_weights(on_bucket_received=keep)
+        self.reload_weights(weights_iterator=iter(weights))

@@ -1,0 +1,194 @@
+"""GRPO, PPO, DAPO and returns of turns on multi-turn arithmetic; and GRPO with each use of earlier rollouts.
+
+DAPO's rewards are those of the groups that it keeps, in which not all samples score the same.
+
+Every run is a real ``turntree train`` of the demo's tiny policy from the same warm start; seeds differ in the noise of
+the sampling. The modes of speculation: ``none`` decodes plainly, ``tree`` (level A) and ``replay``, ``exact`` (level C
+where the policy was trained on what is replayed) leave the law of the rollouts alone, so their curves may differ by
+noise only; ``lenient`` is SPEC-RL's bias, level D, and marked as such.
+
+Runs that the JSON file has already are kept, so an interrupted benchmark goes on where it was.
+
+    python benchmarks/algorithms.py [--steps 16] [--seeds 3] [--minutes 60] [--json benchmarks/results/algorithms.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from reuse import machine
+from rich.console import Console
+from rich.table import Table
+
+from turntree.agents.demo.chart import Series, line_chart, moving_average
+from turntree.agents.demo.warm_start import warm_started_policy
+from turntree.agents.verl.launch import StepReport, train
+
+ALGORITHMS = ("grpo", "ppo", "dapo")
+PER_TURN = "turns"
+MODES = {
+    "none": "[none]",
+    "tree": "[tree]",
+    "replay": "[none,replay]",
+    "exact": "[none,exact]",
+    "lenient": "[none,lenient]",
+}
+BIASED = ("lenient",)
+WARM_UP = {"actor_rollout_ref.actor.optim.lr_warmup_steps": 10}
+OF_ALGORITHM: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "ppo": {"critic.optim.lr": 2e-3, "actor_rollout_ref.actor.use_kl_loss": False},
+    "dapo": {},
+    # Without the division by the group's spread and with a constant for the length, a step is as many times smaller.
+    "turns": {"actor_rollout_ref.actor.loss_scale_factor": 8},
+}
+KEPT = (
+    "turntree/turns",
+    "turntree/tool_calls",
+    "turntree/tokens_per_step",
+    "turntree/acceptance",
+    *(f"turntree/level_{level}" for level in "abcd"),
+)
+WINDOW = 4
+STYLE = """<style>
+.grid{stroke:#ddd}.tick{font:11px sans-serif;fill:#555}.line polyline{fill:none;stroke-width:2}.line circle{opacity:0}
+.s0 polyline{stroke:#0b6e99}.s1 polyline{stroke:#d9822b}.s2 polyline{stroke:#4d7c0f}.s3 polyline{stroke:#7c3aed}
+.biased polyline{stroke:#b91c1c;stroke-dasharray:5 4}
+</style>"""
+
+
+def runs(seeds: int) -> list[dict[str, Any]]:
+    """All runs, the most wanted first."""
+    wanted = [{"algorithm": name, "mode": "tree", "seed": seed} for seed in range(seeds) for name in ALGORITHMS]
+    others = [mode for mode in MODES if mode != "tree"]
+    wanted += [{"algorithm": "grpo", "mode": mode, "seed": seed} for seed in range(seeds) for mode in others]
+    return wanted + [{"algorithm": PER_TURN, "mode": "tree", "seed": seed} for seed in range(seeds)]
+
+
+def name_of(run: dict[str, Any]) -> str:
+    return f"{run['algorithm']}/{run['mode']}/{run['seed']}"
+
+
+def played(run: dict[str, Any], steps: int) -> dict[str, Any]:
+    """Train, and what was logged."""
+    started, rows = time.perf_counter(), []
+
+    def note(report: StepReport) -> None:
+        kept = {name: report.metrics[name] for name in KEPT if name in report.metrics}
+        rows.append({"step": report.step, "reward": report.reward, "seconds": report.seconds, **kept})
+
+    with tempfile.TemporaryDirectory() as folder:
+        overrides: dict[str, Any] = {
+            "algorithm": run["algorithm"],
+            "speculation": MODES[run["mode"]],
+            "actor_rollout_ref.model.path": warm_started_policy(),
+            "actor_rollout_ref.rollout.seed": run["seed"],
+            "actor_rollout_ref.actor.entropy_coeff": 0.01,
+            "trainer.total_training_steps": steps,
+            "turntree.run_dir": f"{folder}/run",
+            "turntree.save_policy_every": 0,
+            "turntree.record_episodes": False,
+            **WARM_UP,
+            **OF_ALGORITHM[run["algorithm"]],
+        }
+        status = train("demo", [f"{key}={value}" for key, value in overrides.items()], on_step=note)
+    if status != 0 or len(rows) != steps:
+        raise RuntimeError(f"{name_of(run)} ended with status {status} after {len(rows)} of {steps} steps")
+    return {**run, "minutes": round((time.perf_counter() - started) / 60, 2), "steps": rows}
+
+
+def first_and_last(done: dict[str, Any]) -> tuple[float, float]:
+    """Mean reward of the first and of the last quarter of the steps."""
+    rewards = [row["reward"] for row in done["steps"]]
+    quarter = max(1, len(rewards) // 4)
+    return statistics.fmean(rewards[:quarter]), statistics.fmean(rewards[-quarter:])
+
+
+def grouped(done: dict[str, dict[str, Any]], key: str) -> dict[str, list[dict[str, Any]]]:
+    """The runs of each algorithm with trees, or of each mode with GRPO."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for run in done.values():
+        if key == "algorithm" and run["mode"] == "tree":
+            found.setdefault(run["algorithm"], []).append(run)
+        elif key == "mode" and run["algorithm"] == "grpo":
+            found.setdefault(run["mode"], []).append(run)
+    return found
+
+
+def table(done: dict[str, dict[str, Any]], key: str) -> Table:
+    shown = Table(key, "level", "seeds", "first quarter", "last quarter", "rose in", "turns", "tokens per step")
+    for name, several in grouped(done, key).items():
+        firsts, lasts = zip(*map(first_and_last, several), strict=True)
+        last_rows = [run["steps"][-1] for run in several]
+        shown.add_row(
+            name,
+            "D (biased)" if name in BIASED else "C" if name in ("replay", "exact") else "A",
+            str(len(several)),
+            f"{statistics.fmean(firsts):.3f}",
+            f"{statistics.fmean(lasts):.3f} ({min(lasts):.3f} to {max(lasts):.3f})",
+            f"{sum(last > first for first, last in zip(firsts, lasts, strict=True))} of {len(several)}",
+            f"{statistics.fmean(row['turntree/turns'] for row in last_rows):.2f}",
+            f"{statistics.fmean(row.get('turntree/tokens_per_step', 1.0) for row in last_rows):.2f}",
+        )
+    return shown
+
+
+def chart(done: dict[str, dict[str, Any]], key: str) -> str:
+    """A line for every run; those of a group share a colour."""
+    lines = []
+    for place, (name, several) in enumerate(grouped(done, key).items()):
+        for run in several:
+            rewards = moving_average([row["reward"] for row in run["steps"]], WINDOW)
+            points = tuple((float(step), value) for step, value in enumerate(rewards, start=1))
+            style = "biased" if name in BIASED else f"s{place % 4}"
+            label = f"{name}, seed {run['seed']}" + (" (biased: level D)" if name in BIASED else "")
+            lines.append(Series(name=label, style=style, points=points))
+    picture = line_chart(lines, title=f"Reward of each {key}, mean of {WINDOW} steps", top=1.0)
+    return picture.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(">", f">{STYLE}", 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=None, help="begin no run after so long")
+    parser.add_argument("--only", nargs="*", default=None, help="algorithm/mode/seed")
+    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/algorithms.json"))
+    args = parser.parse_args()
+    console, started = Console(), time.monotonic()
+    record: dict[str, Any] = {"runs": {}}
+    if args.json.exists():
+        record = json.loads(args.json.read_text())
+    record |= {
+        "machine": machine(),
+        "command": f"python benchmarks/algorithms.py --steps {args.steps} --seeds {args.seeds}",
+    }
+    for run in runs(args.seeds):
+        name = name_of(run)
+        if name in record["runs"] or (args.only is not None and name not in args.only):
+            continue
+        if args.minutes is not None and time.monotonic() - started > args.minutes * 60:
+            break
+        try:
+            record["runs"][name] = played(run, args.steps)
+        except RuntimeError as error:
+            console.print(f"{name}: {error}", highlight=False)
+            continue
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
+        first, last = first_and_last(record["runs"][name])
+        console.print(f"{name}: {first:.3f} -> {last:.3f}, {record['runs'][name]['minutes']} min", highlight=False)
+    for key in ("algorithm", "mode"):
+        if grouped(record["runs"], key):
+            console.print(table(record["runs"], key))
+            args.json.with_name(f"{args.json.stem}_{key}.svg").write_text(chart(record["runs"], key) + "\n")
+
+
+if __name__ == "__main__":
+    main()

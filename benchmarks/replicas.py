@@ -1,0 +1,242 @@
+"""Several engine replicas, simulated: what routing and the hub are worth, and what they cost.
+
+Every replica has a store of its own. A step plays all tasks, some samples each; the turns are generated ones whose
+tasks keep a few ways to speak (``traces.generated``), so what a task was answered before predicts what comes. The
+routing, the hub's log and the stores are the real ones; engines are replaced by a replay of the turns, and Ray by
+calls. Times are of one core: trust ratios within one run. Rows that ``--out`` has are not measured again.
+
+    python benchmarks/replicas.py                        # 1, 2, 8 and 64 replicas
+    python benchmarks/replicas.py --replicas 2 --tasks 4 # a quick look
+
+``known`` is the share of a task's earlier turns (as many as a store keeps of one state) that the replica which plays
+it has: 1 is no staleness. Tasks come in another order each step. ``lost`` kills one replica, with its store, for one
+step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from drafters import Setup, Turntree
+from replay import Replay, replay
+from traces import Turn, generated
+
+from turntree.agents.routing import TaskRoutes, route_key
+from turntree.agents.verl.exchange_settings import ExchangeSettings
+from turntree.agents.verl.hub import TurnHub
+from turntree.spec_tree import ForestConfig
+from turntree.spec_tree.exchange import SharedTurns, Swapped
+from turntree.spec_tree.turn_batch import TurnBatch
+from turntree.spec_tree.turn_log import Cursor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How turns are routed and shared."""
+
+    name: str
+    """In the table."""
+    by_task: bool = True
+    """Routing by task with bounded loads; else at random, as with a router that looks at the load alone."""
+    slack: float = 1.25
+    """As ``TaskRoutes`` has it."""
+    homes: int | None = None
+    """``ExchangeSettings.homes``; ``None`` is no hub."""
+    lost: bool = False
+    """Whether a replica is lost for a step."""
+
+
+WAYS = (
+    Way(name="always home, no hub", slack=1e9),
+    Way(name="task, no hub"),
+    Way(name="task, hub of 1 home", homes=1),
+    Way(name="task, hub of 2 homes", homes=2),
+    Way(name="task, hub of all", homes=0),
+    Way(name="random, no hub", by_task=False),
+    Way(name="random, hub of all", by_task=False, homes=0),
+    Way(name="lost: task, no hub", lost=True),
+    Way(name="lost: task, hub of 2 homes", homes=2, lost=True),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Row:
+    """What one way measured, over all steps but the first."""
+
+    way: str
+    replicas: int
+    tokens_per_step: float = 0.0
+    """Tokens per verify step."""
+    known: float = 0.0
+    """Share of the earlier turns that were there."""
+    load: float = 0.0
+    """Dialogues of the fullest replica over the mean."""
+    given_mb: float = 0.0
+    """To the hub, per step, all replicas, MB."""
+    fetched_mb: float = 0.0
+    """From the hub, per step, all replicas, MB."""
+    hub_mb: float = 0.0
+    """The hub's log at the end, MB."""
+    store_mb: float = 0.0
+    """The fullest replica's store at the end, MB."""
+    hub_ms: float = 0.0
+    """Time of the hub per step, all replicas, ms."""
+    missed: int = 0
+    """Turns that came too late to be had."""
+
+
+class _Wire:
+    """An exchange with a hub of this process."""
+
+    def __init__(self, hub: TurnHub, rank: int, life: int) -> None:
+        self.hub, self.rank, self.source = hub, rank, f"{rank}/{life}"
+        self.cursor: Cursor | None = None
+        self.seconds = 0.0
+
+    def swap(self, own: TurnBatch, first: int) -> Swapped:
+        start = time.perf_counter()
+        news = self.hub.swap(self.rank, self.source, own, first, self.cursor)
+        self.seconds += time.perf_counter() - start
+        self.cursor = news.cursor
+        return Swapped(news.batches, news.missed)
+
+
+@dataclass(slots=True)
+class _Replica:
+    rank: int
+    hub: TurnHub | None
+    life: int = 0
+    drafter: Turntree = field(init=False)
+    wire: _Wire | None = field(init=False, default=None)
+    shared: SharedTurns | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.drafter = Turntree(Setup(end_tokens=frozenset({31}), forest={"max_tokens": 1 << 20}))
+        if self.hub is not None:
+            self.wire = _Wire(self.hub, self.rank, self.life)
+            self.shared = SharedTurns(self.drafter.forest, self.wire)
+
+    def play(self, turns: Sequence[Turn], batch: int) -> Replay:
+        counts = replay(self.drafter, turns, batch=batch)
+        if self.shared is not None:
+            for turn in turns:
+                self.shared.note(turn.state, turn.tokens.tolist())
+        return counts
+
+
+def simulate(way: Way, *, replicas: int, tasks: int, samples: int, steps: int, seed: int) -> Row:
+    """Play all steps with ``tasks`` tasks a replica."""
+    trace = generated(steps=steps, states=tasks * replicas, samples=samples, seed=seed)
+    size = tasks * replicas * samples
+    quota = ForestConfig().rollouts_per_state
+    rng = random.Random(seed)
+    hub = None if way.homes is None else TurnHub(ExchangeSettings(homes=way.homes))
+    members = [_Replica(rank, hub) for rank in range(replicas)]
+    routes: TaskRoutes[int] = TaskRoutes(list(range(replicas)), slack=way.slack)
+    row = Row(way=way.name, replicas=replicas)
+    said: Counter[int] = Counter()
+    verified = emitted = had = could = 0
+    loads: list[float] = []
+    for step in range(steps):
+        gone = 0 if way.lost and replicas > 1 and step == 2 else None
+        if gone is not None:
+            routes.lose(gone)
+            members[gone] = _Replica(gone, hub, members[gone].life + 1)
+        shares: dict[int, list[Turn]] = {rank: [] for rank in routes.alive}
+        placed: list[tuple[str, int]] = []
+        order = rng.sample(range(tasks * replicas), tasks * replicas)
+        mates = trace.turns[step * size : (step + 1) * size]
+        for turn in sorted(mates, key=lambda turn: order[turn.start]):
+            key = route_key(turn.state)
+            rank = routes.acquire(key) if way.by_task else rng.choice(routes.alive)
+            placed += [(key, rank)] if way.by_task else []
+            shares[rank].append(turn)
+        for rank, turns in shares.items():
+            forest = members[rank].drafter.forest
+            if step:
+                had += sum(forest.finished([turn.state for turn in turns]))
+                could += sum(min(quota, said[turn.start]) for turn in turns)
+            counts = members[rank].play(turns, tasks * samples)
+            if step:
+                verified, emitted = verified + counts.steps, emitted + counts.emitted
+        loads.append(max(map(len, shares.values())) * len(shares) / size)
+        said.update(turn.start for turn in mates)
+        for key, rank in placed:
+            routes.release(key, rank)
+        for member in [*rng.sample(members, len(members)), *rng.sample(members, len(members))]:  # all give, all take
+            if member.shared is not None and member.rank != gone:
+                member.shared.swap()
+        if gone is not None:
+            routes.restore(gone)
+    row.tokens_per_step = emitted / max(1, verified)
+    row.known = had / max(1, could)
+    row.load = sum(loads) / len(loads)
+    row.store_mb = max(member.drafter.forest.stats().bytes for member in members) / 1e6
+    row.missed = sum(member.shared.counts.missed for member in members if member.shared is not None)
+    if hub is not None:
+        stats = hub.stats()
+        row.given_mb, row.fetched_mb = stats.received / steps / 1e6, stats.sent / steps / 1e6
+        row.hub_mb = stats.nbytes / 1e6
+        row.hub_ms = 1e3 * sum(member.wire.seconds for member in members if member.wire is not None) / steps
+    return row
+
+
+COLUMNS = ("tokens_per_step", "known", "load", "given_mb", "fetched_mb", "hub_mb", "store_mb", "hub_ms")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Simulate several engine replicas, their routing and their hub.")
+    parser.add_argument("--replicas", nargs="+", type=int, default=[1, 2, 8, 64])
+    parser.add_argument("--tasks", type=int, default=8, help="tasks of a step, a replica")
+    parser.add_argument("--samples", type=int, default=4, help="samples of a task and step")
+    parser.add_argument("--steps", type=int, default=5, help="steps, each an epoch; the first is not counted")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--ways", nargs="+", choices=[way.name for way in WAYS], default=[way.name for way in WAYS])
+    parser.add_argument("--out", type=Path, help="keep all figures as JSON, and skip the rows that it has")
+    args = parser.parse_args(argv)
+    about: dict[str, Any] = {
+        "settings": {name: getattr(args, name) for name in ("tasks", "samples", "steps", "seed")},
+        "machine": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+    }
+    print(f"{'replicas':>8}  {'way':<28}" + "".join(f"{name:>16}" for name in COLUMNS), flush=True)
+    rows: list[Row] = []
+    if args.out and args.out.exists():
+        kept = json.loads(args.out.read_text())
+        if kept.get("settings") != about["settings"]:
+            sys.exit(f"{args.out} was measured with other settings ({kept.get('settings')}); name another file")
+        rows = [Row(**row) for row in kept["rows"]]
+    had = {(row.replicas, row.way) for row in rows}
+    for replicas in args.replicas:
+        for way in WAYS:
+            if (replicas == 1 and way != WAYS[0]) or way.name not in args.ways or (replicas, way.name) in had:
+                continue
+            row = simulate(
+                way,
+                replicas=replicas,
+                tasks=args.tasks,
+                samples=args.samples,
+                steps=args.steps,
+                seed=args.seed,
+            )
+            rows.append(row)
+            figures = "".join(f"{getattr(row, name):>16.3f}" for name in COLUMNS)
+            print(f"{replicas:>8}  {way.name:<28}{figures}", flush=True)
+            if args.out:
+                args.out.write_text(json.dumps({**about, "rows": [asdict(one) for one in rows]}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

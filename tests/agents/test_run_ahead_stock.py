@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from turntree.agents.run_ahead_stock import RunAheadStock
+
+
+def stock(**settings: int) -> RunAheadStock:
+    return RunAheadStock(**{"max_tokens": 100} | settings)
+
+
+def test_a_turn_is_handed_out_once_to_its_own_prompt_and_seed():
+    held = stock()
+    held.put("a", 1, (5, 6), step=2)
+    assert held.take("b", 1) is None
+    assert held.take("a", 2) is None
+    made = held.take("a", 1)
+    assert made is not None
+    assert made.tokens == (5, 6)
+    assert held.take("a", 1) is None
+    assert held.tokens == 0
+
+
+def test_a_turn_of_a_seed_that_was_trained_on_is_refused():
+    held = stock()
+    held.show(1)
+    held.put("a", 1, (5, 6), step=2)
+    assert held.holds("a", 1), "nothing was trained on yet"
+    held.close_step(1)
+    assert not held.holds("a", 1)
+    assert held.take("a", 1) is None
+    assert (held.counts.refused, held.counts.dropped) == (1, 2)
+
+
+def test_a_turn_made_after_its_seed_was_trained_on_is_refused_too():
+    held = stock()
+    held.show(1)
+    held.close_step(1)
+    held.put("other", 1, (5,), step=3)
+    assert held.take("other", 1) is None
+
+
+def test_a_seed_of_the_running_step_is_not_yet_trained_on():
+    held = stock()
+    held.put("a", 1, (5,), step=2)
+    held.show(2)
+    assert held.take("a", 1) is not None
+    assert 2 not in held.trained
+
+
+def test_what_is_left_of_a_step_is_dropped_when_it_is_over():
+    held = stock()
+    held.put("a", 1, (5, 6), step=2)
+    held.put("a", 2, (7,), step=3)
+    held.close_step(1)
+    assert held.tokens == 3
+    held.close_step(2)
+    assert (held.tokens, held.counts.dropped) == (1, 2)
+    assert not held.used(1)
+    assert held.used(2)
+
+
+def test_the_oldest_turns_go_first_where_there_is_no_room():
+    held = stock(max_tokens=4)
+    for seed in range(3):
+        held.put("a", seed, (seed, seed), step=2)
+    assert [seed for _, seed, _ in held.turns()] == [1, 2]
+    assert held.counts.dropped == 2
+    assert held.used(0), "its noise was used all the same"
+
+
+def test_what_is_put_again_takes_the_place_of_what_was_there():
+    held = stock()
+    held.put("a", 1, (5,), step=2)
+    held.put("a", 1, (5, 6, 7), step=2)
+    assert held.peek("a", 1) == (5, 6, 7)
+    assert (held.tokens, held.counts.dropped) == (3, 0)

@@ -1,0 +1,77 @@
+"""Every combination of options, as verl itself reads and validates it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hydra.errors import InstantiationException
+from omegaconf import OmegaConf
+
+from turntree.agents.verl.compose import Composition, compose, list_configs
+from turntree.agents.verl.groups import Choice, offered
+
+SECTIONS = ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic", "algorithm")
+
+
+def covering(choices: Iterable[Choice]) -> list[Choice]:
+    """Few of the choices, in which every two options that go together meet."""
+    pairs = {choice: set(itertools.combinations(choice.options, 2)) for choice in choices}
+    left = set().union(*pairs.values())
+    few = []
+    while left:
+        few.append(max(pairs, key=lambda choice: len(pairs[choice] & left)))
+        left -= pairs[few[-1]]
+    return few
+
+
+def composed(choice: Choice, model: Path) -> Composition:
+    overrides = [f"engine={choice.engine}", f"size={choice.size}", f"env={choice.env}"]
+    overrides += [f"algorithm={choice.algorithm}", f"speculation=[{','.join(choice.speculation)}]"]
+    return compose(None, [*overrides, f"actor_rollout_ref.model.path={model}"])
+
+
+def require_valid(composition: Composition) -> None:
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    config = composition.verl.copy()
+    OmegaConf.resolve(config)
+    for section in SECTIONS:
+        omega_conf_to_dataclass(OmegaConf.select(config, section))
+    validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    assert devices % config.actor_rollout_ref.rollout.tensor_model_parallel_size == 0
+    assert config.data.train_batch_size % config.actor_rollout_ref.actor.ppo_mini_batch_size == 0
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    assert longest <= config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu
+    assert need_critic(config) == (composition.choice.algorithm == "ppo")
+
+
+@pytest.mark.parametrize("choice", covering(tuple(offered())), ids=lambda choice: choice.name)
+def test_verl_accepts_what_is_offered(choice: Choice, tiny_model: Path) -> None:
+    composition = composed(choice, tiny_model)
+    assert composition.choice == choice
+    require_valid(composition)
+
+
+@pytest.mark.parametrize("name", list_configs())
+def test_verl_accepts_what_is_shipped_by_name(name: str, tiny_model: Path) -> None:
+    require_valid(compose(name, [f"actor_rollout_ref.model.path={tiny_model}"]))
+
+
+@pytest.mark.slow
+def test_verl_accepts_every_combination_that_is_offered(tiny_model: Path) -> None:
+    for choice in offered():
+        require_valid(composed(choice, tiny_model))
+
+
+def test_a_combination_that_verl_refuses_is_seen(tiny_model: Path) -> None:
+    broken = compose(
+        None,
+        [f"actor_rollout_ref.model.path={tiny_model}", "actor_rollout_ref.actor.loss_agg_mode=token-means"],
+    )
+    with pytest.raises(InstantiationException, match="Invalid loss_agg_mode"):
+        require_valid(broken)

@@ -1,0 +1,159 @@
+"""A real training that is killed and resumed says what the unbroken one says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import pytest
+
+from turntree.agents.record import read_records
+from turntree.agents.verl.launch import StepReport, train
+from turntree.agents.verl.recording import RunFolder
+
+pytestmark = pytest.mark.slow
+
+STEPS, KILLED_AFTER, PROMPTS, SAMPLES = 4, 2, 4, 4
+NEAR_TIES = 1
+"""Episodes of a step that may differ, of 16: batches are summed in another order, in float32."""
+
+ENVIRONMENT = '''
+from turntree.envs import Env, Message, Reply, Task
+
+
+class Chatty(Env):
+    """Asks back once and pays for short answers."""
+
+    def task(self, index):
+        return Task(id=f"chatty/{index}", prompt=f"say {index}")
+
+    def reply(self, message):
+        if self._progress.turn < 2:
+            return Reply(messages=(Message(role="user", content=f"you said {len(message.content) % 3}"),))
+        return Reply(reward=1.0 / (1 + len(message.content)), done=True)
+'''
+
+
+class Run(NamedTuple):
+    """A training, to its end or to where it was killed."""
+
+    folder: RunFolder
+    status: int
+    reports: list[StepReport]
+
+    @property
+    def steps(self) -> list[int]:
+        return [report.step for report in self.reports]
+
+    def turns(self, step: int) -> dict[tuple[int, int], list[tuple[tuple[int, ...], str]]]:
+        """Tokens and levels of each turn, by task and sample."""
+        return {
+            (record.labels["index"], record.labels["session"]): [
+                (turn.completion.token_ids, (turn.completion.levels or "A")[0]) for turn in record.episode.turns
+            ]
+            for record in read_records(self.folder.episodes(step))
+        }
+
+
+def run(model: Path, root: Path, on_step: Callable[[StepReport], None] = lambda report: None) -> Run:
+    (root / "chatty_env.py").write_text(ENVIRONMENT)
+    reports: list[StepReport] = []
+
+    def note(report: StepReport) -> None:
+        reports.append(report)
+        on_step(report)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(root), prepend=":")
+        patch.syspath_prepend(root)
+        status = train(
+            "demo",
+            [
+                f"actor_rollout_ref.model.path={model}",
+                f"turntree.run_dir={root / 'run'}",
+                "turntree.env=chatty_env:Chatty",
+                "turntree.env_kwargs={system_prompt: '', limits: {max_turns: 3, max_turn_tokens: 12}}",
+                "turntree.val_env_kwargs={}",
+                "turntree.reuse.mode=replay",  # the second epoch depends on what the ledger remembers of the first
+                f"turntree.train_tasks={2 * PROMPTS}",
+                "turntree.val_tasks=2",
+                f"trainer.total_training_steps={STEPS}",
+                f"trainer.save_freq={KILLED_AFTER}",
+                "trainer.resume_mode=auto",
+                f"data.train_batch_size={PROMPTS}",
+                "data.max_prompt_length=64",
+                f"actor_rollout_ref.rollout.n={SAMPLES}",
+                "actor_rollout_ref.actor.optim.lr=0.001",
+                "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
+            ],
+            on_step=note,
+        )
+    return Run(RunFolder(root / "run"), status, reports)
+
+
+def kill_the_trainer(report: StepReport) -> None:
+    """``kill -9`` of the process that holds the policy's optimiser, in the step after the checkpoint."""
+    if report.step != KILLED_AFTER:
+        return
+    trainers = [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process.cmdline() and process.cmdline()[0].startswith("ray::WorkerDict")
+    ]
+    assert trainers, "there is no trainer to kill"
+    for process in trainers:
+        os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run(tiny_model, tmp_path_factory.mktemp("unbroken"))
+
+
+@pytest.fixture(scope="module")
+def broken(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
+    """The run that is killed, and what follows it in the same folder."""
+    root = tmp_path_factory.mktemp("broken")
+    return run(tiny_model, root, kill_the_trainer), run(tiny_model, root)
+
+
+def test_a_killed_trainer_ends_the_run_with_an_error(broken: tuple[Run, Run]) -> None:
+    killed, _ = broken
+    assert killed.status != 0
+    assert killed.steps == list(range(1, KILLED_AFTER + 1))
+
+
+def test_the_run_goes_on_to_its_end(unbroken: Run, broken: tuple[Run, Run]) -> None:
+    _, resumed = broken
+    assert unbroken.status == 0, unbroken.folder.log.read_text()[-3000:]
+    assert resumed.status == 0, resumed.folder.log.read_text()[-3000:]
+    assert unbroken.steps == list(range(1, STEPS + 1))
+    assert resumed.steps == list(range(KILLED_AFTER + 1, STEPS + 1))
+
+
+def test_the_resumed_run_says_what_the_unbroken_one_says(unbroken: Run, broken: tuple[Run, Run]) -> None:
+    _, resumed = broken
+    for step in range(1, STEPS + 1):
+        one, other = unbroken.turns(step), resumed.turns(step)
+        assert one.keys() == other.keys(), "the same tasks and samples"
+        differing = [place for place in one if one[place] != other[place]]
+        assert len(differing) <= NEAR_TIES, f"step {step}: {differing}"
+
+
+def test_turns_of_the_first_epoch_are_replayed_after_the_resume(broken: tuple[Run, Run]) -> None:
+    _, resumed = broken
+    levels = {turn[1] for turns in resumed.turns(KILLED_AFTER + 1).values() for turn in turns}
+    assert "C" in levels
+    assert resumed.reports[0].engine["reuse_reused"] > 0
+
+
+def test_the_records_are_of_one_whole_run(broken: tuple[Run, Run]) -> None:
+    _, resumed = broken
+    for path in (resumed.folder.metrics, resumed.folder.engine):
+        rows = [json.loads(line)["step"] for line in path.read_text().splitlines()]
+        assert rows == list(range(1, STEPS + 1))
