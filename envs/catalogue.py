@@ -87,6 +87,11 @@ CATALOGUE: tuple[Entry, ...] = (
         summary="Serve a customer of a shop with sixteen tools over tau-bench's database.",
         needs_data=True,
     ),
+    Entry(
+        id="turntree/AirlineService-v0",
+        entry_point="turntree.envs.service.airline_service:AirlineService",
+        summary="Serve a customer of a made-up airline with fourteen tools over its bookings.",
+    ),
     *(
         Entry(
             id=math.env_id,

@@ -113,16 +113,23 @@ class Database:
             edited[key] = copy.deepcopy(self._tables.records[table][key])
         return edited[key]
 
+    def add(self, table: str, key: str, record: Record) -> Record:
+        """A new record under a key that nothing has yet, or has been given in this episode."""
+        self._edited.setdefault(table, {})[key] = record
+        return record
+
     def rows(self, table: str) -> Iterator[tuple[str, Record]]:
-        """Every key with its record, in the order of the file."""
-        edited = self._edited.get(table, {})
-        for key, record in self._tables.records[table].items():
+        """Every key with its record, in the order of the file, new ones last."""
+        edited, original = self._edited.get(table, {}), self._tables.records[table]
+        for key, record in original.items():
             yield key, edited.get(key, record)
+        for key in (key for key in edited if key not in original):
+            yield key, edited[key]
 
     def changes(self) -> dict[str, dict[str, Record]]:
         """What differs from the files: table -> key -> record."""
         different = {
-            table: {key: record for key, record in edited.items() if record != self._tables.records[table][key]}
+            table: {key: record for key, record in edited.items() if record != self._tables.records[table].get(key)}
             for table, edited in self._edited.items()
         }
         return {table: records for table, records in different.items() if records}

@@ -12,25 +12,15 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from turntree.envs.errors import ToolError
-from turntree.envs.expression import evaluate, format_number
-from turntree.envs.service.database import Database, Record
+from turntree.envs.service.database import Record
+from turntree.envs.service.desk import Desk
 from turntree.envs.tool import tool
-from turntree.envs.toolset import Toolset
 
 TABLES = ("users", "orders", "products")
 
 
-class RetailDesk(Toolset):
+class RetailDesk(Desk):
     """The tools of an agent of the shop."""
-
-    def __init__(self, database: Database) -> None:
-        """Open the desk over a database."""
-        self.database = database
-        self.transferred = False
-
-    def fresh(self) -> RetailDesk:
-        """A desk of its own for an episode, over unchanged records."""
-        return RetailDesk(self.database.fresh())
 
     @tool
     def find_user_id_by_email(self, email: str) -> str:
@@ -91,34 +81,6 @@ class RetailDesk(Toolset):
     def list_all_product_types(self) -> dict[str, str]:
         """List the products of the shop: name and product id."""
         return dict(sorted((product["name"], product_id) for product_id, product in self.database.rows("products")))
-
-    @tool
-    def calculate(self, expression: str) -> str:
-        """Evaluate an arithmetic expression.
-
-        Args:
-            expression: Numbers, + - * / and parentheses
-        """
-        return format_number(round(evaluate(expression), 2))
-
-    @tool
-    def think(self, thought: str) -> str:
-        """Write a thought down; nothing else happens.
-
-        Args:
-            thought: The thought
-        """
-        return ""
-
-    @tool
-    def transfer_to_human_agents(self, summary: str) -> str:
-        """Hand the customer over to a person.
-
-        Args:
-            summary: What the customer wants
-        """
-        self.transferred = True
-        return "Transfer successful"
 
     @tool
     def cancel_pending_order(
@@ -208,11 +170,7 @@ class RetailDesk(Toolset):
             new_item_ids: Ids of the items to replace them, in the same order
             payment_method_id: Method that pays or receives the difference
         """
-        order = self._order(order_id, "pending", edit=False)
-        swaps = self._swaps(order, item_ids, new_item_ids)
-        difference = _total(swaps)
-        self._check_funds(order, payment_method_id, difference)
-        order = self._order(order_id, "pending")
+        order, swaps, difference = self._agreed(order_id, "pending", item_ids, new_item_ids, payment_method_id)
         if difference:
             self._pay(order, payment_method_id, difference)
         for old, new in swaps:
@@ -233,10 +191,7 @@ class RetailDesk(Toolset):
             new_item_ids: Ids of the items to come instead, in the same order
             payment_method_id: Method that pays or receives the difference
         """
-        order = self._order(order_id, "delivered", edit=False)
-        difference = _total(self._swaps(order, item_ids, new_item_ids))
-        self._check_funds(order, payment_method_id, difference)
-        order = self._order(order_id, "delivered")
+        order, _, difference = self._agreed(order_id, "delivered", item_ids, new_item_ids, payment_method_id)
         order["status"] = "exchange requested"
         order["exchange_items"] = sorted(item_ids)
         order["exchange_new_items"] = sorted(new_item_ids)
@@ -266,37 +221,21 @@ class RetailDesk(Toolset):
         order["return_payment_method_id"] = payment_method_id
         return order
 
-    def _find(self, table: str, key: str) -> Record:
-        record = self.database.read(table, key)
-        if record is None:
-            raise ToolError(f"{table.removesuffix('s')} not found")
-        return record
-
     def _order(self, order_id: str, status: str, *, exactly: bool = True, edit: bool = True) -> Record:
         order = self._find("orders", order_id)
         if order["status"] != status if exactly else status not in order["status"]:
             raise ToolError(f"the order is {order['status']}; this can only be done while it is {status}")
         return self.database.edit("orders", order_id) if edit else order
 
-    def _method(self, order: Record, method_id: str) -> Record:
-        methods: dict[str, Record] = self._find("users", order["user_id"])["payment_methods"]
-        if method_id not in methods:
-            raise ToolError("payment method not found")
-        return methods[method_id]
-
-    def _check_funds(self, order: Record, method_id: str, amount: float) -> None:
-        method = self._method(order, method_id)
-        if method["source"] == "gift_card" and method["balance"] < amount:
-            raise ToolError("insufficient gift card balance")
-
-    def _pay(self, order: Record, method_id: str, amount: float) -> None:
-        """Note a payment, or a refund where the amount is negative; gift cards change at once."""
-        kind = "payment" if amount > 0 else "refund"
-        entry = {"transaction_type": kind, "amount": abs(amount), "payment_method_id": method_id}
-        order["payment_history"].append(entry)
-        if self._method(order, method_id)["source"] == "gift_card":
-            card = self.database.edit("users", order["user_id"])["payment_methods"][method_id]
-            card["balance"] = round(card["balance"] - amount, 2)
+    def _agreed(
+        self, order_id: str, status: str, item_ids: Sequence[str], new_item_ids: Sequence[str], method_id: str
+    ) -> tuple[Record, list[tuple[Record, Record]], float]:
+        """An order to change, each held item with its new one, and what they cost more; all is checked before."""
+        order = self._order(order_id, status, edit=False)
+        swaps = self._swaps(order, item_ids, new_item_ids)
+        difference = _total(swaps)
+        self._check_funds(order, method_id, difference)
+        return self._order(order_id, status), swaps, difference
 
     def _swaps(
         self, order: Record, item_ids: Sequence[str], new_item_ids: Sequence[str]

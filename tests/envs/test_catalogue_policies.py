@@ -18,8 +18,8 @@ from turntree.envs.math.sets import MATH_SETS
 Policy = Callable[[Env], Iterator[str]]
 
 
-def call(env: Env, name: str, **arguments: Any) -> str:
-    return env.parser.format_call(ToolCall(name=name, arguments=arguments))
+def call(env: Env, called: str, /, **arguments: Any) -> str:
+    return env.parser.format_call(ToolCall(name=called, arguments=arguments))
 
 
 def boxed(env: Env) -> Iterator[str]:
@@ -87,6 +87,7 @@ WINNERS: dict[str, Policy] = {
     "turntree/KeyValue-v0": set_all,
     "turntree/Search-v0": look_up,
     "turntree/RetailService-v0": serve,
+    "turntree/AirlineService-v0": serve,
     **{entry.env_id: boxed for entry in MATH_SETS},
 }
 LOSERS: dict[str, Policy] = {id: say("It is -987654.5, \\boxed{-987654.5} or\n#### -987654.5") for id in WINNERS}

@@ -10,7 +10,8 @@ from small_shop import ORDERS, PRODUCTS, USERS, write_shop
 
 from turntree.envs import DataError, Env, Message, Role, Task, ToolCall, make, require_conformance
 from turntree.envs.service.database import Database, read_tables
-from turntree.envs.service.env import RetailService, expected_changes
+from turntree.envs.service.desk import expected_changes
+from turntree.envs.service.env import RetailService
 from turntree.envs.service.retail import TABLES, RetailDesk
 
 DATA = Path(os.environ.get("TURNTREE_DATA", Path(__file__).resolve().parents[4] / "shared")) / "data" / "tau_bench"
@@ -293,7 +294,7 @@ def test_the_published_actions_are_accepted_by_our_tools() -> None:
     writes = refused = 0
     for index in range(env.num_tasks or 0):
         actions = [a for a in env.task(index).metadata["actions"] if a["name"].split("_")[0] not in ("get", "find")]
-        changes = expected_changes(database, actions)
+        changes = expected_changes(RetailDesk(database), actions)
         orders = {action["kwargs"]["order_id"] for action in actions if "order_id" in action["kwargs"]}
         writes += len(orders)
         refused += len(orders - set(changes.get("orders", {})))

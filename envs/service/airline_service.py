@@ -1,0 +1,47 @@
+"""An agent serves a customer of a made-up airline. No files are needed."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from turntree.envs.limits import Limits
+from turntree.envs.message import ToolCall
+from turntree.envs.service.airline import AirlineDesk
+from turntree.envs.service.airline_policy import AIRLINE_POLICY
+from turntree.envs.service.airline_tasks import airline_task
+from turntree.envs.service.airline_world import airline
+from turntree.envs.service.customer import Customer
+from turntree.envs.service.database import Database
+from turntree.envs.service.service import Service
+from turntree.envs.task import Task
+
+
+class AirlineService(Service):
+    """Serve a customer of an airline with fourteen tools over its flights, customers and bookings."""
+
+    static_attributes: ClassVar[frozenset[str]] = Service.static_attributes | {"split"}
+    example = ToolCall(name="get_booking", arguments={"booking_id": "B1001"})
+
+    def __init__(
+        self,
+        *,
+        split: str = "train",
+        customer: Customer | None = None,
+        limits: Limits = Limits(max_turns=24),  # noqa: B008 - frozen
+        **kwargs: Any,
+    ) -> None:
+        """Open the desk.
+
+        Args:
+            split: Name that tasks are drawn under; another name gives other tasks.
+            customer: Who talks to the agent; ``None`` takes ``ScriptedCustomer``.
+            limits: Bounds of an episode.
+            **kwargs: Arguments of ``Env``.
+        """
+        desk = AirlineDesk(Database(airline()))
+        super().__init__(desk, policy=AIRLINE_POLICY, customer=customer, limits=limits, **kwargs)
+        self.split = split
+
+    def task(self, index: int) -> Task:
+        """The task with this index; they have no end."""
+        return airline_task(self.split, index)

@@ -1,0 +1,107 @@
+"""What every desk has: a database, money, and the way to a person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+from turntree.envs.errors import ToolError
+from turntree.envs.expression import evaluate, format_number
+from turntree.envs.service.database import Database, Record
+from turntree.envs.tool import tool
+from turntree.envs.toolset import Toolset
+
+Changes = dict[str, dict[str, Record]]
+"""Table -> key -> record as it is now."""
+
+
+class Desk(Toolset):
+    """The tools of an agent, over the records of one episode."""
+
+    people: ClassVar[tuple[str, str]] = ("users", "user_id")
+    """Table of those who pay, and the field of other records that names one of them."""
+    limited: ClassVar[tuple[str, ...]] = ("gift_card",)
+    """Sources of money that hold a balance."""
+
+    def __init__(self, database: Database) -> None:
+        """Open the desk over a database."""
+        self.database = database
+        self.transferred = False
+
+    def fresh(self) -> Self:
+        """A desk of its own for an episode, over unchanged records."""
+        return type(self)(self.database.fresh())
+
+    @tool
+    def calculate(self, expression: str) -> str:
+        """Evaluate an arithmetic expression.
+
+        Args:
+            expression: Numbers, + - * / and parentheses
+        """
+        return format_number(round(evaluate(expression), 2))
+
+    @tool
+    def think(self, thought: str) -> str:
+        """Write a thought down; nothing else happens.
+
+        Args:
+            thought: The thought
+        """
+        return ""
+
+    @tool
+    def transfer_to_human_agents(self, summary: str) -> str:
+        """Hand the customer over to a person.
+
+        Args:
+            summary: What the customer wants
+        """
+        self.transferred = True
+        return "Transfer successful"
+
+    def _find(self, table: str, key: str) -> Record:
+        record = self.database.read(table, key)
+        if record is None:
+            raise ToolError(f"{table.removesuffix('s')} not found")
+        return record
+
+    def _method(self, record: Record, method_id: str) -> Record:
+        """A way to pay of the one whom ``record`` belongs to."""
+        table, field = self.people
+        methods: dict[str, Record] = self._find(table, record[field])["payment_methods"]
+        if method_id not in methods:
+            raise ToolError("payment method not found")
+        return methods[method_id]
+
+    def _check_funds(self, record: Record, method_id: str, amount: float) -> None:
+        method = self._method(record, method_id)
+        if method["source"] in self.limited and method["balance"] < amount:
+            raise ToolError(f"insufficient {method['source'].replace('_', ' ')} balance")
+
+    def _pay(self, record: Record, method_id: str, amount: float) -> None:
+        """Note a payment, or a refund where the amount is negative; balances change at once."""
+        kind = "payment" if amount > 0 else "refund"
+        entry = {"transaction_type": kind, "amount": abs(amount), "payment_method_id": method_id}
+        record["payment_history"].append(entry)
+        if self._method(record, method_id)["source"] in self.limited:
+            table, field = self.people
+            purse = self.database.edit(table, record[field])["payment_methods"][method_id]
+            purse["balance"] = round(purse["balance"] - amount, 2)
+
+
+def expected_changes(desk: Desk, actions: Sequence[Mapping[str, Any]]) -> Changes:
+    """What a task's own actions change in the database; those that the tools refuse change nothing.
+
+    Args:
+        desk: Any over the same records; it is not used itself.
+        actions: ``{"name": tool, "kwargs": arguments}`` in order.
+    """
+    own = desk.fresh()
+    by_name = {tool.name: tool for tool in own.tools}
+    for action in actions:
+        try:
+            by_name[action["name"]].run(action["kwargs"], owner=own)
+        except ToolError:
+            continue
+    return own.database.changes()

@@ -1,0 +1,83 @@
+"""An agent serves a customer at a desk; the state of the database decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from turntree.envs.env import Env
+from turntree.envs.limits import Limits
+from turntree.envs.message import Message, Role, ToolCall
+from turntree.envs.reply import Reply
+from turntree.envs.service.customer import Customer, ScriptedCustomer
+from turntree.envs.service.desk import Desk, expected_changes
+from turntree.envs.task import Task
+
+
+class Service(Env):
+    """Base of customer service.
+
+    A turn without a call is said to the customer. When the customer leaves, the reward is 1 if the database
+    is as the task's own actions leave it and the agent told the customer everything that the task asks for,
+    else 0. Tasks hold both in ``metadata``: ``actions`` and ``outputs``.
+    """
+
+    static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"policy", "customer"}
+    example: ClassVar[ToolCall]
+    """A call that the system prompt shows."""
+
+    def __init__(self, desk: Desk, *, policy: str, customer: Customer | None, limits: Limits, **kwargs: Any) -> None:
+        """Open the service.
+
+        Args:
+            desk: Of no episode.
+            policy: What the agent is told to keep to.
+            customer: Who talks to the agent; ``None`` takes ``ScriptedCustomer``.
+            limits: Bounds of an episode.
+            **kwargs: Arguments of ``Env``.
+        """
+        super().__init__(limits=limits, **kwargs)
+        self.toolsets = (desk,)
+        self.policy = policy
+        self.customer = customer or ScriptedCustomer()
+
+    def default_system_prompt(self) -> str:
+        """The policy and how to call a tool."""
+        call = self.parser.format_call(self.example)
+        return (
+            f"{self.policy}\n\nCall tools like this and wait for the result:\n{call}\n"
+            "What you write without a call is said to the customer. Ask where you need an answer; a message that "
+            "asks nothing ends the conversation."
+        )
+
+    def start(self, task: Task) -> Sequence[Message]:
+        """Let the customer begin."""
+        return [Message(role=Role.USER, content=self.customer.open(task))]
+
+    def reply(self, message: Message) -> Reply:
+        """Let the customer answer, or judge the work when the customer leaves."""
+        desk = self.toolset(Desk)
+        answer = None if desk.transferred else self.customer.answer(self.current_task, self.messages)
+        if answer is not None:
+            return Reply(messages=[Message(role=Role.USER, content=answer)])
+        task = self.current_task
+        said = _said_to_customer(self.messages)
+        rewards = {
+            "database": float(desk.database.changes() == expected_changes(desk, task.metadata["actions"])),
+            "told": float(all(_is_told(wanted, said) for wanted in task.metadata["outputs"])),
+        }
+        return Reply(reward=rewards["database"] * rewards["told"], done=True, rewards=rewards)
+
+
+def _said_to_customer(dialogue: Sequence[Message]) -> list[str]:
+    """The agent's words that no tool answered: neither calls nor what was meant to be one."""
+    following = [*(message.role for message in dialogue[1:]), None]
+    return [
+        message.content
+        for message, after in zip(dialogue, following, strict=True)
+        if message.role is Role.ASSISTANT and after is not Role.TOOL
+    ]
+
+
+def _is_told(wanted: str, said: Sequence[str]) -> bool:
+    return any(wanted.lower() in text.lower().replace(",", "") for text in said)

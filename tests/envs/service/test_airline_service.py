@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from turntree.envs import Env, ToolCall, ToolError, make, require_conformance
+from turntree.envs.service.airline import AirlineDesk
+from turntree.envs.service.airline_policy import FREE_BAGS, VOUCHER
+from turntree.envs.service.airline_service import AirlineService
+from turntree.envs.service.airline_tasks import airline_task
+from turntree.envs.service.airline_world import airline
+from turntree.envs.service.database import Database
+from turntree.envs.service.desk import expected_changes
+
+TASKS = [airline_task("train", index) for index in range(120)]
+
+
+def call(env: Env, called: str, /, **arguments: Any) -> tuple[Any, ...]:
+    return env.step(env.parser.format_call(ToolCall(name=called, arguments=arguments)))
+
+
+def desk() -> AirlineDesk:
+    return AirlineDesk(Database(airline()))
+
+
+def run(own: AirlineDesk, called: str, /, **arguments: Any) -> Any:
+    return json.loads({tool.name: tool for tool in own.tools}[called].run(arguments, owner=own))
+
+
+def index_of(kind: str) -> int:
+    return next(index for index, task in enumerate(TASKS) if task.id.endswith(f"/{kind}"))
+
+
+def booking_where(**fields: Any) -> dict[str, Any]:
+    return next(b for b in airline().records["bookings"].values() if fields.items() <= b.items())
+
+
+def test_the_tasks_own_calls_all_succeed_and_change_something() -> None:
+    kinds = set()
+    for task in TASKS:
+        own = desk()
+        for action in task.metadata["actions"]:
+            run(own, action["name"], **action["kwargs"])
+        assert own.database.changes()
+        assert own.database.changes() == expected_changes(desk(), task.metadata["actions"])
+        kinds.add(task.id.rpartition("/")[2])
+    assert len(kinds) == 8
+
+
+@pytest.mark.parametrize("kind", ["bags", "book", "cancel", "cancel_or_bags", "change", "name", "upgrade", "voucher"])
+def test_an_agent_that_does_what_is_asked_and_tells_wins(kind: str) -> None:
+    env = make("turntree/AirlineService-v0")
+    index = index_of(kind)
+    opening, info = env.reset(options={"index": index})
+    task = TASKS[index]
+    assert task.prompt in opening
+    assert len(info["tools"]) == 14
+    email = task.prompt.split("Your email is ")[1].split(". ")[0]
+    assert call(env, "find_customer_by_email", email=email)[0] in airline().records["customers"]
+    assert "go ahead" in env.step("Shall I?")[0]
+    for action in task.metadata["actions"]:
+        assert "Error" not in call(env, action["name"], **action["kwargs"])[0]
+    _, reward, terminated, _, info = env.step(" ".join(["Done.", *task.metadata["outputs"]]))
+    assert (reward, terminated, info["rewards"]) == (1.0, True, {"database": 1.0, "told": 1.0})
+
+
+@pytest.mark.parametrize("kind", ["bags", "cancel", "cancel_or_bags", "name", "voucher"])
+def test_an_agent_that_does_nothing_loses(kind: str) -> None:
+    env = make("turntree/AirlineService-v0")
+    env.reset(options={"index": index_of(kind)})
+    assert env.step("Good bye.")[1] == 0.0
+
+
+def test_an_agent_that_cancels_what_may_not_be_cancelled_loses() -> None:
+    env = make("turntree/AirlineService-v0")
+    index = index_of("cancel_or_bags")
+    env.reset(options={"index": index})
+    booking = TASKS[index].metadata["actions"][0]["kwargs"]["booking_id"]
+    call(env, "cancel_booking", booking_id=booking)
+    assert env.step(f"Cancelled; {TASKS[index].metadata['outputs'][0]} dollars.")[4]["rewards"]["database"] == 0.0
+
+
+def test_a_cancelled_booking_gives_money_and_seats_back_once() -> None:
+    own = desk()
+    booking = booking_where(cabin="economy")
+    flight = booking["flight"]
+    before = own.database.read("flights", flight["number"])["dates"][flight["date"]]["seats"]["economy"]  # type: ignore[index]
+    cancelled = run(own, "cancel_booking", booking_id=booking["booking_id"])
+    after = own.database.read("flights", flight["number"])["dates"][flight["date"]]["seats"]["economy"]  # type: ignore[index]
+    assert after - before == len(booking["passengers"])
+    paid = booking["payment_history"][0]
+    assert cancelled["payment_history"][1] == {**paid, "transaction_type": "refund"}
+    with pytest.raises(ToolError, match="the booking is cancelled"):
+        run(own, "cancel_booking", booking_id=booking["booking_id"])
+
+
+def test_a_refusal_changes_nothing() -> None:
+    own = desk()
+    booking = booking_where(cabin="economy")
+    here, cents = booking["booking_id"], {"payment_method_id": "nobody"}
+    other = next(f for f in airline().records["flights"].values() if f["origin"] != booking["origin"])
+    for name, arguments, said in [
+        ("change_cabin", {"cabin": "economy", **cents}, "in economy already"),
+        ("change_flight", {"number": other["number"], "date": booking["flight"]["date"], **cents}, "does not go from"),
+        ("change_flight", {"number": booking["flight"]["number"], "date": "2031-1-1", **cents}, "does not go on"),
+        ("add_bags", {"bags": 1, "paid_bags": 2, **cents}, "no more paid ones"),
+        ("add_bags", {"bags": 1, "paid_bags": 1, **cents}, "payment method not found"),
+        ("correct_name", {"passenger": 9, "name": "A B"}, "counted from 1"),
+    ]:
+        with pytest.raises(ToolError, match=said):
+            run(own, name, booking_id=here, **arguments)
+    with pytest.raises(ToolError, match="customer not found"):
+        run(own, "send_voucher", customer_id="nobody", amount=5)
+    assert own.database.changes() == {}
+
+
+def test_a_gift_card_has_to_cover_an_amount_in_full() -> None:
+    own = desk()
+    booking = booking_where(cabin="economy")
+    customer = airline().records["customers"][booking["customer_id"]]
+    gift = next(m for m in customer["payment_methods"].values() if m["source"] == "gift_card")
+    most = int(gift["balance"] // 40)
+    with pytest.raises(ToolError, match="insufficient gift card balance"):
+        run(
+            own,
+            "add_bags",
+            booking_id=booking["booking_id"],
+            bags=9 + most,
+            paid_bags=most + 1,
+            payment_method_id=gift["id"],
+        )
+    assert own.database.changes() == {}
+
+
+def test_a_voucher_pays_and_is_used_up() -> None:
+    own = desk()
+    booking = booking_where(cabin="economy")
+    voucher = run(own, "send_voucher", customer_id=booking["customer_id"], amount=VOUCHER)
+    run(own, "add_bags", booking_id=booking["booking_id"], bags=2, paid_bags=2, payment_method_id=voucher["id"])
+    with pytest.raises(ToolError, match="insufficient voucher balance"):
+        run(own, "add_bags", booking_id=booking["booking_id"], bags=1, paid_bags=1, payment_method_id=voucher["id"])
+
+
+def test_the_policy_states_the_amounts_that_tasks_count_with() -> None:
+    policy = AirlineService().policy
+    assert f"given {VOUCHER} dollars" in policy
+    assert f"{FREE_BAGS['gold']} with gold" in policy
+
+
+def test_another_process_makes_the_same_world_and_tasks() -> None:
+    code = (
+        "import json, hashlib; from turntree.envs.service.airline_world import airline; "
+        "from turntree.envs.service.airline_tasks import airline_task; "
+        "made = json.dumps([dict(airline().records), airline_task('train', 7).prompt]); "
+        "print(hashlib.sha256(made.encode()).hexdigest())"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    ours = json.dumps([dict(airline().records), airline_task("train", 7).prompt])
+    assert found == hashlib.sha256(ours.encode()).hexdigest()
+
+
+def test_splits_differ_and_copies_hold_no_records() -> None:
+    assert airline_task("train", 0).prompt != airline_task("test", 0).prompt
+    assert len(pickle.dumps(airline())) < 200
+    assert pickle.loads(pickle.dumps(airline())) is airline()
+
+
+def test_it_keeps_the_rules() -> None:
+    env = AirlineService()
+    action = TASKS[0].metadata["actions"][0]
+    calls = [ToolCall(name=action["name"], arguments=action["kwargs"])]
+    require_conformance(AirlineService, [*map(env.parser.format_call, calls), "Are you sure?", "Good bye."])
