@@ -1,19 +1,18 @@
 """Entry point of the ``turntree`` command.
 
 What the user can put right is said in one line with the fix, exit status 2; a
-traceback is left to bugs of ours.
+traceback is left to bugs of ours. Nothing is imported before it is needed: the
+help is there at once.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
-from turntree.agents.errors import AgentError, MissingExtra
-from turntree.agents.rollout import describe
-from turntree.envs.errors import EnvError
-from turntree.rewards import RewardError
+if TYPE_CHECKING:
+    import typer
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -23,25 +22,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Words after ``turntree``; ``None`` takes them from ``sys.argv``.
 
     Raises:
-        SystemExit: Always; 0 for success, 2 for wrong input.
+        SystemExit: Always; 0 for success, 1 for a negative finding, 2 for wrong input, 130 if interrupted.
     """
     try:
-        try:
-            from turntree.agents.commands import app
-        except ModuleNotFoundError as error:
-            if error.name not in ("typer", "rich"):
-                raise
-            raise MissingExtra("the turntree command", "cli") from error
-        app(args=None if arguments is None else list(arguments), prog_name="turntree")
-    except (AgentError, EnvError, RewardError) as error:
-        _fail(" ".join(str(error).split()))
-    except (OSError, ValueError) as error:
-        _fail(describe(error))
+        _app()(args=None if arguments is None else list(arguments), prog_name="turntree")
+    except Exception as error:
+        message = _to_put_right(error)
+        if message is None:
+            raise
+        sys.stderr.write(f"turntree: {message}\n")
+        raise SystemExit(2) from error
 
 
-def _fail(message: str) -> NoReturn:
-    sys.stderr.write(f"turntree: {message}\n")
-    raise SystemExit(2)
+def _app() -> typer.Typer:
+    try:
+        from turntree.agents.commands import app
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        from turntree.agents.errors import MissingExtra
+
+        raise MissingExtra("the turntree command", "cli") from error
+    return app
+
+
+def _to_put_right(error: Exception) -> str | None:
+    """One line for the user, or ``None`` if the error is a bug of ours."""
+    from turntree.agents.errors import AgentError
+    from turntree.agents.rollout import describe
+    from turntree.envs.errors import EnvError
+    from turntree.rewards import RewardError
+
+    if isinstance(error, AgentError | EnvError | RewardError):
+        return " ".join(str(error).split())
+    return describe(error) if isinstance(error, OSError | ValueError) else None
 
 
 if __name__ == "__main__":

@@ -5,29 +5,20 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from turntree.agents.errors import AgentError
-from turntree.agents.new_env import write_env
-from turntree.agents.play import HELP, play
-from turntree.envs import Env, check_environment, make
+if TYPE_CHECKING:
+    from turntree.envs import Env
 
 EnvId = Annotated[str, typer.Argument(metavar="ENV_ID", help="An environment of `turntree list`, or MODULE:ID.")]
 DataOption = Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")]
 EnvArgOption = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment; repeatable.")
 ]
-
-
-class UsageError(AgentError):
-    """The words of a command do not fit together."""
 
 
 def check_command(
@@ -39,7 +30,13 @@ def check_command(
     ] = None,
 ) -> None:
     """Check that an environment keeps the rules: seeds, snapshots, infos, ends."""
-    make_env = env_maker(env_id, data=data, pairs=env_arg or ())
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from turntree.envs import check_environment
+
+    make_env = env_maker(env_id, env_arguments(env_arg or (), data=data))
     checked_env(make_env, env_id)
     findings = check_environment(make_env, turn)
     table = Table("", "rule", "what is wrong", box=None)
@@ -59,7 +56,12 @@ def play_command(
     env_arg: EnvArgOption = None,
 ) -> None:
     """Play an environment yourself, in the terminal."""
-    make_env = env_maker(env_id, data=data, tool_format=tool_format, pairs=env_arg or ())
+    from rich.console import Console
+    from rich.markup import escape
+
+    from turntree.agents.play import HELP, play
+
+    make_env = env_maker(env_id, env_arguments(env_arg or (), data=data, tool_format=tool_format))
     env = checked_env(make_env, env_id)
     console = Console()
 
@@ -86,6 +88,10 @@ def new_env_command(
     out: Annotated[Path, typer.Option(help="Folder for the two files.")] = Path(),
 ) -> None:
     """Write a small environment and its test, to be changed into your own."""
+    from rich.console import Console
+
+    from turntree.agents.new_env import write_env
+
     written = write_env(name, out)
     module = written.environment.stem
     Console().print(
@@ -99,20 +105,19 @@ def new_env_command(
     )
 
 
-def env_maker(
-    env_id: str, *, data: str | None = None, tool_format: str | None = None, pairs: Sequence[str] = ()
-) -> functools.partial[Env]:
-    """Makes the environment that the words of a command name.
+def env_arguments(pairs: Sequence[str], *, data: str | None = None, tool_format: str | None = None) -> dict[str, Any]:
+    """The arguments of an environment that the words of a command say.
 
     Args:
-        env_id: Registered id, or ``MODULE:ID`` to import a module first.
+        pairs: ``KEY=VALUE``; values are JSON where they can be.
         data: Argument ``data``, if any.
         tool_format: Argument ``tool_format``, if any.
-        pairs: ``KEY=VALUE``; values are JSON where they can be.
 
     Raises:
         UsageError: If a pair is none.
     """
+    from turntree.agents.errors import UsageError
+
     arguments: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -123,7 +128,18 @@ def env_maker(
         except ValueError:
             arguments[key] = value
     given = {"data": data, "tool_format": tool_format}
-    arguments |= {key: value for key, value in given.items() if value is not None}
+    return arguments | {key: value for key, value in given.items() if value is not None}
+
+
+def env_maker(env_id: str, arguments: Mapping[str, Any]) -> functools.partial[Env]:
+    """Makes an environment.
+
+    Args:
+        env_id: Registered id, or ``MODULE:ID`` to import a module first.
+        arguments: Of the environment.
+    """
+    from turntree.envs import make
+
     return functools.partial(make, env_id, **arguments)
 
 
@@ -133,6 +149,8 @@ def checked_env(make_env: functools.partial[Env], env_id: str) -> Env:
     Raises:
         UsageError: If it does not take the arguments, or its module is not there.
     """
+    from turntree.agents.errors import UsageError
+
     try:
         return make_env()
     except ModuleNotFoundError as error:

@@ -13,6 +13,10 @@ class AgentError(Exception):
     """Base of the errors of ``turntree.agents``; its message says what to do."""
 
 
+class UsageError(AgentError):
+    """The words of a command do not fit together."""
+
+
 class RenderError(AgentError):
     """The tokenizer's chat template cannot say what it was given."""
 
@@ -23,6 +27,14 @@ class RecordError(AgentError):
 
 class EngineAborted(AgentError):
     """The engine gave a request up."""
+
+
+class EngineLost(AgentError, RuntimeError):
+    """The process that ran the engine is gone, and with it the turns that it was asked for."""
+
+
+class EngineFailed(AgentError, RuntimeError):
+    """The engine raised; the message says what, in one line."""
 
 
 class MissingExtra(AgentError, envs_errors.MissingExtra):

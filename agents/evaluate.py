@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan, sqrt
 from typing import Any, NamedTuple
@@ -25,6 +25,17 @@ _Z95 = 1.959964
 """Two-sided 95 % quantile of the standard normal distribution."""
 
 
+class Sampled(NamedTuple):
+    """An episode and its place among all."""
+
+    task: int
+    """Number of the task."""
+    sample: int
+    """Number of the sample, from 0."""
+    episode: Episode
+    """What was played."""
+
+
 async def evaluate(
     make_env: Callable[[], Any],
     engine: Engine,
@@ -37,7 +48,8 @@ async def evaluate(
     concurrency: int = 16,
     samples: int = 1,
     scorer: Scorer | None = None,
-    on_episode: Callable[[Episode], None] | None = None,
+    done: Mapping[tuple[int, int], Episode] | None = None,
+    on_episode: Callable[[Sampled], None] | None = None,
 ) -> list[Episode]:
     """Play the tasks ``indices``, several at once.
 
@@ -53,43 +65,48 @@ async def evaluate(
         concurrency: Episodes at once.
         samples: Episodes of each task. They start in the same state and differ by their sampling seed.
         scorer: Gives the rewards instead of the environment, to all samples of a task at once.
+        done: Episodes by task and sample that were played before; they are not played again. With a scorer
+            only whole tasks count.
         on_episode: Called with each episode as it ends; with a scorer, as its task ends.
 
     Returns:
         The episodes in the order of ``indices``, the samples of a task one after another.
     """
-    todo = [(index, sample) for index in indices for sample in range(samples)]
-    done: dict[int, Episode] = {}
+    order = [(index, sample) for index in indices for sample in range(samples)]
+    ended: dict[int, Episode] = {}
     groups: dict[int, list[int]] = defaultdict(list)
-    places = iter(range(len(todo)))
+    for place, at in enumerate(order):
+        if done and at in done and (scorer is None or all((at[0], sample) in done for sample in range(samples))):
+            ended[place] = done[at]
+    places = iter([place for place in range(len(order)) if place not in ended])
 
     async def play(env: Any, places: Iterator[int]) -> None:
         for place in places:
-            index, sample = todo[place]
+            index, sample = order[place]
             own = derive_seed(seed, index)
             drawn = sampling if sample == 0 else replace(sampling or Sampling(), seed=derive_seed(own, sample))
-            done[place] = await rollout(env, engine, renderer, limits, index=index, seed=own, sampling=drawn)
+            ended[place] = await rollout(env, engine, renderer, limits, index=index, seed=own, sampling=drawn)
             await end(place)
         env.close()
 
     async def end(place: int) -> None:
-        ended = [place]
+        news = [place]
         if scorer is not None:
             group = groups[place // samples]
             group.append(place)
             if len(group) < samples:
                 return
-            ended = sorted(group)
-            judged = await judge_episodes([done[place] for place in ended], scorer)
-            done.update(zip(ended, judged, strict=True))
+            news = sorted(group)
+            judged = await judge_episodes([ended[place] for place in news], scorer)
+            ended.update(zip(news, judged, strict=True))
         if on_episode is not None:
-            for place in ended:
-                on_episode(done[place])
+            for place in news:
+                on_episode(Sampled(*order[place], ended[place]))
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(min(concurrency, len(todo))):
+        for _ in range(min(concurrency, len(order) - len(ended))):
             group.create_task(play(make_env(), places))
-    return [done[place] for place in range(len(todo))]
+    return [ended[place] for place in range(len(order))]
 
 
 def solved(episode: Episode) -> bool:

@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 async def judge_episodes(episodes: Sequence[Episode], scorer: Scorer) -> list[Episode]:
     """Replace the environment's rewards by those of a scorer.
 
-    The reward lies on the last turn; the parts, and ``correct`` where ``answer`` is one, are added to
-    ``Episode.rewards``. An episode that could not be judged names the open rewards in ``undecided``; if a
-    reward function raised, all these episodes are failures.
+    Rewards of the turns are kept as far as ``environment`` is among the rewards; all else lies on the last turn. The
+    parts, and ``correct`` where ``answer`` is one, are added to ``Episode.rewards``. An episode that could not be
+    judged names the open rewards in ``undecided``; if a reward function raised twice, all these episodes are failures.
 
     Args:
         episodes: Finished ones, all samples of a task among them. Failures stay as they are.
@@ -31,10 +31,14 @@ async def judge_episodes(episodes: Sequence[Episode], scorer: Scorer) -> list[Ep
     """
     places = [place for place, episode in enumerate(episodes) if episode.stop_reason is not StopReason.FAILURE]
     judged = list(episodes)
+    samples = [policy_sample(episodes[place]) for place in places]
     try:
-        scored = await scorer.ascore([policy_sample(episodes[place]) for place in places])
+        try:
+            scored = await scorer.ascore(samples)
+        except Exception:
+            logger.warning("the rewards of %d episodes failed; they are asked once more", len(places), exc_info=True)
+            scored = await scorer.ascore(samples)
     except Exception as error:  # a reward function is part of the surroundings
-        logger.warning("the rewards of %d episodes failed", len(places), exc_info=True)
         for place in places:
             failure = f"the rewards {', '.join(scorer.names)} raised {describe(error)}"
             judged[place] = replace(episodes[place], stop_reason=StopReason.FAILURE, failure=failure)
@@ -45,14 +49,19 @@ async def judge_episodes(episodes: Sequence[Episode], scorer: Scorer) -> list[Ep
 
 
 def judged_episode(episode: Episode, scored: Scored) -> Episode:
-    """``episode`` with the reward of ``scored`` on its last turn, and 0 where that is undecided."""
-    values = [0.0] * max(0, len(episode.turns) - 1) + [scored.reward or 0.0]
+    """``episode`` with the reward of ``scored``, and 0 where that is undecided.
+
+    What the environment gave stays on the turn that earned it, by its weight; all else lies on the last turn.
+    """
+    values = [0.0 if scored.reward is None else scored.environment * turn.reward for turn in episode.turns]
+    if values:
+        values[-1] += (scored.reward or 0.0) - sum(values)
     components = {**episode.rewards, **scored.parts}
     if ANSWER in scored.parts:
         components["correct"] = scored.parts[ANSWER]
     return replace(
         episode,
-        turns=tuple(replace(turn, reward=value) for turn, value in zip(episode.turns, values, strict=False)),
+        turns=tuple(replace(turn, reward=value) for turn, value in zip(episode.turns, values, strict=True)),
         rewards=components,
         undecided=scored.undecided if scored.reward is None else (),
     )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from turntree.agents.engines.protocol import Completion, Engine, Sampling
 from turntree.spec_tree import DialogueState
@@ -58,24 +58,33 @@ class Monitors:
                     self._sums[group] = self._sums.get(group, MonitorSums()) + _sums(turn)
 
     def close_step(self) -> dict[str, float]:
-        """The z-scores since the last call, as ``exactness/<group>_<monitor>_z``; those without data are left out.
-
-        A warning names each that is further from 0 than ``ALARM``.
-        """
+        """The z-scores since the last call, and begin anew; a warning names each that is further from 0 than
+        ``ALARM``."""
         with self._lock:
             sums, self._sums = self._sums, {}
             self._seeds.clear()
-        scores = {}
-        for group, total in sums.items():
-            for monitor, score in (("acceptance", total.acceptance_z), ("entropy", total.entropy_z)):
-                if score is None:
-                    continue
-                scores[f"exactness/{group}_{monitor}_z"] = score
-                if abs(score) > ALARM:
-                    logger.warning(
-                        "exactness/%s_%s_z is %.1f, beyond %g: %s", group, monitor, score, ALARM, _MEANS[group]
-                    )
+        scores = _scores(sums)
+        for name, score in scores.items():
+            if abs(score) > ALARM:
+                group = name.removeprefix("exactness/").partition("_")[0]
+                logger.warning("%s is %.1f, beyond %g: %s", name, score, ALARM, _MEANS[group])
         return scores
+
+    def scores(self) -> dict[str, float]:
+        """The z-scores since the last ``close_step``, as ``exactness/<group>_<monitor>_z``; those without data are
+        left out."""
+        with self._lock:
+            sums = dict(self._sums)
+        return _scores(sums)
+
+
+def _scores(sums: Mapping[str, MonitorSums]) -> dict[str, float]:
+    scores = {}
+    for group, total in sums.items():
+        for monitor, score in (("acceptance", total.acceptance_z), ("entropy", total.entropy_z)):
+            if score is not None:
+                scores[f"exactness/{group}_{monitor}_z"] = score
+    return scores
 
 
 def _sums(turn: Completion) -> MonitorSums:

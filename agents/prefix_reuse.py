@@ -42,6 +42,8 @@ from turntree.spec_tree.level import Level, worst_level
 
 Remember = Callable[[DialogueState, Sequence[int]], None]
 """Puts a whole turn into a store of drafts."""
+Ready = Callable[[Sequence[int], Sampling], bool]
+"""Whether a turn was made ahead."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,6 +93,8 @@ class PrefixReuse:
         max_context: Tokens of prompt and response together that the engine takes; ``None`` is no bound.
         remember: Called with each turn of which a part was reused, since the engine itself saw but the rest of
             it: a forest's ``insert``.
+        ready: Says whether ``engine`` holds a turn that was made ahead for a prompt and a sampling; such a turn goes
+            before a stored one.
         seed: Of turns that bring none; ``None`` is fresh entropy.
     """
 
@@ -102,6 +106,7 @@ class PrefixReuse:
         vocabulary: int,
         max_context: int | None = None,
         remember: Remember | None = None,
+        ready: Ready | None = None,
         seed: int | None = None,
     ) -> None:
         self.engine = engine
@@ -112,6 +117,7 @@ class PrefixReuse:
         self._max_context = max_context
         self._width = min(config.top_k, vocabulary)
         self._remember = remember
+        self._ready = ready
         self._seeds = np.random.default_rng(seed)
 
     def close_step(self, *, trained: bool = True) -> None:
@@ -169,6 +175,12 @@ class PrefixReuse:
         asked = replace(asked, base=derive_seed(asked.base, 5))
         self._store(asked, await self._sample(asked), emitted=False)
 
+    def base_seed(self, seed: int, *, after: int = 0) -> int:
+        """Seed of the noise of a turn that is asked for with ``seed`` when ``after`` more steps are closed."""
+        # A caller that brings the same seeds in every epoch must not get the same coins.
+        step = self.ledger.step + after
+        return seed if step == 0 else derive_seed(seed, step)
+
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
     ) -> Scores:
@@ -187,14 +199,14 @@ class PrefixReuse:
             room = self._max_context - len(prompt_ids)
             sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         seed = int(self._seeds.integers(1 << 63)) if sampling.seed is None else sampling.seed
-        # A caller that brings the same seeds in every epoch must not get the same coins.
-        base = seed if self.ledger.step == 0 else derive_seed(seed, self.ledger.step)
-        return _Asked(prompt=tuple(prompt_ids), sampling=sampling, state=state, base=base)
+        return _Asked(prompt=tuple(prompt_ids), sampling=sampling, state=state, base=self.base_seed(seed))
 
     def _ticket(self, asked: _Asked) -> Ticket | None:
         if self._is_no_draw(asked):
             return None
         if _fraction(asked.base, 1) < self.config.fresh:
+            return None
+        if self._ready is not None and self._ready(asked.prompt, replace(asked.sampling, seed=asked.base)):
             return None
         return self.ledger.take(_key(asked), pick=derive_seed(asked.base, 2))
 

@@ -10,13 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
-
-from turntree.agents.errors import AgentError
-from turntree.agents.rescore import rescore
-from turntree.agents.score_file import Fields, score_file
-from turntree.agents.scorer import Scorer
 
 RewardOption = Annotated[
     list[str] | None,
@@ -38,6 +31,9 @@ def score_command(
     as_json: _JsonOption = False,
 ) -> None:
     """Score the texts of a file and print a table by data set."""
+    from turntree.agents.score_file import Fields, score_file
+    from turntree.agents.scorer import Scorer
+
     target = out or file.with_name(f"{file.stem}.scored.jsonl")
     fields = Fields(prediction=prediction, gold=gold)
     tallies = score_file(file, target, Scorer(parse_rewards(reward or ["answer"]), contract=contract), fields)
@@ -53,6 +49,9 @@ def rescore_command(
     as_json: _JsonOption = False,
 ) -> None:
     """Score the episodes of a recorded run again; what was recorded stays as it is."""
+    from turntree.agents.rescore import rescore
+    from turntree.agents.scorer import Scorer
+
     beside = run.with_name(f"{run.stem}.rescored.jsonl") if run.is_file() else run / "rescored.jsonl"
     target = out or beside
     changes = rescore(run, target, Scorer(parse_rewards(reward or ["answer"]), contract=contract))
@@ -65,6 +64,8 @@ def parse_rewards(words: Sequence[str]) -> dict[str, float]:
     Raises:
         AgentError: If a weight is no number, or a name comes twice.
     """
+    from turntree.agents.errors import AgentError
+
     rewards: dict[str, float] = {}
     for word in words:
         name, equals, weight = word.partition("=")
@@ -78,6 +79,9 @@ def parse_rewards(words: Sequence[str]) -> dict[str, float]:
 
 
 def _show(first: str, rows: Mapping[str, Mapping[str, Any]], out: Path, as_json: bool) -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+
     console = Console()
     if as_json:
         plain = {name: {key: _or_null(value) for key, value in row.items()} for name, row in rows.items()}

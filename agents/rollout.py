@@ -98,6 +98,12 @@ def derive_seed(*parts: int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
+def env_id_of(env: Any) -> str:
+    """Id of an environment: the registered one, or the name of its class."""
+    spec = getattr(env, "spec", None)
+    return spec.id if spec is not None else type(env.unwrapped).__name__
+
+
 def describe(error: BaseException) -> str:
     """``error`` in one line, its class first.
 
@@ -128,8 +134,7 @@ class _Play:
 
     @property
     def env_id(self) -> str:
-        spec = getattr(self.env, "spec", None)
-        return spec.id if spec is not None else type(self.env.unwrapped).__name__
+        return env_id_of(self.env)
 
     async def run(self, index: int | None) -> StopReason:
         prompt = await self.reset(index)

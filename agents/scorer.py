@@ -34,6 +34,8 @@ from turntree.rewards import (
 
 ANSWER = "answer"
 """The reward that compares the last turn's answer with the gold answer."""
+ENVIRONMENT = "environment"
+"""The reward that is the environment's own."""
 _THREADS = 8
 
 
@@ -49,6 +51,8 @@ class Scored:
     """Rewards without a value."""
     answer: Score | None = None
     """How the answer was judged; ``None`` where ``answer`` is not among the rewards."""
+    environment: float = 0.0
+    """Weight in ``reward`` of what the environment itself gave; 0 where it is not among the rewards."""
 
 
 class Scorer:
@@ -139,6 +143,7 @@ class Scorer:
         looked_up = Reward(name=ANSWER, function=answer, decides=True)
         parts = [replace(part, reward=looked_up) if _name(part) == ANSWER else part for part in self._parts]
         results = Rubric(parts).score(samples)
+        own = sum(part.weight for part in self._parts if _name(part) == ENVIRONMENT)
         deciding = {_name(part) for part in self._parts if part.weight and _reward(part).decides}
         return [
             Scored(
@@ -146,12 +151,13 @@ class Scorer:
                 parts=result.parts,
                 undecided=result.undecided,
                 answer=score,
+                environment=own,
             )
             for result, score in zip(results, answers, strict=True)
         ]
 
 
-@reward("environment", decides=True)
+@reward(ENVIRONMENT, decides=True)
 def environment(sample: Sample) -> float | None:
     """What the environment itself gave; ``None`` for text that no environment has seen."""
     value = sample.metadata.get(ENVIRONMENT_REWARD)

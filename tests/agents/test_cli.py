@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -59,7 +61,6 @@ def test_list_shows_every_environment_with_a_line_about_it(turntree: Any) -> Non
 
 def test_eval_plays_tasks_and_prints_how_it_went(turntree: Any, tiny_model: Path, tmp_path: Path) -> None:
     out = tmp_path / "episodes.jsonl"
-    out.write_text("left from an earlier run")
     said = turntree(*play(tiny_model, "--out", out))
     assert said.status == 0, said.err
     episodes = list(read_episodes(out))
@@ -70,6 +71,72 @@ def test_eval_plays_tasks_and_prints_how_it_went(turntree: Any, tiny_model: Path
     assert said.row["tokens per episode"] == f"{tokens / 5:.1f}"
     assert float(said.row["tokens per verify step"]) >= 1.0
     assert said.row["failures (left out)"] == "0"
+
+
+def test_an_evaluation_goes_on_where_it_was_killed_and_can_be_extended(
+    turntree: Any, tiny_model: Path, tmp_path: Path
+) -> None:
+    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
+    sampled = ("--temperature", 1, "--samples", 2)
+    assert turntree(*play(tiny_model, *sampled, "--out", whole)).status == 0
+    lines = whole.read_bytes().splitlines(keepends=True)
+    cut.write_bytes(b"".join(lines[:4]) + lines[4][:100])  # killed while the fifth was written
+    said = turntree(*play(tiny_model, *sampled, "--out", cut, "--json"))
+    assert said.status == 0, said.err
+    assert cut.read_bytes().splitlines()[:4] == [line.rstrip() for line in lines[:4]]
+    assert len(cut.read_bytes().splitlines()) == 10
+    told = json.loads(said.out)[0]
+    assert {"avg@2", "pass@1", "pass@2", "maj@2"} <= set(told)
+    again = json.loads(turntree(*play(tiny_model, *sampled, "--out", whole, "--json")).out)[0]
+    how_fast = ("seconds", "cached prompt tokens", "tokens per verify step")
+    assert {**told, **dict.fromkeys(how_fast)} == {**again, **dict.fromkeys(how_fast)}
+
+
+def test_episodes_of_other_settings_are_neither_mixed_in_nor_lost(
+    turntree: Any, tiny_model: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "episodes.jsonl"
+    assert turntree(*play(tiny_model, "--out", out)).status == 0
+    before = out.read_bytes()
+    said = turntree(*play(tiny_model, "--seed", 1, "--out", out))
+    assert (said.status, "--restart" in said.err, out.read_bytes()) == (2, True, before)
+    assert turntree(*play(tiny_model, "--seed", 1, "--out", out, "--restart")).status == 0
+    notes = tmp_path / "notes.txt"
+    notes.write_text("my notes\n")
+    assert turntree(*play(tiny_model, "--out", notes)).status == 2
+    assert notes.read_text() == "my notes\n"
+
+
+def test_a_suite_plays_each_of_its_sets_and_writes_one_table(turntree: Any, tiny_model: Path, tmp_path: Path) -> None:
+    suite = tmp_path / "mine.yaml"
+    suite.write_text(
+        "suite:\n- {name: sums, env: turntree/Arithmetic-v0, count: 2, samples: 2, temperature: 1.0, max_tokens: 8}\n"
+        "- {env: turntree/Game24-v0, count: 1, max_tokens: 8}\n"
+    )
+    said = turntree("eval", suite, "--model", tiny_model, "--out", tmp_path / "results")
+    assert said.status == 0, said.err
+    table = (tmp_path / "results" / "results.md").read_text().splitlines()
+    assert [line.split("|")[1].strip() for line in table] == ["evaluation", "---", "sums", "turntree/Game24-v0"]
+    assert len(list(read_episodes(tmp_path / "results" / "sums.jsonl"))) == 4
+    assert json.loads((tmp_path / "results" / "results.json").read_text())[1]["tasks"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("suite: []", "expected a list `suite`"),
+        ("- env: turntree/Arithmetic-v0", "expected a list `suite`"),
+        ("suite: [{name: x}]", "with `env`"),
+        ("suite: [{env: turntree/Arithmetic-v0, sample: 3}]", "did you mean 'samples'?"),
+        ("suite: [{env: a}, {env: a}]", "same name"),
+        ("suite: [", "no YAML file"),
+    ],
+)
+def test_a_suite_that_is_none_is_refused(turntree: Any, tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    said = turntree("eval", tmp_path / "mine.yaml", "--model", "x")
+    assert said.status == 2
+    assert says in said.err
 
 
 def test_the_same_seed_samples_the_same_with_and_without_speculation(
@@ -174,14 +241,19 @@ def test_a_missing_library_names_the_extra(
 
 
 def test_a_missing_torch_names_the_extra(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from turntree.agents.commands import _open_local
+    from turntree.agents.engine_choice import EngineChoice, EngineName, open_engine
+
+    async def start() -> None:
+        choice = EngineChoice(name=EngineName.LOCAL, model=str(tiny_model), max_batch=1, max_context=64)
+        async with open_engine(choice):
+            pass
 
     for name in list(sys.modules):
         if name.startswith("turntree.agents.engines.local"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtra, match=r"turntree\[local\]"):
-        _open_local(str(tiny_model), 1, 64, True, "cpu", "float32")
+        asyncio.run(start())
 
 
 def test_train_and_demo_hand_their_arguments_on(turntree: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,3 +310,15 @@ def test_a_module_that_is_not_there_is_named(turntree: Any) -> None:
     assert (
         said.err.strip() == "turntree: there is no module 'no_such_module' in this folder or among the installed ones"
     )
+
+
+def test_the_help_needs_none_of_the_heavy_libraries() -> None:
+    """The help is to be there at once; what takes long to import is imported by the command that needs it."""
+    code = (
+        "import sys\nfrom turntree.agents.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "print(*sorted({'gymnasium', 'numpy', 'rich', 'sympy', 'torch'} & set(sys.modules)), file=sys.stderr)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Commands:" in said.stdout
+    assert said.stderr.split() == []

@@ -40,7 +40,7 @@ async def test_episodes_come_in_the_order_of_their_tasks_whatever_ends_first(ren
         Hasty(lambda _: "5", renderer.tokenizer),
         renderer,
         [0, 4, 2],
-        on_episode=lambda episode: ended.append(episode.task.id),
+        on_episode=lambda sampled: ended.append(sampled.episode.task.id),
     )
     assert [episode.task.id for episode in episodes] == ["adder/0", "adder/4", "adder/2"]
     assert ended == ["adder/4", "adder/2", "adder/0"]
@@ -164,7 +164,7 @@ async def test_samples_of_a_task_start_alike_are_drawn_apart_and_scored_together
         samples=3,
         scorer=Scorer({"place": 1}),
         concurrency=2,
-        on_episode=ended.append,
+        on_episode=lambda sampled: ended.append(sampled.episode),
     )
     assert [episode.task.id for episode in episodes] == ["adder/0"] * 3 + ["adder/4"] * 3
     assert [episode.reward for episode in episodes] == [0.0, 1 / 3, 2 / 3] * 2

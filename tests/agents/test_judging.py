@@ -30,6 +30,14 @@ async def test_the_reward_lies_on_the_last_turn_instead_of_the_environments() ->
     assert not episode.masked
 
 
+async def test_what_the_environment_gave_stays_on_the_turn_that_earned_it() -> None:
+    first, last = spoken("a", "#### 42").turns
+    paid = replace(spoken(), turns=(replace(first, reward=0.5), replace(last, reward=0.25)))
+    episode = await judged(paid, environment=2.0, finished=0.5)
+    assert [turn.reward for turn in episode.turns] == [1.0, 1.0]
+    assert episode.reward == 2.0
+
+
 async def test_what_cannot_be_judged_is_masked_and_says_so() -> None:
     plain = spoken("#### 42")
     assert plain.task is not None

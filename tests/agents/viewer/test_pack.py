@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+from viewed_run import write_run
+
+from turntree.agents.renderer import Renderer
+from turntree.agents.viewer.pack import CHUNK, pack, squeeze
+from turntree.agents.viewer.source import Source
+
+
+def unpack(packed: str) -> Any:
+    return json.loads(gzip.decompress(base64.b64decode(packed)))
+
+
+async def test_columns_and_chunks_hold_every_episode_in_order(renderer: Renderer, tmp_path: Path) -> None:
+    records = list(Source.open(await write_run(tmp_path / "run", renderer, episodes=2 * CHUNK + 3)).records())
+    packed = pack(records)
+    assert [len(unpack(chunk)) for chunk in packed.chunks] == [CHUNK, CHUNK, 3]
+    assert packed.columns["outcome"][:4] == ["solved", "not solved", "not solved", "failure"]
+    assert {len(column) for column in packed.columns.values()} == {len(records)}
+    last = unpack(packed.chunks[2])[2]
+    said = records[-1].episode.turns[0]
+    assert last["turns"][0]["ids"] == list(said.completion.token_ids)
+    assert last["turns"][0]["accepted"] == "".join("01"[flag] for flag in said.completion.accepted)
+    assert last["turns"][0]["levels"] == said.completion.levels
+
+
+async def test_turns_are_gathered_by_their_exact_prompt(renderer: Renderer, tmp_path: Path) -> None:
+    records = list(Source.open(await write_run(tmp_path / "run", renderer, episodes=8)).records())
+    packed = pack(records)
+    prompts: dict[str, set[tuple[int, ...]]] = {}
+    for key, pairs in packed.states.items():
+        for number, place in zip(pairs[::2], pairs[1::2], strict=True):
+            prompts.setdefault(key, set()).add(records[number].episode.turns[place].prompt_ids)
+    assert all(len(of) == 1 for of in prompts.values())
+    first = next(pairs for pairs in packed.states.values() if pairs[:2] == [0, 0])
+    assert len(first) == 2 * 8  # all eight episodes begin with the same task
+
+
+async def test_every_token_of_the_dialogue_is_there_once(renderer: Renderer, tmp_path: Path) -> None:
+    record = next(Source.open(await write_run(tmp_path / "run", renderer, episodes=4)).records())
+    turns = unpack(pack([record]).chunks[0])[0]["turns"]
+    laid = [token for turn in turns for token in (*turn["added"], *turn["ids"])]
+    last = record.episode.turns[-1]
+    assert laid == list(last.prompt_ids + last.completion.token_ids)
+
+
+def test_numbers_that_json_cannot_write_become_null() -> None:
+    assert unpack(squeeze({"a": [float("nan"), float("-inf"), 1.5], "b": (1, None, "x")})) == {
+        "a": [None, None, 1.5],
+        "b": [1, None, "x"],
+    }
