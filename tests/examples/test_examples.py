@@ -1,0 +1,91 @@
+"""Every example runs; what it claims is looked at."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ELSEWHERE = {
+    "custom_environment": "tests/envs/test_examples.py",
+    "speculate_vllm": "tests/agents/engines/vllm",
+    "speculate_sglang": "tests/agents/engines/sglang",
+}
+"""Examples that are tested elsewhere, and where."""
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_example_is_tested() -> None:
+    text = Path(__file__).read_text(encoding="utf-8")
+    for path in EXAMPLES.glob("*.py"):
+        assert path.stem in ELSEWHERE or f'load("{path.stem}")' in text, path.stem
+
+
+def test_an_environment_in_fifteen_lines() -> None:
+    example = load("tiny_environment")
+    assert example.main() == 1.0
+    from turntree.envs import check_environment
+
+    assert [finding for finding in check_environment(example.Doubling) if not finding.passed] == []
+
+
+def test_a_reward_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from turntree.rewards import registry
+
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    assert load("custom_reward").main() == pytest.approx([1 + 0.2 * 2 / 3, 1.0, 0.2 / 3])
+
+
+def test_a_model_is_evaluated(tiny_model: Path) -> None:
+    result = load("evaluate_model").main([str(tiny_model), "--tasks", "2", "--samples", "2", "--max-tokens", "8"])
+    assert result.scored == 4
+
+
+def test_drafts_change_the_passes_and_not_the_tokens(tiny_model: Path) -> None:
+    words = [str(tiny_model), "--max-tokens", "16", "--dtype", "float64"]
+    plain, drafted = load("speculate_local").main(words)
+    assert plain.tokens == drafted.tokens
+    assert plain.tokens_per_step == 1.0
+    assert drafted.tokens_per_step > 1.2
+
+
+def test_earlier_turns_are_used_again(tiny_model: Path) -> None:
+    words = [str(tiny_model), "--tasks", "1", "--samples", "2", "--max-tokens", "12"]
+    passes = load("reuse_and_trees").main(words)
+    assert set(passes) == {"none", "tree", "replay", "exact", "lenient"}
+    assert passes["replay"] > passes["none"]
+    assert passes["tree"] > passes["none"]
+
+
+def test_the_walk_through_the_store(capsys: pytest.CaptureFixture[str]) -> None:
+    forest = load("walk_the_store").main()
+    out = capsys.readouterr().out
+    assert "after 4 5: [7" in out
+    assert "another state of the task: [4" in out
+    assert forest.stats().rollouts == 5
+
+
+def test_training_hands_on_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    example, told = load("train_grpo_cpu"), list[Any]()
+    monkeypatch.setattr(example, "train", lambda config, overrides, **_: told.append((config, overrides)) or 0)
+    assert example.main(["MODEL", "--steps", "3", "data.train_batch_size=4"]) == 0
+    assert told == [
+        (
+            "grpo_arithmetic_cpu",
+            ["actor_rollout_ref.model.path=MODEL", "trainer.total_training_steps=3", "data.train_batch_size=4"],
+        )
+    ]
