@@ -1,15 +1,38 @@
 # make demo: trains an agent on the CPU and shows what speculation did. make test: every test.
 SHELL := /bin/bash
 
-.PHONY: demo test test-fast lint env clean
+# Versions of the engines that the tests run with, one environment each: requirements/NAME.txt.
+VLLM := vllm-0.28 vllm-0.32
+SGLANG := sglang-0.5.12 sglang-0.5.23
+
+.PHONY: demo docs test test-cpu test-fast test-engines test-site test-vllm test-sglang lint env clean
 demo:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m turntree.agents.cli demo $(DEMO)
 
-test:
-	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest $(TESTS)
+test:  # two at a time: most of the time one of them waits for an engine to start
+	$(MAKE) -j2 --no-print-directory --output-sync=line test-cpu test-engines
+
+test-engines:
+	$(MAKE) --no-print-directory test-site test-vllm test-sglang
+
+test-cpu:
+	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "not vllm and not sglang and not site" $(TESTS)
 
 test-fast:
-	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "not slow" $(TESTS)
+	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "not slow and not vllm and not sglang and not site" $(TESTS)
+
+test-site:
+	py=$$(scripts/venv.sh site)/bin/python && $$py -m pytest -m site $(or $(TESTS),tests/docs tests/agents/viewer)
+
+test-vllm:
+	for name in $(VLLM); do py=$$(scripts/venv.sh $$name)/bin/python && $$py -m pytest -m vllm $(or $(TESTS),tests/agents/engines/vllm tests/agents/verl) || exit 1; done
+
+test-sglang:  # a process for each file: an engine of SGLang leaves the process that started it changed
+	for name in $(SGLANG); do py=$$(scripts/venv.sh $$name)/bin/python && \
+	  for file in $(or $(TESTS),$(shell grep -rl "mark.sglang" tests --include=test_*.py)); do $$py -m pytest -m sglang $$file || exit 1; done || exit 1; done
+
+docs:
+	py=$$(scripts/venv.sh site)/bin/python && $$py -m sphinx -W --keep-going -q docs build/site && echo build/site/index.html
 
 lint:
 	py=$$(scripts/venv.sh cpu)/bin/python && PY=$$py scripts/lint.sh

@@ -25,6 +25,7 @@ from pathlib import Path
 import engine_rows
 import numpy as np
 import rule_rows
+import run_ahead_rows
 from claims import Row
 from rich.console import Console
 from rich.table import Table
@@ -35,8 +36,10 @@ SOURCES: tuple[Callable[[argparse.Namespace], Iterator[Row]], ...] = (
     lambda args: rule_rows.lenience_rows(),
     lambda args: rule_rows.replay_rows(),
     lambda args: rule_rows.two_turn_rows(),
+    lambda args: rule_rows.run_ahead_rows(),
     lambda args: rule_rows.drawn_rows(args.draws),
     lambda args: engine_rows.rows(),
+    lambda args: run_ahead_rows.rows(),
 )
 """Where rows come from; rows of an engine are appended here."""
 

@@ -11,6 +11,7 @@ from dialogue_laws import dialogue, two_turn_law
 from enumeration import marginal, outcomes, tv
 from point_mass_laws import chain_law, sibling_law, transformed, transformed_tree_law, tree_law
 from policies import Law, Policy, near, plain, policy, product
+from run_ahead_laws import ahead_dialogue_law, ahead_law
 from stored_turn_laws import epochs_law, lenient_formula, picked_law, ratio_law, replay_law, trained_law, two_uses_law
 
 from turntree.spec_tree.transforms import Transforms
@@ -181,6 +182,27 @@ def two_turn_rows() -> Iterator[Row]:
     yield enumerated(
         "two turns, ratio where the observation is reproduced", "B", lambda seed: distance(seed, "ratio"),
         "also where it is not", lambda seed: distance(seed, "elsewhere"),
+    )  # fmt: skip
+
+
+def run_ahead_rows() -> Iterator[Row]:
+    """The next step's rollouts, made ahead of the update, jointly with the rollout that the policy learns from."""
+
+    def distance(seed: int, broken: str) -> float:
+        return tv(*ahead_law(policy(seed, 3), 2, broken))
+
+    for control, broken in (
+        ("noise that the policy was trained on", "trained"), ("fresh noise after a mismatch", "anew"),
+        ("turns thrown away for what they say", "picked"),
+    ):  # fmt: skip
+        yield enumerated(
+            "run-ahead promoted, joint law with what was trained on", "B", lambda seed: distance(seed, ""),
+            control, lambda seed, broken=broken: distance(seed, broken),
+        )  # fmt: skip
+    yield enumerated(
+        "run-ahead of two turns, another observation", "B", lambda seed: tv(*ahead_dialogue_law(policy(seed, 2))),
+        "judged in the state that it was made in",
+        lambda seed: tv(*ahead_dialogue_law(policy(seed, 2), "elsewhere")),
     )  # fmt: skip
 
 

@@ -3,7 +3,10 @@
 #
 # Two layers: the dependencies, in a cache folder keyed by the requirement files and the Python version,
 # shared by every checkout; and a thin one for this checkout, with turntree itself installed editable.
-#   usage: scripts/venv.sh NAME     (requirements/NAME.txt pins it, pyproject's extra in its first line)
+# An engine's environment lies over another's: what it pins is installed without dependencies, and whatever
+# it does not have comes from below, so that torch, Ray and verl are there once.
+#   usage: scripts/venv.sh NAME     (requirements/NAME.txt pins it; its first line names pyproject's extra,
+#                                    "# extra: test", or what it lies over, "# over: cpu")
 set -euo pipefail
 cd "$(dirname "$0")/.."
 name=${1:?usage: scripts/venv.sh NAME, for example: scripts/venv.sh cpu}
@@ -13,9 +16,12 @@ python=${PYTHON:-python3}
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
   echo "turntree needs Python 3.11 or newer, $("$python" --version) came; set PYTHON=python3.11" >&2; exit 2; }
 extra=$(sed -n '1s/^# extra: //p' "$pins")
+over=$(sed -n '1s/^# over: //p' "$pins")
+[ -n "$extra$over" ] || { echo "the first line of $pins must be '# extra: NAME' or '# over: NAME'" >&2; exit 2; }
 wanted=$("$python" -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]
 print(p["dependencies"], p["optional-dependencies"])')
-key=$( { "$python" -VV; uname -m; cat "$pins"; echo "$wanted"; } | sha256sum | cut -c1-16)
+below=; [ -z "$over" ] || below=$(dirname "$(dirname "$("$0" "$over")")")
+key=$( { "$python" -VV; uname -m; cat "$pins"; echo "${below:-$wanted}"; } | sha256sum | cut -c1-16)
 cache=${TURNTREE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/turntree}/venvs
 base=$cache/$name-$key
 thin=$base/checkouts/$( { pwd -P; cat pyproject.toml; } | sha256sum | cut -c1-16)
@@ -23,21 +29,27 @@ thin=$base/checkouts/$( { pwd -P; cat pyproject.toml; } | sha256sum | cut -c1-16
 exec 9>&1 1>&2                                   # pip talks on stderr; only the path goes to stdout
 mkdir -p "$cache"
 exec 8>"$cache/$name-$key.lock"; flock 8         # two checkouts at once build it once
+purelib() { "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 if [ ! -f "$base/.complete" ]; then
   echo "installing the pinned requirements of $pins (once; kept in $base)"
   rm -rf "$base"
-  "$python" -m venv "$base"
-  "$base/bin/python" -m pip install --quiet --upgrade "pip>=24" "setuptools>=77" wheel
-  "$base/bin/python" -m pip install --quiet --constraint "$pins" --editable ".[$extra]"
-  "$base/bin/python" -m pip uninstall --quiet --yes turntree
+  if [ -n "$over" ]; then
+    "$python" -m venv --without-pip "$base"
+    purelib "$below" > "$(purelib "$base")/below.pth"
+    "$below/bin/python" -m pip --python "$base/bin/python" install --quiet --no-deps --requirement "$pins"
+  else
+    "$python" -m venv "$base"
+    "$base/bin/python" -m pip install --quiet --upgrade "pip>=24" "setuptools>=77" wheel
+    "$base/bin/python" -m pip install --quiet --constraint "$pins" --editable ".[$extra]"
+    "$base/bin/python" -m pip uninstall --quiet --yes turntree
+  fi
   touch "$base/.complete"
 fi
 if [ ! -f "$thin/.complete" ]; then
   rm -rf "$thin"
   "$base/bin/python" -m venv --without-pip "$thin"
-  site=$("$thin/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  "$base/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$site/dependencies.pth"
-  "$base/bin/python" -m pip --python "$thin/bin/python" install --quiet --no-deps --no-build-isolation --editable .
+  { purelib "$base"; [ -z "$over" ] || purelib "$below"; } > "$(purelib "$thin")/dependencies.pth"
+  "${below:-$base}/bin/python" -m pip --python "$thin/bin/python" install --quiet --no-deps --no-build-isolation --editable .
   touch "$thin/.complete"
 fi
 echo "$thin" >&9

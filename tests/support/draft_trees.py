@@ -24,3 +24,16 @@ def draft_trees(*rows: list[tuple[int, int]], last_probability: float = 1.0) -> 
         probabilities=np.linspace(first, last_probability, len(nodes), dtype=np.float32),
         offsets=np.cumsum([0, *map(len, rows)]).astype(np.int64),
     )
+
+
+def random_trees(rng: np.random.Generator, rows: int, most: int) -> DraftBatch:
+    """Trees with distinct siblings, and probabilities that fall along each path."""
+    trees = []
+    for _ in range(rows):
+        tree: list[tuple[int, int]] = []
+        for node in range(int(rng.integers(0, most + 1))):
+            parent = int(rng.integers(-1, node))
+            taken = {token for token, above in tree if above == parent}
+            tree.append((int(rng.choice([t for t in range(most + 2) if t not in taken])), parent))
+        trees.append(tree)
+    return draft_trees(*trees, last_probability=0.2)

@@ -1,0 +1,155 @@
+"""Turns that were made ahead are those of plain decoding by the policy of their step, token for token in float64."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from cores import tiny_llama
+from plain_decoding import plain_tokens
+
+from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
+from turntree.agents.engines.protocol import Completion, Sampling
+from turntree.agents.run_ahead import RunAhead
+from turntree.agents.run_ahead_config import RunAheadConfig
+from turntree.agents.turn_storage import storage_key
+from turntree.spec_tree import SpecForest
+
+PROMPTS = [(1, 2, 3 + number) for number in range(6)]
+NEXT = 1000
+"""Seeds of the next step's turns begin here, those of the running step at 0."""
+
+
+def sampling(seed: int) -> Sampling:
+    return Sampling(temperature=0.9, top_p=0.95, max_tokens=12, stop_token_ids=(5,), seed=seed)
+
+
+def updated(model):
+    """The model after a small step of training."""
+    generator = torch.Generator().manual_seed(1)
+    return {
+        name: value + 0.02 * value.abs().mean() * torch.randn(value.shape, generator=generator, dtype=value.dtype)
+        for name, value in model.state_dict().items()
+    }
+
+
+class Steps(NamedTuple):
+    """Two steps with an update between them."""
+
+    running: list[Completion]
+    next: list[Completion]
+    ahead: RunAhead
+
+
+async def two_steps(*, ahead_seed: int = NEXT, make: bool = True) -> Steps:
+    """The running step's turns and, in the slots that they leave, those of the next one with seeds from
+    ``ahead_seed``; then new weights, then the next step's turns with seeds from ``NEXT``."""
+    config = LocalEngineConfig(max_batch=4, max_context=64, dtype="float64", threads=1)
+    with LocalEngine(tiny_llama(), config=config, forest=SpecForest()) as engine:
+        run_ahead = RunAhead(engine, RunAheadConfig(enabled=True))
+        tasks = []
+        if make:
+            tasks = [
+                asyncio.create_task(run_ahead.sample_ahead(prompt, sampling(ahead_seed + number), step=2))
+                for number, prompt in enumerate(PROMPTS)
+            ]
+            await asyncio.sleep(0.02)
+        running = await asyncio.gather(
+            *(run_ahead.generate(prompt, sampling(number)) for number, prompt in enumerate(PROMPTS))
+        )
+        await asyncio.gather(*tasks)
+        await run_ahead.pause()
+        engine.update_weights(updated(tiny_llama()).items())
+        run_ahead.close_step(1)
+        run_ahead.resume()
+        await run_ahead.begin_step(2)
+        following = await asyncio.gather(
+            *(run_ahead.generate(prompt, sampling(NEXT + number)) for number, prompt in enumerate(PROMPTS))
+        )
+    return Steps(running, following, run_ahead)
+
+
+def plain(turns: list[Completion]) -> list[bool]:
+    """Which of the next step's turns the new policy says with the same seeds and nothing else."""
+    model = tiny_llama()
+    model.load_state_dict(updated(model))
+    return [
+        plain_tokens(model, list(prompt), turn.token_ids, sampling(NEXT + number), NEXT + number) == turn.token_ids
+        for number, (prompt, turn) in enumerate(zip(PROMPTS, turns, strict=True))
+    ]
+
+
+@pytest.fixture(scope="module")
+def with_ahead() -> Steps:
+    return asyncio.run(two_steps())
+
+
+@pytest.fixture(scope="module")
+def without() -> Steps:
+    return asyncio.run(two_steps(make=False))
+
+
+def test_promoted_turns_are_what_the_new_policy_says_with_their_seeds(with_ahead: Steps):
+    assert all(plain(with_ahead.next))
+    stats = with_ahead.ahead.stats
+    assert 0.3 * stats.offered < stats.promoted < stats.offered, "one update changes some tokens, and not most"
+
+
+def test_the_tokens_are_those_of_a_run_that_makes_nothing_ahead(with_ahead: Steps, without: Steps):
+    assert [t.token_ids for t in with_ahead.next] == [t.token_ids for t in without.next]
+    assert [t.token_ids for t in with_ahead.running] == [t.token_ids for t in without.running]
+    passes = [sum(t.draft.verify_steps for t in steps.next) for steps in (with_ahead, without)]
+    assert passes[0] < 0.7 * passes[1]
+
+
+def test_promoted_turns_are_level_b_and_all_others_a(with_ahead: Steps, without: Steps):
+    assert {letter for turn in with_ahead.next for letter in turn.levels} == {"B"}
+    assert {turn.levels for turn in with_ahead.running} == {""}
+    assert {turn.levels for turn in without.next} == {""}
+
+
+async def test_the_guess_alone_without_the_new_policys_word_is_noticed():
+    """Control: what was made ahead, taken as it is."""
+    guesses: list[Completion] = []
+
+    config = LocalEngineConfig(max_batch=4, max_context=64, dtype="float64", threads=1)
+    with LocalEngine(tiny_llama(), config=config, forest=SpecForest()) as engine:
+        guesses = await asyncio.gather(
+            *(engine.generate(prompt, sampling(NEXT + number)) for number, prompt in enumerate(PROMPTS))
+        )
+    assert not all(plain(guesses))
+
+
+async def test_noise_that_the_policy_was_trained_on_is_never_promoted():
+    """Control: turns made ahead with seeds that the running step uses as well."""
+    steps = await two_steps(ahead_seed=0)
+    stock = steps.ahead.stock
+    assert all(number in stock.trained for number in range(len(PROMPTS)))
+    for number, prompt in enumerate(PROMPTS):
+        key = storage_key(prompt, sampling(number))
+        stock.put(key, number, (1, 2), step=9)
+        assert stock.take(key, number) is None
+    assert stock.counts.refused == len(PROMPTS)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_turn_given_up_at_any_moment_goes_on_as_if_it_had_not_been(seed: int):
+    wait = np.random.default_rng(seed).uniform(0, 0.01, size=8)
+    config = LocalEngineConfig(max_batch=2, max_context=64, dtype="float64", threads=1)
+    with LocalEngine(tiny_llama(), config=config, forest=SpecForest()) as engine:
+        run_ahead = RunAhead(engine, RunAheadConfig(enabled=True))
+        tasks = [
+            asyncio.create_task(run_ahead.sample_ahead(prompt, sampling(NEXT + number), step=2))
+            for number, prompt in enumerate(PROMPTS)
+        ]
+        for seconds in wait:
+            await asyncio.sleep(seconds)
+            engine.abort_ahead()
+        turns = await asyncio.gather(*tasks)
+        whole = await asyncio.gather(
+            *(engine.generate(prompt, sampling(NEXT + number)) for number, prompt in enumerate(PROMPTS))
+        )
+    assert [turn.token_ids for turn in turns] == [turn.token_ids for turn in whole]

@@ -1,0 +1,57 @@
+"""Starts SGLang on a machine without an accelerator, with the stand-ins of ``cpu_kernels`` for its kernels."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+STAND_INS = Path(__file__).resolve().parent / "cpu_kernels"
+
+CPU_ARGS: dict[str, Any] = {
+    "device": "cpu",
+    "dtype": "float32",
+    "attention_backend": "torch_native",
+    "sampling_backend": "pytorch",
+    "grammar_backend": "none",
+    "mem_fraction_static": 0.3,
+    "max_total_tokens": 8192,
+    "max_running_requests": 8,
+    "disable_overlap_schedule": True,
+    "skip_server_warmup": True,
+    "random_seed": 1,
+    "log_level": "warning",
+}
+"""Arguments of an engine of float32 that plans for no more than a test needs."""
+
+
+def prepare(settings: dict[str, Any] | None = None) -> None:
+    """Make this process, and the engine's that it will start, find the stand-ins. Call it before importing SGLang.
+
+    Args:
+        settings: turntree's, in the variable that its plugin reads; the defaults without it.
+    """
+    os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
+    os.environ["SGLANG_NATIVE_MOVE_KV_CACHE"] = "1"
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("CXX", "c++ -include cstddef")  # SGLang's n-gram corpus lacks this include for GCC 12
+    os.environ["TURNTREE_SGLANG"] = json.dumps(settings or {})
+    if str(STAND_INS) not in sys.path:
+        sys.path.insert(0, str(STAND_INS))
+        paths = [str(STAND_INS), *filter(None, [os.environ.get("PYTHONPATH")])]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+
+
+def flush(engine: Any, *, seconds: float = 20.0) -> None:
+    """Empty the cache once the last request has left: straight after ``generate`` SGLang may still hold it."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = engine.flush_cache()
+        if getattr(answer, "success", answer):
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the engine did not become idle within {seconds} s")
+        time.sleep(0.05)

@@ -1,0 +1,38 @@
+"""A Llama of a few thousand random weights on disk, for engines that load models from a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def save_tiny_llama(folder: Path, *, vocabulary: int = 32, spread: float = 1.5, seed: int = 0) -> Path:
+    """Write a model whose greedy tokens are not tied and whose laws are neither flat nor certain.
+
+    Args:
+        folder: Where to.
+        vocabulary: Tokens; the last is the end of a turn.
+        spread: Factor on the random output weights.
+        seed: Of the weights.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=1024,
+            bos_token_id=None,
+            eos_token_id=vocabulary - 1,
+            tie_word_embeddings=False,
+        )
+    )
+    with torch.no_grad():
+        model.lm_head.weight.mul_(20 * spread)
+    model.save_pretrained(folder)
+    return folder
