@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
-from turntree.agents.engines.vllm.settings import speculative_config
 from turntree.agents.engines.request_wire import request_entries
+from turntree.agents.engines.vllm.settings import speculative_config
 from turntree.agents.renderer import Renderer
 from turntree.agents.rollout import rollout
 from turntree.agents.verl.dataset import make_env

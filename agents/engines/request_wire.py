@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turntree.agents.engines.state_wire import KEY as STATE
+from turntree.agents.engines.state_wire import KEY
 from turntree.agents.engines.state_wire import from_wire, to_wire
 from turntree.spec_tree import DialogueState
 
@@ -39,7 +39,7 @@ def request_entries(
     """
     entries: dict[str, Any] = {}
     if state is not None:
-        entries[STATE] = to_wire(state)
+        entries[KEY] = to_wire(state)
     if seed is not None:
         entries[SEED] = str(seed % WORD)
     if len(draft):
@@ -53,7 +53,7 @@ def state_of(entries: Mapping[str, Any] | None) -> DialogueState | None:
     Raises:
         ValueError: If the entry is no state.
     """
-    value = (entries or {}).get(STATE)
+    value = (entries or {}).get(KEY)
     return None if value is None else from_wire(value)
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.engines.protocol import Sampling
+from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.verl.plugin import ROLLOUT_NAME
 from turntree.spec_tree import DialogueState
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from turntree.agents.engines.sglang.turns import SglangTurns
 from turntree.agents.engines.event_thread import EventThread
+from turntree.agents.engines.sglang.turns import SglangTurns
 from turntree.agents.errors import EngineLost, MissingExtra
 
 _IDLE_SECONDS = 60.0

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from turntree.agents.engines.request_wire import draft_of
 from turntree.agents.engines.vllm import compat, cpu_repair
 from turntree.agents.engines.vllm.counts import DrafterCounts
 from turntree.agents.engines.vllm.pace import Pace
 from turntree.agents.engines.vllm.rows import LiveRow
 from turntree.agents.engines.vllm.settings import DrafterSettings
-from turntree.agents.engines.request_wire import draft_of
 from turntree.agents.engines.vllm.wire import state_of
 from turntree.spec_tree import DialogueState, SpecForest
 

@@ -23,13 +23,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores
 from turntree.agents.engines.readings import Readings, check_scorable, reshapes, scores
+from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.engines.vllm.config import VllmEngineConfig
-from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.vllm.outputs import completion
 from turntree.agents.engines.vllm.parameters import parameters, scoring_parameters
-from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.errors import EngineAborted, MissingExtra
 from turntree.spec_tree import DialogueState
 

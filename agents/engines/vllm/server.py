@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores
 from turntree.agents.engines.readings import Readings, check_scorable, reshapes, scores
-from turntree.agents.engines.event_thread import EventThread
+from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.engines.vllm.outputs import completion
 from turntree.agents.engines.vllm.parameters import parameters, scoring_parameters
-from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.engines.vllm.wire import flat
 from turntree.agents.errors import AgentError, MissingExtra
 from turntree.spec_tree import DialogueState

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from turntree.agents.engines import request_wire
-from turntree.agents.engines.request_wire import STATE
+from turntree.agents.engines.state_wire import KEY
 from turntree.spec_tree import DialogueState
 
 
@@ -28,5 +28,5 @@ def state_of(entries: Mapping[str, Any] | None) -> DialogueState | None:
     Raises:
         ValueError: If the entry is no state.
     """
-    value = (entries or {}).get(STATE)
-    return request_wire.state_of({STATE: json.loads(value)} if isinstance(value, str) else entries)
+    value = (entries or {}).get(KEY)
+    return request_wire.state_of({KEY: json.loads(value)} if isinstance(value, str) else entries)

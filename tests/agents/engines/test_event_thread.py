@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from turntree.agents.engines.vllm.engine import VllmEngine
 from turntree.agents.engines.event_thread import EventThread
+from turntree.agents.engines.vllm.engine import VllmEngine
 from turntree.agents.errors import MissingExtra
 
 

@@ -11,8 +11,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from turntree.agents.engines.protocol import Sampling
-from turntree.agents.engines.sglang.settings import VARIABLE, settings_from_environment
 from turntree.agents.engines.request_wire import seed_of, state_of
+from turntree.agents.engines.sglang.settings import VARIABLE, settings_from_environment
 from turntree.agents.verl.backends import turn_request
 from turntree.agents.verl.compose import compose
 from turntree.agents.verl.sections import ConfigError

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from turntree.agents.engines.request_wire import DRAFT
 from turntree.agents.engines.sglang.drafter import StepOutcome, TreeDrafter
 from turntree.agents.engines.sglang.rows import TreeRows
 from turntree.agents.engines.sglang.settings import SglangSettings
-from turntree.agents.engines.request_wire import DRAFT
 from turntree.agents.engines.state_wire import KEY, to_wire
 from turntree.spec_tree import DialogueState, SpecForest
 from turntree.spec_tree.exchange import SharedTurns, Swapped

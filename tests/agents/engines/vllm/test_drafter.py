@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from vllm_runner import CONTEXT, END, ScriptedRunner, vllm_config
 
+from turntree.agents.engines.request_wire import DRAFT
 from turntree.agents.engines.state_wire import KEY, to_wire
 from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.settings import DrafterSettings
-from turntree.agents.engines.request_wire import DRAFT
 from turntree.spec_tree import DialogueState, ForestConfig
 
 PROMPT = [5, 6, 7]
