@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turntree.agents.engines.state_wire import KEY
-from turntree.agents.engines.state_wire import from_wire, to_wire
+from turntree.agents.engines.state_wire import KEY, from_wire, to_wire
 from turntree.spec_tree import DialogueState
 
 DRAFT = "turntree_draft"
