@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 STAND_INS = Path(__file__).resolve().parent / "cpu_kernels"
+COMPILER = Path(__file__).resolve().parent / "cxx_with_cstddef"
 
 CPU_ARGS: dict[str, Any] = {
     "device": "cpu",
@@ -37,7 +38,7 @@ def prepare(settings: dict[str, Any] | None = None) -> None:
     os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
     os.environ["SGLANG_NATIVE_MOVE_KV_CACHE"] = "1"
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("CXX", "c++ -include cstddef")  # SGLang's n-gram corpus lacks this include for GCC 12
+    os.environ.setdefault("CXX", str(COMPILER))
     os.environ["TURNTREE_SGLANG"] = json.dumps(settings or {})
     if str(STAND_INS) not in sys.path:
         sys.path.insert(0, str(STAND_INS))
