@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def save_tiny_llama(folder: Path, *, vocabulary: int = 32, spread: float = 1.5, seed: int = 0) -> Path:
+def save_tiny_llama(
+    folder: Path, *, vocabulary: int = 32, spread: float = 1.5, seed: int = 0, positions: int = 1024
+) -> Path:
     """Write a model whose greedy tokens are not tied and whose laws are neither flat nor certain.
 
     Args:
@@ -13,6 +15,7 @@ def save_tiny_llama(folder: Path, *, vocabulary: int = 32, spread: float = 1.5, 
         vocabulary: Tokens; the last is the end of a turn.
         spread: Factor on the random output weights.
         seed: Of the weights.
+        positions: Tokens of context that the model has.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -26,7 +29,7 @@ def save_tiny_llama(folder: Path, *, vocabulary: int = 32, spread: float = 1.5, 
             num_hidden_layers=2,
             num_attention_heads=2,
             num_key_value_heads=1,
-            max_position_embeddings=1024,
+            max_position_embeddings=positions,
             bos_token_id=None,
             eos_token_id=vocabulary - 1,
             tie_word_embeddings=False,
