@@ -1,15 +1,14 @@
 """The section of turntree's engine, in the words of an SGLang that runs under verl.
 
 A configuration says once how much is drafted, ``engine_kwargs.turntree.speculation``
-and ``.forest``, whatever the engine. verl makes SGLang's server arguments before
-SGLang loads plugins, so they must name a built-in algorithm: ``NGRAM``, whose
-worker turntree's plugin replaces where the environment variable of its settings
-says so. That variable goes to all of Ray's processes.
+and ``.forest``, whatever the engine. The arguments name a built-in algorithm,
+``NGRAM``, so that verl's own server takes them too, which makes them before SGLang
+loads plugins; turntree's plugin replaces its worker where the environment variable
+of its settings says so. That variable goes to all of Ray's processes.
 
-Tried on the CPU: the configuration composes, SGLang takes the arguments (beside
-``device=cpu``), and its scheduler makes turntree's worker of them. Not tried:
-verl's SGLang server and its transfer of weights, which need CUDA (it hands
-weights over by CUDA handles, and SGLang's kernels have no CPU build).
+Tried on the CPU, in training steps: all of verl's way through its SGLang server,
+on stand-ins for SGLang's kernels. Not tried, as it needs CUDA: those kernels, and
+the handles of device memory by which verl hands weights over.
 """
 
 from __future__ import annotations
