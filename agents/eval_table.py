@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from turntree.agents.episode import Episode
@@ -109,17 +107,6 @@ def markdown(results: Sequence[EvalResult]) -> str:
 def as_json(results: Sequence[EvalResult]) -> str:
     """The figures as a JSON list; what is no number is null."""
     return json.dumps([_finite(figures(result)) for result in results], indent=1, ensure_ascii=False)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _interval(value: Mapping[str, float] | Estimate) -> str:
