@@ -20,11 +20,10 @@ from omegaconf import DictConfig, OmegaConf
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.settings import VARIABLE, SglangSettings
 from turntree.agents.reuse_config import ReuseMode
-from turntree.agents.verl.sections import ConfigError, plain
+from turntree.agents.verl.engine_section import ROLLOUT, drafts_of
+from turntree.agents.verl.sections import ConfigError
 from turntree.agents.verl.settings import EngineSettings
 
-_ROLLOUT = "actor_rollout_ref.rollout"
-_READ = ("speculation", "forest")
 _DRAFTS = ("speculative_algorithm", "speculative_num_draft_tokens")
 
 
@@ -38,28 +37,13 @@ def fit_sglang(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE) -> None
     Raises:
         ConfigError: If something is asked for that only turntree's own engine does, or two drafters are.
     """
-    rollout = OmegaConf.select(config, _ROLLOUT)
-    if rollout is None or rollout.name != "sglang":
-        return
-    if reuse is not ReuseMode.NONE:
-        raise ConfigError(
-            f"turntree.reuse.mode={reuse} needs turntree's own engine under verl; set it to none, or take engine=local"
-        )
-    ours = plain(OmegaConf.select(rollout, "engine_kwargs.turntree")) or {}
-    strange = sorted(set(ours) - set(_READ))
-    if strange:
-        raise ConfigError(
-            f"{_ROLLOUT}.engine_kwargs.turntree.{strange[0]} is a setting of turntree's own engine; with "
-            f"rollout.name=sglang only {' and '.join(_READ)} are read, and SGLang's own arguments stand in "
-            f"{_ROLLOUT}.engine_kwargs.sglang"
-        )
-    settings = EngineSettings.parse(ours)
-    if settings.speculation is None:
+    settings = drafts_of(config, "sglang", "SGLang", reuse)
+    if settings is None:
         return
     for key in _DRAFTS:
-        if OmegaConf.select(rollout, f"engine_kwargs.sglang.{key}") is not None:
+        if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}") is not None:
             raise ConfigError(
-                f"{_ROLLOUT}.engine_kwargs.sglang.{key} asks for drafts of SGLang's own, and turntree's are on as "
+                f"{ROLLOUT}.engine_kwargs.sglang.{key} asks for drafts of SGLang's own, and turntree's are on as "
                 "well; set speculation=none to use those alone"
             )
     mtp = OmegaConf.select(config, "actor_rollout_ref.model.mtp")
@@ -70,7 +54,7 @@ def fit_sglang(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE) -> None
         )
     drafts = _drafts(settings)
     for key, value in _arguments(drafts).items():
-        OmegaConf.update(config, f"{_ROLLOUT}.engine_kwargs.sglang.{key}", value, force_add=True)
+        OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}", value, force_add=True)
     variable = f"ray_kwargs.ray_init.runtime_env.env_vars.{VARIABLE}"
     OmegaConf.update(config, variable, drafts.to_variable(), force_add=True)
 
