@@ -17,7 +17,8 @@ from served import free_port, serving
 from tiny_llama import save_tiny_llama
 
 from turntree.agents.engines.protocol import FinishReason, Sampling
-from turntree.agents.engines.sglang.server import ServerError, SglangServer
+from turntree.agents.engines.server_client import ServerError
+from turntree.agents.engines.sglang.server import SglangServer
 from turntree.agents.engines.sglang.settings import VARIABLE
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.transforms import Transforms, law

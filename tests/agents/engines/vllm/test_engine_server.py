@@ -15,7 +15,8 @@ from served import free_port, serving
 from tiny_vllm import ENVIRONMENT, chosen, laws_of, race, save_policy
 
 from turntree.agents.engines.protocol import FinishReason, Sampling
-from turntree.agents.engines.vllm.server import ServerError, VllmServer
+from turntree.agents.engines.server_client import ServerError
+from turntree.agents.engines.vllm.server import VllmServer
 from turntree.agents.engines.vllm.settings import speculative_config
 from turntree.spec_tree import DialogueState
 
