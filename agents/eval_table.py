@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from turntree.agents.episode import Episode
 from turntree.agents.eval_metrics import Estimate, repeated
 from turntree.agents.evaluate import Evaluation
+from turntree.agents.json_value import json_value
 
 
 class EvalResult(NamedTuple):
@@ -106,15 +106,9 @@ def markdown(results: Sequence[EvalResult]) -> str:
 
 def as_json(results: Sequence[EvalResult]) -> str:
     """The figures as a JSON list; what is no number is null."""
-    return json.dumps([_finite(figures(result)) for result in results], indent=1, ensure_ascii=False)
+    return json.dumps([json_value(figures(result)) for result in results], indent=1, ensure_ascii=False)
 
 
 def _interval(value: Mapping[str, float] | Estimate) -> str:
     parts = value._asdict() if isinstance(value, Estimate) else value
     return f"{parts['value']:.3f} [{parts['low']:.3f}, {parts['high']:.3f}]"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
