@@ -30,11 +30,11 @@ class Viewed(NamedTuple):
     """Whether tokens are shown as text; else as numbers."""
 
 
-def view(run: Path, out: Path, *, tokenizer: Any = None) -> Viewed:
+def view(run: Path | Source, out: Path, *, tokenizer: Any = None) -> Viewed:
     """Write the page of ``run``.
 
     Args:
-        run: Folder of a training run, or a file of episodes.
+        run: Folder of a training run, or a file of episodes; or the same, opened.
         out: The page.
         tokenizer: A Hugging Face tokenizer, that of the run's model; without one tokens are shown as numbers.
 
@@ -42,7 +42,7 @@ def view(run: Path, out: Path, *, tokenizer: Any = None) -> Viewed:
         RecordError: If ``run`` holds no episodes, or damaged ones.
         OSError: If a file cannot be read or written; an old page stays as it was.
     """
-    source = Source.open(run)
+    source = run if isinstance(run, Source) else Source.open(run)
     packed = pack(source.records())
     texts = {} if tokenizer is None else token_bytes(tokenizer, packed.tokens)
     head = {
