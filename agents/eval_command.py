@@ -75,10 +75,10 @@ def eval_command(
     from turntree.agents.eval_suite import find_suite
     from turntree.agents.eval_table import as_json as to_json
     from turntree.agents.eval_table import markdown as to_markdown
-    from turntree.agents.eval_table import write_whole
     from turntree.agents.renderer import Renderer
     from turntree.agents.reward_commands import parse_rewards
     from turntree.agents.scorer import Scorer
+    from turntree.agents.whole_file import write_whole
 
     suite = find_suite(what)
     if suite is not None and (data or env_arg):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from turntree.agents.episode import Episode
 from turntree.agents.errors import RecordError, UsageError
 from turntree.agents.record import EpisodeWriter, episode_from_dict
+from turntree.agents.whole_file import write_whole
 
 Place = tuple[int, int]
 """Number of the task, number of the sample."""
@@ -50,7 +50,7 @@ class EvalFile:
             place: episode_from_dict(row["episode"]) for place, (row, _) in lines.items()
         }
         """Episodes that need not be played again."""
-        self._rewrite([line for _, line in lines.values()])
+        write_whole(path, b"".join(line + b"\n" for _, line in lines.values()))
         self._writer = EpisodeWriter(path)
 
     def write(self, index: int, sample: int, episode: Episode) -> None:
@@ -77,15 +77,6 @@ class EvalFile:
         if not found and any(lines):
             raise UsageError(f"{self.path} holds no episodes of an evaluation; {_ADVICE}")
         return found
-
-    def _rewrite(self, lines: list[bytes]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
-        try:
-            partial.write_bytes(b"".join(line + b"\n" for line in lines))
-            partial.replace(self.path)
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 _ADVICE = "name another file, or begin it anew with --restart"

@@ -109,7 +109,8 @@ async def play(
     whole = task.samples if scorer is not None else 0
     identity["samples"] = whole or None  # group rewards look at all samples of a task
     file = EvalFile(out, identity, whole=whole, restart=restart) if out is not None else None
-    there = 0
+    done = {} if file is None else file.done
+    there = sum(index < planned.count and sample < task.samples for index, sample in done)
 
     def note(sampled: Sampled) -> None:
         nonlocal there
@@ -119,8 +120,6 @@ async def play(
         if on_episode is not None:
             on_episode(there)
 
-    done = {} if file is None else file.done
-    there = sum(index < planned.count and sample < task.samples for index, sample in done)
     if on_episode is not None:
         on_episode(there)
     began = perf_counter()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from turntree.agents.episode import Episode
 from turntree.agents.eval_metrics import Estimate, repeated
 from turntree.agents.evaluate import Evaluation
+from turntree.agents.json_value import json_value
 
 
 class EvalResult(NamedTuple):
@@ -108,26 +106,9 @@ def markdown(results: Sequence[EvalResult]) -> str:
 
 def as_json(results: Sequence[EvalResult]) -> str:
     """The figures as a JSON list; what is no number is null."""
-    return json.dumps([_finite(figures(result)) for result in results], indent=1, ensure_ascii=False)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    return json.dumps([json_value(figures(result)) for result in results], indent=1, ensure_ascii=False)
 
 
 def _interval(value: Mapping[str, float] | Estimate) -> str:
     parts = value._asdict() if isinstance(value, Estimate) else value
     return f"{parts['value']:.3f} [{parts['low']:.3f}, {parts['high']:.3f}]"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -24,6 +24,7 @@ from turntree.agents.episode import Episode
 from turntree.agents.errors import RecordError
 from turntree.agents.record import Record, read_records
 from turntree.agents.token_view import TokenView
+from turntree.agents.whole_file import replacing
 
 _STEP = re.compile(r"step_\d+\.jsonl")
 
@@ -63,9 +64,8 @@ class Trace:
 
     def save(self, path: Path) -> None:
         """Write the arrays, compressed; the file takes an old one's place when it is complete."""
-        partial = path.with_name(f".{path.name}.partial.npz")
-        np.savez_compressed(partial, **{name: getattr(self, name) for name in self.__dataclass_fields__})
-        partial.replace(path)
+        with replacing(path) as partial, partial.open("wb") as file:  # given a name, NumPy would add an ending to it
+            np.savez_compressed(file, **{name: getattr(self, name) for name in self.__dataclass_fields__})
 
 
 class Exported(NamedTuple):

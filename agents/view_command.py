@@ -35,7 +35,7 @@ def view_command(
 
     source = Source.open(run)
     target = out or (run / "view.html" if run.is_dir() else run.with_suffix(".html"))
-    viewed = view(run, target, tokenizer=_tokenizer(tokenizer, source))
+    viewed = view(source, target, tokenizer=_tokenizer(tokenizer, source))
     console = Console()
     if as_json:
         console.print_json(

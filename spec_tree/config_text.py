@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, fields
 from difflib import get_close_matches
+from typing import Any
 
 from turntree.spec_tree.config import ForestConfig
 
@@ -23,12 +25,26 @@ def config_from_text(text: str | bytes) -> ForestConfig:
     values = json.loads(text)
     if not isinstance(values, dict):
         raise ValueError(f"settings must be a JSON object, got {text[:60]!r}")
-    known = [field.name for field in fields(ForestConfig)]
-    for key in values:
-        if key not in known:
-            nearest = (get_close_matches(key, known, 1, 0.0) or known)[0]
-            raise ValueError(f"unknown setting {key!r} of ForestConfig; the nearest is {nearest!r}")
+    check_keys(values, ForestConfig, "of ForestConfig")
     try:
         return ForestConfig(**{**values, "end_tokens": frozenset(values.get("end_tokens", ()))})
     except TypeError as error:
         raise ValueError(f"a setting of ForestConfig has the wrong type: {error}") from None
+
+
+def check_keys(keys: Iterable[str], settings: type[Any], where: str) -> None:
+    """Refuse keys that are no fields of a dataclass.
+
+    Args:
+        keys: Names of settings.
+        settings: The dataclass.
+        where: They stand, for the message: ``of ForestConfig``.
+
+    Raises:
+        ValueError: If one is unknown.
+    """
+    known = [field.name for field in fields(settings)]
+    for key in keys:
+        if key not in known:
+            nearest = (get_close_matches(key, known, 1, 0.0) or known)[0]
+            raise ValueError(f"unknown setting {key!r} {where}; the nearest is {nearest!r}")

@@ -29,6 +29,7 @@ from turntree.agents.verl.compose import Composition
 from turntree.agents.verl.dataset import make_env, token_bounds
 from turntree.agents.verl.recording import RunFolder
 from turntree.agents.verl.settings import EngineSettings
+from turntree.agents.whole_file import write_whole
 
 if TYPE_CHECKING:
     from turntree.agents.engines.local import EngineStats, LocalEngine
@@ -96,9 +97,7 @@ class Comparison:
 
     def save(self, path: Path) -> None:
         """Write JSON, whole or not at all."""
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
-        partial.replace(path)
+        write_whole(path, json.dumps(asdict(self), indent=1))
 
     @classmethod
     def load(cls, path: Path) -> Comparison:

@@ -21,6 +21,7 @@ from turntree.agents.demo.comparison import Comparison, StepComparison, speedup
 from turntree.agents.demo.dialogue_view import branches, bubbles
 from turntree.agents.demo.run_record import Point, RunRecord, read_run
 from turntree.agents.errors import MissingExtra
+from turntree.agents.whole_file import write_whole
 
 _WINDOW = 10
 """Steps that the first and the last figures are averaged over."""
@@ -56,9 +57,7 @@ def write_report(out: Path) -> Path:
     """
     page = render(read_run(out))
     report = out / "report.html"
-    partial = report.with_suffix(".partial")
-    partial.write_text(page, encoding="utf-8", errors="replace")
-    partial.replace(report)
+    write_whole(report, page.encode("utf-8", "replace"))
     return report
 
 

@@ -1,7 +1,7 @@
 """What verl loads in every process (entry-point group ``verl.plugins``).
 
-Registers the rollout backend ``turntree``, adds the drafter's counters to verl's ``vllm``, and on a machine without an
-accelerator the CPU platform with its patches. With an accelerator verl stays
+Registers the rollout backend ``turntree``, adds the drafters' counters to verl's ``vllm`` and ``sglang``, and on a
+machine without an accelerator the CPU platform with its patches. With an accelerator verl stays
 as it is. ``TURNTREE_VERL_CPU`` decides by hand: ``1`` trains on the CPU, ``0``
 never touches the platform.
 
@@ -61,6 +61,7 @@ def _register_rollout() -> None:
     RolloutReplicaRegistry.register(ROLLOUT_NAME, _load_replica)
     _ROLLOUT_REGISTRY[(ROLLOUT_NAME, "async")] = "turntree.agents.verl.weights.WeightSender"
     RolloutReplicaRegistry.register("vllm", _load_vllm_replica)
+    RolloutReplicaRegistry.register("sglang", _load_sglang_replica)
 
 
 def _load_replica() -> type:
@@ -73,6 +74,15 @@ def _load_vllm_replica() -> type:
     from turntree.agents.verl.vllm_replica import DraftingVllmReplica
 
     return DraftingVllmReplica
+
+
+def _load_sglang_replica() -> type:
+    from verl.workers.rollout.replica import _load_sglang
+
+    _load_sglang()  # verl prepares the process for the import of SGLang there
+    from turntree.agents.verl.sglang_replica import DraftingSglangReplica
+
+    return DraftingSglangReplica
 
 
 try:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from turntree.agents.episode import Episode
 from turntree.agents.record import EpisodeWriter
+from turntree.agents.whole_file import replacing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,7 +118,5 @@ def save_weights(path: Path, named: Iterable[tuple[str, Tensor]]) -> None:
     """Write tensors to a safetensors file, whole or not at all."""
     from safetensors.torch import save_file
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    save_file({name: tensor.contiguous().clone() for name, tensor in named}, partial)
-    partial.replace(path)
+    with replacing(path) as partial:
+        save_file({name: tensor.contiguous().clone() for name, tensor in named}, partial)

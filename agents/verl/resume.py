@@ -16,6 +16,7 @@ from typing import Any
 
 from turntree.agents.verl.recording import RunFolder
 from turntree.agents.verl.sections import ConfigError
+from turntree.agents.whole_file import write_whole
 
 _LATEST = "latest_checkpointed_iteration.txt"
 """Written by verl when a checkpoint is whole."""
@@ -91,9 +92,7 @@ def join_metrics(folder: RunFolder) -> None:
     if not aside.exists():
         return
     new = folder.metrics.read_bytes() if folder.metrics.exists() else b""
-    joined = folder.metrics.with_suffix(".partial")
-    joined.write_bytes(aside.read_bytes() + new[: new.rfind(b"\n") + 1])
-    joined.replace(folder.metrics)
+    write_whole(folder.metrics, aside.read_bytes() + new[: new.rfind(b"\n") + 1])
     aside.unlink()
 
 
@@ -102,6 +101,4 @@ def _keep_lines(path: Path, keeps: Callable[[Mapping[str, Any]], bool]) -> None:
     if not path.exists():
         return
     lines = path.read_bytes().split(b"\n")[:-1]
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(b"".join(line + b"\n" for line in lines if keeps(json.loads(line))))
-    partial.replace(path)
+    write_whole(path, b"".join(line + b"\n" for line in lines if keeps(json.loads(line))))

@@ -1,15 +1,14 @@
 """The section of turntree's engine, in the words of an SGLang that runs under verl.
 
 A configuration says once how much is drafted, ``engine_kwargs.turntree.speculation``
-and ``.forest``, whatever the engine. verl makes SGLang's server arguments before
-SGLang loads plugins, so they must name a built-in algorithm: ``NGRAM``, whose
-worker turntree's plugin replaces where the environment variable of its settings
-says so. That variable goes to all of Ray's processes.
+and ``.forest``, whatever the engine. The arguments name a built-in algorithm,
+``NGRAM``, so that verl's own server takes them too, which makes them before SGLang
+loads plugins; turntree's plugin replaces its worker where the environment variable
+of its settings says so. That variable goes to all of Ray's processes.
 
-Tried on the CPU: the configuration composes, SGLang takes the arguments (beside
-``device=cpu``), and its scheduler makes turntree's worker of them. Not tried:
-verl's SGLang server and its transfer of weights, which need CUDA (it hands
-weights over by CUDA handles, and SGLang's kernels have no CPU build).
+Tried on the CPU, in training steps: all of verl's way through its SGLang server,
+on stand-ins for SGLang's kernels. Not tried, as it needs CUDA: those kernels, and
+the handles of device memory by which verl hands weights over.
 """
 
 from __future__ import annotations
@@ -21,11 +20,10 @@ from omegaconf import DictConfig, OmegaConf
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.settings import VARIABLE, SglangSettings
 from turntree.agents.reuse_config import ReuseMode
-from turntree.agents.verl.sections import ConfigError, plain
+from turntree.agents.verl.engine_section import ROLLOUT, drafts_of
+from turntree.agents.verl.sections import ConfigError
 from turntree.agents.verl.settings import EngineSettings
 
-_ROLLOUT = "actor_rollout_ref.rollout"
-_READ = ("speculation", "forest")
 _DRAFTS = ("speculative_algorithm", "speculative_num_draft_tokens")
 
 
@@ -39,28 +37,13 @@ def fit_sglang(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE) -> None
     Raises:
         ConfigError: If something is asked for that only turntree's own engine does, or two drafters are.
     """
-    rollout = OmegaConf.select(config, _ROLLOUT)
-    if rollout is None or rollout.name != "sglang":
-        return
-    if reuse is not ReuseMode.NONE:
-        raise ConfigError(
-            f"turntree.reuse.mode={reuse} needs turntree's own engine under verl; set it to none, or take engine=local"
-        )
-    ours = plain(OmegaConf.select(rollout, "engine_kwargs.turntree")) or {}
-    strange = sorted(set(ours) - set(_READ))
-    if strange:
-        raise ConfigError(
-            f"{_ROLLOUT}.engine_kwargs.turntree.{strange[0]} is a setting of turntree's own engine; with "
-            f"rollout.name=sglang only {' and '.join(_READ)} are read, and SGLang's own arguments stand in "
-            f"{_ROLLOUT}.engine_kwargs.sglang"
-        )
-    settings = EngineSettings.parse(ours)
-    if settings.speculation is None:
+    settings = drafts_of(config, "sglang", "SGLang", reuse)
+    if settings is None:
         return
     for key in _DRAFTS:
-        if OmegaConf.select(rollout, f"engine_kwargs.sglang.{key}") is not None:
+        if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}") is not None:
             raise ConfigError(
-                f"{_ROLLOUT}.engine_kwargs.sglang.{key} asks for drafts of SGLang's own, and turntree's are on as "
+                f"{ROLLOUT}.engine_kwargs.sglang.{key} asks for drafts of SGLang's own, and turntree's are on as "
                 "well; set speculation=none to use those alone"
             )
     mtp = OmegaConf.select(config, "actor_rollout_ref.model.mtp")
@@ -71,7 +54,7 @@ def fit_sglang(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE) -> None
         )
     drafts = _drafts(settings)
     for key, value in _arguments(drafts).items():
-        OmegaConf.update(config, f"{_ROLLOUT}.engine_kwargs.sglang.{key}", value, force_add=True)
+        OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}", value, force_add=True)
     variable = f"ray_kwargs.ray_init.runtime_env.env_vars.{VARIABLE}"
     OmegaConf.update(config, variable, drafts.to_variable(), force_add=True)
 

@@ -13,11 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
 from turntree.agents.reuse_config import ReuseMode
-from turntree.agents.verl.sections import ConfigError, plain
+from turntree.agents.verl.engine_section import ROLLOUT, drafts_of
+from turntree.agents.verl.sections import ConfigError
 from turntree.agents.verl.settings import EngineSettings
-
-_ROLLOUT = "actor_rollout_ref.rollout"
-_READ = ("speculation", "forest")
 
 
 def fit_vllm(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE) -> None:
@@ -30,31 +28,16 @@ def fit_vllm(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE) -> None:
     Raises:
         ConfigError: If something is asked for that only turntree's own engine does, or two drafters are.
     """
-    rollout = OmegaConf.select(config, _ROLLOUT)
-    if rollout is None or rollout.name != "vllm":
+    settings = drafts_of(config, "vllm", "vLLM", reuse)
+    if settings is None:
         return
-    if reuse is not ReuseMode.NONE:
+    if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.vllm.speculative_config") is not None:
         raise ConfigError(
-            f"turntree.reuse.mode={reuse} needs turntree's own engine under verl; set it to none, or take engine=local"
-        )
-    ours = plain(OmegaConf.select(rollout, "engine_kwargs.turntree")) or {}
-    strange = sorted(set(ours) - set(_READ))
-    if strange:
-        raise ConfigError(
-            f"{_ROLLOUT}.engine_kwargs.turntree.{strange[0]} is a setting of turntree's own engine; with "
-            f"rollout.name=vllm only {' and '.join(_READ)} are read, and vLLM's own arguments stand in "
-            f"{_ROLLOUT}.engine_kwargs.vllm"
-        )
-    settings = EngineSettings.parse(ours)
-    if settings.speculation is None:
-        return
-    if OmegaConf.select(rollout, "engine_kwargs.vllm.speculative_config") is not None:
-        raise ConfigError(
-            f"{_ROLLOUT}.engine_kwargs.vllm.speculative_config names a drafter, and turntree's is on as well; set "
+            f"{ROLLOUT}.engine_kwargs.vllm.speculative_config names a drafter, and turntree's is on as well; set "
             "speculation=none to use that one alone"
         )
     for key, value in _arguments(settings).items():
-        OmegaConf.update(config, f"{_ROLLOUT}.engine_kwargs.vllm.{key}", value, force_add=True)
+        OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.vllm.{key}", value, force_add=True)
 
 
 def _arguments(settings: EngineSettings) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from turntree.agents.episode import Episode, Turn
 from turntree.agents.evaluate import solved
+from turntree.agents.json_value import json_value
 from turntree.agents.record import Record
 from turntree.envs import Role
 from turntree.spec_tree import DialogueState
@@ -57,7 +57,7 @@ def pack(records: Iterable[Record]) -> Packed:
 
 def squeeze(value: Any) -> str:
     """Base64 of gzipped JSON; numbers that JSON cannot write become null."""
-    text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(json_value(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(gzip.compress(text.encode("utf-8", "surrogatepass"), 6, mtime=0)).decode()
 
 
@@ -136,13 +136,3 @@ def _turn(turn: Turn, context: tuple[int, ...], key: str) -> dict[str, Any]:
         "finish": str(said.finish_reason),
         "weights": said.weights_version,
     }
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return value if value is None or isinstance(value, str | int) else str(value)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from chat_tokenizers import CHATML, LLAMA3, make_tokenizer
+from tiny_llama import save_chat_llama
 
 from turntree.agents.renderer import Renderer
 
@@ -32,20 +33,4 @@ def renderer(chatml: Any) -> Renderer:
 @pytest.fixture(scope="session")
 def tiny_model(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Hugging Face directory with an untrained Llama of a few thousand parameters."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    folder = tmp_path_factory.mktemp("tiny_model")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(chatml),
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=512,
-        eos_token_id=chatml.convert_tokens_to_ids("<|im_end|>"),
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    chatml.save_pretrained(folder)
-    return folder
+    return save_chat_llama(tmp_path_factory.mktemp("tiny_model"), chatml)

@@ -1,11 +1,14 @@
-"""A Llama of a few thousand random weights on disk, for engines that load models from a folder."""
+"""Llamas of a few thousand random weights on disk, for engines that load models from a folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 
-def save_tiny_llama(folder: Path, *, vocabulary: int = 32, spread: float = 1.5, seed: int = 0) -> Path:
+def save_tiny_llama(
+    folder: Path, *, vocabulary: int = 32, spread: float = 1.5, seed: int = 0, positions: int = 1024
+) -> Path:
     """Write a model whose greedy tokens are not tied and whose laws are neither flat nor certain.
 
     Args:
@@ -13,6 +16,7 @@ def save_tiny_llama(folder: Path, *, vocabulary: int = 32, spread: float = 1.5, 
         vocabulary: Tokens; the last is the end of a turn.
         spread: Factor on the random output weights.
         seed: Of the weights.
+        positions: Tokens of context that the model has.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -26,7 +30,7 @@ def save_tiny_llama(folder: Path, *, vocabulary: int = 32, spread: float = 1.5, 
             num_hidden_layers=2,
             num_attention_heads=2,
             num_key_value_heads=1,
-            max_position_embeddings=1024,
+            max_position_embeddings=positions,
             bos_token_id=None,
             eos_token_id=vocabulary - 1,
             tie_word_embeddings=False,
@@ -35,4 +39,34 @@ def save_tiny_llama(folder: Path, *, vocabulary: int = 32, spread: float = 1.5, 
     with torch.no_grad():
         model.lm_head.weight.mul_(20 * spread)
     model.save_pretrained(folder)
+    return folder
+
+
+def save_chat_llama(folder: Path, tokenizer: Any, *, spread: float = 1.0) -> Path:
+    """Write a model that ends its turns as a chat's, beside its tokenizer.
+
+    Args:
+        folder: Where to.
+        tokenizer: With ``<|im_end|>``.
+        spread: Factor on the random output weights; an untrained model hesitates between all tokens.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            max_position_embeddings=512,
+            eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"),
+        )
+    )
+    with torch.no_grad():
+        model.lm_head.weight *= spread
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder

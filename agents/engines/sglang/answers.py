@@ -56,7 +56,7 @@ def completion(
         token_ids=tokens,
         logprobs=tuple(logprobs.tolist()),
         finish_reason=_reason(info, tokens, sampling),
-        draft=_stats(info, len(tokens)),
+        draft=draft_stats(info, len(tokens)),
         accepted=flags,
         cached_tokens=info.get("cached_tokens") or 0,
         weights_version=weights_version,
@@ -83,14 +83,13 @@ def scored(answer: Mapping[str, Any], count: int, width: int) -> Readings:
     return table._replace(chosen=np.concatenate([given, behind]))
 
 
-def _reason(info: Mapping[str, Any], tokens: Sequence[int], sampling: Sampling) -> FinishReason:
-    reason = info.get("finish_reason") or {}
-    if reason.get("type") == "length" and tokens and tokens[-1] in sampling.stop_token_ids:
-        return FinishReason.STOP
-    return _REASONS.get(reason.get("type", ""), FinishReason.ABORT)
+def draft_stats(info: Mapping[str, Any], tokens: int) -> DraftStats:
+    """What was drafted of a turn.
 
-
-def _stats(info: Mapping[str, Any], tokens: int) -> DraftStats:
+    Args:
+        info: SGLang's ``meta_info``.
+        tokens: Sampled tokens.
+    """
     drafted, accepted = info.get(DRAFTED), info.get(ACCEPTED)
     if drafted is None or accepted is None:
         # Plain decoding, or drafts of SGLang's own: what it drafted it does not say.
@@ -99,6 +98,13 @@ def _stats(info: Mapping[str, Any], tokens: int) -> DraftStats:
     return DraftStats(
         verify_steps=min(tokens, 1) + len(drafted), drafted=int(sum(drafted)), accepted=int(sum(accepted))
     )
+
+
+def _reason(info: Mapping[str, Any], tokens: Sequence[int], sampling: Sampling) -> FinishReason:
+    reason = info.get("finish_reason") or {}
+    if reason.get("type") == "length" and tokens and tokens[-1] in sampling.stop_token_ids:
+        return FinishReason.STOP
+    return _REASONS.get(reason.get("type", ""), FinishReason.ABORT)
 
 
 def _flags(info: Mapping[str, Any], tokens: int) -> tuple[bool, ...]:

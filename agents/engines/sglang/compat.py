@@ -3,6 +3,8 @@
 0.5.12 verifies in ``NgramVerifyInput`` and samples plain tensors; 0.5.23 verifies
 in ``eagle_sample``, on the CPU greedily even where tokens are sampled, and samples
 pairs. Its weights are updated between a call that begins and one that ends it.
+It also reserves places in the cache for more tokens of a request than a pass can
+have, in a table whose rows it does not widen for them.
 """
 
 from __future__ import annotations
@@ -34,10 +36,13 @@ def worker_class() -> type:
     return worker
 
 
-def verification_hooks() -> dict[str, Callable[..., Any]]:
+def version_hooks() -> dict[str, Callable[..., Any]]:
     """Targets of SGLang's hook registry, and what goes around them."""
     if is_v2():
-        return {"sglang.srt.speculative.ngram_worker.eagle_sample": _eagle_sample}
+        return {
+            "sglang.srt.speculative.ngram_worker.eagle_sample": _eagle_sample,
+            "sglang.srt.mem_cache.kv_cache_configurator.get_req_to_token_extra_context_len": _extra_places,
+        }
     return {"sglang.srt.speculative.ngram_info.NgramVerifyInput._sampling_verify": _sampling_verify}
 
 
@@ -113,3 +118,13 @@ def _eagle_sample(
         topk=verify_input.tree_topk,
     )
     return predict, count + 1, accepted
+
+
+def _extra_places(original: Callable[[], int]) -> int:
+    """0.5.23: places of a request's row beyond the context, enough for what SGLang reserves there before each pass.
+
+    It reserves twice the depth of a tree times its breadth, and widens the row for that only where pages have several
+    tokens. A turn near the end of its context would write its reserve behind its row.
+    """
+    sizing = importlib.import_module("sglang.srt.mem_cache.allocation_sizing")
+    return max(original(), int(sizing.get_alloc_reserve_per_decode()))

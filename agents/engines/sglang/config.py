@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from turntree.agents.engines.sglang.context import KEPT
 from turntree.agents.engines.sglang.settings import ALGORITHM, SglangSettings
 from turntree.spec_tree.config_text import config_to_text
 
@@ -60,8 +61,7 @@ class SglangEngineConfig:
         arguments: dict[str, Any] = {
             "model_path": model,
             "dtype": self.dtype,
-            # SGLang leaves the last place of the context free.
-            "context_length": self.max_context + 1,
+            "context_length": self.max_context + KEPT,
             "max_running_requests": self.max_batch,
             "skip_tokenizer_init": True,
             "log_level": "warning",

@@ -17,13 +17,14 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from turntree.agents.engines.sglang.config import SglangEngineConfig
+from turntree.agents.engines.sglang.context import allowance
 from turntree.agents.engines.sglang.settings import VARIABLE
 from turntree.agents.engines.sglang.turns import SglangTurns
 from turntree.agents.errors import MissingExtra
@@ -51,6 +52,7 @@ class SglangEngine(SglangTurns):
 
     Raises:
         MissingExtra: If SGLang is not installed.
+        ValueError: If the model's context is shorter than ``config.max_context``.
     """
 
     def __init__(self, model: str | Path, *, config: SglangEngineConfig | None = None) -> None:
@@ -59,8 +61,9 @@ class SglangEngine(SglangTurns):
             import sglang
         except ModuleNotFoundError as error:
             raise MissingExtra("the SGLang engine", "sglang") from error
-        with _environment(VARIABLE, self.config.to_variable()):
-            self._engine: Any = sglang.Engine(**self.config.to_engine_args(str(model)))
+        arguments = self.config.to_engine_args(str(model))
+        with _environment({VARIABLE: self.config.to_variable(), **allowance(arguments)}):
+            self._engine: Any = sglang.Engine(**arguments)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="turntree-sglang-engine", daemon=True)
         self._thread.start()
@@ -184,17 +187,18 @@ class _OtherThread:
 
 
 @contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """A variable that processes started meanwhile inherit."""
-    before = os.environ.get(name)
-    os.environ[name] = value
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Variables that processes started meanwhile inherit."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _accepted(answer: Any) -> None:

@@ -32,7 +32,7 @@ def install() -> None:
         f"{_INFO}.copy_for_forward": noise_rows.copy_for_forward,
         "sglang.srt.layers.sampler.Sampler._sample_from_probs": _sample_from_probs,
         "sglang.srt.managers.schedule_batch.Req._check_token_based_finish": _check_token_based_finish,
-        **compat.verification_hooks(),
+        **compat.version_hooks(),
     }
     for target, hook in around.items():
         HookRegistry.register(target, hook, HookType.AROUND)

@@ -18,16 +18,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from turntree.agents.engines.event_thread import EventThread
+from turntree.agents.engines.server_client import ServerClient, ServerError
 from turntree.agents.engines.sglang.turns import SglangTurns
-from turntree.agents.errors import EngineLost, MissingExtra
 
 _IDLE_SECONDS = 60.0
 """How long running requests may take to end before the cache is emptied."""
-
-
-class ServerError(RuntimeError):
-    """The server refused a request."""
 
 
 class SglangServer(SglangTurns):
@@ -58,19 +53,15 @@ class SglangServer(SglangTurns):
         seconds: float = 600.0,
         transport: Any = None,
     ) -> None:
-        try:
-            import httpx
-        except ModuleNotFoundError as error:
-            raise MissingExtra("an SGLang server", "sglang") from error
         super().__init__(max_context=max_context, vocabulary=vocabulary, speculates=speculates)
-        self._http_error = httpx.HTTPError
-        self._client = httpx.AsyncClient(
-            base_url=base_url.rstrip("/"),
-            timeout=httpx.Timeout(seconds, connect=10.0),
-            limits=httpx.Limits(max_connections=None),
+        self._client = ServerClient(
+            base_url,
+            kind="an SGLang server",
+            command="the SGLang server",
+            extra="sglang",
+            seconds=seconds,
             transport=transport,
         )
-        self._thread = EventThread("the client of an SGLang server")
 
     def update_weights_from_disk(self, model: str | Path, *, version: int | None = None) -> None:
         """Load a checkpoint in place, once the running requests have ended. Keys and values are dropped, the store
@@ -85,7 +76,7 @@ class SglangServer(SglangTurns):
             TimeoutError: If running requests did not end.
         """
         self.reset_prefix_cache()
-        answer = self._thread.call(self._send("/update_weights_from_disk", {"model_path": str(model)}))
+        answer = self._client.call(self._post("/update_weights_from_disk", {"model_path": str(model)})).json()
         if not answer.get("success"):
             raise ServerError(f"the server did not take the weights: {answer.get('message')}")
         self.version = self.version + 1 if version is None else version
@@ -97,16 +88,14 @@ class SglangServer(SglangTurns):
             TimeoutError: If they did not end.
         """
         deadline = time.monotonic() + _IDLE_SECONDS
-        while not self._thread.call(self._flushed()):
+        while not self._client.call(self._flushed()):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"requests were still running after {_IDLE_SECONDS:.0f} s; abort them first")
             time.sleep(0.05)
 
     def close(self) -> None:
         """Close the connections. Closing twice is fine."""
-        if not self._thread.closed:
-            self._thread.call(self._client.aclose())
-            self._thread.close()
+        self._client.close()
 
     def __enter__(self) -> SglangServer:
         return self
@@ -115,30 +104,19 @@ class SglangServer(SglangTurns):
         self.close()
 
     async def _ask(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = await self._thread.run(self._turn(arguments))
+        answer: dict[str, Any] = (await self._client.run(self._turn(arguments))).json()
         return answer
 
     async def _turn(self, arguments: dict[str, Any]) -> Any:
         name = uuid4().hex
         try:
-            return await self._send("/generate", {**arguments, "rid": name})
+            return await self._post("/generate", {**arguments, "rid": name})
         except asyncio.CancelledError:
-            await asyncio.shield(self._send("/abort_request", {"rid": name}, reads=False))
+            await asyncio.shield(self._post("/abort_request", {"rid": name}))
             raise
 
     async def _flushed(self) -> bool:
-        return bool((await self._post("/flush_cache", {})).status_code == 200)
-
-    async def _send(self, path: str, body: dict[str, Any], *, reads: bool = True) -> Any:
-        reply = await self._post(path, body)
-        if reply.status_code != 200:
-            raise ServerError(f"POST {path} was answered {reply.status_code}: {reply.text[:500]}")
-        return reply.json() if reads else None
+        return bool((await self._client.answer("POST", "/flush_cache", {})).status_code == 200)
 
     async def _post(self, path: str, body: dict[str, Any]) -> Any:
-        try:
-            return await self._client.post(path, json=body)
-        except self._http_error as error:
-            raise EngineLost(
-                f"no answer from {self._client.base_url} to POST {path}: {error!r}; is the SGLang server running there?"
-            ) from error
+        return await self._client.accepted("POST", path, body)

@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
+from dataclasses import dataclass, field
 from typing import Any
 
 from turntree.spec_tree.config import ForestConfig
-from turntree.spec_tree.config_text import config_from_text
+from turntree.spec_tree.config_text import check_keys, config_from_text
 
 VARIABLE = "TURNTREE_SGLANG"
 """Environment variable with the settings as a JSON object."""
@@ -85,11 +84,7 @@ def settings_from_environment(environment: Mapping[str, str] = os.environ) -> Sg
         raise ValueError(f"{VARIABLE} must hold a JSON object: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{VARIABLE} must hold a JSON object, got {text[:60]!r}")
-    known = [f.name for f in fields(SglangSettings)]
-    for key in values:
-        if key not in known:
-            nearest = (get_close_matches(key, known, 1, 0.0) or known)[0]
-            raise ValueError(f"unknown setting {key!r} in {VARIABLE}; the nearest is {nearest!r}")
+    check_keys(values, SglangSettings, f"in {VARIABLE}")
     if "forest" in values:
         values["forest"] = config_from_text(json.dumps(values["forest"]))
     try:

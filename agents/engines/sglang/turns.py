@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from turntree.agents.engines.prompt_check import checked_prompt
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores
 from turntree.agents.engines.readings import check_scorable, reshapes, scores
 from turntree.agents.engines.sglang.answers import completion, scored
@@ -69,7 +70,7 @@ class SglangTurns(ABC):
             UnsupportedSampling: If SGLang cannot draw so.
             ValueError: If the prompt is empty, or leaves no room in the context.
         """
-        prompt = self._checked(prompt_ids)
+        prompt = checked_prompt(prompt_ids, self.max_context)
         version = self.version
         arguments = request(
             prompt,
@@ -103,8 +104,8 @@ class SglangTurns(ABC):
             EngineAborted: If all requests were aborted meanwhile.
         """
         check_scorable(sampling)
-        prompt, tokens = self._checked(prompt_ids), [int(token) for token in token_ids]
-        self._checked([*prompt, *tokens])
+        prompt, tokens = checked_prompt(prompt_ids, self.max_context), [int(token) for token in token_ids]
+        checked_prompt([*prompt, *tokens], self.max_context)
         version = self.version
         width = self.vocabulary if reshapes(sampling) else top
         answer = await self._ask(scoring_request(prompt, tokens, width))
@@ -119,13 +120,3 @@ class SglangTurns(ABC):
             cached_tokens=info.get("cached_tokens") or 0,
             weights_version=version,
         )
-
-    def _checked(self, tokens: Sequence[int]) -> list[int]:
-        if not tokens:
-            raise ValueError("the prompt is empty; the policy needs at least one token to go on from")
-        if self.max_context is not None and len(tokens) >= self.max_context:
-            raise ValueError(
-                f"prompt and given tokens are {len(tokens)}, max_context is {self.max_context}: no room is left to "
-                "sample; raise max_context or shorten the dialogue"
-            )
-        return [int(token) for token in tokens]

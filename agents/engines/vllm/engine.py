@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turntree.agents.engines.event_thread import EventThread
+from turntree.agents.engines.prompt_check import checked_prompt
 from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores
 from turntree.agents.engines.readings import Readings, check_scorable, reshapes, scores
 from turntree.agents.engines.request_wire import request_entries
@@ -92,7 +93,7 @@ class VllmEngine:
             UnsupportedSampling: If vLLM cannot draw so.
             ValueError: If the prompt is empty, or leaves no room in the context.
         """
-        prompt = self._checked(prompt_ids)
+        prompt = checked_prompt(prompt_ids, self.config.max_context)
         fields = parameters(sampling, speculates=self.config.speculative_config is not None)
         fields["max_tokens"] = min(sampling.max_tokens, self.config.max_context - len(prompt))
         fields["extra_args"] = request_entries(state=state, seed=sampling.seed, draft=draft)
@@ -130,8 +131,8 @@ class VllmEngine:
             EngineAborted: If all requests were aborted meanwhile.
         """
         check_scorable(sampling)
-        whole = self._checked((*prompt_ids, *token_ids))
-        self._checked(prompt_ids)
+        whole = checked_prompt((*prompt_ids, *token_ids), self.config.max_context)
+        checked_prompt(prompt_ids, self.config.max_context)
         width = self.vocabulary if reshapes(sampling) else top
         fields = scoring_parameters(width)
         version = self.version
@@ -200,16 +201,6 @@ class VllmEngine:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def _checked(self, tokens: Sequence[int]) -> list[int]:
-        if not tokens:
-            raise ValueError("the prompt is empty; the policy needs at least one token to go on from")
-        if len(tokens) >= self.config.max_context:
-            raise ValueError(
-                f"prompt and given tokens are {len(tokens)}, max_context is {self.config.max_context}: no room is "
-                "left to sample; raise VllmEngineConfig.max_context or shorten the dialogue"
-            )
-        return [int(token) for token in tokens]
 
     async def _start(self, model: str) -> int:
         """Start vLLM; returns the size of the model's vocabulary."""

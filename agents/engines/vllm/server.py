@@ -18,23 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores
 from turntree.agents.engines.readings import Readings, check_scorable, reshapes, scores
 from turntree.agents.engines.request_wire import request_entries
+from turntree.agents.engines.server_client import ServerClient, ServerError
 from turntree.agents.engines.vllm.outputs import completion
 from turntree.agents.engines.vllm.parameters import parameters, scoring_parameters
 from turntree.agents.engines.vllm.wire import flat
-from turntree.agents.errors import AgentError, MissingExtra
 from turntree.spec_tree import DialogueState
 
 _TOKEN = "token_id:"
 _NO_MASS = -9999.0
 """What the server writes for minus infinity."""
-
-
-class ServerError(AgentError):
-    """The server refused a request, or answered what cannot be read."""
 
 
 class VllmServer:
@@ -64,22 +59,17 @@ class VllmServer:
         seconds: float = 600.0,
         transport: Any = None,
     ) -> None:
-        try:
-            import httpx
-        except ModuleNotFoundError as error:
-            raise MissingExtra("a vLLM server", "vllm") from error
-        url = base_url.rstrip("/").removesuffix("/v1")
         self._speculates = speculates
-        self._http_error = httpx.HTTPError
-        self._client = httpx.AsyncClient(
-            base_url=url,
-            timeout=httpx.Timeout(seconds, connect=10.0),
-            limits=httpx.Limits(max_connections=None),
+        self._client = ServerClient(
+            base_url.rstrip("/").removesuffix("/v1"),
+            kind="a vLLM server",
+            command="`vllm serve`",
+            extra="vllm",
+            seconds=seconds,
             transport=transport,
         )
-        self._thread = EventThread("the client of a vLLM server")
         try:
-            self.model, self.max_context = self._thread.call(self._find(model))
+            self.model, self.max_context = self._client.call(self._find(model))
         except BaseException:
             self.close()
             raise
@@ -100,7 +90,7 @@ class VllmServer:
         """
         fields = parameters(sampling, speculates=self._speculates)
         entries = request_entries(state=state, seed=sampling.seed, draft=draft)
-        choice, cached = await self._thread.run(self._ask(prompt_ids, fields, entries))
+        choice, cached = await self._client.run(self._ask(prompt_ids, fields, entries))
         rows = [_row(row) for row in choice["logprobs"]["top_logprobs"]]
         said = [int(token) for token in choice["token_ids"]]
         return completion(
@@ -133,7 +123,7 @@ class VllmServer:
                 "VllmEngine"
             )
         whole = [*prompt_ids, *token_ids]
-        choice, cached = await self._thread.run(self._ask(whole, scoring_parameters(top), {}))
+        choice, cached = await self._client.run(self._ask(whole, scoring_parameters(top), {}))
         given = choice["prompt_logprobs"][len(prompt_ids) :]
         rows = [{int(token): entry["logprob"] for token, entry in row.items()} for row in given]
         behind = [int(token) for token in choice["token_ids"]]
@@ -149,9 +139,7 @@ class VllmServer:
 
     def close(self) -> None:
         """Close the connections. Closing twice is fine."""
-        if not self._thread.closed:
-            self._thread.call(self._client.aclose())
-            self._thread.close()
+        self._client.close()
 
     def __enter__(self) -> VllmServer:
         return self
@@ -161,7 +149,7 @@ class VllmServer:
 
     async def _find(self, model: str | None) -> tuple[str, int | None]:
         """Name and context of the model."""
-        served = (await self._send("GET", "/v1/models"))["data"]
+        served = (await self._client.accepted("GET", "/v1/models")).json()["data"]
         for card in served:
             if model is None or card["id"] == model:
                 return card["id"], card.get("max_model_len")
@@ -172,7 +160,7 @@ class VllmServer:
         self, prompt: Sequence[int], fields: Mapping[str, Any], entries: Mapping[str, Any]
     ) -> tuple[dict[str, Any], int]:
         """The one choice of a completion, and the prompt's tokens from the cache."""
-        answer = await self._send(
+        reply = await self._client.accepted(
             "POST",
             "/v1/completions",
             {
@@ -184,19 +172,9 @@ class VllmServer:
                 **({"vllm_xargs": flat(entries)} if entries else {}),
             },
         )
+        answer = reply.json()
         details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
         return answer["choices"][0], details.get("cached_tokens") or 0
-
-    async def _send(self, method: str, path: str, body: Any = None) -> Any:
-        try:
-            reply = await self._client.request(method, path, json=body)
-        except self._http_error as error:
-            raise ServerError(
-                f"no answer from {self._client.base_url} to {method} {path}: {error!r}; is `vllm serve` running there?"
-            ) from error
-        if reply.status_code != 200:
-            raise ServerError(f"{method} {path} was answered {reply.status_code}: {reply.text[:500]}")
-        return reply.json()
 
 
 def _row(entries: Mapping[str, float]) -> dict[int, float]:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any
 
 from turntree.spec_tree import ForestConfig
-from turntree.spec_tree.config_text import config_from_text
+from turntree.spec_tree.config_text import check_keys, config_from_text
 
 SECTION = "turntree"
 """Key of the settings in vLLM's ``additional_config``."""
@@ -69,11 +68,7 @@ class DrafterSettings:
         Raises:
             ValueError: If a key is unknown or a value not allowed.
         """
-        known = [f.name for f in fields(cls)]
-        for key in values:
-            if key not in known:
-                nearest = (get_close_matches(key, known, 1, 0.0) or known)[0]
-                raise ValueError(f"unknown setting {key!r} of turntree's drafter; the nearest is {nearest!r}")
+        check_keys(values, cls, "of turntree's drafter")
         given = dict(values)
         if "forest" in given:
             given["forest"] = config_from_text(json.dumps(given["forest"]))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import psutil
 import pytest
+from chatty import write_chatty
 
 from turntree.agents.record import read_records
 from turntree.agents.verl.launch import StepReport, train
@@ -21,22 +22,6 @@ pytestmark = pytest.mark.slow
 STEPS, KILLED_AFTER, PROMPTS, SAMPLES = 4, 2, 4, 4
 NEAR_TIES = 1
 """Episodes of a step that may differ, of 16: batches are summed in another order, in float32."""
-
-ENVIRONMENT = '''
-from turntree.envs import Env, Message, Reply, Task
-
-
-class Chatty(Env):
-    """Asks back once and pays for short answers."""
-
-    def task(self, index):
-        return Task(id=f"chatty/{index}", prompt=f"say {index}")
-
-    def reply(self, message):
-        if self._progress.turn < 2:
-            return Reply(messages=(Message(role="user", content=f"you said {len(message.content) % 3}"),))
-        return Reply(reward=1.0 / (1 + len(message.content)), done=True)
-'''
 
 
 class Run(NamedTuple):
@@ -61,7 +46,7 @@ class Run(NamedTuple):
 
 
 def run(model: Path, root: Path, on_step: Callable[[StepReport], None] = lambda report: None) -> Run:
-    (root / "chatty_env.py").write_text(ENVIRONMENT)
+    env = write_chatty(root)
     reports: list[StepReport] = []
 
     def note(report: StepReport) -> None:
@@ -76,7 +61,7 @@ def run(model: Path, root: Path, on_step: Callable[[StepReport], None] = lambda 
             [
                 f"actor_rollout_ref.model.path={model}",
                 f"turntree.run_dir={root / 'run'}",
-                "turntree.env=chatty_env:Chatty",
+                f"turntree.env={env}",
                 "turntree.env_kwargs={system_prompt: '', limits: {max_turns: 3, max_turn_tokens: 12}}",
                 "turntree.val_env_kwargs={}",
                 "turntree.reuse.mode=replay",  # the second epoch depends on what the ledger remembers of the first

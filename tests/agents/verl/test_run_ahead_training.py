@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from chatty import write_chatty
 
 from turntree.agents.record import Record, read_records
 from turntree.agents.verl.launch import StepReport, train
@@ -15,22 +16,6 @@ from turntree.agents.verl.recording import RunFolder
 pytestmark = pytest.mark.slow
 
 STEPS, PROMPTS, SAMPLES = 3, 4, 4
-
-ENVIRONMENT = '''
-from turntree.envs import Env, Message, Reply, Task
-
-
-class Chatty(Env):
-    """Asks back once and pays for short answers."""
-
-    def task(self, index):
-        return Task(id=f"chatty/{index}", prompt=f"say {index}")
-
-    def reply(self, message):
-        if self._progress.turn < 2:
-            return Reply(messages=(Message(role="user", content=f"you said {len(message.content) % 3}"),))
-        return Reply(reward=1.0 / (1 + len(message.content)), done=True)
-'''
 
 LOOKING = '''
 import json
@@ -80,7 +65,7 @@ class Trained(NamedTuple):
 
 
 def run(model: Path, root: Path, *overrides: str) -> Trained:
-    (root / "chatty_env.py").write_text(ENVIRONMENT)
+    env = write_chatty(root)
     (root / "looking_at_levels.py").write_text(LOOKING)
     reports: list[StepReport] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -92,7 +77,7 @@ def run(model: Path, root: Path, *overrides: str) -> Trained:
             [
                 f"actor_rollout_ref.model.path={model}",
                 f"turntree.run_dir={root / 'run'}",
-                "turntree.env=chatty_env:Chatty",
+                f"turntree.env={env}",
                 "turntree.env_kwargs={system_prompt: '', limits: {max_turns: 3, max_turn_tokens: 12}}",
                 "turntree.val_env_kwargs={}",
                 f"turntree.train_tasks={2 * PROMPTS}",

@@ -1,4 +1,4 @@
-"""Why vLLM's CPU workers take verl's weights in a way of their own; ``test_vllm_training`` shows that they do."""
+"""Why vLLM's CPU workers take verl's weights in a way of their own; ``test_engine_training`` shows that they do."""
 
 from __future__ import annotations
 

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from policy_law import PolicyLaw
-from sglang_engines import start
+from sglang_engines import CONTEXT, start
 from tiny_llama import save_tiny_llama
 
 from turntree.agents.engines.protocol import FinishReason, Sampling
+from turntree.agents.engines.sglang.config import SglangEngineConfig
+from turntree.agents.engines.sglang.engine import SglangEngine
 from turntree.agents.engines.sglang.parameters import UnsupportedSampling
 from turntree.agents.prefix_reuse import PrefixReuse
 from turntree.agents.reuse_config import ReuseConfig, ReuseMode
@@ -31,7 +33,8 @@ LAWS = [{}, {"temperature": 0.7}, {"top_p": 0.8}, {"top_k": 3}, {"min_p": 0.1}, 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_llama(tmp_path_factory.mktemp("policy"))
+    """Its context is as long as the engine's, the last place included."""
+    return save_tiny_llama(tmp_path_factory.mktemp("policy"), positions=CONTEXT)
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +118,26 @@ async def test_a_turn_ends_at_its_own_stop_tokens_alone(engine):
     stopped = await engine.generate(PROMPT, Sampling(max_tokens=40, seed=seed, stop_token_ids=(END,)), state=state(110))
     assert stopped.finish_reason is FinishReason.STOP
     assert stopped.token_ids == passed[0].token_ids[: passed[0].token_ids.index(END) + 1]
+
+
+@pytest.mark.parametrize("room", [150, 6, 1])
+async def test_turns_fill_the_models_context_to_its_last_place(engine, model, room):
+    prompt = [1 + n % 30 for n in range(CONTEXT - room)]
+    sampling = Sampling(max_tokens=2 * CONTEXT, temperature=0)
+    turns = [await engine.generate(prompt, sampling, state=state(140 + room)) for _ in range(2)]
+    wanted = PolicyLaw(model).greedy(prompt, room)
+    assert [list(turn.token_ids) for turn in turns] == [wanted] * 2
+    assert {turn.finish_reason for turn in turns} == {FinishReason.LENGTH}
+    assert turns[1].draft.accepted > 0 or room == 1
+    with pytest.raises(ValueError, match=f"max_context is {CONTEXT}: no room"):
+        await engine.generate([1] * CONTEXT, sampling)
+
+
+def test_more_context_than_the_model_has_is_refused_before_sglang_starts(model):
+    pytest.importorskip("sglang", reason="needs SGLang; see make test-sglang")
+    config = SglangEngineConfig(max_context=CONTEXT + 1, engine_args={"device": "cpu"})
+    with pytest.raises(ValueError, match=f"max_context is {CONTEXT + 1}, and the model .* has a context of {CONTEXT}"):
+        SglangEngine(model, config=config)
 
 
 async def test_a_caller_that_gives_up_frees_the_engine(engine):

@@ -11,7 +11,8 @@ import pytest
 
 from turntree.agents.engines.protocol import FinishReason, Sampling, ScoringEngine
 from turntree.agents.engines.request_wire import draft_of, seed_of, state_of
-from turntree.agents.engines.sglang.server import ServerError, SglangServer
+from turntree.agents.engines.server_client import ServerError
+from turntree.agents.engines.sglang.server import SglangServer
 from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
 from turntree.agents.errors import EngineLost
 from turntree.spec_tree import DialogueState

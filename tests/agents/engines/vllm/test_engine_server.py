@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from served import free_port, serving
 from tiny_vllm import ENVIRONMENT, chosen, laws_of, race, save_policy
 
 from turntree.agents.engines.protocol import FinishReason, Sampling
-from turntree.agents.engines.vllm.server import ServerError, VllmServer
+from turntree.agents.engines.server_client import ServerError
+from turntree.agents.engines.vllm.server import VllmServer
 from turntree.agents.engines.vllm.settings import speculative_config
 from turntree.spec_tree import DialogueState
 
@@ -28,7 +25,6 @@ pytestmark = pytest.mark.vllm
 PROMPT = tuple(range(10, 45))
 SEEDED = Sampling(max_tokens=12, seed=2**63 + 7)
 """A seed that a JSON reader of doubles would round."""
-PATIENCE = 240.0
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +43,7 @@ def model(folder: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def engine(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     log = tmp_path_factory.mktemp("server") / "log.txt"
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)),
@@ -59,29 +53,16 @@ def engine(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[V
         *("--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1", "--enable-prompt-tokens-details"),
         *("--speculative-config", json.dumps(speculative_config(4))),
     ]
-    with log.open("wb") as out:
-        environment = {**os.environ, **ENVIRONMENT}
-        server = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
-    try:
-        with found(server, f"http://127.0.0.1:{port}/v1", log) as client:
-            yield client
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
+    with serving(command, lambda: found(f"http://127.0.0.1:{port}/v1"), log, ENVIRONMENT) as client, client:
+        yield client
 
 
-def found(server: subprocess.Popen[bytes], url: str, log: Path) -> VllmServer:
+def found(url: str) -> VllmServer | None:
     """The client, once the server answers."""
-    until = time.monotonic() + PATIENCE
-    while server.poll() is None and time.monotonic() < until:
-        try:
-            return VllmServer(url)
-        except ServerError:
-            time.sleep(0.5)
-    raise AssertionError(f"vllm serve does not answer: {log.read_text(errors='replace')[-3000:]}")
+    try:
+        return VllmServer(url)
+    except ServerError:
+        return None
 
 
 async def test_greedy_turns_are_the_models_most_probable_tokens(engine: VllmServer, model: Any) -> None:

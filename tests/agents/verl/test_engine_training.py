@@ -1,37 +1,33 @@
-"""A real training by an unmodified verl with ``rollout.name=vllm`` and turntree's drafter in it, on the CPU."""
+"""Real trainings by an unmodified verl on the CPU: its own servers of vLLM and SGLang with turntree's drafts in them.
+
+Of SGLang, which has no kernels for the CPU, verl's server, its agent loop, the trainer and SGLang's scheduler are real;
+stand-ins of ``cpu_kernels`` are the kernels, and the pickling of the weights that the trainer hands over.
+"""
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tiny_vllm import save_policy
 
+from turntree.agents.engines.sglang.settings import VARIABLE
 from turntree.agents.record import Record, read_records
 from turntree.agents.verl.launch import StepReport, train
 from turntree.agents.verl.recording import RunFolder
 
+pytestmark = pytest.mark.slow
+
 STEPS, PROMPTS, SAMPLES = 3, 4, 4
 
+VERSIONS = {"vllm": "0.28", "sglang": "0.5.12"}
+"""What verl 0.9.1 trains with; make test-vllm and make test-sglang have both."""
+_VERLS = ("dtype", "max_running_requests", "skip_server_warmup", "log_level")
+"""Arguments of SGLang that verl gives itself."""
 
-def vllm_version() -> str:
-    try:
-        return importlib.metadata.version("vllm")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.vllm,
-    pytest.mark.skipif(
-        not vllm_version().startswith("0.28"),
-        reason="verl 0.9.1 trains with vLLM 0.28's transformers; make test-vllm has both",
-    ),
-]
 
 TALKING = '''
 from turntree.envs import Env, Message, Reply, Task
@@ -50,11 +46,12 @@ class Talking(Env):
 '''
 
 
-class Trained:
+class Trained(NamedTuple):
     """A finished run."""
 
-    def __init__(self, folder: RunFolder, status: int, reports: list[StepReport]) -> None:
-        self.folder, self.status, self.reports = folder, status, reports
+    folder: RunFolder
+    status: int
+    reports: list[StepReport]
 
     @property
     def metrics(self) -> list[dict[str, float]]:
@@ -64,29 +61,34 @@ class Trained:
         return list(read_records(self.folder.episodes(step)))
 
 
-@pytest.fixture(scope="module")
-def policy(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def options(engine: str) -> list[str]:
+    """Overrides that choose an engine."""
+    if engine == "vllm":
+        return ["engine=vllm_cpu"]
+    from cpu_sglang import CPU_ARGS
 
-    end = chatml.convert_tokens_to_ids("<|im_end|>")
-    folder = save_policy(tmp_path_factory.mktemp("policy"), len(chatml), eos_token_id=end)
-    chatml.save_pretrained(folder)
-    return folder
+    own = {name: value for name, value in CPU_ARGS.items() if name not in _VERLS} | {"enable_memory_saver": False}
+    given = ", ".join(f"{name}: {value}" for name, value in own.items())
+    # There is no option for SGLang on the CPU, as it has no kernels there: vLLM's, with another engine in it.
+    return [
+        *("engine=vllm_cpu", "actor_rollout_ref.rollout.name=sglang"),
+        f"actor_rollout_ref.rollout.engine_kwargs.sglang={{{given}}}",
+    ]
 
 
-@pytest.fixture(scope="module")
-def trained(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    root = tmp_path_factory.mktemp("training")
+def train_talking(root: Path, policy: Path, engine: str) -> Trained:
     (root / "talking_env.py").write_text(TALKING)
     reports: list[StepReport] = []
-    patch = pytest.MonkeyPatch()
-    patch.setenv("PYTHONPATH", str(root), prepend=":")
-    patch.syspath_prepend(root)
     section = "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation"
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(VARIABLE, raising=False)  # the configuration brings it
+        patch.setenv("PYTHONPATH", str(root), prepend=":")
+        patch.syspath_prepend(root)
         status = train(
             None,
             [
-                *("engine=vllm_cpu", "size=tiny", "env=arithmetic", "algorithm=grpo", "speculation=tree"),
+                *options(engine),
+                *("size=tiny", "env=arithmetic", "algorithm=grpo", "speculation=tree"),
                 f"actor_rollout_ref.model.path={policy}",
                 f"turntree.run_dir={root / 'run'}",
                 "turntree.env=talking_env:Talking",
@@ -106,9 +108,24 @@ def trained(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
             ],
             on_step=reports.append,
         )
-    finally:
-        patch.undo()
     return Trained(RunFolder(root / "run"), status, reports)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("vllm", marks=pytest.mark.vllm), pytest.param("sglang", marks=pytest.mark.sglang)],
+)
+def trained(request: pytest.FixtureRequest, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    try:
+        installed = version(request.param)
+    except PackageNotFoundError:
+        installed = ""
+    if not installed.startswith(VERSIONS[request.param]):
+        pytest.skip(f"verl 0.9.1 trains with {request.param} {VERSIONS[request.param]}, {installed or 'none'} is here")
+    end = chatml.convert_tokens_to_ids("<|im_end|>")
+    policy = save_policy(tmp_path_factory.mktemp("policy"), len(chatml), eos_token_id=end)
+    chatml.save_pretrained(policy)
+    return train_talking(tmp_path_factory.mktemp("training"), policy, request.param)
 
 
 def test_verl_trains_to_the_end(trained: Trained) -> None:
@@ -117,7 +134,7 @@ def test_verl_trains_to_the_end(trained: Trained) -> None:
     assert all(row["actor/grad_norm"] > 0 for row in trained.metrics)
 
 
-def test_vllm_samples_with_the_trainers_weights(trained: Trained) -> None:
+def test_the_engine_samples_with_the_trainers_weights(trained: Trained) -> None:
     # The policy moves by far more than this in a step: weights that stayed behind would show.
     for row in trained.metrics:
         assert row["training/rollout_probs_diff_max"] < 1e-4
@@ -134,7 +151,7 @@ def test_the_policy_moves_from_step_to_step(trained: Trained) -> None:
     assert max(abs(said[0][tokens] - said[1][tokens]) for tokens in both) > 1e-2
 
 
-def test_dialogues_of_several_turns_go_through_vllm(trained: Trained) -> None:
+def test_dialogues_of_several_turns_go_through_the_engine(trained: Trained) -> None:
     for step in range(1, STEPS + 1):
         records = trained.records(step)
         assert len(records) == PROMPTS * SAMPLES
@@ -142,7 +159,7 @@ def test_dialogues_of_several_turns_go_through_vllm(trained: Trained) -> None:
         assert all(len(record.episode.turns) == 3 for record in records)
 
 
-def test_the_drafter_drafts_and_verl_logs_what_it_saved(trained: Trained) -> None:
+def test_drafts_are_made_and_verl_logs_what_they_saved(trained: Trained) -> None:
     turns = [turn.completion for r in trained.records(STEPS) for turn in r.episode.turns]
     assert all(0 < turn.draft.verify_steps <= len(turn.token_ids) for turn in turns)
     assert sum(turn.draft.accepted for turn in turns) > 0

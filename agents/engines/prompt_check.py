@@ -1,0 +1,25 @@
+"""What a prompt must be before an engine of other make is asked, whose own words would be others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def checked_prompt(tokens: Sequence[int], max_context: int | None) -> list[int]:
+    """The tokens of a prompt, and those given after it, as plain numbers.
+
+    Args:
+        tokens: Token ids, shape (tokens,).
+        max_context: Tokens of prompt and response together; ``None`` leaves the bound to the engine.
+
+    Raises:
+        ValueError: If there are none, or if they leave no room in the context.
+    """
+    if not tokens:
+        raise ValueError("the prompt is empty; the policy needs at least one token to go on from")
+    if max_context is not None and len(tokens) >= max_context:
+        raise ValueError(
+            f"prompt and given tokens are {len(tokens)}, max_context is {max_context}: no room is left to sample; "
+            "raise max_context or shorten the dialogue"
+        )
+    return [int(token) for token in tokens]

@@ -1,0 +1,8 @@
+"""Imported by verl in each of its processes: lets its trainer hand weights to SGLang without an accelerator."""
+
+from __future__ import annotations
+
+from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+
+# A name, so that SGLang is imported in the processes alone that have a rollout.
+_ROLLOUT_REGISTRY[("sglang", "async")] = "sglang_on_cpu.verl_weights.CpuServerAdapter"

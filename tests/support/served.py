@@ -1,0 +1,56 @@
+"""A server of an engine in a process of its own, for tests of its client."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+PATIENCE = 240.0
+"""Seconds until a server must answer."""
+
+Client = TypeVar("Client")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serving(
+    command: Sequence[str], find: Callable[[], Client | None], log: Path, environment: Mapping[str, str]
+) -> Iterator[Client]:
+    """Run a server until the end of the block.
+
+    Args:
+        command: Starts it.
+        find: Makes the client; ``None`` while the server does not answer.
+        log: File of what it says.
+        environment: Variables beside this process's own.
+    """
+    with log.open("wb") as out:
+        server = subprocess.Popen(
+            command, stdout=out, stderr=out, env={**os.environ, **environment}, start_new_session=True
+        )
+    try:
+        until = time.monotonic() + PATIENCE
+        while (client := find()) is None:
+            if server.poll() is not None or time.monotonic() > until:
+                raise AssertionError(f"{command[3]} does not answer: {log.read_text(errors='replace')[-3000:]}")
+            time.sleep(0.5)
+        yield client
+    finally:
+        with suppress(ProcessLookupError):  # it may be gone
+            os.killpg(server.pid, signal.SIGTERM)
+            try:
+                server.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(server.pid, signal.SIGKILL)
