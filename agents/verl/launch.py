@@ -188,7 +188,10 @@ def command(folder: RunFolder) -> list[str]:
 
 
 def environment(folder: RunFolder) -> dict[str, str]:
-    """The environment of a run; what the caller has set goes first."""
+    """The environment of a run; what the caller has set goes first.
+
+    verl's processes find the modules that the caller's script or working folder has: an environment of one's own.
+    """
     cores = str(os.cpu_count() or 1)
     defaults = {
         "PYTHONUNBUFFERED": "1",
@@ -207,7 +210,10 @@ def environment(folder: RunFolder) -> dict[str, str]:
     }
     if OmegaConf.load(folder.config).trainer.device == "cpu":
         defaults["TURNTREE_VERL_CPU"] = "1"  # whatever accelerator the machine has
-    return {**defaults, **os.environ, "VERL_FILE_LOGGER_PATH": str(folder.metrics)}
+    here = os.path.abspath(sys.path[0] if sys.path else "")
+    paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), here]
+    fixed = {"VERL_FILE_LOGGER_PATH": str(folder.metrics), "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    return {**defaults, **os.environ, **fixed}
 
 
 def _run(folder: RunFolder, on_step: Callable[[StepReport], None] | None) -> int:

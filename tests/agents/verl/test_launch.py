@@ -126,6 +126,18 @@ def test_the_callers_environment_goes_first_but_for_the_metrics(
     assert environment["VERL_FILE_LOGGER_PATH"] == str(tmp_path / "metrics.jsonl")
 
 
+@pytest.mark.parametrize(("first", "there"), [("{at}/mine", "{at}/mine"), ("", "{at}")])
+def test_verls_processes_find_the_modules_of_the_script_or_the_working_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: str, there: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [first.format(at=tmp_path), *sys.path])
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    OmegaConf.save({"trainer": {"device": "cpu"}}, RunFolder(tmp_path).config)
+    paths = launch.environment(RunFolder(tmp_path))["PYTHONPATH"].split(os.pathsep)
+    assert paths == ["/theirs", there.format(at=tmp_path)]
+
+
 @pytest.mark.parametrize(("device", "choice"), [("cpu", "1"), ("cuda", None)])
 def test_a_training_on_the_cpu_leaves_accelerators_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str, choice: str | None
