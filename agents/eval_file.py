@@ -18,6 +18,7 @@ from typing import Any
 from turntree.agents.episode import Episode
 from turntree.agents.errors import RecordError, UsageError
 from turntree.agents.record import EpisodeWriter, episode_from_dict
+from turntree.agents.whole_file import whole_file
 
 Place = tuple[int, int]
 """Number of the task, number of the sample."""
@@ -54,8 +55,17 @@ class EvalFile:
         self._writer = EpisodeWriter(path)
 
     def write(self, index: int, sample: int, episode: Episode) -> None:
-        """Append an episode."""
-        self._writer.write(episode, run=self._digest, index=index, sample=sample)
+        """Append an episode; a line that does not fit on the disk is taken back.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        size = self.path.stat().st_size
+        try:
+            self._writer.write(episode, run=self._digest, index=index, sample=sample)
+        except OSError:
+            os.truncate(self.path, size)
+            raise
 
     def close(self) -> None:
         """Close the file."""
@@ -79,13 +89,8 @@ class EvalFile:
         return found
 
     def _rewrite(self, lines: list[bytes]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
-        try:
+        with whole_file(self.path) as partial:
             partial.write_bytes(b"".join(line + b"\n" for line in lines))
-            partial.replace(self.path)
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 _ADVICE = "name another file, or begin it anew with --restart"

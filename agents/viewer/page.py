@@ -6,7 +6,6 @@ and never as markup. The file takes an old one's place when it is whole.
 
 from __future__ import annotations
 
-import os
 import re
 from html import escape
 from importlib import resources
@@ -17,6 +16,7 @@ from turntree.agents.viewer.curves import curves
 from turntree.agents.viewer.pack import CHUNK, pack, squeeze
 from turntree.agents.viewer.source import Source
 from turntree.agents.viewer.token_bytes import token_bytes
+from turntree.agents.whole_file import write_whole
 
 
 class Viewed(NamedTuple):
@@ -63,7 +63,7 @@ def view(run: Path, out: Path, *, tokenizer: Any = None) -> Viewed:
         "data": "\n".join([_data("head", squeeze(head)), *map(_chunk, range(len(packed.chunks)), packed.chunks)]),
     }
     page = re.sub(r"<!--(\w+)-->", lambda match: parts[match[1]], _asset("page.html"))
-    _write(out, page)
+    write_whole(out, page)
     return Viewed(out, len(packed.columns["reward"]), bool(texts))
 
 
@@ -77,13 +77,3 @@ def _chunk(number: int, packed: str) -> str:
 
 def _data(name: str, packed: str) -> str:
     return f'<script type="application/gzip+base64" id="{name}">{packed}</script>'
-
-
-def _write(out: Path, page: str) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(page, encoding="utf-8")
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
