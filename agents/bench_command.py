@@ -64,7 +64,12 @@ def bench_command(
 
     further = _engine_args(engine, engine_args)
     arguments = env_arguments(env_arg or (), data=data, tool_format=tool_format)
-    sizes = {"samples": samples, "temperature": temperature, "max_tokens": max_tokens, "max_context": max_context}
+    sizes: dict[str, Any] = {
+        "samples": samples,
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+        "max_context": max_context,
+    }
     made = plan(EvalTask(env=env, env_args=arguments, count=count, **sizes))
     checkpoint = Checkpoint.open(model)
     planned = made.fitted(checkpoint.max_positions)

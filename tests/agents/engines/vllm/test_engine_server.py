@@ -149,7 +149,10 @@ async def test_messages_are_answered_as_the_tokens_of_their_template_are(
         refused = await chat_rollout(env, server, limits, index=3, sampling=greedy)
         told = await chat_rollout(env, server, limits, tool_calls=ToolCalls.TEXT, index=3, sampling=greedy)
     assert by_messages.failure == ""
-    assert [turn.text for turn in by_messages.turns] == [turn.text for turn in by_tokens.turns]
+    # vLLM leaves out a character that was cut off at the end, the renderer shows that there was one.
+    said, meant = ([turn.text.rstrip("\ufffd") for turn in one.turns] for one in (by_messages, by_tokens))
+    assert said == meant
+    assert len("".join(said)) > 4
     assert all(turn.text_only for turn in by_messages.turns)
     assert "--tool-calls text" in refused.failure
     assert told.stop_reason in (StopReason.DONE, StopReason.MAX_TOKENS)
