@@ -126,16 +126,19 @@ def test_the_callers_environment_goes_first_but_for_the_metrics(
     assert environment["VERL_FILE_LOGGER_PATH"] == str(tmp_path / "metrics.jsonl")
 
 
-@pytest.mark.parametrize(("first", "there"), [("{at}/mine", "{at}/mine"), ("", "{at}")])
-def test_verls_processes_find_the_modules_of_the_script_or_the_working_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: str, there: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [first.format(at=tmp_path), *sys.path])
+def test_verls_processes_find_the_modules_that_were_found_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "envs" / "deep_package" / "inner").mkdir(parents=True)
+    (tmp_path / "envs" / "deep_package" / "__init__.py").touch()
+    (tmp_path / "rewards").mkdir()
+    (tmp_path / "rewards" / "flat_module.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "envs")
+    monkeypatch.syspath_prepend(tmp_path / "rewards")
     monkeypatch.setenv("PYTHONPATH", "/theirs")
     OmegaConf.save({"trainer": {"device": "cpu"}}, RunFolder(tmp_path).config)
-    paths = launch.environment(RunFolder(tmp_path))["PYTHONPATH"].split(os.pathsep)
-    assert paths == ["/theirs", there.format(at=tmp_path)]
+    names = ("deep_package.inner:Env", "answer", "flat_module:mine", "flat_module:other")
+    paths = launch.environment(RunFolder(tmp_path), names)["PYTHONPATH"].split(os.pathsep)
+    assert paths == ["/theirs", str(tmp_path / "envs"), str(tmp_path / "rewards")]
+    assert launch.environment(RunFolder(tmp_path), ["answer"])["PYTHONPATH"] == "/theirs"
 
 
 @pytest.mark.parametrize(("device", "choice"), [("cpu", "1"), ("cuda", None)])
