@@ -25,7 +25,7 @@ test-site:
 	py=$$(scripts/venv.sh site)/bin/python && $$py -m pytest -m site $(or $(TESTS),tests/docs tests/agents/viewer)
 
 test-vllm:
-	for name in $(VLLM); do py=$$(scripts/venv.sh $$name)/bin/python && $$py -m pytest -m vllm $(or $(TESTS),tests/agents/engines/vllm tests/agents/verl) || exit 1; done
+	for name in $(VLLM); do py=$$(scripts/venv.sh $$name)/bin/python && $$py -m pytest -m vllm $(or $(TESTS),tests/agents/engines/vllm tests/agents/verl tests/examples) || exit 1; done
 
 test-sglang:  # a process for each file: an engine of SGLang leaves the process that started it changed
 	for name in $(SGLANG); do py=$$(scripts/venv.sh $$name)/bin/python && \

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     import typer
 
 
+_INTERRUPTED = 130
+"""Status of a command that Ctrl-C ended, as shells have it."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line.
 
@@ -26,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     try:
         _app()(args=None if arguments is None else list(arguments), prog_name="turntree")
+    except KeyboardInterrupt:  # older versions of typer call this an abortion, status 1
+        raise SystemExit(_INTERRUPTED) from None
     except Exception as error:
         message = _to_put_right(error)
         if message is None:
@@ -48,14 +54,19 @@ def _app() -> typer.Typer:
 
 def _to_put_right(error: Exception) -> str | None:
     """One line for the user, or ``None`` if the error is a bug of ours."""
+    from turntree.agents.env_play import describe
     from turntree.agents.errors import AgentError
-    from turntree.agents.rollout import describe
+    from turntree.agents.os_errors import in_words
     from turntree.envs.errors import EnvError
     from turntree.rewards import RewardError
 
+    while isinstance(error, ExceptionGroup):  # of tasks that ran at once; the first one says enough
+        error = error.exceptions[0]
     if isinstance(error, AgentError | EnvError | RewardError):
         return " ".join(str(error).split())
-    return describe(error) if isinstance(error, OSError | ValueError) else None
+    if isinstance(error, OSError):
+        return in_words(error)
+    return describe(error) if isinstance(error, ValueError) else None
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turntree.agents.bench_command import bench_command
 from turntree.agents.doctor_command import doctor_command
 from turntree.agents.env_commands import check_command, new_env_command, play_command
 from turntree.agents.eval_command import eval_command
@@ -92,6 +93,7 @@ def run_demo(
 app.command("check")(check_command)
 app.command("play")(play_command)
 app.command("eval")(eval_command)
+app.command("bench")(bench_command)
 app.command("score")(score_command)
 app.command("rescore")(rescore_command)
 app.command("export")(export_command)

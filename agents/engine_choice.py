@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from turntree.agents.engines.chat_server import ChatServer
     from turntree.agents.engines.protocol import Engine
 
 
@@ -21,6 +22,17 @@ class EngineName(StrEnum):
     """vLLM, started here or found at a URL."""
     SGLANG = "sglang"
     """SGLang, started here or found at a URL."""
+    OPENAI = "openai"
+    """Any server of chat completions, found at a URL; text alone."""
+
+
+class ToolCalls(StrEnum):
+    """Who reads the tool calls in what a chat server says."""
+
+    NATIVE = "native"
+    """The server: it is given the tools' schemas, and answers with calls."""
+    TEXT = "text"
+    """The environment: the policy is told of the tools in the system message, and writes calls as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,21 +55,47 @@ class EngineChoice:
     """Of weights and activations."""
     base_url: str | None = None
     """Of a server that runs already; ``None`` starts the engine."""
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of vLLM or SGLang, where they are started here."""
+
+
+def open_policy(choice: EngineChoice) -> AbstractAsyncContextManager[Engine | ChatServer]:
+    """The chosen engine or chat server, as ``open_engine``.
+
+    Raises:
+        UsageError: If a chat server has no URL.
+        ServerRefused: On entry, if it is not there.
+    """
+    if choice.name is not EngineName.OPENAI:
+        return open_engine(choice)
+    from turntree.agents.engines.chat_server import ChatServer
+
+    return ChatServer(_needed_url(choice), model=choice.model or None)
 
 
 def open_engine(choice: EngineChoice) -> AbstractAsyncContextManager[Engine]:
     """The chosen engine, started on entry and stopped on exit.
 
     Raises:
-        UsageError: If the engine has no servers and is to be found at a URL.
+        UsageError: If the engine has no servers and is to be found at a URL, or gives text alone.
         MissingExtra: On entry, if the engine's packages are not installed.
         ValueError: On entry, if the model cannot be run so.
     """
-    if choice.base_url is not None and choice.name not in _SERVED:
-        from turntree.agents.errors import UsageError
+    from turntree.agents.errors import UsageError
 
+    if choice.name not in _OPENERS:
+        raise UsageError(f"--engine {choice.name} gives text alone, expected one of {', '.join(_OPENERS)}")
+    if choice.base_url is not None and choice.name not in _SERVED:
         raise UsageError(f"--base-url goes with --engine {' or '.join(_SERVED)}, got --engine {choice.name}")
     return _OPENERS[choice.name](choice)
+
+
+def _needed_url(choice: EngineChoice) -> str:
+    if choice.base_url is None:
+        from turntree.agents.errors import UsageError
+
+        raise UsageError(f"--engine {choice.name} needs --base-url, for example http://localhost:8000/v1")
+    return choice.base_url
 
 
 @asynccontextmanager
@@ -98,6 +136,7 @@ async def _open_vllm(choice: EngineChoice) -> AsyncIterator[Engine]:
         max_context=choice.max_context,
         dtype=choice.dtype,
         speculative_config=speculative_config() if choice.speculate else None,
+        engine_args=choice.engine_args,
     )
     with VllmEngine(choice.model, config=config) as engine:
         yield engine
@@ -119,6 +158,7 @@ async def _open_sglang(choice: EngineChoice) -> AsyncIterator[Engine]:
         max_context=choice.max_context,
         dtype=choice.dtype,
         draft_tokens=8 if choice.speculate else 0,
+        engine_args=choice.engine_args,
     )
     with SglangEngine(choice.model, config=config) as engine:
         yield engine

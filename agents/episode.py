@@ -48,6 +48,11 @@ class Turn:
     reward: float = 0.0
     """Reward of this turn."""
 
+    @property
+    def text_only(self) -> bool:
+        """Whether only the text is known: a server said it that gives no token ids."""
+        return not self.completion.token_ids
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:

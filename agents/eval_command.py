@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turntree.agents.engine_choice import EngineName
+from turntree.agents.engine_choice import EngineName, ToolCalls
 from turntree.agents.env_commands import EnvArgOption
 from turntree.agents.reward_commands import ContractOption, RewardOption
 
@@ -27,11 +27,17 @@ def eval_command(
         str,
         typer.Argument(metavar="ENV_ID|SUITE", help="An environment of `turntree list`, a suite or its YAML file."),
     ],
-    model: Annotated[str, typer.Option(help="Model directory, or its id on the Hugging Face hub.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model directory, or its id on the Hugging Face hub; of --engine openai its name there."),
+    ] = None,
     engine: Annotated[EngineName, typer.Option(help="What runs the model.")] = EngineName.LOCAL,
     base_url: Annotated[
         str | None, typer.Option(help="A server of that engine, instead of starting one: http://localhost:8000.")
     ] = None,
+    tool_calls: Annotated[
+        ToolCalls, typer.Option(help="Of --engine openai: who reads tool calls, the server or the environment.")
+    ] = ToolCalls.NATIVE,
     data: Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")] = None,
     count: Annotated[int | None, typer.Option("-n", min=1, help="Tasks, from the first; 20, or a suite's own.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Episodes of each task; 1, or a suite's own.")] = None,
@@ -61,26 +67,29 @@ def eval_command(
     Example: turntree eval turntree/GSM8K-v0 --model DIR --data test.jsonl -n 20 --out gsm8k.jsonl
 
     Example: turntree eval spec_rl --model DIR --out results/spec_rl
+
+    Example: turntree eval turntree/GSM8K-v0 --engine openai --base-url http://localhost:8000/v1
     """
     import asyncio
     import json
 
     from rich.console import Console
 
-    from turntree.agents.checkpoint import Checkpoint
     from turntree.agents.engine_choice import EngineChoice
     from turntree.agents.env_commands import env_arguments
     from turntree.agents.errors import UsageError
     from turntree.agents.eval_run import plan
-    from turntree.agents.eval_suite import find_suite
+    from turntree.agents.eval_suite import find_suite, nearest_suite
     from turntree.agents.eval_table import as_json as to_json
     from turntree.agents.eval_table import markdown as to_markdown
-    from turntree.agents.renderer import Renderer
     from turntree.agents.reward_commands import parse_rewards
     from turntree.agents.scorer import Scorer
-    from turntree.agents.whole_file import write_whole
+    from turntree.agents.whole_file import ensure_writable, write_whole
+    from turntree.envs import list_envs
 
     suite = find_suite(what)
+    if suite is None and what not in list_envs() and (near := nearest_suite(what)):
+        raise UsageError(f"there is no suite or environment {what!r}; did you mean {near!r}?")
     if suite is not None and (data or env_arg):
         raise UsageError("--data and --env-arg belong to one environment; a suite names its own in its file")
     scorer = Scorer(parse_rewards(reward), contract=contract) if reward else None
@@ -90,12 +99,13 @@ def eval_command(
     }
     arguments = env_arguments(env_arg or (), data=data, tool_format=tool_format)
     tasks = _tasks(what, suite, arguments, given)
+    if engine is EngineName.OPENAI and max_context is not None:
+        raise UsageError("--max-context is for engines that count tokens; a chat server knows its own context")
     made = [plan(task) for task in tasks]
-    checkpoint = Checkpoint.open(model)
-    planned = [one.fitted(checkpoint.max_positions) for one in made]
+    planned, renderer = (made, None) if engine is EngineName.OPENAI else _fitted(made, model)
     choice = EngineChoice(
         name=engine,
-        model=model,
+        model=model or "",
         max_batch=min(concurrency, max(one.episodes for one in planned)),
         max_context=max(one.context for one in planned),
         speculate=speculate,
@@ -103,14 +113,23 @@ def eval_command(
         dtype=dtype,
         base_url=base_url,
     )
+    files = _files(planned, out, is_suite=suite is not None)
+    for path in filter(None, [*files, markdown]):  # not after hours of playing
+        ensure_writable(path)
     results = asyncio.run(
         _play_all(
             planned,
             choice,
-            Renderer(checkpoint.tokenizer),
-            files=_files(planned, out, is_suite=suite is not None),
-            options={"seed": seed, "concurrency": concurrency, "scorer": scorer, "restart": restart},
-            rewards={"reward": sorted(reward or ()), "contract": contract},
+            renderer,
+            files=files,
+            options={
+                **{"seed": seed, "concurrency": concurrency, "scorer": scorer, "restart": restart},
+                "tool_calls": tool_calls,
+            },
+            played_by={
+                **{"reward": sorted(reward or ()), "contract": contract},
+                **({"engine": engine, "tool_calls": tool_calls} if renderer is None else {"dtype": dtype}),
+            },
         )
     )
     if markdown is not None:
@@ -138,6 +157,18 @@ def _tasks(what: str, suite: Path | None, arguments: dict[str, Any], given: dict
     return [replace(task, env_args={**task.env_args, **arguments}, **given) for task in read_suite(suite)]
 
 
+def _fitted(planned: Sequence[Planned], model: str | None) -> tuple[list[Planned], Renderer]:
+    """The evaluations within the positions of a model that is read here, and its renderer."""
+    from turntree.agents.checkpoint import Checkpoint
+    from turntree.agents.errors import UsageError
+    from turntree.agents.renderer import Renderer
+
+    if model is None:
+        raise UsageError("--model is needed: a model directory, or its id on the Hugging Face hub")
+    checkpoint = Checkpoint.open(model)
+    return [one.fitted(checkpoint.max_positions) for one in planned], Renderer(checkpoint.tokenizer)
+
+
 def _files(planned: Sequence[Planned], out: Path | None, *, is_suite: bool) -> list[Path | None]:
     if out is None or not is_suite:
         return [out] * len(planned)
@@ -147,19 +178,20 @@ def _files(planned: Sequence[Planned], out: Path | None, *, is_suite: bool) -> l
 async def _play_all(
     planned: Sequence[Planned],
     choice: EngineChoice,
-    renderer: Renderer,
+    renderer: Renderer | None,
     *,
     files: Sequence[Path | None],
     options: dict[str, Any],
-    rewards: dict[str, Any],
+    played_by: dict[str, Any],
 ) -> list[EvalResult]:
     from functools import partial
 
-    from turntree.agents.engine_choice import open_engine
+    from turntree.agents.engine_choice import open_policy
     from turntree.agents.eval_run import play
 
     results = []
-    async with open_engine(choice) as engine:
+    async with open_policy(choice) as engine:
+        model = choice.model or getattr(engine, "model", "")
         with _progress() as progress:
             for one, file in zip(planned, files, strict=True):
                 bar = progress.add_task(one.task.title, total=one.episodes)
@@ -169,9 +201,9 @@ async def _play_all(
                         one,
                         engine,
                         renderer,
-                        model=choice.model,
+                        model=model,
                         out=file,
-                        played_by={**rewards, "dtype": choice.dtype},
+                        played_by=played_by,
                         on_episode=note,
                         **options,
                     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,8 +55,17 @@ class EvalFile:
         self._writer = EpisodeWriter(path)
 
     def write(self, index: int, sample: int, episode: Episode) -> None:
-        """Append an episode."""
-        self._writer.write(episode, run=self._digest, index=index, sample=sample)
+        """Append an episode; a line that does not fit on the disk is taken back.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        size = self.path.stat().st_size
+        try:
+            self._writer.write(episode, run=self._digest, index=index, sample=sample)
+        except OSError:
+            os.truncate(self.path, size)
+            raise
 
     def close(self) -> None:
         """Close the file."""

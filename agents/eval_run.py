@@ -8,6 +8,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from turntree.agents.engine_choice import ToolCalls
+from turntree.agents.engines.chat_server import ChatServer
 from turntree.agents.engines.protocol import Engine, Sampling
 from turntree.agents.env_commands import checked_env, env_maker
 from turntree.agents.eval_file import EvalFile
@@ -36,6 +38,8 @@ class Planned:
     """Tasks."""
     limits: Limits
     """Of an episode."""
+    more_tasks: bool = False
+    """Whether the environment has tasks behind these."""
 
     @property
     def context(self) -> int:
@@ -68,14 +72,15 @@ def plan(task: EvalTask) -> Planned:
     context = task.max_context or max(_CONTEXT, 2 * task.max_tokens)
     limits = replace(env.limits, max_turn_tokens=task.max_tokens, max_context_tokens=context)
     count = wanted if env.num_tasks is None else min(wanted, env.num_tasks)
+    more = env.num_tasks is None or count < env.num_tasks
     env.close()
-    return Planned(task=task, make_env=make_env, count=count, limits=limits)
+    return Planned(task=task, make_env=make_env, count=count, limits=limits, more_tasks=more)
 
 
 async def play(
     planned: Planned,
-    engine: Engine,
-    renderer: Renderer,
+    engine: Engine | ChatServer,
+    renderer: Renderer | None,
     *,
     model: str,
     seed: int,
@@ -85,13 +90,14 @@ async def play(
     restart: bool = False,
     played_by: Mapping[str, Any] | None = None,
     on_episode: Callable[[int], None] | None = None,
+    tool_calls: ToolCalls = ToolCalls.NATIVE,
 ) -> EvalResult:
     """Play what is left to be played.
 
     Args:
         planned: The evaluation.
-        engine: Samples the turns.
-        renderer: Of the engine's model.
+        engine: Samples the turns; a chat server says them as text.
+        renderer: Of the engine's model; ``None`` for a chat server.
         model: Name of the model.
         seed: Of tasks and sampling.
         concurrency: Episodes at once.
@@ -100,6 +106,7 @@ async def play(
         restart: Begin ``out`` anew.
         played_by: What else the episodes depend on, part of the identity of ``out``.
         on_episode: Called with the number of episodes that are there, at the beginning and after each.
+        tool_calls: Of a chat server: who reads them.
 
     Raises:
         UsageError: If ``out`` holds episodes of other settings.
@@ -137,6 +144,7 @@ async def play(
             scorer=scorer,
             done=done,
             on_episode=note,
+            tool_calls=tool_calls,
         )
     finally:
         if file is not None:

@@ -60,6 +60,16 @@ def find_suite(name: str) -> Path | None:
     return path if "/" not in name and path.is_file() else None
 
 
+def nearest_suite(name: str) -> str:
+    """The suite whose name ``name`` nearly is; empty if there is none."""
+    import difflib
+
+    known = [
+        entry.name.removesuffix(".yaml") for entry in resources.files("turntree.configs").joinpath("eval").iterdir()
+    ]
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.7)), "")
+
+
 def read_suite(path: Path) -> list[EvalTask]:
     """The evaluations of a suite.
 

@@ -28,8 +28,10 @@ class EvalResult(NamedTuple):
 
 
 def figures(result: EvalResult) -> dict[str, Any]:
-    """Numbers by name; estimates are mappings with ``value``, ``low``, ``high``, ``tasks``."""
+    """Numbers by name, ``None`` where not known; estimates are mappings with ``value``, ``low``, ``high``,
+    ``tasks``."""
     sums = Evaluation.of(result.episodes)
+    counted = not sums.text_turns  # tokens of a server that gives text alone are not known
     many = result.samples
     groups = [result.episodes[at : at + many] for at in range(0, len(result.episodes), many)]
     shown: dict[str, Any] = {
@@ -56,10 +58,10 @@ def figures(result: EvalResult) -> dict[str, Any]:
         "undecided": sums.undecided,
         "reward per episode": sums.per_episode(sums.reward),
         "turns per episode": sums.per_episode(sums.turns),
-        "tokens per episode": sums.per_episode(sums.tokens),
-        "tokens per verify step": sums.tokens_per_step,
-        "cached prompt tokens": sums.cached_tokens,
-        "prompt tokens": sums.prompt_tokens,
+        "tokens per episode": sums.per_episode(sums.tokens) if counted else None,
+        "tokens per verify step": sums.tokens_per_step if counted else None,
+        "cached prompt tokens": sums.cached_tokens if counted else None,
+        "prompt tokens": sums.prompt_tokens if counted else None,
         "ended by": sums.stop_reasons,
         "seconds": result.seconds,
     }
@@ -77,12 +79,17 @@ def rows(result: EvalResult) -> dict[str, str]:
     for name, value in shown.items():
         if "@" in name:
             lines[name] = f"{value['value']:.3f} ({value['low']:.3f} to {value['high']:.3f})"
+    tokens = {"tokens": "not known: the server gives text alone"}
+    if prompt is not None:
+        tokens = {
+            "tokens per episode": f"{shown['tokens per episode']:.1f}",
+            "tokens per verify step": f"{shown['tokens per verify step']:.2f}",
+            "cached prompt tokens": f"{cached} of {prompt} ({cached / prompt if prompt else 0.0:.0%})",
+        }
     return lines | {
         "reward per episode": f"{shown['reward per episode']:.3f}",
         "turns per episode": f"{shown['turns per episode']:.2f}",
-        "tokens per episode": f"{shown['tokens per episode']:.1f}",
-        "tokens per verify step": f"{shown['tokens per verify step']:.2f}",
-        "cached prompt tokens": f"{cached} of {prompt} ({cached / prompt if prompt else 0.0:.0%})",
+        **tokens,
         "failures (left out)": str(shown["failures"]),
         "undecided (left out)": str(shown["undecided"]),
         "ended by": ", ".join(f"{reason} {count}" for reason, count in shown["ended by"].items()),
@@ -99,7 +106,8 @@ def markdown(results: Sequence[EvalResult]) -> str:
     for row in shown:
         cells = [row["evaluation"], row["model"], str(row["tasks"]), _interval(row["accuracy"])]
         cells += [_interval(row[name]) if name in row else "" for name in repeats]
-        cells += [f"{row['tokens per episode']:.1f}", str(row["failures"] + row["undecided"])]
+        tokens = row["tokens per episode"]
+        cells += ["not known" if tokens is None else f"{tokens:.1f}", str(row["failures"] + row["undecided"])]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 

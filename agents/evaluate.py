@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import nan, sqrt
 from typing import Any, NamedTuple
 
+from turntree.agents.chat_rollout import chat_rollout
+from turntree.agents.engine_choice import ToolCalls
+from turntree.agents.engines.chat_server import ChatServer
 from turntree.agents.engines.protocol import Engine, Sampling
 from turntree.agents.episode import Episode, StopReason
 from turntree.agents.judging import judge_episodes
@@ -38,8 +42,8 @@ class Sampled(NamedTuple):
 
 async def evaluate(
     make_env: Callable[[], Any],
-    engine: Engine,
-    renderer: Renderer,
+    engine: Engine | ChatServer,
+    renderer: Renderer | None,
     indices: Iterable[int],
     *,
     limits: Limits | None = None,
@@ -50,13 +54,14 @@ async def evaluate(
     scorer: Scorer | None = None,
     done: Mapping[tuple[int, int], Episode] | None = None,
     on_episode: Callable[[Sampled], None] | None = None,
+    tool_calls: ToolCalls = ToolCalls.NATIVE,
 ) -> list[Episode]:
     """Play the tasks ``indices``, several at once.
 
     Args:
         make_env: Makes an environment; called ``concurrency`` times at most.
-        engine: Samples the turns.
-        renderer: Built on the tokenizer of the engine's model.
+        engine: Samples the turns; a chat server says them as text.
+        renderer: Built on the tokenizer of the engine's model; ``None`` for a chat server.
         indices: Numbers of the tasks.
         limits: As in ``rollout``.
         sampling: As in ``rollout``; its seed is replaced.
@@ -68,10 +73,21 @@ async def evaluate(
         done: Episodes by task and sample that were played before; they are not played again. With a scorer
             only whole tasks count.
         on_episode: Called with each episode as it ends; with a scorer, as its task ends.
+        tool_calls: Of a chat server: who reads them.
 
     Returns:
         The episodes in the order of ``indices``, the samples of a task one after another.
+
+    Raises:
+        ValueError: If an engine comes without a renderer.
     """
+    played: Callable[..., Awaitable[Episode]]
+    if isinstance(engine, ChatServer):
+        played = partial(chat_rollout, server=engine, tool_calls=tool_calls)
+    elif renderer is not None:
+        played = partial(rollout, engine=engine, renderer=renderer)
+    else:
+        raise ValueError("an engine of tokens needs a renderer, built on the tokenizer of its model; got None")
     order = [(index, sample) for index in indices for sample in range(samples)]
     ended: dict[int, Episode] = {}
     groups: dict[int, list[int]] = defaultdict(list)
@@ -85,7 +101,7 @@ async def evaluate(
             index, sample = order[place]
             own = derive_seed(seed, index)
             drawn = sampling if sample == 0 else replace(sampling or Sampling(), seed=derive_seed(own, sample))
-            ended[place] = await rollout(env, engine, renderer, limits, index=index, seed=own, sampling=drawn)
+            ended[place] = await played(env, limits=limits, index=index, seed=own, sampling=drawn)
             await end(place)
         env.close()
 
@@ -156,7 +172,7 @@ class Evaluation:
     turns: int
     """Turns of the policy."""
     tokens: int
-    """Tokens sampled."""
+    """Tokens sampled, as far as they are known."""
     verify_steps: int
     """Forward passes in which tokens were sampled; 0 where the engine does not count them."""
     prompt_tokens: int
@@ -165,6 +181,8 @@ class Evaluation:
     """Those whose keys and values were reused."""
     stop_reasons: dict[str, int]
     """How many episodes ended for which reason, the most frequent first."""
+    text_turns: int = 0
+    """Turns of which only the text is known; no tokens are counted of them."""
 
     @classmethod
     def of(cls, episodes: Sequence[Episode]) -> Evaluation:
@@ -183,6 +201,7 @@ class Evaluation:
             prompt_tokens=sum(len(turn.prompt_ids) for turn in turns),
             cached_tokens=sum(turn.completion.cached_tokens for turn in turns),
             stop_reasons=dict(Counter(str(episode.stop_reason) for episode in episodes).most_common()),
+            text_turns=sum(turn.text_only for turn in turns),
         )
 
     @property

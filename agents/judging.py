@@ -10,9 +10,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from turntree.agents.env_play import describe
 from turntree.agents.episode import Episode, StopReason
 from turntree.agents.policy_sample import policy_sample
-from turntree.agents.rollout import describe
 from turntree.agents.scorer import ANSWER, Scored, Scorer
 
 logger = logging.getLogger(__name__)

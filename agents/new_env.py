@@ -8,6 +8,7 @@ from string import Template
 from typing import NamedTuple
 
 from turntree.agents.errors import AgentError
+from turntree.agents.whole_file import whole_file
 
 ENVIRONMENT = Template('''\
 """Spell words backwards. Change the words, the question and the reward into your own."""
@@ -89,7 +90,7 @@ def write_env(name: str, folder: Path) -> Written:
     for path in written[:2]:
         if path.exists():
             raise NameTaken(f"{path} is there already; choose another name or another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    written.environment.write_text(ENVIRONMENT.substitute(words))
-    written.test.write_text(TEST.substitute(words))
+    with whole_file(written.environment) as environment, whole_file(written.test) as test:
+        environment.write_text(ENVIRONMENT.substitute(words), encoding="utf-8")
+        test.write_text(TEST.substitute(words), encoding="utf-8")
     return written

@@ -148,7 +148,7 @@ class Renderer:
     def _render_initial(self, messages: str, tools: str) -> tuple[int, ...]:
         dialogue = json.loads(messages)
         if self._tool_role is _ToolRole.AS_USER:
-            dialogue = _tools_as_user(dialogue)
+            dialogue = tools_as_user(dialogue)
         text = self._render(dialogue, tools=json.loads(tools) or None, generation_prompt=True)
         return self._tokens(text)
 
@@ -168,7 +168,7 @@ class Renderer:
         """What the template puts after the text of a dummy answer that ``messages`` follow."""
         if any(message["role"] == "tool" for message in messages):
             if self._tool_role is _ToolRole.AS_USER:
-                messages = _tools_as_user(messages)
+                messages = tools_as_user(messages)
             elif self._tool_role is _ToolRole.CALLED:
                 return self._render_after_call(messages)
         return self._after_dummy(messages, generation_prompt=generation_prompt)
@@ -255,8 +255,12 @@ class Renderer:
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def _tools_as_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each run of tool messages, and a user message behind it, as one user message."""
+def tools_as_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each run of tool messages, and a user message behind it, as one user message.
+
+    >>> tools_as_user([{"role": "tool", "content": "4"}])
+    [{'role': 'user', 'content': '<tool_response>\\n4\\n</tool_response>'}]
+    """
     merged: list[dict[str, Any]] = []
     after_tool = False
     for message in messages:

@@ -18,6 +18,7 @@ from turntree.agents.judging import judged_episode
 from turntree.agents.policy_sample import policy_sample
 from turntree.agents.record import EpisodeWriter, Record, read_records
 from turntree.agents.scorer import Scorer
+from turntree.agents.whole_file import whole_file
 
 _TOLERANCE = 1e-9
 
@@ -66,16 +67,13 @@ def rescore(run: Path, out: Path, scorer: Scorer) -> dict[str, Change]:
     if out.exists():
         raise RecordError(f"{out} exists and is not overwritten; name another file with --out")
     changes = {}
-    partial = out.with_name(out.name + ".partial")
-    partial.unlink(missing_ok=True)
-    with EpisodeWriter(partial) as writer:
+    with whole_file(out) as partial, EpisodeWriter(partial) as writer:
         for path in files:
             records = list(read_records(path))
             pairs = list(_judged(records, scorer))
             for record, pair in zip(records, pairs, strict=True):
                 writer.write(pair.new, **{**record.labels, "old_reward": pair.old.reward})
             changes[path.stem] = _change(pairs)
-    partial.replace(out)
     return changes
 
 

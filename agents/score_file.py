@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from turntree.agents.errors import AgentError
 from turntree.agents.scorer import ANSWER, Scored, Scorer
+from turntree.agents.whole_file import whole_file
 from turntree.rewards import Sample, UnknownContract
 
 SCORED = "scored"
@@ -97,7 +98,7 @@ def score_file(path: Path, out: Path, scorer: Scorer, fields: Fields | None = No
             except UnknownContract as error:
                 raise RowError(f"{path}, line {number}: field 'data_source': {error}") from error
     scored = scorer.score(samples)
-    with out.open("w", encoding="utf-8", errors="surrogatepass") as file:
+    with whole_file(out) as partial, partial.open("w", encoding="utf-8", errors="surrogatepass") as file:
         for (_, row), one in zip(rows, scored, strict=True):
             file.write(json.dumps({**row, SCORED: scored_to_dict(one)}, ensure_ascii=False) + "\n")
     return tallies((sample.data_source for sample in samples), scored)

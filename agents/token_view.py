@@ -53,6 +53,8 @@ class TokenView:
                 behaviour_logprobs=(),
                 turn_ends=(),
             )
+        if any(turn.text_only for turn in episode.turns):
+            raise ValueError(f"task {episode.task and episode.task.id!r} was played by text alone: it has no tokens")
         prompt = episode.turns[0].prompt_ids
         context: tuple[int, ...] = prompt
         mask: list[int] = []

@@ -24,7 +24,7 @@ from turntree.agents.episode import Episode
 from turntree.agents.errors import RecordError
 from turntree.agents.record import Record, read_records
 from turntree.agents.token_view import TokenView
-from turntree.agents.whole_file import replacing
+from turntree.agents.whole_file import whole_file
 
 _STEP = re.compile(r"step_\d+\.jsonl")
 
@@ -64,7 +64,7 @@ class Trace:
 
     def save(self, path: Path) -> None:
         """Write the arrays, compressed; the file takes an old one's place when it is complete."""
-        with replacing(path) as partial, partial.open("wb") as file:  # given a name, NumPy would add an ending to it
+        with whole_file(path) as partial, partial.open("wb") as file:  # numpy would append .npz to another ending
             np.savez_compressed(file, **{name: getattr(self, name) for name in self.__dataclass_fields__})
 
 
@@ -106,7 +106,7 @@ def export_trace(run: Path, *, vocab: int | None = None, steps: int | None = Non
     played, left_out = [], 0
     for record in _latest(_files(run), steps):
         episode, labels = record.episode, record.labels
-        if episode.masked or not episode.turns:
+        if episode.masked or not episode.turns or any(turn.text_only for turn in episode.turns):
             left_out += 1
             continue
         view = TokenView.of(episode)

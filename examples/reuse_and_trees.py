@@ -18,7 +18,7 @@ from turntree.envs import Limits, make
 
 WAYS = {
     "none": (None, None, "A"),
-    "tree": (Speculation(), None, "A"),
+    "tree": (Speculation(adaptive=False), None, "A"),  # drafts whatever the steps are measured to cost
     "replay": (None, ReuseConfig(mode=ReuseMode.REPLAY), "C"),
     "exact": (None, ReuseConfig(mode=ReuseMode.EXACT), "C"),
     "lenient": (None, ReuseConfig(mode=ReuseMode.LENIENT, preset="grpo"), "D"),

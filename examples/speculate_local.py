@@ -43,11 +43,12 @@ def main(arguments: list[str] | None = None) -> tuple[Played, Played]:
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--always", action="store_true", help="draft whether or not the measured steps say it pays")
     args = parser.parse_args(arguments)
 
     renderer = Renderer(AutoTokenizer.from_pretrained(args.model))
     results = []
-    for speculation in (None, Speculation()):
+    for speculation in (None, Speculation(adaptive=not args.always)):
         config = LocalEngineConfig(max_batch=4, max_context=512, dtype=args.dtype, speculation=speculation)
         with LocalEngine.from_pretrained(args.model, config=config) as engine:
             amount = {"epochs": args.epochs, "samples": args.samples, "max_tokens": args.max_tokens}

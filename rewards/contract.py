@@ -6,6 +6,7 @@ answer has and which tolerance the data set grants, and nothing else.
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -96,9 +97,11 @@ def contract_for(data_source: str) -> Contract:
     try:
         return _CONTRACTS[_ALIASES.get(key, key)]
     except KeyError:
-        known = ", ".join(sorted({*_CONTRACTS, *_ALIASES}))
+        known = sorted({*_CONTRACTS, *_ALIASES})
+        near = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean {near[0]!r}? Known" if near else "known"
         raise UnknownContract(
-            f"no contract for data set {data_source!r}; known are {known}, or pass a Contract"
+            f"no contract for data set {data_source!r}; {hint} are {', '.join(known)}, or pass a Contract"
         ) from None
 
 

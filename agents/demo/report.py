@@ -7,12 +7,10 @@ are made of numbers and of escaped text.
 
 from __future__ import annotations
 
-import os
-import platform
 import shlex
 import sys
 from collections.abc import Sequence
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +19,7 @@ from turntree.agents.demo.comparison import Comparison, StepComparison, speedup
 from turntree.agents.demo.dialogue_view import branches, bubbles
 from turntree.agents.demo.run_record import Point, RunRecord, read_run
 from turntree.agents.errors import MissingExtra
+from turntree.agents.machine import machine_facts
 from turntree.agents.whole_file import write_whole
 
 _WINDOW = 10
@@ -125,13 +124,7 @@ def figures(run: RunRecord) -> list[Figure]:
 
 def machine() -> list[tuple[str, str]]:
     """Where and how the report was made."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    facts = [
-        ("command", shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])),
-        ("processor", f"{_processor()}, {os.cpu_count()} cores, {memory:.0f} GiB of memory"),
-        ("system", f"{platform.system()} {platform.release()}, Python {platform.python_version()}"),
-    ]
-    return [*facts, ("packages", ", ".join(filter(None, map(_version, _PACKAGES))))]
+    return [("command", shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])), *machine_facts(_PACKAGES)]
 
 
 def _charts(run: RunRecord) -> dict[str, str]:
@@ -206,19 +199,3 @@ def _change(first: float, last: float) -> str:
     if abs(last - first) < 0.02:
         return f"stayed at {last:.0%}"
     return f"{'rose' if last > first else 'fell'} from {first:.0%} to {last:.0%}"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def _version(package: str) -> str:
-    try:
-        return f"{package} {metadata.version(package)}"
-    except metadata.PackageNotFoundError:
-        return ""

@@ -7,6 +7,7 @@ temporary folder that is removed afterwards.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -100,10 +101,11 @@ def train(config: str, overrides: Sequence[str] = (), *, on_step: Callable[[Step
     try:
         prepare(composition, folder, ray_dir)
         with _ending_on_sigterm():
-            status = _run(folder, on_step)
+            names = (composition.settings.env, *composition.settings.rewards)
+            status = _run(folder, on_step, names)
             if status != 0 and _RAY_WAS_SLOW in folder.log.read_text(errors="replace"):
                 logger.warning("Ray did not start within its 30 seconds; the machine is busy. Trying once more")
-                status = _run(folder, on_step)
+                status = _run(folder, on_step, names)
     finally:
         shutil.rmtree(ray_dir, ignore_errors=True)
         join_metrics(folder)
@@ -187,8 +189,14 @@ def command(folder: RunFolder) -> list[str]:
     ]
 
 
-def environment(folder: RunFolder) -> dict[str, str]:
-    """The environment of a run; what the caller has set goes first."""
+def environment(folder: RunFolder, names: Iterable[str] = ()) -> dict[str, str]:
+    """The environment of a run; what the caller has set goes first.
+
+    Args:
+        folder: Of the run.
+        names: Environments and rewards, ``MODULE:NAME`` some of them: verl's processes find these modules where this
+            one finds them, beside a script or in the working folder.
+    """
     cores = str(os.cpu_count() or 1)
     defaults = {
         "PYTHONUNBUFFERED": "1",
@@ -207,15 +215,29 @@ def environment(folder: RunFolder) -> dict[str, str]:
     }
     if OmegaConf.load(folder.config).trainer.device == "cpu":
         defaults["TURNTREE_VERL_CPU"] = "1"  # whatever accelerator the machine has
-    return {**defaults, **os.environ, "VERL_FILE_LOGGER_PATH": str(folder.metrics)}
+    fixed = {"VERL_FILE_LOGGER_PATH": str(folder.metrics)}
+    modules = [name.partition(":")[0].partition(".")[0] for name in names if ":" in name]
+    if modules:
+        given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        fixed["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*given, *map(_folder_of, modules)]))
+    return {**defaults, **os.environ, **fixed}
 
 
-def _run(folder: RunFolder, on_step: Callable[[StepReport], None] | None) -> int:
+def _folder_of(module: str) -> str:
+    """Where a top-level module is found."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None, f"{module} was imported before"
+    if spec.submodule_search_locations:
+        return str(Path(spec.submodule_search_locations[0]).absolute().parent)
+    return str(Path(spec.origin or "").absolute().parent)
+
+
+def _run(folder: RunFolder, on_step: Callable[[StepReport], None] | None, names: Iterable[str]) -> int:
     with folder.log.open("wb") as log:
         process = subprocess.Popen(
             command(folder),
             cwd=folder.root,
-            env=environment(folder),
+            env=environment(folder, names),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

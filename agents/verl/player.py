@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 
 from turntree.agents.dialogue import dialogue_state
 from turntree.agents.engines.protocol import Engine, Sampling
+from turntree.agents.env_play import describe, env_id_of
 from turntree.agents.episode import Episode, StopReason
 from turntree.agents.failures import FailureKind, failure_kind
 from turntree.agents.judging import judge_episodes
 from turntree.agents.renderer import Renderer
-from turntree.agents.rollout import derive_seed, describe, env_id_of, rollout
+from turntree.agents.rollout import derive_seed, rollout
 from turntree.agents.verl.dataset import make_env, token_bounds
 from turntree.agents.verl.output import EpisodeOutput, neutralise, to_output
 from turntree.agents.verl.recording import EpisodeRecorder, RunFolder

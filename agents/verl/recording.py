@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from turntree.agents.episode import Episode
 from turntree.agents.record import EpisodeWriter
-from turntree.agents.whole_file import replacing
+from turntree.agents.whole_file import whole_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,5 +118,5 @@ def save_weights(path: Path, named: Iterable[tuple[str, Tensor]]) -> None:
     """Write tensors to a safetensors file, whole or not at all."""
     from safetensors.torch import save_file
 
-    with replacing(path) as partial:
+    with whole_file(path) as partial:
         save_file({name: tensor.contiguous().clone() for name, tensor in named}, partial)

@@ -47,4 +47,8 @@ def state_turns(records: Iterable[Record], *, task: str | None, turn: int) -> St
     if not by_prompt:
         raise RecordError(f"no episode of task {task!r} has a turn {turn}; turns are counted from 0")
     turns = max(by_prompt.values(), key=len)
+    if not any(turns):
+        raise RecordError(
+            f"of task {task!r} only texts are recorded, and a tree is made of tokens; `turntree view` shows texts"
+        )
     return StateTurns(task, turns, sum(map(len, by_prompt.values())))

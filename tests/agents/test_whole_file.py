@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from turntree.agents.whole_file import replacing, write_whole
+from turntree.agents.whole_file import whole_file, write_whole
 
 
 def test_a_file_is_written_with_its_folder_and_over_an_old_one(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_a_file_is_written_with_its_folder_and_over_an_old_one(tmp_path: Path) -
 
 
 def break_off(path: Path) -> None:
-    with replacing(path) as partial:
+    with whole_file(path) as partial:
         partial.write_text("half")
         raise KeyError
 

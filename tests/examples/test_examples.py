@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from example_files import EXAMPLES, load
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ELSEWHERE = {
     "custom_environment": "tests/envs/test_examples.py",
-    "speculate_vllm": "tests/agents/engines/vllm",
-    "speculate_sglang": "tests/agents/engines/sglang",
 }
 """Examples that are tested elsewhere, and where."""
 
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_every_example_is_tested() -> None:
-    text = Path(__file__).read_text(encoding="utf-8")
+    text = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
     for path in EXAMPLES.glob("*.py"):
         assert path.stem in ELSEWHERE or f'load("{path.stem}")' in text, path.stem
 
@@ -56,7 +41,7 @@ def test_a_model_is_evaluated(tiny_model: Path) -> None:
 
 
 def test_drafts_change_the_passes_and_not_the_tokens(tiny_model: Path) -> None:
-    words = [str(tiny_model), "--max-tokens", "16", "--dtype", "float64"]
+    words = [str(tiny_model), "--max-tokens", "16", "--dtype", "float64", "--always"]
     plain, drafted = load("speculate_local").main(words)
     assert plain.tokens == drafted.tokens
     assert plain.tokens_per_step == 1.0

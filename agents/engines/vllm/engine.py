@@ -173,6 +173,11 @@ class VllmEngine:
             shutil.rmtree(folder, ignore_errors=True)
         self.version = self.version + 1 if version is None else version
 
+    def figures(self) -> dict[str, float]:
+        """What turntree's drafter counted; empty without one."""
+        ranks: list[dict[str, float]] = self._thread.call(self._llm.collective_rpc("turntree_drafter_stats"))
+        return ranks[0]
+
     @property
     def live(self) -> int:
         """Requests that run or wait."""

@@ -126,6 +126,21 @@ def test_the_callers_environment_goes_first_but_for_the_metrics(
     assert environment["VERL_FILE_LOGGER_PATH"] == str(tmp_path / "metrics.jsonl")
 
 
+def test_verls_processes_find_the_modules_that_were_found_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "envs" / "deep_package" / "inner").mkdir(parents=True)
+    (tmp_path / "envs" / "deep_package" / "__init__.py").touch()
+    (tmp_path / "rewards").mkdir()
+    (tmp_path / "rewards" / "flat_module.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "envs")
+    monkeypatch.syspath_prepend(tmp_path / "rewards")
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    OmegaConf.save({"trainer": {"device": "cpu"}}, RunFolder(tmp_path).config)
+    names = ("deep_package.inner:Env", "answer", "flat_module:mine", "flat_module:other")
+    paths = launch.environment(RunFolder(tmp_path), names)["PYTHONPATH"].split(os.pathsep)
+    assert paths == ["/theirs", str(tmp_path / "envs"), str(tmp_path / "rewards")]
+    assert launch.environment(RunFolder(tmp_path), ["answer"])["PYTHONPATH"] == "/theirs"
+
+
 @pytest.mark.parametrize(("device", "choice"), [("cpu", "1"), ("cuda", None)])
 def test_a_training_on_the_cpu_leaves_accelerators_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str, choice: str | None

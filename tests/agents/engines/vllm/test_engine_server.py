@@ -10,14 +10,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 from served import free_port, serving
 from tiny_vllm import ENVIRONMENT, chosen, laws_of, race, save_policy
 
+from turntree.agents.chat_rollout import chat_rollout
+from turntree.agents.engine_choice import ToolCalls
+from turntree.agents.engines.chat_server import ChatServer
 from turntree.agents.engines.protocol import FinishReason, Sampling
 from turntree.agents.engines.server_client import ServerError
 from turntree.agents.engines.vllm.server import VllmServer
 from turntree.agents.engines.vllm.settings import speculative_config
+from turntree.agents.episode import StopReason
+from turntree.agents.renderer import Renderer
+from turntree.agents.rollout import rollout
+from turntree.envs import Limits, make
 from turntree.spec_tree import DialogueState
 
 pytestmark = pytest.mark.vllm
@@ -103,6 +111,47 @@ async def test_a_turn_ends_at_its_stop_token_and_the_next_finds_its_keys(engine:
     assert stopped.token_ids == turn.token_ids[: turn.token_ids.index(stop) + 1]
     assert stopped.finish_reason is FinishReason.STOP
     assert (await engine.generate((*PROMPT, *turn.token_ids), SEEDED)).cached_tokens >= 32
+
+
+async def test_messages_are_answered_as_the_tokens_of_their_template_are(
+    engine: VllmServer, chatml: Any, folder: Path
+) -> None:
+    """The same episode by messages and by tokens: the server renders and reads as the renderer does."""
+    url = str(engine._client.base_url)
+    env = make("turntree/Arithmetic-v0", system_prompt="Add.")
+    limits = Limits(max_turns=3, max_turn_tokens=8)
+    greedy = Sampling(temperature=0)
+    by_tokens = await rollout(env, engine, Renderer(chatml), limits, index=3, sampling=greedy)
+    async with ChatServer(url) as server:
+        assert server.model == str(folder)
+        # The template leaves the tools out, so that as messages they must not be sent at all.
+        plain = WithoutTools(env)
+        by_messages = await chat_rollout(plain, server, limits, index=3, sampling=greedy)
+        refused = await chat_rollout(env, server, limits, index=3, sampling=greedy)
+        told = await chat_rollout(env, server, limits, tool_calls=ToolCalls.TEXT, index=3, sampling=greedy)
+    assert by_messages.failure == ""
+    # vLLM leaves out a character that was cut off at the end, the renderer shows that there was one.
+    said, meant = ([turn.text.rstrip("\ufffd") for turn in one.turns] for one in (by_messages, by_tokens))
+    assert said == meant
+    assert len("".join(said)) > 4
+    assert all(turn.text_only for turn in by_messages.turns)
+    assert "--tool-calls text" in refused.failure
+    assert told.stop_reason in (StopReason.DONE, StopReason.MAX_TOKENS)
+
+
+async def test_a_dialogue_that_fills_the_context_ends_as_one(engine: VllmServer) -> None:
+    env = make("turntree/Arithmetic-v0", system_prompt="word " * 200)
+    async with ChatServer(str(engine._client.base_url)) as server:
+        episode = await chat_rollout(WithoutTools(env), server, Limits(max_turn_tokens=8), index=0)
+    assert (episode.stop_reason, episode.turns) == (StopReason.MAX_TOKENS, ())
+
+
+class WithoutTools(gymnasium.Wrapper[str, str, str, str]):
+    """Says of its tools nothing."""
+
+    def reset(self, **options: Any) -> tuple[str, dict[str, Any]]:
+        observation, info = self.env.reset(**options)
+        return observation, {**info, "tools": []}
 
 
 async def test_a_prompt_that_does_not_fit_is_refused_in_the_servers_words(engine: VllmServer) -> None:

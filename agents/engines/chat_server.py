@@ -1,0 +1,263 @@
+"""``ChatServer``: any server that speaks OpenAI's chat completions, messages in, messages out.
+
+What all such servers have in common is text: no token ids, no log-probabilities,
+no drafts. So this is no engine of the protocol; ``chat_rollout`` plays with it, for
+evaluation alone.
+
+Invariant: a turn is what the server said, once. Requests are sent again only where
+none was answered: no connection, too many requests, a server that is not ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from turntree.agents.engines.protocol import FinishReason, Sampling
+from turntree.agents.errors import AgentError, MissingExtra
+from turntree.envs.message import ToolCall
+
+_KEY = "OPENAI_API_KEY"
+_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+"""Statuses that another try may change."""
+_LONGEST_WAIT = 60.0
+_FULL = re.compile(r"context.?(length|window|size)|prompt is too long|too many (input |prompt )?tokens", re.IGNORECASE)
+_SEEDS = 2**31
+"""Seeds are sent below this: some servers keep them in 32 bits."""
+UNREADABLE = "unreadable_arguments"
+"""The one argument of a call whose arguments are no JSON object: no tool takes it, so the policy is told."""
+
+
+class ServerRefused(AgentError):
+    """The server refused a request, or answered what cannot be read."""
+
+
+class ContextFull(ServerRefused):
+    """The dialogue no longer fits the model's context."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatTurn:
+    """What the server said."""
+
+    content: str
+    """The text, tool calls that the server has parsed left out."""
+    calls: tuple[ToolCall, ...]
+    """Tool calls that the server has parsed."""
+    finish_reason: FinishReason
+    """Why it stopped."""
+
+
+class ChatServer:
+    """Asks a server for the next message of a dialogue. Use it in one event loop, as a context manager.
+
+    >>> async with ChatServer("http://localhost:8000/v1") as server:  # doctest: +SKIP
+    ...     turn = await server.say(messages, Sampling(max_tokens=64))
+
+    Args:
+        base_url: As OpenAI's clients take it, up to ``/v1`` or whatever stands in its place; a bare host gets ``/v1``.
+        model: Name of the model there; ``None`` takes the only one.
+        key: Sent as bearer token; ``None`` takes ``OPENAI_API_KEY``, and without it none is sent.
+        seconds: How long a turn may take.
+        tries: How often a request is sent that is not answered.
+        first_wait: Seconds before the second try, doubled at each; a server that names a time is obeyed.
+        transport: An ``httpx`` transport, for tests.
+
+    Raises:
+        MissingExtra: If httpx is not installed.
+        ServerRefused: On entry, if no such server or model is there.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        model: str | None = None,
+        key: str | None = None,
+        seconds: float = 600.0,
+        tries: int = 5,
+        first_wait: float = 0.5,
+        transport: Any = None,
+    ) -> None:
+        try:
+            import httpx
+        except ModuleNotFoundError as error:
+            raise MissingExtra("an OpenAI-compatible server", "data") from error
+        if urlsplit(base_url).scheme not in ("http", "https"):
+            raise ServerRefused(f"expected a URL such as http://localhost:8000/v1, got {base_url!r}")
+        self.base_url = base_url.rstrip("/") + ("" if urlsplit(base_url).path.strip("/") else "/v1")
+        self.model = model or ""
+        """Name of the model; known once the server was found."""
+        self._httpx = httpx
+        self._tries, self._first_wait = tries, first_wait
+        self._limit, self._seeds = "max_tokens", True
+        key = os.environ.get(_KEY) if key is None else key
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(seconds, connect=10.0),
+            limits=httpx.Limits(max_connections=None),
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            transport=transport,
+        )
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._find()
+        except BaseException:
+            await self._client.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.aclose()
+
+    async def say(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: Sampling,
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> ChatTurn:
+        """The next message of the dialogue.
+
+        Args:
+            messages: OpenAI messages.
+            sampling: Temperature, top-p, penalties, most tokens and seed; a server that knows no seeds gets none.
+            tools: OpenAI tool schemas.
+
+        Raises:
+            ValueError: If ``sampling`` asks for what chat completions do not know.
+            ContextFull: If the dialogue is too long.
+            ServerRefused: If the server refused, or did not answer.
+        """
+        body = {"model": self.model, "messages": list(messages), **_fields(sampling)}
+        if tools:
+            body["tools"] = list(tools)
+        reply = await self._ask(body, sampling)
+        try:
+            (choice,) = reply["choices"]
+            return _turn(choice)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ServerRefused(f"expected a chat completion with one choice, got {str(reply)[:300]}") from error
+
+    async def _find(self) -> None:
+        """See whether the server is there, and which model it has."""
+        status, text = await self._send("GET", "/models", None)
+        if status in (404, 405) and self.model:  # not every server lists its models
+            return
+        if status != 200:
+            raise self._refusal("GET", "/models", status, text)
+        try:
+            names = [str(card["id"]) for card in json.loads(text)["data"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ServerRefused(f"{self.base_url}/models: expected a list of models, got {text[:200]!r}") from error
+        if self.model:
+            return
+        if len(names) != 1:
+            raise ServerRefused(f"name one of the server's models with --model; it has {', '.join(names) or 'none'}")
+        self.model = names[0]
+
+    async def _ask(self, body: dict[str, Any], sampling: Sampling) -> Any:
+        """The reply; what a server does not know, and is no part of the policy's law, is said otherwise or left out."""
+        while True:
+            limit, seeds = self._limit, self._seeds
+            asked = {**body, limit: sampling.max_tokens}
+            if seeds and sampling.seed is not None:
+                asked["seed"] = sampling.seed % _SEEDS
+            status, text = await self._send("POST", "/chat/completions", asked)
+            if status == 200:
+                try:
+                    return json.loads(text)
+                except ValueError as error:
+                    raise ServerRefused(f"{self.base_url}: expected JSON, got {text[:200]!r}") from error
+            refused = status in (400, 422)
+            if refused and limit == "max_tokens" and "max_completion_tokens" in text and not _FULL.search(text):
+                self._limit = "max_completion_tokens"
+            elif refused and "seed" in asked and re.search(r"\bseed\b", text):
+                self._seeds = False
+            elif (refused or status == 413) and _FULL.search(text):
+                raise ContextFull(text[:300])
+            else:
+                raise self._refusal("POST", "/chat/completions", status, text)
+
+    async def _send(self, method: str, path: str, body: Any) -> tuple[int, str]:
+        """Status and text of the answer, the last of ``tries``."""
+        wait = self._first_wait
+        for left in range(self._tries - 1, -1, -1):
+            try:
+                reply = await self._client.request(method, self.base_url + path, json=body)
+            except self._httpx.TimeoutException as error:
+                raise ServerRefused(f"{self.base_url} did not answer {method} {path} in time: {error!r}") from error
+            except (self._httpx.HTTPError, self._httpx.InvalidURL) as error:
+                if left and body is not None:
+                    await asyncio.sleep(wait)
+                    wait *= 2
+                    continue
+                raise ServerRefused(
+                    f"no answer from {self.base_url} to {method} {path}: {error!r}; is a server running there?"
+                ) from error
+            if not left or reply.status_code not in _PASSING:
+                break
+            await asyncio.sleep(min(_named_wait(reply.headers, wait), _LONGEST_WAIT))
+            wait *= 2
+        return reply.status_code, reply.text
+
+    def _refusal(self, method: str, path: str, status: int, text: str) -> ServerRefused:
+        advice = ""
+        if status in (401, 403):
+            advice = f"; set {_KEY} to a key that the server takes"
+        elif status == 404:
+            advice = "; is that the URL up to /v1, and the model's name there?"
+        elif "tool" in text:
+            advice = "; if the server cannot read tool calls, let the policy write them: --tool-calls text"
+        return ServerRefused(f"{method} {self.base_url}{path} was answered {status}: {text[:500]}{advice}")
+
+
+def _fields(sampling: Sampling) -> dict[str, Any]:
+    plain = Sampling()
+    for name in ("top_k", "min_p", "repetition_penalty", "top_logprobs", "stop_token_ids"):
+        if getattr(sampling, name) != getattr(plain, name):
+            raise ValueError(f"chat completions know no {name}, got {getattr(sampling, name)}; leave it out")
+    fields: dict[str, Any] = {"temperature": sampling.temperature}
+    for name in ("top_p", "presence_penalty", "frequency_penalty"):
+        if getattr(sampling, name) != getattr(plain, name):
+            fields[name] = getattr(sampling, name)
+    return fields
+
+
+def _turn(choice: Mapping[str, Any]) -> ChatTurn:
+    message, reason = choice["message"], choice.get("finish_reason")
+    if reason == "content_filter":
+        raise ServerRefused("the server's filter cut the turn off: nothing can be said of the policy")
+    return ChatTurn(
+        content=message.get("content") or "",
+        calls=tuple(map(_call, message.get("tool_calls") or ())),
+        finish_reason=FinishReason.LENGTH if reason == "length" else FinishReason.STOP,
+    )
+
+
+def _call(entry: Mapping[str, Any]) -> ToolCall:
+    function = entry["function"]
+    given = function.get("arguments") or "{}"
+    try:
+        arguments = json.loads(given) if isinstance(given, str) else given
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        arguments = {UNREADABLE: str(given)}
+    return ToolCall(name=str(function["name"]), arguments=arguments, id=str(entry.get("id") or ""))
+
+
+def _named_wait(headers: Mapping[str, str], otherwise: float) -> float:
+    try:
+        return max(0.0, float(headers.get("retry-after", "")))
+    except ValueError:
+        return otherwise

@@ -1,0 +1,52 @@
+"""What a measurement was made on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+
+def machine_facts(packages: Iterable[str], *, device: str = "cpu") -> list[tuple[str, str]]:
+    """Processor, system, and which of ``packages`` are installed in which version.
+
+    Args:
+        packages: Names of distributions.
+        device: Torch device; an accelerator is named first.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    facts = [
+        ("processor", f"{_processor()}, {os.cpu_count()} cores, {memory:.0f} GiB of memory"),
+        ("system", f"{platform.system()} {platform.release()}, Python {platform.python_version()}"),
+        ("packages", ", ".join(filter(None, map(_version, packages)))),
+    ]
+    return [*_accelerator(device), *facts]
+
+
+def _accelerator(device: str) -> list[tuple[str, str]]:
+    if device == "cpu":
+        return []
+    import torch
+
+    if not torch.cuda.is_available():
+        return [("device", device)]
+    gpu = torch.cuda.get_device_properties(torch.device(device))
+    return [("device", f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB")]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return f"{package} {metadata.version(package)}"
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,33 @@
+"""What the system refused, in one line with what to do."""
+
+from __future__ import annotations
+
+import errno
+
+_WORDS = {
+    errno.ENOENT: "there is no {name}; check the path",
+    errno.ENOTDIR: "a part of {name} is a file, not a folder; name another place",
+    errno.EISDIR: "{name} is a folder, expected a file; name a file in it",
+    errno.EEXIST: "{name} is there already, and is no folder; name another place",
+    errno.EACCES: "there is no permission for {name}; change its rights or name another place",
+    errno.EPERM: "there is no permission for {name}; change its rights or name another place",
+    errno.EROFS: "{name} cannot be written: the file system is read-only; name another place",
+    errno.ENOSPC: "no space is left for {name}; free some, or name another place",
+    errno.EDQUOT: "the quota leaves no space for {name}; free some, or name another place",
+    errno.EFBIG: "{name} may not become that large; raise the limit (ulimit -f), or name another place",
+}
+
+
+def in_words(error: OSError) -> str:
+    """The error in one line, the file that it was about, and what to do where that is known.
+
+    >>> in_words(FileNotFoundError(errno.ENOENT, "No such file or directory", "rows.jsonl"))
+    "there is no 'rows.jsonl'; check the path"
+    >>> in_words(OSError("the reader says why"))
+    'the reader says why'
+    """
+    words = _WORDS.get(error.errno or 0)
+    if words is None:
+        return " ".join(str(error).split()) or type(error).__name__
+    name = error.filename2 or error.filename
+    return words.format(name="the file that is written" if name is None else repr(str(name)))

@@ -1,0 +1,170 @@
+"""The client of chat completions, over HTTP, against a server that is made up."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from chat_stand_in import Answer, ChatStandIn, said
+
+from turntree.agents.engines.chat_server import UNREADABLE, ChatServer, ContextFull, ServerRefused
+from turntree.agents.engines.protocol import FinishReason, Sampling
+from turntree.envs.message import ToolCall
+
+ASKED = [{"role": "user", "content": "What is 2 + 2?"}]
+SEEDED = Sampling(temperature=0.5, max_tokens=9, seed=2**40 + 3)
+
+
+async def test_a_message_goes_out_and_one_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    with ChatStandIn(lambda body: said("4", finish_reason="length")) as there:
+        async with ChatServer(there.url) as server:
+            turn = await server.say(ASKED, Sampling(temperature=0.5, top_p=0.9, max_tokens=9, seed=2**40 + 3))
+    assert there.asked == [
+        {"model": "small", "messages": ASKED, "temperature": 0.5, "top_p": 0.9, "max_tokens": 9, "seed": 3}
+    ]
+    assert there.paths == ["/v1/models", "/v1/chat/completions"]
+    assert {headers["Authorization"] for headers in there.headers} == {"Bearer secret"}
+    assert (turn.content, turn.calls, turn.finish_reason) == ("4", (), FinishReason.LENGTH)
+
+
+async def test_without_a_key_none_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with ChatStandIn(lambda body: said("4")) as there:
+        async with ChatServer(there.url) as server:
+            await server.say(ASKED, SEEDED)
+    assert not any("Authorization" in headers for headers in there.headers)
+
+
+async def test_calls_that_the_server_read_come_as_calls() -> None:
+    schema = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+    with ChatStandIn(lambda body: said(None, ("add", {"a": 2}), ("add", "{a: 2"), ("now", ""))) as there:
+        async with ChatServer(there.url) as server:
+            turn = await server.say(ASKED, SEEDED, tools=[schema])
+    assert there.asked[0]["tools"] == [schema]
+    assert turn.content == ""
+    assert turn.calls == (
+        ToolCall(name="add", arguments={"a": 2}, id="call_0"),
+        ToolCall(name="add", arguments={UNREADABLE: "{a: 2"}, id="call_1"),
+        ToolCall(name="now", arguments={}, id="call_2"),
+    )
+
+
+async def test_a_path_of_the_url_is_kept() -> None:
+    with ChatStandIn(lambda body: said("4")) as there:
+        async with ChatServer(f"{there.url}/v1beta/openai/") as server:
+            await server.say(ASKED, SEEDED)
+    assert there.paths == ["/v1beta/openai/models", "/v1beta/openai/chat/completions"]
+
+
+@pytest.mark.parametrize(
+    ("models", "name", "says"),
+    [
+        (
+            Answer({"data": [{"id": "a"}, {"id": "b"}]}),
+            None,
+            "name one of the server's models with --model; it has a, b",
+        ),
+        (Answer({"data": []}), None, "it has none"),
+        (Answer({}, 404), None, "404"),
+        (Answer({"error": "no"}, 401), "a", "OPENAI_API_KEY"),
+        (Answer("<html>"), None, "expected a list of models"),
+    ],
+)
+async def test_a_server_without_the_model_is_refused(models: Answer, name: str | None, says: str) -> None:
+    with ChatStandIn(lambda body: said("4"), models) as there, pytest.raises(ServerRefused, match=says):
+        await ChatServer(there.url, model=name).__aenter__()
+
+
+async def test_a_server_that_lists_no_models_is_believed_the_name() -> None:
+    with ChatStandIn(lambda body: said("4"), Answer({}, 404)) as there:
+        async with ChatServer(there.url, model="mine") as server:
+            await server.say(ASKED, SEEDED)
+    assert there.asked[0]["model"] == "mine"
+
+
+async def test_no_server_is_said_in_one_line() -> None:
+    with ChatStandIn(lambda body: said("4")) as there:
+        url = there.url
+    with pytest.raises(ServerRefused, match="is a server running there"):
+        await ChatServer(url).__aenter__()
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "there", "ftp://there/v1"])
+def test_what_is_no_url_is_refused(url: str) -> None:
+    with pytest.raises(ServerRefused, match="expected a URL"):
+        ChatServer(url)
+
+
+async def test_a_server_that_is_busy_is_asked_again_and_not_for_ever() -> None:
+    numbers = itertools.count()
+
+    def answer(body: Any) -> Answer:
+        return said("4") if next(numbers) == 2 else Answer({"error": "busy"}, 429, {"Retry-After": "0"})
+
+    with ChatStandIn(answer) as there:
+        async with ChatServer(there.url, tries=3, first_wait=0.0) as server:
+            assert (await server.say(ASKED, SEEDED)).content == "4"
+            assert len(there.asked) == 3
+            with pytest.raises(ServerRefused, match="429"):
+                await server.say(ASKED, SEEDED)
+    assert len(there.asked) == 6
+
+
+async def test_what_a_server_does_not_know_is_said_otherwise_from_then_on() -> None:
+    def strict(body: Any) -> Answer:
+        if "max_tokens" in body:
+            return Answer({"error": {"message": "Unsupported: 'max_tokens'. Use 'max_completion_tokens'."}}, 400)
+        if "seed" in body:
+            return Answer({"detail": [{"loc": ["body", "seed"], "msg": "Extra inputs are not permitted"}]}, 422)
+        return said("4")
+
+    with ChatStandIn(strict) as there:
+        async with ChatServer(there.url) as server:
+            await server.say(ASKED, SEEDED)
+            await server.say(ASKED, SEEDED)
+    assert len(there.asked) == 4
+    assert there.asked[-1] == {"model": "small", "messages": ASKED, "temperature": 0.5, "max_completion_tokens": 9}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"error": {"code": "context_length_exceeded", "message": "too long"}}',
+        "This model's maximum context length is 160 tokens; 'max_tokens' or 'max_completion_tokens' is too large: 64.",
+        "the request exceeds the available context size",
+    ],
+)
+async def test_a_dialogue_that_does_not_fit_has_an_error_of_its_own(text: str) -> None:
+    with ChatStandIn(lambda body: Answer(text, 400)) as there:
+        async with ChatServer(there.url) as server:
+            with pytest.raises(ContextFull):
+                await server.say(ASKED, SEEDED)
+    assert len(there.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (Answer({"error": "model missing"}, 404), "the model's name there"),
+        (Answer({"error": '"auto" tool choice requires --tool-call-parser'}, 400), "--tool-calls text"),
+        (Answer({"choices": []}), "one choice"),
+        (Answer("hello"), "expected JSON"),
+        (said("I can", finish_reason="content_filter"), "filter"),
+    ],
+)
+async def test_a_refusal_says_what_to_do(answer: Answer, says: str) -> None:
+    with ChatStandIn(lambda body: answer) as there:
+        async with ChatServer(there.url) as server:
+            with pytest.raises(ServerRefused, match=says) as refused:
+                await server.say(ASKED, SEEDED)
+    assert not isinstance(refused.value, ContextFull)
+
+
+async def test_what_chat_completions_do_not_know_is_refused() -> None:
+    with ChatStandIn(lambda body: said("4")) as there:
+        async with ChatServer(there.url) as server:
+            with pytest.raises(ValueError, match="top_k"):
+                await server.say(ASKED, Sampling(top_k=3))
+    assert there.asked == []

@@ -1,0 +1,199 @@
+"""Episodes with a chat server: what it is told, and what the environment makes of what it says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_stand_in import Answer, ChatStandIn, said
+
+from turntree.agents.chat_rollout import chat_rollout
+from turntree.agents.cli import main
+from turntree.agents.engine_choice import ToolCalls
+from turntree.agents.engines.chat_server import ChatServer
+from turntree.agents.engines.protocol import Sampling
+from turntree.agents.episode import Episode, StopReason
+from turntree.agents.evaluate import evaluate
+from turntree.agents.record import read_episodes
+from turntree.agents.token_view import TokenView
+from turntree.envs import Limits, make
+from turntree.envs.arithmetic import Arithmetic
+
+
+def arithmetic(**settings: Any) -> Any:
+    return make("turntree/Arithmetic-v0", **settings)
+
+
+def answer_of(index: int) -> str:
+    return str(arithmetic().unwrapped.task(index).answer)
+
+
+async def played(answer: Callable[[dict[str, Any]], Answer], **options: Any) -> tuple[Episode, list[dict[str, Any]]]:
+    with ChatStandIn(answer) as there:
+        async with ChatServer(there.url, first_wait=0.0) as server:
+            env = options.pop("env", None) or arithmetic()
+            episode = await chat_rollout(env, server, index=3, seed=1, **options)
+    return episode, there.asked
+
+
+async def test_a_right_answer_is_paid_and_no_token_is_made_up() -> None:
+    episode, (asked,) = await played(lambda body: said(f"#### {answer_of(3)}"))
+    assert (episode.reward, episode.stop_reason, episode.failure) == (1.0, StopReason.DONE, "")
+    (turn,) = episode.turns
+    assert turn.text_only
+    assert (turn.prompt_ids, turn.completion.token_ids, turn.completion.logprobs) == ((), (), ())
+    env = arithmetic()
+    env.reset(options={"index": 3})
+    assert asked["messages"] == [message.to_openai() for message in env.unwrapped.messages]
+    assert [tool["function"]["name"] for tool in asked["tools"]] == ["calculator"]
+
+
+async def test_calls_that_the_server_read_are_run_and_answered_under_their_names() -> None:
+    def answer(body: dict[str, Any]) -> Answer:
+        if body["messages"][-1]["role"] == "user":
+            return said("Let me see.", ("calculator", {"expression": "2+3"}), ("calculator", {"expression": "2*3"}))
+        return said(f"#### {answer_of(3)}")
+
+    episode, (_, second) = await played(answer)
+    assert episode.reward == 1.0
+    call, five, six = second["messages"][-3:]
+    assert (call["role"], call["content"]) == ("assistant", "Let me see.")
+    assert [json.loads(one["function"]["arguments"])["expression"] for one in call["tool_calls"]] == ["2+3", "2*3"]
+    assert five == {"role": "tool", "tool_call_id": "call_0", "content": "5"}
+    assert six == {"role": "tool", "tool_call_id": "call_1", "content": "6"}
+    assert [one.name for one in episode.messages[-4].tool_calls] == ["calculator", "calculator"]
+    assert episode.turns[0].text.startswith("Let me see.\n<tool_call>")
+
+
+async def test_calls_that_stand_in_the_text_are_run_and_answered_as_text() -> None:
+    call = '<tool_call>{"name": "calculator", "arguments": {"expression": "2+3"}}</tool_call>'
+
+    def answer(body: dict[str, Any]) -> Answer:
+        return said(call) if len(body["messages"]) < 3 else said(f"#### {answer_of(3)}")
+
+    episode, (_, second) = await played(answer)
+    assert episode.reward == 1.0
+    assert second["messages"][-2:] == [
+        {"role": "assistant", "content": call},
+        {"role": "user", "content": "<tool_response>\n5\n</tool_response>"},
+    ]
+
+
+async def test_a_server_that_reads_no_calls_is_told_of_the_tools_in_the_system_message() -> None:
+    for env in (arithmetic(), arithmetic(system_prompt="")):
+        _, (asked, *_) = await played(lambda body: said("#### 1"), env=env, tool_calls=ToolCalls.TEXT)
+        first, second = asked["messages"]
+        assert "tools" not in asked
+        assert (first["role"], second["role"]) == ("system", "user")
+        assert first["content"].startswith(env.unwrapped.system_prompt)
+        assert '"name": "calculator"' in first["content"]
+        assert "<tool_call>" in first["content"]
+
+
+async def test_an_unreadable_call_is_an_error_that_the_policy_hears_of() -> None:
+    def answer(body: dict[str, Any]) -> Answer:
+        if body["messages"][-1]["role"] == "user":
+            return said(None, ("calculator", "2+3"))
+        return said(f"#### {answer_of(3)}")
+
+    episode, (_, second) = await played(answer)
+    assert episode.reward == 1.0
+    assert "Error" in second["messages"][-1]["content"]
+
+
+async def test_each_turn_has_a_seed_of_its_own_and_the_turns_length() -> None:
+    limits = Limits(max_turns=2, max_turn_tokens=7)
+    env = arithmetic(limits=limits)
+    call = ("calculator", {"expression": "1+1"})
+    episode, asked = await played(lambda body: said(None, call), env=env, sampling=Sampling(temperature=0.0))
+    assert episode.stop_reason is StopReason.MAX_TURNS
+    assert [body["max_tokens"] for body in asked] == [7, 7]
+    assert len({body["seed"] for body in asked}) == 2
+    again = (await played(lambda body: said(None, call), env=arithmetic(limits=limits)))[1]
+    assert [body["seed"] for body in again] == [body["seed"] for body in asked]
+
+
+async def test_a_full_context_ends_an_episode_and_a_broken_server_masks_it() -> None:
+    full = Answer({"error": {"code": "context_length_exceeded"}}, 400)
+
+    def answer(body: dict[str, Any]) -> Answer:
+        return full if len(body["messages"]) > 2 else said(None, ("calculator", {"expression": "1+1"}))
+
+    episode, _ = await played(answer)
+    assert (episode.stop_reason, episode.masked, len(episode.turns)) == (StopReason.MAX_TOKENS, False, 1)
+    episode, _ = await played(lambda body: Answer({"error": "no such model"}, 404))
+    assert (episode.stop_reason, episode.masked) == (StopReason.FAILURE, True)
+    assert "no such model" in episode.failure
+
+
+async def test_an_engine_of_tokens_needs_a_renderer() -> None:
+    with pytest.raises(ValueError, match="needs a renderer"):
+        await evaluate(Arithmetic, object(), None, range(1))  # type: ignore[arg-type]
+
+
+def turntree(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[Any, str, str]:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return stopped.value.code, captured.out, captured.err
+
+
+def oracle(body: dict[str, Any]) -> Answer:
+    """Right for all tasks but one."""
+    asked = body["messages"][-1]["content"]
+    for index in range(3):
+        if arithmetic().unwrapped.task(index).prompt == asked:
+            return said(f"#### {answer_of(index) if index != 1 else 'none'}")
+    raise AssertionError(asked)
+
+
+def test_eval_plays_a_server_and_counts_no_tokens(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    out, table = tmp_path / "episodes.jsonl", tmp_path / "table.md"
+    with ChatStandIn(oracle) as there:
+        words = ("eval", "turntree/Arithmetic-v0", "--engine", "openai", "--base-url", there.url, "-n", 3)
+        status, shown, err = turntree(capsys, *words, "--out", out, "--markdown", table)
+        assert status == 0, err
+        assert "0.667 (2 of 3)" in shown
+        assert "not known: the server gives text alone" in shown
+        assert "verify step" not in shown
+        assert "| not known |" in table.read_text()
+        asked = len(there.asked)
+        status, shown, err = turntree(capsys, *words, "--out", out, "--json")
+        assert len(there.asked) == asked, "what the file holds is not played again"
+        told = json.loads(shown)[0]
+        assert (told["model"], told["tokens per episode"], told["prompt tokens"]) == ("small", None, None)
+        status, _, err = turntree(capsys, *words, "--out", out, "--tool-calls", "text")
+        assert (status, "--restart" in err) == (2, True)
+    assert turntree(capsys, "view", out, "--out", tmp_path / "page.html")[0] == 0
+    assert turntree(capsys, "rescore", out, "--contract", "math", "--out", tmp_path / "again.jsonl")[0] == 0
+    status, _, err = turntree(capsys, "tree", out)
+    assert (status, "only texts are recorded" in err) == (2, True)
+    with pytest.raises(ValueError, match="played by text alone"):
+        TokenView.of(next(read_episodes(out)))
+    assert [episode.reward for episode in sorted(read_episodes(out), key=lambda one: one.task.id)] == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--engine", "openai"), "--engine openai needs --base-url"),
+        (("--engine", "openai", "--base-url", "http://127.0.0.1:9/v1"), "is a server running there?"),
+        (("--engine", "openai", "--base-url", "here"), "expected a URL"),
+        (("--engine", "openai", "--base-url", "http://h", "--max-context", "64"), "--max-context is for engines"),
+        (("--engine", "local"), "--model is needed"),
+    ],
+)
+def test_words_that_do_not_fit_a_server_are_refused(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], says: str
+) -> None:
+    status, _, err = turntree(capsys, "eval", "turntree/Arithmetic-v0", *words)
+    assert status == 2
+    assert says in err
+    assert (err.startswith("turntree: "), err.count("\n")) == (True, 1)

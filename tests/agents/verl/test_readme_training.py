@@ -1,0 +1,67 @@
+"""The README's training of an environment of one's own: the code as it stands there, run by verl."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from turntree.agents.record import read_records
+from turntree.agents.verl.recording import RunFolder
+
+README = Path(__file__).resolve().parents[3] / "README.md"
+SECTION = "## An environment of your own, trained\n"
+FILE = "doubling.py"
+
+
+def code() -> str:
+    """The one block of Python in the section."""
+    section = README.read_text(encoding="utf-8").partition(SECTION)[2].partition("\n## ")[0]
+    (block,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    assert f"`{FILE}`" in section
+    return str(block)
+
+
+def test_it_takes_fewer_than_forty_lines() -> None:
+    assert 10 < len(code().splitlines()) < 40
+
+
+@pytest.mark.slow
+def test_who_has_only_the_readme_trains_an_environment_of_their_own(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(code(), encoding="utf-8")
+    elsewhere = tmp_path / "elsewhere"  # the script's folder is found from wherever it is run
+    elsewhere.mkdir()
+    small = ("trainer.total_training_steps=2", "actor_rollout_ref.actor.optim.lr=0.01", "turntree.train_tasks=4")
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / FILE), str(tiny_model), *small],
+        cwd=elsewhere,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    folder = RunFolder(elsewhere / "runs" / "doubling")
+    log = folder.log.read_text(errors="replace")[-3000:] if folder.log.exists() else ""
+    assert done.returncode == 0, done.stderr[-2000:] + log
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["step 1", "step 2"]
+    told = [json.loads(line)["data"] for line in folder.metrics.read_text().splitlines()]
+    for step, metrics in enumerate((row for row in told if "training/global_step" in row), start=1):
+        episodes = [record.episode for record in read_records(folder.episodes(step))]
+        assert len(episodes) == 8
+        assert {episode.env_id for episode in episodes} == {"doubling:Doubling"}
+        assert max(len(episode.turns) for episode in episodes) > 1
+        mean = sum(episode.reward for episode in episodes) / len(episodes)
+        assert metrics["critic/score/mean"] == pytest.approx(mean, rel=1e-4)
+        versions = {turn.completion.weights_version for episode in episodes for turn in episode.turns}
+        assert len(versions) == 1
+    first, second = (
+        {record.episode.turns[0].completion.weights_version for record in read_records(folder.episodes(step))}
+        for step in (1, 2)
+    )
+    assert first != second  # the second step was sampled by weights that the first one had changed

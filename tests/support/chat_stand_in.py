@@ -1,0 +1,83 @@
+"""A server of chat completions that is made up: real HTTP, answers by a function."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple, Self
+
+
+class Answer(NamedTuple):
+    """What is answered."""
+
+    body: Any
+    status: int = 200
+    headers: Mapping[str, str] = {}
+
+
+def said(content: str | None, *calls: tuple[str, Any], finish_reason: str = "stop") -> Answer:
+    """A chat completion of one choice; arguments that are no text become JSON."""
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if calls:
+        message["tool_calls"] = [
+            {
+                "id": f"call_{number}",
+                "type": "function",
+                "function": {"name": name, "arguments": given if isinstance(given, str) else json.dumps(given)},
+            }
+            for number, (name, given) in enumerate(calls)
+        ]
+    return Answer({"choices": [{"message": message, "finish_reason": finish_reason}]})
+
+
+class ChatStandIn:
+    """Serves while it is entered; ``asked`` are the bodies of the completions, ``headers`` those of all requests."""
+
+    def __init__(self, answer: Callable[[dict[str, Any]], Answer], models: Answer | None = None) -> None:
+        self.answer = answer
+        self.models = models or Answer({"data": [{"id": "small"}]})
+        self.asked: list[dict[str, Any]] = []
+        self.headers: list[Mapping[str, str]] = []
+        self.paths: list[str] = []
+        stand_in = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.reply(stand_in.models)
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                stand_in.asked.append(body)
+                self.reply(stand_in.answer(body))
+
+            def reply(self, answer: Answer) -> None:
+                stand_in.headers.append(dict(self.headers))
+                stand_in.paths.append(self.path)
+                text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
+                self.send_response(answer.status)
+                for name, value in {"Content-Length": str(len(text.encode())), **answer.headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *_: Any) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
