@@ -114,7 +114,13 @@ def test_a_reader_gets_the_drafts_that_the_writer_would_give(forest: SharedFores
         for said in ([], [FIRST + 1], [FIRST + 10, FIRST + 11]):
             alike = SpecForest(CONFIG)
             fill(alike, turns=10)
-            assert other.ask(forest.name, draft, at, said) == drafted(alike, at, said)
+            assert_alike(other.ask(forest.name, draft, at, said), drafted(alike, at, said))
+
+
+def assert_alike(one: list[list[float]], another: list[list[float]]) -> None:
+    """Two batches are equal, estimates up to float32: kernels that are compiled apart may round in other ways."""
+    for name, left, right in zip(DraftBatch.__slots__, one, another, strict=True):
+        assert left == (pytest.approx(right, rel=1e-5) if name == "probabilities" else right), name
 
 
 def test_what_a_reader_says_is_its_own(forest: SharedForest) -> None:

@@ -3,8 +3,9 @@
 ``TreeDrafter`` stands between SGLang's requests and the store, and knows of
 SGLang only what ``live_turn`` reads of a request. Invariant: the
 store hears each token that the policy sampled once, in the order of the batch,
-and nothing else; what is drafted follows from that alone, so ranks that serve
-the same requests draft the same (the seconds of a step are nominal there).
+and nothing else; what is drafted follows from that alone up to rounding, so
+ranks that serve the same requests need to agree on the store's drafts and on
+nothing more (the seconds of a step are nominal there).
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class TreeDrafter:
         *,
         clock: Callable[[], float] | None = time.perf_counter,
         shared: SharedTurns | None = None,
+        agree: Callable[[DraftBatch], DraftBatch] | None = None,
     ) -> None:
         """Begin with a store.
 
@@ -87,6 +89,7 @@ class TreeDrafter:
             widest: Tokens of one request in one pass at most.
             clock: Measures steps; ``None`` where several ranks must decide alike.
             shared: The way to other engines' stores.
+            agree: What several ranks draft in the stead of what each offers.
         """
         self.counts = DraftCounts()
         self.forest = forest
@@ -94,6 +97,7 @@ class TreeDrafter:
         self._settings = settings
         self._clock = clock
         self._shared = shared
+        self._agree = agree
         self._chooser = WidthChooser(self.widths)
         self._live: dict[str, LiveTurn] = {}
         self._step: _Step | None = None
@@ -114,6 +118,8 @@ class TreeDrafter:
             room=[min(self._settings.max_depth, turn.room) for turn in turns],
             min_probability=self._settings.min_probability,
         )
+        if self._agree is not None:
+            offered = self._agree(offered)
         step = self._chosen(turns, offered)
         self._step = step
         last = np.array([turn.request.output_ids[-1] for turn in turns], np.int64)

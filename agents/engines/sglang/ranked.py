@@ -1,13 +1,16 @@
-"""An exchange for tensor-parallel ranks, which must all insert the same turns in the same order.
+"""What tensor-parallel ranks must do alike: verify the same drafts, insert the same turns in the same order.
 
 Every rank has noted the same turns of its own. The first gives them and takes
-the others', and tells the other ranks what came, a failure included.
+the others', and tells the other ranks what came, a failure included. Its drafts
+are everybody's too: the ranks compute the same ones up to the rounding of
+kernels that each compiled for itself, and near a threshold that is not the same.
 """
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
+from turntree.spec_tree import DraftBatch
 from turntree.spec_tree.exchange import Exchange, ExchangeLost, Swapped
 from turntree.spec_tree.turn_batch import TurnBatch
 
@@ -20,6 +23,19 @@ class Ranks(Protocol):
     def broadcast_object(self, obj: Any | None = None, src: int = 0) -> Any:
         """What rank ``src`` gave, on every rank."""
         ...
+
+
+class RankedDrafts:
+    """The first rank's drafts, on every rank."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        """Agree in a group, all of which draft together."""
+        self._ranks = ranks
+
+    def __call__(self, drafts: DraftBatch) -> DraftBatch:
+        """What all ranks verify, whatever this one would have drafted."""
+        agreed: DraftBatch = self._ranks.broadcast_object(None if self._ranks.rank_in_group else drafts)
+        return agreed
 
 
 class RankedExchange:

@@ -28,7 +28,7 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from turntree.agents.engines.sglang.drafter import StepOutcome, TreeDrafter
 from turntree.agents.engines.sglang.noise_rows import draw_for_all
 from turntree.agents.engines.sglang.passes import PassesByWidth
-from turntree.agents.engines.sglang.ranked import RankedExchange
+from turntree.agents.engines.sglang.ranked import RankedDrafts, RankedExchange
 from turntree.agents.engines.sglang.refusals import check_server
 from turntree.agents.engines.sglang.rows import TreeRows
 from turntree.agents.engines.sglang.settings import settings_from_environment
@@ -170,4 +170,5 @@ def make_drafter(server_args: Any, model_config: Any, widest: int, *, one_width:
         widest,
         clock=time.perf_counter if ranks == 1 else None,
         shared=shared,
+        agree=None if ranks == 1 else RankedDrafts(get_tp_group()),
     )

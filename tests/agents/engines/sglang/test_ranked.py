@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from turntree.agents.engines.sglang.ranked import RankedExchange
-from turntree.spec_tree import DialogueState, SpecForest
+from turntree.agents.engines.sglang.drafter import TreeDrafter
+from turntree.agents.engines.sglang.ranked import RankedDrafts, RankedExchange
+from turntree.agents.engines.sglang.settings import SglangSettings
+from turntree.spec_tree import DialogueState, DraftBatch, SpecForest
 from turntree.spec_tree.exchange import ExchangeLost, SharedTurns, Swapped
 from turntree.spec_tree.turn_batch import TurnBatch
 
@@ -62,3 +66,31 @@ def test_a_lost_exchange_is_lost_on_every_rank():
     for rank in range(2):
         with pytest.raises(ExchangeLost, match="away"):
             RankedExchange(others, Rank(rank)).swap(TurnBatch.of([], []), 0)
+
+
+def drafts_of(turn: tuple[int, ...]) -> DraftBatch:
+    forest = SpecForest()
+    forest.insert(STATE, turn)
+    return forest.draft(forest.begin([STATE]), max_nodes=4, room=[4])
+
+
+def test_every_rank_verifies_what_the_first_one_drafts(monkeypatch):
+    monkeypatch.setattr(Rank, "sent", [])
+    own = [drafts_of(turn) for turn in ((5, 6, 7), (5, 8, 9))]
+    assert own[0].tokens.tolist() != own[1].tokens.tolist()
+    first, second = (RankedDrafts(Rank(rank))(drafts) for rank, drafts in enumerate(own))
+    for name in DraftBatch.__slots__:
+        assert getattr(second, name).tolist() == getattr(first, name).tolist() == getattr(own[0], name).tolist()
+
+
+def test_a_drafter_verifies_what_is_agreed_on():
+    other = drafts_of((11, 12))
+    drafts = TreeDrafter(SglangSettings(), SpecForest(), 8, agree=lambda own: other)
+    request = SimpleNamespace(
+        rid="a",
+        origin_input_ids=[1, 2],
+        output_ids=[3],
+        finished_reason=None,
+        sampling_params=SimpleNamespace(custom_params=None, max_new_tokens=8, stop_token_ids=None),
+    )
+    assert drafts.propose([request]).tokens[0, :3].tolist() == [3, 11, 12]
