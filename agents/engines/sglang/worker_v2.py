@@ -142,7 +142,7 @@ class TurntreeWorkerV2(TurntreeWorker):
             compute_spec_logprobs(batch, logits_output, predict, accept_index=padded)
         if on_publish is not None:
             on_publish(new_lengths)
-        logits_output.customized_info = {DRAFTED: self._drafted, ACCEPTED: lengths - 1}
+        logits_output.customized_info = {DRAFTED: self._drafted, ACCEPTED: _Numbers(lengths - 1)}
         batch.forward_mode = ForwardMode.DECODE
         return self._result(result, tokens, tokens, lengths, new_lengths)
 
@@ -194,3 +194,13 @@ class TurntreeWorkerV2(TurntreeWorker):
         self._seen.clear()
         self.drafter.settle_if_any(float("nan"))
         self.drafter.idle()
+
+
+class _Numbers:
+    """Numbers on the device as plain ones, which go over HTTP. SGLang reads them once the pass is done."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self._values = values
+
+    def __getitem__(self, row: int) -> int:
+        return int(self._values[row])
