@@ -54,7 +54,7 @@ def test_who_has_only_the_readme_trains_an_environment_of_their_own(tiny_model: 
     for step, metrics in enumerate((row for row in told if "training/global_step" in row), start=1):
         episodes = [record.episode for record in read_records(folder.episodes(step))]
         assert len(episodes) == 8
-        assert {episode.env_id for episode in episodes} == {"doubling:Doubling"}
+        assert {episode.env_id for episode in episodes} == {"Doubling"}
         assert max(len(episode.turns) for episode in episodes) > 1
         mean = sum(episode.reward for episode in episodes) / len(episodes)
         assert metrics["critic/score/mean"] == pytest.approx(mean, rel=1e-4)
