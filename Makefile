@@ -24,12 +24,16 @@ test-fast:
 test-site:
 	py=$$(scripts/venv.sh site)/bin/python && $$py -m pytest -m site $(or $(TESTS),tests/docs tests/agents/viewer)
 
-test-vllm:
-	for name in $(VLLM); do py=$$(scripts/venv.sh $$name)/bin/python && $$py -m pytest -m vllm $(or $(TESTS),tests/agents/engines/vllm tests/agents/verl tests/examples) || exit 1; done
+test-vllm:  # what is marked "once" runs with the first version alone
+	which=vllm; for name in $(VLLM); do py=$$(scripts/venv.sh $$name)/bin/python && \
+	  $$py -m pytest -m "$$which" $(or $(TESTS),tests/agents/engines/vllm tests/agents/verl tests/examples) || exit 1; \
+	  which="vllm and not once"; done
 
+SGLANG_FILES := $(shell grep -rl "mark.sglang" tests --include=test_*.py)
 test-sglang:  # a process for each file: an engine of SGLang leaves the process that started it changed
-	for name in $(SGLANG); do py=$$(scripts/venv.sh $$name)/bin/python && \
-	  for file in $(or $(TESTS),$(shell grep -rl "mark.sglang" tests --include=test_*.py)); do $$py -m pytest -m sglang $$file || exit 1; done || exit 1; done
+	files="$(or $(TESTS),$(SGLANG_FILES))"; for name in $(SGLANG); do py=$$(scripts/venv.sh $$name)/bin/python && \
+	  for file in $$files; do $$py -m pytest -m sglang $$file || exit 1; done || exit 1; \
+	  files="$$(grep -L "mark.once" $$files)"; done
 
 docs:
 	py=$$(scripts/venv.sh site)/bin/python && $$py -m sphinx -W --keep-going -q docs build/site && echo build/site/index.html

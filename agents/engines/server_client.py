@@ -41,10 +41,12 @@ class ServerClient:
             import httpx
         except ModuleNotFoundError as error:
             raise MissingExtra(kind, extra) from error
+        self.base_url = base_url.rstrip("/")
+        """Where the server listens."""
         self._command = command
         self._http_error = httpx.HTTPError
         self._client = httpx.AsyncClient(
-            base_url=base_url.rstrip("/"),
+            base_url=self.base_url,
             timeout=httpx.Timeout(seconds, connect=10.0),
             limits=httpx.Limits(max_connections=None),
             transport=transport,
@@ -69,7 +71,7 @@ class ServerClient:
             return await self._client.request(method, path, json=body)
         except self._http_error as error:
             raise ServerGone(
-                f"no answer from {self._client.base_url} to {method} {path}: {error!r}; is {self._command} running "
+                f"no answer from {self.base_url} to {method} {path}: {error!r}; is {self._command} running "
                 "there?"
             ) from error
 

@@ -9,7 +9,7 @@ import pytest
 from cpu_sglang import CPU_ARGS, prepare
 from example_files import load
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.once]
 
 
 def test_drafts_in_sglang_change_the_passes_and_not_the_tokens(tiny_model: Path) -> None:

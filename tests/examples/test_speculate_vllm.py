@@ -11,7 +11,7 @@ from chat_tokenizers import CHATML, make_tokenizer
 from example_files import load
 from tiny_vllm import ENVIRONMENT, save_policy
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.once]
 
 
 def test_drafts_in_vllm_change_the_passes_and_not_the_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from cpu_sglang import CPU_ARGS, prepare
 
 from turntree.agents.cli import main
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.once]
 
 
 def test_two_engines_of_sglang_play_the_same_turns(tiny_model: Path, tmp_path: Path) -> None:

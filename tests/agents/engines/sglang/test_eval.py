@@ -9,7 +9,7 @@ import pytest
 from arithmetic_eval import evaluated
 from cpu_sglang import CPU_ARGS
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.once]
 
 
 def test_a_model_is_evaluated_inside_sglang(

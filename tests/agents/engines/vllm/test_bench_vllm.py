@@ -11,7 +11,7 @@ from tiny_vllm import ENVIRONMENT, save_policy
 
 from turntree.agents.cli import main
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.once]
 
 
 def test_two_engines_of_vllm_play_the_same_turns(chatml: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

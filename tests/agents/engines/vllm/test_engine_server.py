@@ -117,7 +117,7 @@ async def test_messages_are_answered_as_the_tokens_of_their_template_are(
     engine: VllmServer, chatml: Any, folder: Path
 ) -> None:
     """The same episode by messages and by tokens: the server renders and reads as the renderer does."""
-    url = str(engine._client.base_url)
+    url = engine._client.base_url
     env = make("turntree/Arithmetic-v0", system_prompt="Add.")
     limits = Limits(max_turns=3, max_turn_tokens=8)
     greedy = Sampling(temperature=0)
@@ -141,7 +141,7 @@ async def test_messages_are_answered_as_the_tokens_of_their_template_are(
 
 async def test_a_dialogue_that_fills_the_context_ends_as_one(engine: VllmServer) -> None:
     env = make("turntree/Arithmetic-v0", system_prompt="word " * 200)
-    async with ChatServer(str(engine._client.base_url)) as server:
+    async with ChatServer(engine._client.base_url) as server:
         episode = await chat_rollout(WithoutTools(env), server, Limits(max_turn_tokens=8), index=0)
     assert (episode.stop_reason, episode.turns) == (StopReason.MAX_TOKENS, ())
 

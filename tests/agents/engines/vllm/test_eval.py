@@ -9,7 +9,7 @@ import pytest
 from arithmetic_eval import evaluated
 from tiny_vllm import ENVIRONMENT, save_policy
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.once]
 
 
 def test_a_model_is_evaluated_inside_vllm(
