@@ -71,8 +71,7 @@ class ServerClient:
             return await self._client.request(method, path, json=body)
         except self._http_error as error:
             raise ServerGone(
-                f"no answer from {self.base_url} to {method} {path}: {error!r}; is {self._command} running "
-                "there?"
+                f"no answer from {self.base_url} to {method} {path}: {error!r}; is {self._command} running there?"
             ) from error
 
     async def accepted(self, method: str, path: str, body: Any = None) -> Any:
