@@ -199,6 +199,8 @@ class TurntreeServer:
         """
         self._check_life(life)
         self._global_steps = global_steps
+        # The buckets came under the last version's name: verl gives the new one when they are all there.
+        await asyncio.to_thread(self.engine.update_weights, (), version=global_steps)
         await self._resume_once(global_steps)
         if self._shared is not None:
             await asyncio.to_thread(self._shared.swap)
