@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from turntree.agents.json_value import json_value
 
 RewardOption = Annotated[
     list[str] | None,
@@ -84,8 +85,7 @@ def _show(first: str, rows: Mapping[str, Mapping[str, Any]], out: Path, as_json:
 
     console = Console()
     if as_json:
-        plain = {name: {key: _or_null(value) for key, value in row.items()} for name, row in rows.items()}
-        console.print_json(json.dumps({"rows": plain, "out": str(out)}))
+        console.print_json(json.dumps({"rows": json_value(rows), "out": str(out)}))
         return
     columns = list(next(iter(rows.values()), {}))
     table = Table(*(Column(name, overflow="fold") for name in (first, *columns)), box=None)
@@ -93,7 +93,3 @@ def _show(first: str, rows: Mapping[str, Mapping[str, Any]], out: Path, as_json:
         table.add_row(name, *(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()))
     console.print(table)
     console.print(f"written to {out}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _or_null(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isnan(value) else value
