@@ -13,13 +13,20 @@ ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"
 """Of a process that starts vLLM."""
 
 
-def save_policy(folder: Path, vocabulary: int = 96, **settings: Any) -> Path:
-    """Save a Llama that is small, and sure enough of itself that drafts come true; heads of 32 are vLLM's least."""
+def save_policy(folder: Path, vocabulary: int = 96, *, seed: int = 0, **settings: Any) -> Path:
+    """Save a Llama that is small, and sure enough of itself that drafts come true; heads of 32 are vLLM's least.
+
+    Args:
+        folder: Where to.
+        vocabulary: Tokens.
+        seed: Of the weights.
+        settings: Further fields of its ``LlamaConfig``, or others in the stead of those here.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.manual_seed(0)
-    config = LlamaConfig(
+    torch.manual_seed(seed)
+    fields: dict[str, Any] = dict(
         vocab_size=vocabulary,
         hidden_size=64,
         intermediate_size=64,
@@ -27,9 +34,8 @@ def save_policy(folder: Path, vocabulary: int = 96, **settings: Any) -> Path:
         num_attention_heads=2,
         max_position_embeddings=512,
         initializer_range=0.2,
-        **settings,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    LlamaForCausalLM(LlamaConfig(**fields | settings)).save_pretrained(folder)
     return folder
 
 

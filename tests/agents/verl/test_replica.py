@@ -4,12 +4,11 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
+from one_server import start_server
 from safetensors.torch import load_file
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
@@ -21,17 +20,7 @@ from turntree.spec_tree import DialogueState
 
 
 def start(model: Path, **run: Any) -> TurntreeServer:
-    config = SimpleNamespace(
-        engine_kwargs={"turntree": {"threads": 1, "speculation": {"min_probability": 0.0}}},
-        custom=OmegaConf.create({"turntree": run}),
-        response_length=8,
-        prompt_length=24,
-        max_model_len=None,
-        max_num_seqs=4,
-        dtype="float32",
-        seed=0,
-    )
-    return TurntreeServer(config, OmegaConf.create({"path": str(model)}), 0)
+    return start_server(model, run=run, speculation={"min_probability": 0.0})
 
 
 @pytest.fixture

@@ -3,11 +3,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
+from one_server import start_server
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
 from turntree.agents.verl import server as server_module
@@ -29,17 +28,7 @@ class Servers:
 
     def start(self, **run: Any) -> TurntreeServer:
         settings = {"checkpoint_dir": str(self.checkpoints), "run_ahead": {"enabled": True}} | run
-        config = SimpleNamespace(
-            engine_kwargs={"turntree": {"threads": 1}},
-            custom=OmegaConf.create({"turntree": settings}),
-            response_length=8,
-            prompt_length=24,
-            max_model_len=None,
-            max_num_seqs=4,
-            dtype="float32",
-            seed=0,
-        )
-        self.started.append(TurntreeServer(config, OmegaConf.create({"path": str(self.model)}), 0))
+        self.started.append(start_server(self.model, run=settings))
         return self.started[-1]
 
     def folder(self, step: int) -> Path:

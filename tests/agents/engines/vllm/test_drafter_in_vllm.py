@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tiny_vllm import save_policy
 from vllm_in_process import drafter_of, say, start, tokens_per_step
 
 from turntree.agents.engines.state_wire import KEY, to_wire
@@ -41,24 +42,9 @@ class Running:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch = pytest.importorskip("torch")
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    path = tmp_path_factory.mktemp("model")
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=256,
-        bos_token_id=1,
-        eos_token_id=END,
-        initializer_range=0.12,
-    )
-    LlamaForCausalLM(config).save_pretrained(path)
-    return path
+    pytest.importorskip("torch")
+    settings = {"max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": END, "initializer_range": 0.12}
+    return save_policy(tmp_path_factory.mktemp("model"), VOCABULARY, seed=3, **settings)
 
 
 @pytest.fixture(scope="module")
