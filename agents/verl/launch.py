@@ -29,6 +29,7 @@ from omegaconf import OmegaConf
 from turntree.agents.scorer import ANSWER
 from turntree.agents.verl.compose import Composition, TrainSettings, compose
 from turntree.agents.verl.dataset import write_rows
+from turntree.agents.verl.lost_steps import LostSteps
 from turntree.agents.verl.recording import RunFolder
 from turntree.agents.verl.resume import checkpoints_of, join_metrics, keep_records, resume_path, resumed_step
 from turntree.agents.verl.sections import ConfigError
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 20.0
 _LOG_TAIL = 30
+_LEARNT_NOTHING = 1
+"""Exit status of a run whose episodes were all lost."""
 _RAY_WAS_SLOW = "The current node timed out during startup"
 """What Ray says when its processes are not up after 30 seconds, which it gives no setting for."""
 
@@ -80,7 +83,8 @@ def train(config: str, overrides: Sequence[str] = (), *, on_step: Callable[[Step
         on_step: Called after every training step.
 
     Returns:
-        Exit status of verl: 0 when it trained to the end.
+        Exit status of verl: 0 when it trained to the end. 1 where it was ended since every episode of two steps
+        in a row was lost, or of all steps that it had.
 
     Raises:
         ConfigError: If the configuration is wrong.
@@ -98,17 +102,21 @@ def train(config: str, overrides: Sequence[str] = (), *, on_step: Callable[[Step
         folder.clear()
     # Ray's sockets lie in its folder, and a socket's path has about 100 characters at most.
     ray_dir = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp" if os.path.isdir("/tmp") else None))
+    lost = LostSteps(folder)
     try:
         prepare(composition, folder, ray_dir)
         with _ending_on_sigterm():
             names = (composition.settings.env, *composition.settings.rewards)
-            status = _run(folder, on_step, names)
+            status = _run(folder, on_step, names, lost)
             if status != 0 and _RAY_WAS_SLOW in folder.log.read_text(errors="replace"):
                 logger.warning("Ray did not start within its 30 seconds; the machine is busy. Trying once more")
-                status = _run(folder, on_step, names)
+                status = _run(folder, on_step, names, lost)
     finally:
         shutil.rmtree(ray_dir, ignore_errors=True)
         join_metrics(folder)
+    if lost.ends_the_run or lost.learnt_nothing:
+        logger.error("the training was given up: %s", lost)
+        return status or _LEARNT_NOTHING
     if status != 0:
         tail = folder.log.read_text(errors="replace").splitlines()[-_LOG_TAIL:]
         logger.error("verl ended with status %d; the end of %s:\n%s", status, folder.log, "\n".join(tail))
@@ -232,7 +240,9 @@ def _folder_of(module: str) -> str:
     return str(Path(spec.origin or "").absolute().parent)
 
 
-def _run(folder: RunFolder, on_step: Callable[[StepReport], None] | None, names: Iterable[str]) -> int:
+def _run(
+    folder: RunFolder, on_step: Callable[[StepReport], None] | None, names: Iterable[str], lost: LostSteps
+) -> int:
     with folder.log.open("wb") as log:
         process = subprocess.Popen(
             command(folder),
@@ -250,8 +260,11 @@ def _run(folder: RunFolder, on_step: Callable[[StepReport], None] | None, names:
                     status = process.wait(_POLL_SECONDS)
                     break
                 except subprocess.TimeoutExpired:
-                    _report(steps, on_step)
-            _report(steps, on_step)
+                    _report(steps, on_step, lost)
+                if lost.ends_the_run:
+                    _stop(process)
+                    return _LEARNT_NOTHING
+            _report(steps, on_step, lost)
             return status
         except BaseException:
             _stop(process)
@@ -271,8 +284,9 @@ def _ending_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _report(steps: _Steps, on_step: Callable[[StepReport], None] | None) -> None:
+def _report(steps: _Steps, on_step: Callable[[StepReport], None] | None, lost: LostSteps) -> None:
     for report in steps.new():
+        lost.see(report.step, report.metrics)
         if on_step is not None:
             on_step(report)
 

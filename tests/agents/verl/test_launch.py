@@ -166,6 +166,52 @@ def test_a_failed_run_shows_the_end_of_its_log(
     assert "the reason" in caplog.text
 
 
+WRITES_LOST_STEPS = """
+import json, sys, time
+from pathlib import Path
+from turntree.agents import Episode, StopReason
+from turntree.agents.verl.recording import EpisodeRecorder, RunFolder
+folder = RunFolder(Path("$RUN"))
+for step, (failures, undecided) in enumerate(SHARES, start=1):
+    if failures:
+        failed = Episode(env_id="e", task=None, seed=0, messages=(), turns=(), stop_reason=StopReason.FAILURE,
+                         failure="ModuleNotFoundError: No module named 'doubling'")
+        EpisodeRecorder(folder).write(failed, step=step, index=0, session=0, seed=0)
+    data = {"training/global_step": step, "turntree/failures": failures, "turntree/undecided": undecided}
+    data |= {"turntree/lost_environment": 4.0} if failures else {}
+    with folder.metrics.open("a") as file:
+        file.write(json.dumps({"step": step, "data": data}) + "\\n")
+    time.sleep(0.7)
+"""
+
+
+@pytest.mark.parametrize(
+    ("shares", "played", "said"),
+    [
+        ([(1, 0)] * 9, None, ["step 1, 2 was lost to the environment", "No module named 'doubling'"]),
+        ([(0, 0), (1, 0), (0.25, 0.75), (0, 0)], None, ["step 2, 3 was lost", "reward"]),
+        ([(1, 0)], 1, ["step 1 was lost to the environment"]),
+        ([(0, 1)], 1, ["step 1 was lost to the reward", "train.log"]),
+        ([(1, 0), (0.75, 0), (1, 0)], 3, []),
+    ],
+)
+def test_a_run_that_plays_nothing_to_its_end_is_a_failed_one(
+    monkeypatch: pytest.MonkeyPatch,
+    overrides: list[str],
+    caplog: pytest.LogCaptureFixture,
+    shares: list[tuple[float, float]],
+    played: int | None,
+    said: list[str],
+) -> None:
+    pretend(monkeypatch, WRITES_LOST_STEPS.replace("SHARES", repr(shares)))
+    reports: list[StepReport] = []
+    with caplog.at_level(logging.ERROR):
+        assert train("demo", overrides, on_step=reports.append) == (1 if said else 0)
+    assert len(reports) == played if played else 2 <= len(reports) < len(shares)
+    assert all(part in caplog.text for part in said)
+    assert ("given up" in caplog.text) is bool(said)
+
+
 def test_a_ray_that_was_slow_to_start_gets_a_second_chance(
     monkeypatch: pytest.MonkeyPatch, overrides: list[str], tmp_path: Path
 ) -> None:
