@@ -29,7 +29,7 @@ def drafts_of(config: DictConfig, name: str, title: str, reuse: ReuseMode) -> En
         ``None`` where another engine runs, or nothing is drafted.
 
     Raises:
-        ConfigError: If something is asked for that only turntree's own engine does.
+        ConfigError: If something is asked for that only turntree's own engine does, or the model is to draft as well.
     """
     rollout = OmegaConf.select(config, ROLLOUT)
     if rollout is None or rollout.name != name:
@@ -47,4 +47,12 @@ def drafts_of(config: DictConfig, name: str, title: str, reuse: ReuseMode) -> En
             f"{ROLLOUT}.engine_kwargs.{name}"
         )
     settings = EngineSettings.parse(ours)
-    return None if settings.speculation is None else settings
+    if settings.speculation is None:
+        return None
+    mtp = OmegaConf.select(config, f"{ROLLOUT}.mtp")
+    if mtp is not None and mtp.enable and mtp.enable_rollout:
+        raise ConfigError(
+            "actor_rollout_ref.model.mtp.enable_rollout asks for drafts of the model's own, and turntree's are on as "
+            "well; set speculation=none to use those alone"
+        )
+    return settings

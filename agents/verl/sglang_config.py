@@ -46,12 +46,6 @@ def fit_sglang(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE) -> None
                 f"{ROLLOUT}.engine_kwargs.sglang.{key} asks for drafts of SGLang's own, and turntree's are on as "
                 "well; set speculation=none to use those alone"
             )
-    mtp = OmegaConf.select(config, "actor_rollout_ref.model.mtp")
-    if mtp is not None and mtp.enable and mtp.enable_rollout:
-        raise ConfigError(
-            "actor_rollout_ref.model.mtp.enable_rollout asks for drafts of the model's own, and turntree's are on as "
-            "well; set speculation=none to use those alone"
-        )
     drafts = _drafts(settings)
     for key, value in _arguments(drafts).items():
         OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}", value, force_add=True)

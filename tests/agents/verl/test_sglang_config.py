@@ -55,6 +55,7 @@ def test_without_speculation_sglang_is_left_as_it_is() -> None:
         (f"{SECTION}.speculation.leader_first=true", "leader_first"),
         (f"{SECTION}.speculation.max_nods=2", "did you mean 'max_nodes'"),
         ("actor_rollout_ref.rollout.engine_kwargs.sglang.speculative_algorithm=EAGLE", "speculation=none"),
+        ("actor_rollout_ref.model.mtp={enable: true, enable_rollout: true}", "drafts of the model's own"),
     ],
 )
 def test_what_does_not_go_together_is_refused(override: str, message: str) -> None:

@@ -58,6 +58,7 @@ def test_how_much_is_drafted_is_said_once_for_all_engines() -> None:
         (f"{SECTION}.speculation.max_nods=2", "did you mean 'max_nodes'"),
         ("actor_rollout_ref.rollout.enforce_eagre=true", "did you mean 'enforce_eager'"),
         ("actor_rollout_ref.rollout.engine_kwargs.vllm.speculative_config={method: ngram}", "speculation=none"),
+        ("actor_rollout_ref.model.mtp={enable: true, enable_rollout: true}", "drafts of the model's own"),
     ],
 )
 def test_what_does_not_go_together_is_refused(override: str, message: str) -> None:
