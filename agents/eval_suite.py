@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from turntree.agents.errors import UsageError
+from turntree.envs.nearest import nearest_hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,16 +96,11 @@ def read_suite(path: Path) -> list[EvalTask]:
             raise UsageError(f"{path}, evaluation {number}: expected a mapping with `env`, got {str(row)[:60]!r}")
         for key in row:
             if key not in known:
-                raise UsageError(f"{path}, evaluation {number}: unknown key {key!r}; {_nearest(str(key), known)}")
+                raise UsageError(
+                    f"{path}, evaluation {number}: unknown key {key!r}; {nearest_hint(key, known, 'known are')}"
+                )
         tasks.append(EvalTask(**{str(key): value for key, value in row.items()}))
     titles = [task.title for task in tasks]
     if len(set(titles)) < len(titles):
         raise UsageError(f"{path}: two evaluations have the same name; give each a `name`")
     return tasks
-
-
-def _nearest(key: str, known: list[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(key, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"

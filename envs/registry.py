@@ -8,7 +8,6 @@ are made, not before.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import logging
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import gymnasium
 from turntree.envs.catalogue import CATALOGUE
 from turntree.envs.env import Env
 from turntree.envs.errors import UnknownEnvironment
+from turntree.envs.nearest import nearest_hint
 
 logger = logging.getLogger(__name__)
 
@@ -59,10 +59,8 @@ def make(id: str, **kwargs: Any) -> Env:
         importlib.import_module(module)
         id = rest
     if id not in gymnasium.registry:
-        known = list_envs()
-        nearest = difflib.get_close_matches(str(id), known, n=1, cutoff=0.4)
-        hint = f"did you mean {nearest[0]!r}?" if nearest else f"registered are: {', '.join(known)}"
-        raise UnknownEnvironment(f"no environment is registered as {id!r}; {hint}")
+        near = nearest_hint(id, list_envs(), "registered are", cutoff=0.4)
+        raise UnknownEnvironment(f"no environment is registered as {id!r}; {near}")
     env = gymnasium.make(id, disable_env_checker=True, **kwargs).unwrapped
     if not isinstance(env, Env):
         raise TypeError(f"{id} is a {type(env).__name__}, not a turntree.envs.Env; use gymnasium.make for it")

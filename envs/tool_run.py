@@ -6,7 +6,6 @@ said to it; every other exception is left to the environment.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 
 from turntree.envs.context import Context
@@ -14,6 +13,7 @@ from turntree.envs.errors import ToolError
 from turntree.envs.executor import Job, Outcome
 from turntree.envs.memo import ResultMemo
 from turntree.envs.message import Message, Role, ToolCall
+from turntree.envs.nearest import nearest_hint
 from turntree.envs.tool import Tool
 
 
@@ -66,9 +66,7 @@ def answer(call: ToolCall, outcome: Outcome) -> Message:
 
 def _unknown(name: str, tools: Sequence[Tool]) -> ToolError:
     names = [tool.name for tool in tools]
-    nearest = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"the tools are: {', '.join(names) or 'none'}"
-    return ToolError(f"there is no tool {name!r}; {hint}")
+    return ToolError(f"there is no tool {name!r}; {nearest_hint(name, names, 'the tools are')}")
 
 
 def _encodable(text: str) -> str:

@@ -240,9 +240,7 @@ def _folder_of(module: str) -> str:
     return str(Path(spec.origin or "").absolute().parent)
 
 
-def _run(
-    folder: RunFolder, on_step: Callable[[StepReport], None] | None, names: Iterable[str], lost: LostSteps
-) -> int:
+def _run(folder: RunFolder, on_step: Callable[[StepReport], None] | None, names: Iterable[str], lost: LostSteps) -> int:
     with folder.log.open("wb") as log:
         process = subprocess.Popen(
             command(folder),

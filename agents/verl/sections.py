@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 
 from turntree.agents.errors import AgentError
+from turntree.envs.nearest import nearest_hint
 
 T = TypeVar("T")
 
@@ -20,9 +20,7 @@ class ConfigError(AgentError, ValueError):
 
 def unknown_key(key: str, known: Collection[str], where: str) -> ConfigError:
     """The error for ``key``, which is not among ``known`` in section ``where``."""
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known)) or 'none'}"
-    return ConfigError(f"unknown key {key!r} in {where}; {hint}")
+    return ConfigError(f"unknown key {key!r} in {where}; {nearest_hint(key, sorted(known), 'known keys')}")
 
 
 def from_mapping(kind: type[T], values: Mapping[str, Any], where: str) -> T:

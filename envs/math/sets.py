@@ -7,7 +7,6 @@ environment is made.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from turntree.envs.errors import DataError
+from turntree.envs.nearest import nearest_hint
 from turntree.envs.rows import FileRows, HubRows, find_rows
 
 QUESTION_COLUMNS = ("question", "problem", "prompt", "Question")
@@ -177,6 +177,4 @@ def find_set(name: str) -> MathSet:
     by_name = {entry.name: entry for entry in MATH_SETS}
     if name in by_name:
         return by_name[name]
-    nearest = difflib.get_close_matches(name, by_name, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known are: {', '.join(by_name)}"
-    raise DataError(f"there is no data set {name!r}; {hint}")
+    raise DataError(f"there is no data set {name!r}; {nearest_hint(name, by_name, 'known are')}")
