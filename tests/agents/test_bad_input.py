@@ -254,7 +254,7 @@ def test_an_interrupted_evaluation_has_whole_lines_and_goes_on(turntree: Any, pl
         str(out),
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "turntree.agents.cli", *words, "-n", "1000000"],
+        [sys.executable, "-X", "faulthandler", "-m", "turntree.agents.cli", *words, "-n", "1000000"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -265,7 +265,11 @@ def test_an_interrupted_evaluation_has_whole_lines_and_goes_on(turntree: Any, pl
             assert time.monotonic() < until, "no episode was written"
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        try:
+            _, err = process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)  # what its threads were at goes to the error below
+            _, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 130, err
