@@ -14,16 +14,17 @@ The budget only ever leaves drafts out; it cannot change what is sampled.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.step_cost import Floats, StepCost
+from turntree.spec_tree.compiled import kernel, part
+from turntree.spec_tree.step_cost import StepCost, expected_seconds
 
 _CLASSES = 32
 """Classes of estimated probability, of the same width."""
-_CENTER = (np.arange(_CLASSES) + 0.5) / _CLASSES
 _PRIOR = 4.0
 """Nodes that the store's estimate, corrected for all classes alike, counts for in each."""
 _TRUST = 2.0
@@ -46,6 +47,100 @@ _PROBE_PAUSE = 8
 _LONG_AGO = 1 << 30
 
 
+SEEN = np.dtype(
+    [
+        ("drafted", np.float64, _CLASSES),
+        ("accepted", np.float64, _CLASSES),
+        ("offer", np.float64, _CLASSES),  # nodes that a request is offered in a step
+        ("looks", np.float64, _CLASSES),  # steps in which the offer was seen whole
+        ("count", np.float64, _CLASSES),  # of the last step: nodes
+        ("hits", np.float64, _CLASSES),  # and those that were accepted
+        ("nodes", np.float64, _CLASSES + 1),  # of a step that takes so many classes, the most probable first
+        ("rate", np.float64, _CLASSES + 1),  # tokens a second that are expected of it
+    ]
+)
+"""What is known of drafts by class, as the kernels read and write it."""
+
+
+@part
+def _center(kind: int) -> float:
+    return (kind + 0.5) / _CLASSES
+
+
+@kernel
+def _choose(seen: NDArray[np.void], cost: NDArray[np.void], rows: float, lowest: int) -> int:
+    """Fill ``nodes`` and ``rate``; returns how many classes, from the most probable on, make the best step.
+
+    Of a class as many nodes are expected to be accepted as of late, and as many as the store estimates, corrected for
+    all classes alike, where little is known.
+    """
+    one = seen[0]
+    promised, came = 0.0, 0.0
+    for kind in range(_CLASSES):
+        promised += one.drafted[kind] * _center(kind)
+        came += one.accepted[kind]
+    trust = (came + _TRUST) / (promised + _TRUST)
+    nodes, emitted, best = 0.0, rows, 0
+    one.nodes[0], one.rate[0] = 0.0, rows / expected_seconds(cost[0], rows, rows)
+    for taken in range(1, _CLASSES - lowest + 1):
+        kind = _CLASSES - taken
+        believed = min(trust * _center(kind), 1.0)
+        share = (one.accepted[kind] + _PRIOR * believed) / (one.drafted[kind] + _PRIOR)
+        nodes += rows * one.offer[kind]
+        emitted += rows * one.offer[kind] * share
+        one.nodes[taken], one.rate[taken] = nodes, emitted / expected_seconds(cost[0], rows, rows + nodes)
+        if one.rate[taken] > one.rate[best]:
+            best = taken
+    return best
+
+
+@kernel
+def _learn(
+    seen: NDArray[np.void],
+    estimates: NDArray[np.float32],
+    accepted: NDArray[np.bool_],
+    rows: float,
+    asked: float,
+    asked_nodes: int,
+    floor: float,
+    lowest: int,
+    idle: float,
+) -> int:
+    """Count the nodes of a step that was allowed ``asked_nodes`` of probability ``asked``; returns those accepted."""
+    one = seen[0]
+    least, came = 1.0, 0
+    for kind in range(_CLASSES):
+        one.count[kind], one.hits[kind] = 0.0, 0.0
+    for i in range(len(estimates)):
+        kind = min(int(estimates[i] * _CLASSES), _CLASSES - 1)
+        least = min(least, float(estimates[i]))
+        one.count[kind] += 1.0
+        if accepted[i]:
+            one.hits[kind] += 1.0
+            came += 1
+    if asked_nodes > 0:
+        _see_offer(one, rows, least if len(estimates) >= asked_nodes else asked, floor, lowest)
+    for kind in range(_CLASSES):
+        kept = idle * _RECENT / (_RECENT + one.count[kind])
+        one.drafted[kind] = kept * one.drafted[kind] + one.count[kind]
+        one.accepted[kind] = kept * one.accepted[kind] + one.hits[kind]
+    return came
+
+
+@part
+def _see_offer(one: NDArray[np.void], rows: float, edge: float, floor: float, lowest: int) -> None:
+    """Learn what is offered from ``edge`` on, where the last allowance let it be seen whole."""
+    first = int(np.ceil(edge * _CLASSES))
+    if edge <= floor:
+        first = lowest
+    elif first > 0 and one.count[first - 1] > 0.0:
+        one.offer[first - 1] = max(one.offer[first - 1], one.count[first - 1] / rows)
+    for kind in range(first, _CLASSES):
+        one.looks[kind] += 1.0
+        rate = max(_LEARNING_RATE, 1.0 / one.looks[kind])
+        one.offer[kind] += rate * (one.count[kind] / rows - one.offer[kind])
+
+
 class Allowance(NamedTuple):
     """What a step may draft."""
 
@@ -65,15 +160,12 @@ class DraftBudget:
             floor: Nodes of a smaller estimated path probability are never verified.
             cost: What steps cost, as far as it was measured already.
         """
+        _get_ready()
         self.cost = cost or StepCost()
         self._floor = floor
         self._lowest = min(int(floor * _CLASSES), _CLASSES - 1)
-        self._drafted = np.zeros(_CLASSES)
-        self._accepted = np.zeros(_CLASSES)
-        self._offer = np.full(_CLASSES, _FIRST_OFFER / _CLASSES)
-        """Nodes of each class that a request is offered in a step."""
-        self._seen = np.zeros(_CLASSES)
-        """Steps in which the offer was seen whole."""
+        self._seen = np.zeros(1, SEEN)
+        self._seen["offer"] = _FIRST_OFFER / _CLASSES
         self._window = 0.0
         """Most nodes, while little is known."""
         self._pause = 0
@@ -98,13 +190,9 @@ class DraftBudget:
         return Allowance(1.0, 0) if self._steps % 2 else Allowance(self._floor, int(self._window))
 
     def _best(self, rows: int) -> Allowance:
-        offer = rows * self._offer[self._lowest :][::-1]
-        nodes = np.concatenate([[0.0], np.cumsum(offer)])
-        emitted = rows + np.concatenate([[0.0], np.cumsum(offer * self._share()[self._lowest :][::-1])])
-        rate = emitted / self.cost.seconds(rows, rows + nodes)
-        best = int(np.argmax(rate))
+        best = int(_choose(self._seen, self.cost.record, float(rows), self._lowest))
         self._pause += 1
-        trial = self._trial(rows, nodes, rate, best)
+        trial = self._trial(rows, best)
         self._from_nothing = trial is not None and best == 0
         if trial is not None:
             self._pause = 0
@@ -133,51 +221,42 @@ class DraftBudget:
         """
         self._steps += 1
         self.cost.observe(rows, tokens, seconds)
-        kind = np.minimum((estimates * _CLASSES).astype(np.int64), _CLASSES - 1)
-        count = np.bincount(kind, minlength=_CLASSES)
-        self._see_offer(rows, estimates, count)
-        for kept, new in (
-            (self._drafted, count),
-            (self._accepted, np.bincount(kind, weights=accepted, minlength=_CLASSES)),
-        ):
-            kept *= _IDLE * _RECENT / (_RECENT + count)
-            kept += new
-        if self._from_nothing and 3 * accepted.sum() > 2 * len(accepted):
+        asked = self._asked
+        came = _learn(
+            self._seen,
+            np.ascontiguousarray(estimates, np.float32),
+            np.ascontiguousarray(accepted, np.bool_),
+            float(rows),
+            float(asked.min_probability),
+            int(asked.nodes),
+            self._floor,
+            self._lowest,
+            _IDLE,
+        )
+        if self._from_nothing and 3 * came > 2 * len(accepted):
             self._pause = _LONG_AGO  # most came true: look again at once
-        self._window = min(self._window + 2.0 * float(accepted.sum()), 1e6)
+        self._window = min(self._window + 2.0 * came, 1e6)
 
-    def _share(self) -> NDArray[np.float64]:
-        """Expected acceptance of a node of each class, shape (classes,)."""
-        promised = float(self._drafted @ _CENTER)
-        trust = (float(self._accepted.sum()) + _TRUST) / (promised + _TRUST)
-        believed = np.minimum(trust * _CENTER, 1.0)
-        return np.asarray((self._accepted + _PRIOR * believed) / (self._drafted + _PRIOR))
-
-    def _see_offer(self, rows: int, estimates: NDArray[np.float32], count: NDArray[np.int64]) -> None:
-        """Learn what is offered, where the last allowance let it be seen."""
-        if not self._asked.nodes:
-            return
-        cut = len(estimates) >= self._asked.nodes
-        edge = float(estimates.min()) if cut else self._asked.min_probability
-        first = int(np.ceil(edge * _CLASSES))
-        if edge <= self._floor:
-            first = self._lowest
-        elif first > 0 and count[first - 1]:
-            self._offer[first - 1] = max(self._offer[first - 1], count[first - 1] / rows)
-        self._seen[first:] += 1
-        rate = np.maximum(_LEARNING_RATE, 1 / self._seen[first:])
-        self._offer[first:] += rate * (count[first:] / rows - self._offer[first:])
-
-    def _trial(self, rows: int, nodes: Floats, rate: Floats, best: int) -> Allowance | None:
+    def _trial(self, rows: int, best: int) -> Allowance | None:
         """Something else to try now: no draft, where its cost is unknown, else a few more than seems best."""
         if self._pause < _PROBE_PAUSE:
             return None
+        nodes, rate = self._seen[0]["nodes"], self._seen[0]["rate"]
         if best and self.cost.weight(rows) < 1:
             loss, trial = 1 - float(rate[0] / rate[best]), Allowance(1.0, 0)
-        elif best < len(nodes) - 1:
+        elif best < _CLASSES - self._lowest:
             more = int(np.ceil(nodes[best])) + max(1, rows // 8)
             now, then = self.cost.seconds(rows, [rows + nodes[best], rows + more])
             loss, trial = float(then / now) - 1, Allowance(self._floor, more)
         else:
             return None
         return trial if loss <= _PROBE_SHARE * self._pause else None
+
+
+@cache
+def _get_ready() -> None:
+    """Compile the kernels, or load them: no step of an engine is to wait for that."""
+    seen, cost = np.zeros(1, SEEN), StepCost()
+    cost.observe(1, 1, 1.0)
+    _choose(seen, cost.record, 1.0, 0)
+    _learn(seen, np.zeros(0, np.float32), np.zeros(0, np.bool_), 1.0, 1.0, 0, 0.0, 0, 1.0)

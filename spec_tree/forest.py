@@ -153,7 +153,7 @@ class SpecForest:
         said, offsets = said_ids(handles, tokens)
         with self._lock:
             rows, live = self._live.rows(handles), self._live.turns
-            begin, lengths = 0, np.diff(offsets)
+            begin, lengths = 0, offsets[1:] - offsets[:-1]
             while begin < len(rows):
                 stop = self._rollouts.room_for(lengths, begin, rows, live)
                 self._accepted += kernels.move_on(

@@ -8,6 +8,7 @@ the table grows goes on with the old rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +21,8 @@ from turntree.spec_tree.state import DialogueState
 
 _FIRST_ROWS = 256
 _MOST = 2**31 - 1
+_SHORT = 64
+"""Tokens up to which a list is looked at as a list."""
 
 
 class LiveTable:
@@ -112,6 +115,11 @@ def token_ids(values: ArrayLike, what: str) -> NDArray[np.int32]:
         if values.min() < 0:
             raise ValueError(f"{what} must be token ids from 0 to {_MOST}, shape (tokens,), got {values!r:.100}")
         return values
+    if isinstance(values, list) and 0 < len(values) <= _SHORT and {*map(type, values)} == {int}:
+        # An array's least and greatest entries cost more than a short list's.
+        if min(values) < 0 or max(values) > _MOST:
+            raise ValueError(f"{what} must be token ids from 0 to {_MOST}, shape (tokens,), got {values!r:.100}")
+        return np.array(values, np.int32)
     try:
         tokens = np.asarray(values)
     except ValueError as error:
@@ -155,8 +163,7 @@ def flat_ids(rows: Sequence[Sequence[int]], what: str) -> tuple[NDArray[np.int32
     Raises:
         ValueError: If one is no token id; the message calls them ``what``.
     """
-    offsets = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=offsets[1:])
+    offsets = np.array([0, *accumulate(map(len, rows))], np.int64)
     if rows and all(isinstance(row, np.ndarray) and row.ndim == 1 for row in rows):
         return token_ids(np.concatenate(rows), what), offsets
     return token_ids([token for row in rows for token in row], what), offsets

@@ -109,6 +109,16 @@ def propose(
         part(*edges[-2:])
         for other in others:
             other.result()
+    if len(rows) == 1 and (total_nodes is None or counts[0] <= total_nodes):
+        nodes = int(counts[0])  # a lone row lies as it should; what a mask costs is a good part of its draft
+        live.drafted[rows] = nodes
+        return DraftBatch(
+            tokens=tokens[0, :nodes],
+            parents=parents[0, :nodes],
+            depths=depths[0, :nodes],
+            probabilities=paths[0, :nodes],
+            offsets=np.array([0, nodes], np.int64),
+        )
     used = np.arange(budget) < counts[:, None]
     if total_nodes is not None and counts.sum() > total_nodes:
         used &= _most_probable(paths, used, max(total_nodes, 0))

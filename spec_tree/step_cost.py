@@ -10,10 +10,13 @@ start from a prior and forget, so that a machine that gets busy is noticed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from turntree.spec_tree.compiled import kernel, part
 
 _PER_DOUBLING = 4
 """Entries of the table for twice as many tokens."""
@@ -38,6 +41,93 @@ _HICCUP = 2.0
 
 Floats = NDArray[np.float64]
 
+COST = np.dtype(
+    [
+        ("sums", np.float64, (_ENTRIES, 4)),  # per entry: weight, requests, tokens, seconds
+        ("gram", np.float64, (3, 3)),
+        ("right", np.float64, 3),
+        ("line", np.float64, 3),  # seconds at rest, by request, by token
+        ("at", np.float64, _ENTRIES),  # tokens of the table's knots
+        ("takes", np.float64, _ENTRIES),  # seconds there but for the requests' part
+        ("knots", np.int64),
+        ("steps", np.int64),
+        ("unfitted", np.int64),
+    ]
+)
+"""What is known of steps, as the kernels read and write it."""
+
+
+def entry_of(tokens: int) -> int:
+    """Entry of the table for steps over ``tokens`` tokens."""
+    return min(math.floor(_PER_DOUBLING * math.log2(max(tokens, 1)) + 0.5), _ENTRIES - 1)
+
+
+_entry = part(entry_of)
+
+
+@part
+def expected_seconds(cost: NDArray[np.void], rows: float, tokens: float) -> float:
+    """Expected seconds of one step; ``cost`` is the record of a ``StepCost``."""
+    rest, by_row, by_token = cost.line[0], cost.line[1], cost.line[2]
+    knots = cost.knots
+    if knots == 0:
+        return rest + by_row * rows + by_token * tokens
+    low, high = 0, knots - 1
+    first, last = cost.at[low], cost.at[high]
+    if tokens <= first:
+        inside = cost.takes[low] - by_token * (first - tokens)
+    elif tokens >= last:
+        inside = cost.takes[high] + by_token * (tokens - last)
+    else:
+        while high - low > 1:
+            middle = (low + high) // 2
+            if cost.at[middle] <= tokens:
+                low = middle
+            else:
+                high = middle
+        step = (tokens - cost.at[low]) / (cost.at[high] - cost.at[low])
+        inside = cost.takes[low] + step * (cost.takes[high] - cost.takes[low])
+    return max(inside, 0.1 * cost.takes[0]) + by_row * rows
+
+
+@kernel
+def _expect(cost: NDArray[np.void], rows: float, tokens: Floats, seconds: Floats) -> None:
+    for i in range(len(tokens)):
+        seconds[i] = expected_seconds(cost[0], rows, tokens[i])
+
+
+@kernel
+def _take(costs: NDArray[np.void], rows: float, tokens: float, seconds: float, measured: bool) -> None:
+    """Count a step; of one that was not ``measured`` apart, hiccups and drift are told from the cost."""
+    cost = costs[0]
+    if not measured:
+        cost.steps += 1
+        if cost.steps <= _SETTLING:
+            return
+        if cost.steps > 2 * _SETTLING:
+            expected = expected_seconds(cost, rows, tokens)
+            seconds = min(seconds, _HICCUP * expected)
+            drift = (seconds / expected) ** _DRIFT
+            for i in range(_ENTRIES):
+                cost.sums[i, 3] *= drift
+            for i in range(3):
+                cost.right[i] *= drift
+    for i in range(_ENTRIES):
+        for j in range(4):
+            cost.sums[i, j] *= _IDLE
+    entry, kept = _entry(int(tokens)), _RECENT / (_RECENT + 1)
+    cost.sums[entry, 0] = kept * cost.sums[entry, 0] + 1.0
+    cost.sums[entry, 1] = kept * cost.sums[entry, 1] + rows
+    cost.sums[entry, 2] = kept * cost.sums[entry, 2] + tokens
+    cost.sums[entry, 3] = kept * cost.sums[entry, 3] + seconds
+    for i in range(3):
+        one = 1.0 if i == 0 else rows if i == 1 else tokens
+        for j in range(3):
+            other = 1.0 if j == 0 else rows if j == 1 else tokens
+            cost.gram[i, j] = _FIT_MEMORY * cost.gram[i, j] + one * other
+        cost.right[i] = _FIT_MEMORY * cost.right[i] + one * seconds
+    cost.unfitted += 1
+
 
 class StepCost:
     """Seconds of a step by its requests and tokens.
@@ -49,16 +139,17 @@ class StepCost:
     """
 
     def __init__(self) -> None:
-        self._sums = np.zeros((_ENTRIES, 4))
-        """Per entry: weight, requests, tokens, seconds."""
-        self._gram = np.zeros((3, 3))
-        self._right = np.zeros(3)
-        self._steps = 0
-        self._line = np.array([1.0, 0.0, 1.0 / _WIDTH])
-        """Seconds at rest, by request, by token."""
-        self._knots: Floats = np.zeros((2, 0))
-        """Tokens, and seconds but for the requests' part."""
-        self._unfitted = 0
+        self._record = np.zeros(1, COST)
+        self._record["line"] = 1.0, 0.0, 1.0 / _WIDTH
+        self._cost = self._record[0]
+
+    @property
+    def record(self) -> NDArray[np.void]:
+        """What is known, made anew where it is time to, shape (1,) of ``COST``; see ``expected_seconds``."""
+        cost = self._cost
+        if cost["unfitted"] and (cost["steps"] < _EAGER or cost["unfitted"] >= _FIT_EVERY):
+            self._fit()
+        return self._record
 
     @classmethod
     def measure(
@@ -72,71 +163,49 @@ class StepCost:
             repeats: How often each is run; the median counts.
         """
         cost = cls()
-        cost._steps = _SETTLING
+        cost._cost["steps"] = _SETTLING
         for rows, tokens in sizes:
             seconds = float(np.median([step_time(rows, tokens) for _ in range(repeats)]))
             for _ in range(repeats):
-                cost._add(rows, tokens, seconds)
+                _take(cost._record, float(rows), float(tokens), seconds, True)
         return cost
 
     def observe(self, rows: int, tokens: int, seconds: float) -> None:
         """Learn from a step of ``rows`` requests over ``tokens`` tokens."""
-        self._steps += 1
-        if self._steps <= _SETTLING:
-            return
-        if self._steps > 2 * _SETTLING:
-            expected = float(self.seconds(rows, [tokens])[0])
-            seconds = min(seconds, _HICCUP * expected)
-            drift = (seconds / expected) ** _DRIFT
-            self._sums[:, 3] *= drift
-            self._right *= drift
-        self._add(rows, tokens, seconds)
+        _take(self.record, float(rows), float(tokens), float(seconds), False)
 
     def seconds(self, rows: int, tokens: ArrayLike) -> Floats:
         """Expected seconds of steps of ``rows`` requests, by their ``tokens``, of the same shape."""
-        if self._unfitted and (self._steps < _EAGER or self._unfitted >= _FIT_EVERY):
-            self._fit()
-        rest, by_row, by_token = self._line
-        at = np.asarray(tokens, np.float64)
-        x, y = self._knots
-        if not len(x):
-            return np.asarray(rest + by_row * rows + by_token * at)
-        beyond = np.maximum(at - x[-1], 0) - np.maximum(x[0] - at, 0)
-        inside = np.interp(at, x, y) + by_token * beyond
-        return np.asarray(np.maximum(inside, 0.1 * y[0]) + by_row * rows)
+        at = np.ascontiguousarray(tokens, np.float64)
+        seconds = np.empty_like(at)
+        _expect(self.record, float(rows), at.reshape(-1), seconds.reshape(-1))
+        return seconds
 
     def weight(self, tokens: int) -> float:
         """Recent steps of about so many tokens that were measured."""
-        return float(self._sums[_entry(tokens), 0])
-
-    def _add(self, rows: int, tokens: int, seconds: float) -> None:
-        self._sums *= _IDLE
-        entry = self._sums[_entry(tokens)]
-        entry *= _RECENT / (_RECENT + 1)
-        entry += 1.0, rows, tokens, seconds
-        point = np.array([1.0, rows, tokens])
-        self._gram = _FIT_MEMORY * self._gram + np.outer(point, point)
-        self._right = _FIT_MEMORY * self._right + point * seconds
-        self._unfitted += 1
+        return float(self._cost["sums"][entry_of(tokens), 0])
 
     def _fit(self) -> None:
-        count, rows, tokens = self._gram[0]
-        scale = self._right[0] / (count + tokens / _WIDTH)
+        cost = self._cost
+        count, rows, tokens = cost["gram"][0]
+        scale = cost["right"][0] / (count + tokens / _WIDTH)
         b, m = rows / count, tokens / count
         prior = np.array([[1.0, 0.0, 0.0], [1.0, b, 2 * m], [1.0, 2 * b, m]])
-        gram = self._gram + _PRIOR * prior.T @ prior
-        right = self._right + _PRIOR * prior.T @ (scale * (1 + prior[:, 2] / _WIDTH))
-        self._line = np.maximum(np.linalg.solve(gram, right), 0.0)
-        self._knots = self._table()
-        self._unfitted = 0
+        gram = cost["gram"] + _PRIOR * prior.T @ prior
+        right = cost["right"] + _PRIOR * prior.T @ (scale * (1 + prior[:, 2] / _WIDTH))
+        cost["line"] = np.maximum(np.linalg.solve(gram, right), 0.0)
+        at, takes = self._table()
+        cost["at"][: len(at)], cost["takes"][: len(at)] = at, takes
+        cost["knots"], cost["unfitted"] = len(at), 0
 
-    def _table(self) -> Floats:
-        weight, rows, tokens, seconds = self._sums[self._sums[:, 0] > 0.2].T
-        rest, by_row, by_token = self._line
+    def _table(self) -> tuple[Floats, Floats]:
+        sums = self._cost["sums"]
+        weight, rows, tokens, seconds = sums[sums[:, 0] > 0.2].T
+        rest, by_row, by_token = self._cost["line"]
         at = tokens / weight
         measured = seconds / weight - by_row * rows / weight
         believed = (weight * measured + _PRIOR * (rest + by_token * at)) / (weight + _PRIOR)
-        return np.stack([at, rising(believed, weight + _PRIOR)])
+        return at, rising(believed, weight + _PRIOR)
 
 
 def rising(values: Floats, weights: Floats) -> Floats:
@@ -155,7 +224,3 @@ def rising(values: Floats, weights: Floats) -> Floats:
         masses.append(weight)
         sizes.append(size)
     return np.repeat(means, sizes)
-
-
-def _entry(tokens: int) -> int:
-    return min(round(_PER_DOUBLING * float(np.log2(max(tokens, 1)))), _ENTRIES - 1)

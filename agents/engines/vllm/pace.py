@@ -64,14 +64,15 @@ class Pace:
         if any(row.step != step or row.guessed for row in drafted):
             return
         batch = self._batch or DraftBatch.empty(len(drafted))
-        of = np.repeat(np.arange(len(drafted)), np.diff(batch.offsets))
-        depth = np.arange(len(of)) - batch.offsets[of]
-        verified = depth < np.array([row.drafted for row in drafted], np.int64)[of]
-        accepted = depth < np.array([row.hits for row in drafted], np.int64)[of]
+        starts = batch.offsets.tolist()
+        verified = [
+            place for start, row in zip(starts, drafted, strict=False) for place in range(start, start + row.drafted)
+        ]
+        accepted = [place < row.hits for row in drafted for place in range(row.drafted)]
         self._budget.observe(
             rows=rows,
-            tokens=rows + read + int(verified.sum()),
+            tokens=rows + read + len(verified),
             estimates=batch.probabilities[verified],
-            accepted=accepted[verified],
+            accepted=np.array(accepted, np.bool_),
             seconds=seconds,
         )

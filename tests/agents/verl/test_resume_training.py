@@ -19,9 +19,12 @@ from turntree.agents.verl.recording import RunFolder
 
 pytestmark = pytest.mark.slow
 
-STEPS, KILLED_AFTER, PROMPTS, SAMPLES = 4, 2, 4, 4
+STEPS, SAVED_AT, KILLED_AFTER, PROMPTS, SAMPLES = 6, 3, 5, 4, 4
 NEAR_TIES = 1
 """Episodes of a step that may differ, of 16: batches are summed in another order, in float32."""
+
+Turns = dict[tuple[int, int], list[tuple[tuple[int, ...], str]]]
+"""Tokens and levels of each turn, by task and sample."""
 
 
 class Run(NamedTuple):
@@ -35,8 +38,7 @@ class Run(NamedTuple):
     def steps(self) -> list[int]:
         return [report.step for report in self.reports]
 
-    def turns(self, step: int) -> dict[tuple[int, int], list[tuple[tuple[int, ...], str]]]:
-        """Tokens and levels of each turn, by task and sample."""
+    def turns(self, step: int) -> Turns:
         return {
             (record.labels["index"], record.labels["session"]): [
                 (turn.completion.token_ids, (turn.completion.levels or "A")[0]) for turn in record.episode.turns
@@ -68,7 +70,7 @@ def run(model: Path, root: Path, on_step: Callable[[StepReport], None] = lambda 
                 f"turntree.train_tasks={2 * PROMPTS}",
                 "turntree.val_tasks=2",
                 f"trainer.total_training_steps={STEPS}",
-                f"trainer.save_freq={KILLED_AFTER}",
+                f"trainer.save_freq={SAVED_AT}",
                 "trainer.resume_mode=auto",
                 f"data.train_batch_size={PROMPTS}",
                 "data.max_prompt_length=64",
@@ -82,7 +84,7 @@ def run(model: Path, root: Path, on_step: Callable[[StepReport], None] = lambda 
 
 
 def kill_the_trainer(report: StepReport) -> None:
-    """``kill -9`` of the process that holds the policy's optimiser, in the step after the checkpoint."""
+    """``kill -9`` of the process that holds the policy's optimiser, in the third step after the checkpoint."""
     if report.step != KILLED_AFTER:
         return
     trainers = [
@@ -95,50 +97,57 @@ def kill_the_trainer(report: StepReport) -> None:
         os.kill(process.pid, signal.SIGKILL)
 
 
-@pytest.fixture(scope="module")
-def unbroken(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return run(tiny_model, tmp_path_factory.mktemp("unbroken"))
+class Broken(NamedTuple):
+    """A run that was killed, and what follows it in the same folder."""
+
+    killed: Run
+    resumed: Run
+    before: dict[int, Turns]
+    """What the killed run had said by step, before it was resumed from its checkpoint."""
 
 
 @pytest.fixture(scope="module")
-def broken(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
-    """The run that is killed, and what follows it in the same folder."""
+def broken(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Broken:
     root = tmp_path_factory.mktemp("broken")
-    return run(tiny_model, root, kill_the_trainer), run(tiny_model, root)
+    killed = run(tiny_model, root, kill_the_trainer)
+    before = {step: killed.turns(step) for step in killed.steps}
+    return Broken(killed, run(tiny_model, root), before)
 
 
-def test_a_killed_trainer_ends_the_run_with_an_error(broken: tuple[Run, Run]) -> None:
-    killed, _ = broken
-    assert killed.status != 0
-    assert killed.steps == list(range(1, KILLED_AFTER + 1))
+def test_a_killed_trainer_ends_the_run_with_an_error(broken: Broken) -> None:
+    assert broken.killed.status != 0
+    assert broken.killed.steps == list(range(1, KILLED_AFTER + 1))
 
 
-def test_the_run_goes_on_to_its_end(unbroken: Run, broken: tuple[Run, Run]) -> None:
-    _, resumed = broken
-    assert unbroken.status == 0, unbroken.folder.log.read_text()[-3000:]
-    assert resumed.status == 0, resumed.folder.log.read_text()[-3000:]
-    assert unbroken.steps == list(range(1, STEPS + 1))
-    assert resumed.steps == list(range(KILLED_AFTER + 1, STEPS + 1))
+def test_the_run_goes_on_to_its_end(broken: Broken) -> None:
+    assert broken.resumed.status == 0, broken.resumed.folder.log.read_text()[-3000:]
+    assert broken.resumed.steps == list(range(SAVED_AT + 1, STEPS + 1))
 
 
-def test_the_resumed_run_says_what_the_unbroken_one_says(unbroken: Run, broken: tuple[Run, Run]) -> None:
-    _, resumed = broken
-    for step in range(1, STEPS + 1):
-        one, other = unbroken.turns(step), resumed.turns(step)
-        assert one.keys() == other.keys(), "the same tasks and samples"
-        differing = [place for place in one if one[place] != other[place]]
-        assert len(differing) <= NEAR_TIES, f"step {step}: {differing}"
+def test_the_resumed_run_says_what_the_unbroken_one_said(broken: Broken) -> None:
+    # Step 4 is sampled with the weights of the checkpoint; step 5 after an update by the optimiser that was restored.
+    for step, said in broken.before.items():
+        again = broken.resumed.turns(step)
+        assert len(said) == PROMPTS * SAMPLES
+        assert said.keys() == again.keys(), "the same tasks and samples"
+        differing = [place for place in said if said[place] != again[place]]
+        assert len(differing) <= (NEAR_TIES if step > SAVED_AT else 0), f"step {step}: {differing}"
 
 
-def test_turns_of_the_first_epoch_are_replayed_after_the_resume(broken: tuple[Run, Run]) -> None:
-    _, resumed = broken
-    levels = {turn[1] for turns in resumed.turns(KILLED_AFTER + 1).values() for turn in turns}
+def test_steps_differ(broken: Broken) -> None:
+    # The control: the seeds of another step would be noticed.
+    one, other = broken.before[SAVED_AT], broken.before[SAVED_AT + 2]
+    assert one.keys() == other.keys()
+    assert sum(one[place] != other[place] for place in one) > NEAR_TIES
+
+
+def test_turns_of_earlier_epochs_are_replayed_after_the_resume(broken: Broken) -> None:
+    levels = {turn[1] for turns in broken.resumed.turns(SAVED_AT + 1).values() for turn in turns}
     assert "C" in levels
-    assert resumed.reports[0].engine["reuse_reused"] > 0
+    assert broken.resumed.reports[0].engine["reuse_reused"] > 0
 
 
-def test_the_records_are_of_one_whole_run(broken: tuple[Run, Run]) -> None:
-    _, resumed = broken
-    for path in (resumed.folder.metrics, resumed.folder.engine):
+def test_the_records_are_of_one_whole_run(broken: Broken) -> None:
+    for path in (broken.resumed.folder.metrics, broken.resumed.folder.engine):
         rows = [json.loads(line)["step"] for line in path.read_text().splitlines()]
         assert rows == list(range(1, STEPS + 1))
