@@ -32,7 +32,7 @@ CPU = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "HF_HUB_OFFLINE": "1",
 }
-EPISODES = {1: 16, 4: 48, 16: 128, 64: 256}
+EPISODES = {1: 48, 4: 128, 16: 256, 64: 512}
 """Episodes of an epoch by batch size, unless told otherwise."""
 HOW = (
     "The ways take turns after each part of an epoch, in the opposite order every second time, in one process: other "

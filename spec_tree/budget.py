@@ -45,6 +45,9 @@ _PROBE_SHARE = 0.01
 _PROBE_PAUSE = 8
 """Least steps between two trials."""
 _LONG_AGO = 1 << 30
+_WORTHWHILE = 1.02
+"""Tokens per second, over those of a step without drafts, from which on drafts are made: costs are learnt from noisy
+steps, and a gain that small may be a loss."""
 
 
 SEEN = np.dtype(
@@ -91,7 +94,7 @@ def _choose(seen: NDArray[np.void], cost: NDArray[np.void], rows: float, lowest:
         one.nodes[taken], one.rate[taken] = nodes, emitted / expected_seconds(cost[0], rows, rows + nodes)
         if one.rate[taken] > one.rate[best]:
             best = taken
-    return best
+    return best if one.rate[best] > _WORTHWHILE * one.rate[0] else 0
 
 
 @kernel
