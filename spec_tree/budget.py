@@ -45,9 +45,9 @@ _PROBE_SHARE = 0.01
 _PROBE_PAUSE = 8
 """Least steps between two trials."""
 _LONG_AGO = 1 << 30
-_WORTHWHILE = 1.02
-"""Tokens per second, over those of a step without drafts, from which on drafts are made: costs are learnt from noisy
-steps, and a gain that small may be a loss."""
+_CAUTION = 0.9
+"""Share of the expected acceptances that counts when drafts are weighed against what they cost: costs are learnt from
+noisy steps, and where both are nearly even, as with many requests on a CPU, a gain may be a loss."""
 
 
 SEEN = np.dtype(
@@ -90,11 +90,11 @@ def _choose(seen: NDArray[np.void], cost: NDArray[np.void], rows: float, lowest:
         believed = min(trust * _center(kind), 1.0)
         share = (one.accepted[kind] + _PRIOR * believed) / (one.drafted[kind] + _PRIOR)
         nodes += rows * one.offer[kind]
-        emitted += rows * one.offer[kind] * share
+        emitted += _CAUTION * rows * one.offer[kind] * share
         one.nodes[taken], one.rate[taken] = nodes, emitted / expected_seconds(cost[0], rows, rows + nodes)
         if one.rate[taken] > one.rate[best]:
             best = taken
-    return best if one.rate[best] > _WORTHWHILE * one.rate[0] else 0
+    return best
 
 
 @kernel

@@ -30,6 +30,7 @@ from turntree.agents.engines.vllm.rows import LiveRow
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.agents.engines.vllm.wire import state_of
 from turntree.spec_tree import DialogueState, SpecForest
+from turntree.spec_tree.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
 
@@ -91,12 +92,7 @@ class ForestDrafter:
                 "turntree's drafter needs turntree's vLLM plugin, which was not loaded: let VLLM_PLUGINS contain "
                 "turntree, or leave it unset"
             )
-        forest, state = SpecForest(), DialogueState(exact=1)
-        forest.insert(state, [1, 2])
-        handles = forest.begin([state], [[3]])
-        forest.draft(handles, max_nodes=1, room=[1], chain=True)
-        forest.commit(handles, [[1]])
-        forest.end(handles)
+        warm_up()
 
     def propose(
         self,
