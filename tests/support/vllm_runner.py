@@ -13,6 +13,8 @@ from turntree.agents.engines.vllm.settings import DrafterSettings
 
 CONTEXT = 64
 END = 2
+BEHIND = 3
+"""Sampled behind a turn whose last token was drafted."""
 
 
 def vllm_config(settings: DrafterSettings, depth: int) -> Any:
@@ -91,10 +93,12 @@ class ScriptedRunner:
             said = self.requests[name].output_token_ids
             rest = self.scripts[name][len(said) :]
             hits = 0
-            while hits < min(len(self.drafts[name]), len(rest) - 1) and self.drafts[name][hits] == rest[hits]:
+            while hits < min(len(self.drafts[name]), len(rest)) and self.drafts[name][hits] == rest[hits]:
                 hits += 1
             new = [] if name in reading else rest[: hits + 1]
             said += new
+            if new and hits == len(rest):
+                new = [*new, BEHIND]  # as vLLM does, which ends the turn only afterwards
             self.tokens[row, self.ends[row] : self.ends[row] + len(new)] = new
             self.ends[row] += len(new)
             sampled.append(new)

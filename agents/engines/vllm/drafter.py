@@ -169,7 +169,7 @@ class ForestDrafter:
                 self._reading += row.prompt - request.num_computed_tokens
             if stands[place] - row.seen != len(last):  # it sampled in a step that asked for no drafts
                 last = tokens[place, row.seen : stands[place]].tolist()
-            said.append((place, row, last))
+            said.append((place, row, row.own(last)))
         self._begin(new)
         return said
 

@@ -75,6 +75,14 @@ class LiveRow:
         """Whether the turn is over now that it ends in ``last``."""
         return self.length >= self.most or (last in self.stops and self.length >= self.least)
 
+    def own(self, tokens: list[int]) -> list[int]:
+        """Those of ``tokens`` that belong to the turn: where its last token was drafted, a sampled one follows it."""
+        for index, token in enumerate(tokens):
+            length = self.length + index + 1
+            if length >= self.most or (token in self.stops and length >= self.least):
+                return tokens[: index + 1]
+        return tokens
+
     def room(self, most: int) -> int:
         """Draft tokens that may be of use: the token behind them still belongs to the turn."""
         return max(0, min(most, self.most - self.length - 1))

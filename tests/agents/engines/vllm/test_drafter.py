@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from turntree.agents.engines.request_wire import DRAFT
 from turntree.agents.engines.state_wire import KEY, to_wire
 from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.settings import DrafterSettings
-from turntree.spec_tree import DialogueState, ForestConfig
+from turntree.spec_tree import DialogueState, ForestConfig, TreeNode
 
 PROMPT = [5, 6, 7]
 TURN = [11, 12, 13, 14, 15, 16, 17, END]
@@ -261,3 +262,25 @@ def test_no_step_waits_for_a_kernel_to_be_compiled() -> None:
     done = subprocess.run([sys.executable, "-c", LATE, support], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+def test_a_turn_whose_end_was_drafted_is_kept_without_what_was_sampled_behind_it() -> None:
+    runner = ScriptedRunner()
+    state = DialogueState.from_tokens(PROMPT)
+    for name in ("a", "b", "c"):
+        runner.add(name, PROMPT, TURN)
+        runner.play(name)
+    assert runner.proposed[-2]["c"][-1] == END, "the end is drafted"
+    runner.add("d", PROMPT, [1, END])
+    runner.step()
+    assert runner.drafter.forest.finished([state]) == [3]
+    assert [list(path) for path in paths(runner.drafter.forest.tree(state))] == [TURN, [1]]
+
+
+def paths(node: TreeNode) -> Iterator[tuple[int, ...]]:
+    """The turns of a tree from its root on."""
+    for child in node.children:
+        if not child.children:
+            yield (child.token,)
+        for rest in paths(child):
+            yield (child.token, *rest)
