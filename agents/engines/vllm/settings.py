@@ -26,8 +26,8 @@ class DrafterSettings:
     """How the drafter drafts. Nothing here can change what is sampled."""
 
     min_probability: float = 0.05
-    """A token is drafted if the store believes that the draft up to it is accepted with at least this probability. To an
-    adaptive drafter it is the lowest threshold that it may choose; few requests at once are served best by a low one."""
+    """A token is drafted if the store believes that the draft up to it is accepted with at least this probability. An
+    adaptive drafter chooses its threshold from here up; few requests at once are served best by a low one."""
     adaptive: bool = True
     """Verify what gives the most tokens per second by the engine's own measured steps: fewer drafts than the settings
     allow, or none."""
