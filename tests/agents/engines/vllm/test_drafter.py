@@ -239,7 +239,7 @@ Dispatcher.compile = lambda self, signature: (compiled.append(self.py_func.__nam
 sys.path[:0] = sys.argv[1].split(":")
 from vllm_runner import ScriptedRunner
 from turntree.agents.engines.vllm.settings import DrafterSettings
-from turntree.spec_tree import ForestConfig
+from turntree.spec_tree import DialogueState, ForestConfig
 runner = ScriptedRunner(DrafterSettings(forest=ForestConfig(rollouts_per_state=2)))
 early = len(compiled)
 assert early > 5
@@ -253,6 +253,8 @@ for turn in range(30):
                 runner.remove(name)
 assert runner.drafter.forest.stats().evicted_rollouts > 0
 assert runner.drafter.counts.drafted > 0
+for number in range(3):
+    runner.drafter.forest.insert(DialogueState(exact=number), range(70_000))  # more than the log begins with
 print(compiled[early:])
 """
 
