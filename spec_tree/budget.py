@@ -15,7 +15,7 @@ The budget only ever leaves drafts out; it cannot change what is sampled.
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,7 +131,7 @@ def _learn(
 
 
 @part
-def _see_offer(one: NDArray[np.void], rows: float, edge: float, floor: float, lowest: int) -> None:
+def _see_offer(one: Any, rows: float, edge: float, floor: float, lowest: int) -> None:
     """Learn what is offered from ``edge`` on, where the last allowance let it be seen whole."""
     first = int(np.ceil(edge * _CLASSES))
     if edge <= floor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -66,12 +67,12 @@ _entry = part(entry_of)
 
 
 @part
-def expected_seconds(cost: NDArray[np.void], rows: float, tokens: float) -> float:
+def expected_seconds(cost: Any, rows: float, tokens: float) -> float:
     """Expected seconds of one step; ``cost`` is the record of a ``StepCost``."""
     rest, by_row, by_token = cost.line[0], cost.line[1], cost.line[2]
     knots = cost.knots
     if knots == 0:
-        return rest + by_row * rows + by_token * tokens
+        return float(rest + by_row * rows + by_token * tokens)
     low, high = 0, knots - 1
     first, last = cost.at[low], cost.at[high]
     if tokens <= first:
@@ -87,7 +88,7 @@ def expected_seconds(cost: NDArray[np.void], rows: float, tokens: float) -> floa
                 high = middle
         step = (tokens - cost.at[low]) / (cost.at[high] - cost.at[low])
         inside = cost.takes[low] + step * (cost.takes[high] - cost.takes[low])
-    return max(inside, 0.1 * cost.takes[0]) + by_row * rows
+    return float(max(inside, 0.1 * cost.takes[0]) + by_row * rows)
 
 
 @kernel

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from turntree.spec_tree.budget import DraftBudget
 from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.forest import SpecForest
@@ -24,5 +22,5 @@ def warm_up() -> None:
     forest.end(handles)
     forest.tree(state)
     for number in range(2, 5):
-        forest.insert(DialogueState(exact=number), np.arange(_LONG, dtype=np.int32))
+        forest.insert(DialogueState(exact=number), range(_LONG))
     DraftBudget(0.0).cost.seconds(1, [1])
