@@ -261,5 +261,6 @@ def _get_ready() -> None:
     """Compile the kernels, or load them: no step of an engine is to wait for that."""
     seen, cost = np.zeros(1, SEEN), StepCost()
     cost.observe(1, 1, 1.0)
+    cost.seconds(1, [1])
     _choose(seen, cost.record, 1.0, 0)
     _learn(seen, np.zeros(0, np.float32), np.zeros(0, np.bool_), 1.0, 1.0, 0, 0.0, 0, 1.0)

@@ -23,4 +23,4 @@ def warm_up() -> None:
     forest.tree(state)
     for number in range(2, 5):
         forest.insert(DialogueState(exact=number), range(_LONG))
-    DraftBudget(0.0).cost.seconds(1, [1])
+    DraftBudget(0.0)

@@ -73,13 +73,12 @@ class LiveRow:
 
     def complete(self, last: int) -> bool:
         """Whether the turn is over now that it ends in ``last``."""
-        return self.length >= self.most or (last in self.stops and self.length >= self.least)
+        return self._ends(last, self.length)
 
     def own(self, tokens: list[int]) -> list[int]:
         """Those of ``tokens`` that belong to the turn: where its last token was drafted, a sampled one follows it."""
         for index, token in enumerate(tokens):
-            length = self.length + index + 1
-            if length >= self.most or (token in self.stops and length >= self.least):
+            if self._ends(token, self.length + index + 1):
                 return tokens[: index + 1]
         return tokens
 
@@ -93,3 +92,7 @@ class LiveRow:
             end = next(i for i, token in enumerate(draft) if token in self.stops)
             return draft[: end + 1]
         return draft
+
+    def _ends(self, token: int, length: int) -> bool:
+        """Whether ``token`` is the last of a turn that is ``length`` tokens long with it."""
+        return length >= self.most or (token in self.stops and length >= self.least)
