@@ -29,15 +29,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         SystemExit: Always; 0 for success, 1 for a negative finding, 2 for wrong input, 130 if interrupted.
     """
     try:
-        _app()(args=None if arguments is None else list(arguments), prog_name="turntree")
-    except KeyboardInterrupt:  # older versions of typer call this an abortion, status 1
+        words = None if arguments is None else list(arguments)
+        status = _app()(args=words, prog_name="turntree", standalone_mode=False)
+    except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
     except Exception as error:
-        message = _to_put_right(error)
+        if isinstance(error.__cause__, KeyboardInterrupt):  # older versions of typer call this an abortion
+            raise SystemExit(_INTERRUPTED) from None
+        message = _misuse(error) or _to_put_right(error)
         if message is None:
             raise
         sys.stderr.write(f"turntree: {message}\n")
         raise SystemExit(2) from error
+    raise SystemExit(status or 0)
 
 
 def _app() -> typer.Typer:
@@ -50,6 +54,20 @@ def _app() -> typer.Typer:
 
         raise MissingExtra("the turntree command", "cli") from error
     return app
+
+
+def _misuse(error: Exception) -> str | None:
+    """What is wrong with a word of the command line, or ``None`` if the error is another.
+
+    The class depends on the version of typer, which brings its own click or takes the installed one.
+    """
+    said, at = getattr(error, "format_message", None), getattr(error, "ctx", None)
+    if said is None:
+        return None
+    if type(error).__name__ == "NoArgsIsHelpError":  # no word at all: the whole help
+        return f"a command is missing\n{said()}"
+    command = at.command_path if at is not None else "turntree"
+    return f"{' '.join(said().split()).removesuffix('.')}; see `{command} --help`"
 
 
 def _to_put_right(error: Exception) -> str | None:

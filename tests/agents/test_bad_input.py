@@ -107,6 +107,12 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("tree", "{at}/notes.txt"), "line 1: expected one JSON object"),
     (("train", "{at}/notes.yaml"), "unknown key 'my'"),
     (("new", "env", "9lives", "--out", "{at}"), "expected a name like WordGame"),
+    # the words of the command line themselves
+    (("lst",), "Did you mean 'list'?"),
+    (("eval", ARITHMETIC, "--modle", "{model}"), "--model"),
+    (("eval", ARITHMETIC, "--model", "{model}", "-n", "two"), "'-n'"),
+    (("eval", ARITHMETIC, "--model", "{model}", "--engine", "vlm"), "vllm"),
+    (("score",), "argument"),
 ]
 
 
