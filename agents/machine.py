@@ -9,6 +9,16 @@ from importlib import metadata
 from pathlib import Path
 
 
+def hardware(device: str = "cpu") -> str:
+    """The accelerator, or the processor and its cores.
+
+    Args:
+        device: Torch device.
+    """
+    accelerators = [name for _, name in _accelerator(device)]
+    return accelerators[0] if accelerators else f"{_processor()}, {os.cpu_count()} cores"
+
+
 def machine_facts(packages: Iterable[str], *, device: str = "cpu") -> list[tuple[str, str]]:
     """Processor, system, and which of ``packages`` are installed in which version.
 
@@ -18,7 +28,7 @@ def machine_facts(packages: Iterable[str], *, device: str = "cpu") -> list[tuple
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     facts = [
-        ("processor", f"{_processor()}, {os.cpu_count()} cores, {memory:.0f} GiB of memory"),
+        ("processor", f"{hardware()}, {memory:.0f} GiB of memory"),
         ("system", f"{platform.system()} {platform.release()}, Python {platform.python_version()}"),
         ("packages", ", ".join(filter(None, map(_version, packages)))),
     ]

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import sys
 import time
@@ -30,6 +28,7 @@ from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.model import Policy
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import Sampling
+from turntree.agents.machine import hardware
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
 QUESTIONS = [
@@ -134,14 +133,7 @@ def measure(args: argparse.Namespace, batch: int) -> list[Row]:
 
 
 def machine(device: str) -> str:
-    if device.startswith("cuda"):
-        return torch.cuda.get_device_name()
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return f"{model}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads"
+    return f"{hardware(device)}, {torch.get_num_threads()} torch threads"
 
 
 def main() -> None:

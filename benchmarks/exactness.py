@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +27,8 @@ import run_ahead_rows
 from claims import Row
 from rich.console import Console
 from rich.table import Table
+
+from turntree.agents.machine import hardware
 
 SOURCES: tuple[Callable[[argparse.Namespace], Iterator[Row]], ...] = (
     lambda args: rule_rows.point_mass_rows(),
@@ -44,19 +44,12 @@ SOURCES: tuple[Callable[[argparse.Namespace], Iterator[Row]], ...] = (
 """Where rows come from; rows of an engine are appended here."""
 
 
-def machine() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if "model name" in line]
-    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=300_000, help="turns of the rows with chance in them")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    command, where = "python " + " ".join(sys.argv), machine()
+    command, where = "python " + " ".join(sys.argv), hardware()
     start = time.perf_counter()
     rows = [row for source in SOURCES for row in source(args)]
     seconds = time.perf_counter() - start

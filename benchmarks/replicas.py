@@ -3,7 +3,7 @@
 Every replica has a store of its own. A step plays all tasks, some samples each; the turns are generated ones whose
 tasks keep a few ways to speak (``traces.generated``), so what a task was answered before predicts what comes. The
 routing, the hub's log and the stores are the real ones; engines are replaced by a replay of the turns, and Ray by
-calls. Times are of one core: trust ratios within one run. Rows that ``--out`` has are not measured again.
+calls. Times are processor time: trust ratios within one run. Rows that ``--out`` has are not measured again.
 
     python benchmarks/replicas.py                        # 1, 2, 8 and 64 replicas
     python benchmarks/replicas.py --replicas 2 --tasks 4 # a quick look
@@ -32,6 +32,7 @@ from drafters import Setup, Turntree
 from replay import Replay, replay
 from traces import Turn, generated
 
+from turntree.agents.machine import hardware
 from turntree.agents.routing import TaskRoutes, route_key
 from turntree.agents.verl.exchange_settings import ExchangeSettings
 from turntree.agents.verl.hub import TurnHub
@@ -105,9 +106,9 @@ class _Wire:
         self.seconds = 0.0
 
     def swap(self, own: TurnBatch, first: int) -> Swapped:
-        start = time.perf_counter()
+        start = time.process_time()
         news = self.hub.swap(self.rank, self.source, own, first, self.cursor)
-        self.seconds += time.perf_counter() - start
+        self.seconds += time.process_time() - start
         self.cursor = news.cursor
         return Swapped(news.batches, news.missed)
 
@@ -207,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     about: dict[str, Any] = {
         "settings": {name: getattr(args, name) for name in ("tasks", "samples", "steps", "seed")},
-        "machine": platform.processor() or platform.machine(),
+        "machine": hardware(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
     }

@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import sys
 import time
@@ -40,6 +38,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from turntree.agents.demo.warm_start import warm_started_policy
 from turntree.agents.engines.local import LocalEngineConfig
 from turntree.agents.engines.local.model import Policy
+from turntree.agents.machine import hardware
 from turntree.agents.renderer import Renderer
 
 TINY: dict[str, Any] = {
@@ -54,10 +53,7 @@ GIVEN: dict[str, Any] = {
 
 
 def machine() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if "model name" in line]
-    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
+    return f"{hardware()}, torch {torch.__version__}"
 
 
 class Bench:

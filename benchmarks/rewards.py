@@ -27,6 +27,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from turntree.agents.machine import hardware
 from turntree.rewards import Judge, Score, score, score_batch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
@@ -254,7 +255,7 @@ def main() -> None:
     arguments = parser.parse_args()
     result: dict[str, Any] = {
         "command": f"python benchmarks/rewards.py --data DIR{' --math-verify PYTHON' if arguments.math_verify else ''}",
-        "machine": f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}",
+        "machine": f"{hardware()}, Python {platform.python_version()}",
         "accuracy": accuracy(arguments.data, arguments.math_verify),
         "speed": speed(arguments.data, arguments.math_verify),
         "hostile": hostile(arguments.data),

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -28,6 +27,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from turntree.agents.machine import hardware
 from turntree.agents.verl.launch import StepReport, train
 
 WAYS = {
@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     told = {name: getattr(args, name) for name in ("config", "engine", "device", "epochs", "tasks", "batch", "samples")}
     record: dict[str, Any] = {
-        "machine": platform.processor() or platform.machine(),
+        "machine": hardware(args.device),
         "cores": os.cpu_count(),
         "versions": {name: version(name) for name in ("torch", "verl", "ray", "transformers")},
         "settings": {**told, "model": args.model or "the demo's", "set": args.set},

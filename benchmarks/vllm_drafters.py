@@ -15,7 +15,6 @@ import argparse
 import importlib.util
 import json
 import os
-import platform
 import shlex
 import sys
 import tempfile
@@ -23,6 +22,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from turntree.agents.machine import hardware
 
 CPU = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -138,12 +139,7 @@ def save(path: Path, title: str, rows: list[Row]) -> None:
 def machine(device: str) -> str:
     import torch
 
-    if device != "cpu":
-        return str(torch.cuda.get_device_name())
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if "model name" in line]
-    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    return f"{hardware(device)}, {torch.get_num_threads()} threads"
 
 
 def show(title: str, rows: list[Row]) -> None:
