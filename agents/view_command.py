@@ -91,7 +91,10 @@ def tree_command(
 
     title = f"{escape(found.task)}, turn {turn}: {len(found.turns)} of {found.all_turns} turns began at this state"
     drawn = Tree(title, highlight=False)
-    grow(drawn, branches(root, text, widest=width))
+    top = branches(root, text, widest=width)
+    if top.text:  # what all turns begin with
+        top = Branch(text="", count=top.count, share=1.0, children=(top,))
+    grow(drawn, top)
     console.print(drawn)
 
 

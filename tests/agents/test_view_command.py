@@ -46,6 +46,17 @@ def test_tree_prints_what_was_said_at_a_state_with_counts(
     assert "4x 50% call 4" in out
 
 
+def test_what_all_turns_began_with_is_in_the_tree(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    line = next(run.glob("episodes/*.jsonl")).read_text().splitlines()[0]
+    (tmp_path / "alone.jsonl").write_text(f"{line}\n{line}\n")
+    status, out, _ = said(capsys, "tree", tmp_path / "alone.jsonl")
+    first = json.loads(line)["episode"]["turns"][0]["completion"]["token_ids"]
+    assert status == 0
+    assert "2x100%" + "".join(f"⟨{token}⟩" for token in first) in "".join(out.split())
+
+
 def test_tree_as_json_is_flat_with_parents_before_children(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = said(capsys, "tree", run, "--json")
     tree = json.loads(out)
