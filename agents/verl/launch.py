@@ -30,6 +30,7 @@ from turntree.agents.scorer import ANSWER
 from turntree.agents.verl.compose import Composition, TrainSettings, compose
 from turntree.agents.verl.dataset import write_rows
 from turntree.agents.verl.lost_steps import LostSteps
+from turntree.agents.verl.metrics import PREFIX
 from turntree.agents.verl.recording import RunFolder
 from turntree.agents.verl.resume import checkpoints_of, join_metrics, keep_records, resume_path, resumed_step
 from turntree.agents.verl.sections import ConfigError
@@ -43,6 +44,8 @@ _GRACE_SECONDS = 20.0
 _LOG_TAIL = 30
 _LEARNT_NOTHING = 1
 """Exit status of a run whose episodes were all lost."""
+_ROUTED = ("vllm", "sglang")
+"""Engines whose replicas verl routes requests to; turntree's own does it where the episodes are played."""
 _RAY_WAS_SLOW = "The current node timed out during startup"
 """What Ray says when its processes are not up after 30 seconds, which it gives no setting for."""
 
@@ -56,7 +59,7 @@ class StepReport:
     metrics: Mapping[str, float]
     """verl's metrics."""
     engine: Mapping[str, float]
-    """What the engine did in this step; empty with another rollout backend."""
+    """What the engine did in this step; empty with another rollout backend, and where the replica was lost after it."""
 
     @property
     def reward(self) -> float:
@@ -71,7 +74,7 @@ class StepReport:
     @property
     def tokens_per_step(self) -> float:
         """Tokens per verify step of a request; 1 without speculation."""
-        return self.engine.get("tokens_per_step", float("nan"))
+        return self.engine.get("tokens_per_step", self.metrics.get(f"{PREFIX}tokens_per_step", float("nan")))
 
 
 def train(config: str, overrides: Sequence[str] = (), *, on_step: Callable[[StepReport], None] | None = None) -> int:
@@ -141,7 +144,11 @@ def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
     )
     val_rows = write_rows(folder.rows("val"), settings.env, val_kwargs, count=settings.val_tasks, split="val")
     _check_contracts(settings, (train_rows, val_rows))
-    loops = resources.files("turntree.configs").joinpath("loops", "turntree_env.yaml")
+    shipped = resources.files("turntree.configs")
+    loops = shipped.joinpath("loops", "turntree_env.yaml")
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.name in _ROUTED and rollout.router_config_path is None:
+        rollout.router_config_path = str(shipped.joinpath("routers", "task.yaml"))
     for key, value in {
         "data.train_files": str(train_rows),
         "data.val_files": str(val_rows),

@@ -79,6 +79,24 @@ def test_the_folder_holds_what_verl_is_started_with(overrides: list[str], tmp_pa
     assert [loop.name for loop in loops] == ["turntree_env"]
 
 
+@pytest.mark.parametrize(
+    ("more", "routed_by"),
+    [
+        ([], None),
+        (["engine=vllm_cpu"], "turntree.agents.verl.router.TaskRouter"),
+        (["engine=vllm_cpu", "actor_rollout_ref.rollout.router_config_path=mine.yaml"], "mine.yaml"),
+    ],
+)
+def test_replicas_of_engines_that_verl_serves_are_routed_to_by_task(
+    overrides: list[str], tmp_path: Path, more: list[str], routed_by: str | None
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.root.mkdir()
+    launch.prepare(compose("grpo_arithmetic_cpu", [*overrides, *more]), folder, tmp_path / "ray")
+    path = OmegaConf.load(folder.config).actor_rollout_ref.rollout.router_config_path
+    assert (path if path in (None, "mine.yaml") else OmegaConf.load(path).router_class) == routed_by
+
+
 def test_reuse_reaches_the_servers(overrides: list[str], tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.root.mkdir()
