@@ -6,7 +6,7 @@ given on the half of the states that no parameter was chosen on (``--half report
 
     python benchmarks/store.py                                     # all figures; needs the recorded traces
     python benchmarks/store.py --fraction 0.1 --only quality       # a quick look
-    python benchmarks/store.py --traces generated                  # without recorded traces
+    python benchmarks/store.py --traces demo smollm2 generated     # with the traces of the repository alone
 
 ``drafters.py`` says how the public drafters are installed; those that are missing are left out.
 """
@@ -32,7 +32,9 @@ from aims import BEST, OURS, PEER, judged, table
 from drafters import DRAFTERS, Setup, installed, versions
 from measures import geometric_mean
 from replay import Replay
-from traces import TRACES, NoTraces, Trace, folder, generated, load
+from traces import RECORDED, TRACES, NoTraces, Trace, find, generated, load
+
+from turntree.agents.machine import hardware
 
 SPEED_TRACES = {"math_cot_100x8": 50, "humaneval_164x40": 40, "synthetic_rl": 14, "generated": 32}
 """Trace -> states for the timings, enough to keep 256 turns live."""
@@ -53,7 +55,7 @@ class Report:
     """All figures, by section."""
 
     def trace(self, name: str, half: str | None = None) -> Trace:
-        states = max(2, round({**TRACES, "generated": 32}[name] * self.args.fraction))
+        states = max(2, round({**TRACES, **RECORDED, "generated": 32}[name] * self.args.fraction))
         return _states(self.args.data, name, half or self.args.half, states)
 
     def traces(self) -> list[Trace]:
@@ -241,7 +243,7 @@ SECTIONS: dict[str, tuple[Callable[[Report], None], ...]] = {
 def _states(data: Path | None, name: str, half: Any, states: int) -> Trace:
     if name == "generated":
         return generated(states=states)
-    return load(folder(data) / f"{name}.npz", states=states, half=half)
+    return load(find(name, data), states=states, half=half)
 
 
 def counts(run: Replay) -> dict[str, float]:
@@ -265,7 +267,7 @@ def setting(text: str) -> tuple[str, Any]:
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Replay turns against the store and the public drafters.")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections to run")
-    parser.add_argument("--traces", nargs="+", choices=[*TRACES, "generated"], default=list(TRACES))
+    parser.add_argument("--traces", nargs="+", choices=[*TRACES, *RECORDED, "generated"], default=list(TRACES))
     parser.add_argument("--drafters", nargs="+", choices=DRAFTERS, default=list(DRAFTERS))
     parser.add_argument("--half", choices=["select", "report", "all"], default="report", help="of the states")
     parser.add_argument(
@@ -287,7 +289,7 @@ def main() -> None:
     names, missing = installed()
     report = Report(args, [name for name in names if name in args.drafters])
     about = {
-        "machine": platform.processor() or platform.machine(),
+        "machine": hardware(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "versions": versions(),

@@ -29,6 +29,9 @@ TRACES = {
     "tot_text_100x10": 15,
 }
 """Trace -> dialogues' starting states that are replayed, both halves together."""
+RECORDED = {"demo": 32, "smollm2": 8}
+"""The same of the training runs whose traces are part of the repository."""
+RECORDED_FOLDER = Path(__file__).resolve().parent / "recorded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +82,20 @@ def folder(given: Path | None = None) -> Path:
     repository = Path(__file__).resolve().parent.parent
     path = (given or Path(os.environ.get("TURNTREE_DATA", repository.parent / "shared"))) / "traces"
     if not path.is_dir():
-        raise NoTraces(f"no recorded traces: {path} is missing (pass --data, set TURNTREE_DATA, or --traces generated)")
+        raise NoTraces(
+            f"no recorded traces: {path} is missing (pass --data, set TURNTREE_DATA, or take those of the repository: "
+            "--traces demo smollm2 generated)"
+        )
     return path
+
+
+def find(name: str, data: Path | None = None) -> Path:
+    """The file of a trace: of the repository, or of the folder of the recorded traces.
+
+    Raises:
+        NoTraces: If it is not of the repository and there is no such folder.
+    """
+    return (RECORDED_FOLDER if name in RECORDED else folder(data)) / f"{name}.npz"
 
 
 def half_of(states: NDArray[np.int32], half: Half) -> NDArray[np.int32]:

@@ -88,3 +88,27 @@ def test_generated_turns_end_and_fit_their_vocabulary(traces: ModuleType) -> Non
     trace = traces.generated(steps=1, states=3, samples=2)
     assert len(trace.turns) == 6
     assert all(turn.tokens[-1] == 31 and 31 not in turn.tokens[:-1] for turn in trace.turns)
+
+
+@pytest.mark.parametrize("name", ["demo", "smollm2"])
+def test_the_traces_of_the_repository_are_successive_epochs_of_a_training(traces: ModuleType, name: str) -> None:
+    path = traces.find(name)
+    with np.load(path) as file:
+        data = {key: file[key] for key in file.files}
+    assert path.stat().st_size < 2_500_000
+    visits = {int(state): set(data["epoch"][data["state"] == state]) for state in np.unique(data["state"])}
+    assert all(seen == set(range(4)) or len(seen) > 4 for seen in visits.values())
+    said = data["mask"] == 1
+    assert (data["logprobs"][said] <= 0).all()
+    assert data["logprobs"][said].min() < -0.5  # sampled, not the most probable token each time
+    assert not data["logprobs"][~said].any()
+    assert len(np.unique(data["reward"])) > 1
+    trace = traces.load(path, states=traces.RECORDED[name])
+    assert len({turn.start for turn in trace.turns}) == traces.RECORDED[name]
+    assert max(int(turn.tokens.max()) for turn in trace.turns) < trace.vocab
+
+
+def test_a_trace_that_is_not_of_the_repository_is_looked_for_in_the_data(traces: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    assert traces.find("synthetic_rl", tmp_path) == tmp_path / "traces" / "synthetic_rl.npz"
+    assert traces.find("demo", tmp_path).is_file()
