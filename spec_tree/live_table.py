@@ -112,23 +112,26 @@ def token_ids(values: ArrayLike, what: str) -> NDArray[np.int32]:
         ValueError: If one is no token id; the message calls them ``what``.
     """
     if isinstance(values, np.ndarray) and values.dtype == np.int32 and values.ndim == 1 and len(values):
-        if values.min() < 0:
-            raise ValueError(f"{what} must be token ids from 0 to {_MOST}, shape (tokens,), got {values!r:.100}")
-        return values
-    if isinstance(values, list) and 0 < len(values) <= _SHORT and {*map(type, values)} == {int}:
+        if values.min() >= 0:
+            return values
+    elif isinstance(values, list) and 0 < len(values) <= _SHORT and {*map(type, values)} == {int}:
         # An array's least and greatest entries cost more than a short list's.
-        if min(values) < 0 or max(values) > _MOST:
-            raise ValueError(f"{what} must be token ids from 0 to {_MOST}, shape (tokens,), got {values!r:.100}")
-        return np.array(values, np.int32)
-    try:
-        tokens = np.asarray(values)
-    except ValueError as error:
-        raise ValueError(f"{what} must be token ids from 0 to {_MOST}, shape (tokens,): {error}") from None
-    if tokens.shape == (0,):
-        return np.zeros(0, np.int32)
-    if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or tokens.min() < 0 or tokens.max() > _MOST:
-        raise ValueError(f"{what} must be token ids from 0 to {_MOST}, shape (tokens,), got {values!r:.100}")
-    return tokens.astype(np.int32)
+        if min(values) >= 0 and max(values) <= _MOST:
+            return np.array(values, np.int32)
+    else:
+        try:
+            tokens = np.asarray(values)
+        except ValueError as error:
+            raise _no_tokens(what, values) from error
+        if tokens.shape == (0,):
+            return np.zeros(0, np.int32)
+        if tokens.ndim == 1 and tokens.dtype.kind in "iu" and tokens.min() >= 0 and tokens.max() <= _MOST:
+            return tokens.astype(np.int32)
+    raise _no_tokens(what, values)
+
+
+def _no_tokens(what: str, values: ArrayLike) -> ValueError:
+    return ValueError(f"{what} must be token ids from 0 to {_MOST}, shape (tokens,), got {values!r:.100}")
 
 
 def context_ids(

@@ -11,22 +11,32 @@ from omegaconf import OmegaConf
 from turntree.agents.verl.server import TurntreeServer
 
 
-def start_server(model: Path, *, run: dict[str, Any], **engine: Any) -> TurntreeServer:
-    """A server in this process.
+def rollout_config(run: dict[str, Any] | None = None, **engine: Any) -> SimpleNamespace:
+    """What a server reads of verl's ``actor_rollout_ref.rollout``.
 
     Args:
-        model: Folder of the policy.
         run: The run's settings, ``rollout.custom.turntree``.
         engine: Fields of ``rollout.engine_kwargs.turntree``.
     """
-    config = SimpleNamespace(
+    return SimpleNamespace(
         engine_kwargs={"turntree": {"threads": 1, **engine}},
-        custom=OmegaConf.create({"turntree": run}),
+        custom=OmegaConf.create({} if run is None else {"turntree": run}),
         response_length=8,
         prompt_length=24,
         max_model_len=None,
         max_num_seqs=4,
         dtype="float32",
         seed=0,
+        get=lambda name, default=None: default,
     )
-    return TurntreeServer(config, OmegaConf.create({"path": str(model)}), 0)
+
+
+def start_server(model: Path, *, run: dict[str, Any], **engine: Any) -> TurntreeServer:
+    """A server in this process.
+
+    Args:
+        model: Folder of the policy.
+        run: As of ``rollout_config``.
+        engine: As of ``rollout_config``.
+    """
+    return TurntreeServer(rollout_config(run, **engine), OmegaConf.create({"path": str(model)}), 0)

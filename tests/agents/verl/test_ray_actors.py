@@ -10,12 +10,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from omegaconf import OmegaConf
+from one_server import rollout_config
 
 from turntree.agents.engines.protocol import Sampling
 from turntree.agents.errors import EngineLost
@@ -99,17 +99,7 @@ class Replicas:
         from turntree.agents.verl.server import TurntreeServer
 
         self.ray = ray
-        config = SimpleNamespace(
-            engine_kwargs={"turntree": {"threads": 1, "speculation": {"min_probability": 0.0}}},
-            custom=OmegaConf.create({}),
-            response_length=8,
-            prompt_length=24,
-            max_model_len=None,
-            max_num_seqs=4,
-            dtype="float32",
-            seed=0,
-            get=lambda name, default=None: default,
-        )
+        config = rollout_config(speculation={"min_probability": 0.0})
         self.hub = start_hub(ExchangeSettings(homes=0))  # it lives as long as somebody holds it
         self.servers = [
             ray.remote(TurntreeServer)
