@@ -264,6 +264,7 @@ def test_an_interrupted_evaluation_has_whole_lines_and_goes_on(turntree: Any, pl
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     try:
         until = time.monotonic() + 120
