@@ -1,8 +1,8 @@
 """A router between the replicas of vLLM or SGLang under verl's own agent loops: samples of a task meet in one store.
 
 Selected by ``actor_rollout_ref.rollout.router_config_path``, a YAML file with
-``router_class: turntree.agents.verl.router.TaskRouter``; one ships as
-``turntree.configs/routers/task.yaml``. A request without a dialogue state is
+``router_class: turntree.agents.verl.router.TaskRouter``; a training that names
+no file is given ``turntree.configs/routers/task.yaml``. A request without a dialogue state is
 routed by its own name. Servers are asked now and then whether they live, and
 those that do not are routed around.
 """
