@@ -131,7 +131,7 @@ async def bench(
             await stack.enter_async_context(open_engine(replace(choice, speculate=speculate)))
             for speculate in (False, True)
         ]
-        for engine in ways:  # compiles what is compiled at first use, the drafter's kernels too
+        for engine in ways:  # compiles what is compiled at first use
             await _play(planned, engine, renderer, seed=derive_seed(seed, 0), concurrency=2, warm_up=True)
         found = []
         for number in range(1, epochs + 1):

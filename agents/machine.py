@@ -27,10 +27,11 @@ def machine_facts(packages: Iterable[str], *, device: str = "cpu") -> list[tuple
         device: Torch device; an accelerator is named first.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    versions = [(package, version_of(package)) for package in packages]
     facts = [
         ("processor", f"{hardware()}, {memory:.0f} GiB of memory"),
         ("system", f"{platform.system()} {platform.release()}, Python {platform.python_version()}"),
-        ("packages", ", ".join(filter(None, map(_version, packages)))),
+        ("packages", ", ".join(f"{package} {version}" for package, version in versions if version)),
     ]
     return [*_accelerator(device), *facts]
 
@@ -55,8 +56,9 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str | None:
+    """Version of a distribution; ``None`` where it is not installed."""
     try:
-        return f"{package} {metadata.version(package)}"
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return ""
+        return None

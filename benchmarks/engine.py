@@ -13,12 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from provenance import command_line
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    command = "python " + " ".join(sys.argv)
+    command = command_line()
     rows = [row for batch in args.batches for row in measure(args, batch)]
     where = machine(args.device)
     table = Table(title=f"{where}; torch {torch.__version__}; {args.dtype}\n{command}")

@@ -20,8 +20,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import random
 import statistics
 import sys
@@ -32,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+from provenance import provenance
 
 from turntree.envs import Context, Env, Limits, Message, Reply, Role, Task, ToolCall, WorkerPool, tool
 
@@ -254,8 +253,6 @@ def measure(waves: int, slots: int, repeats: int) -> dict[str, Any]:
         },
         "missing": missing,
         "microseconds_per_step_without_tools": round(step_overhead(), 1),
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
     }
 
 
@@ -266,7 +263,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1, help="rounds, of which the median counts")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     args = parser.parse_args()
-    figures = measure(args.waves, args.slots, args.repeats)
+    about = provenance(["gymnasium", *(package for _, package in CONTENDERS.values() if package)])
+    print(about["machine"], about["command"], sep="\n")
+    figures = {**about, **measure(args.waves, args.slots, args.repeats)}
     for name in CONTENDERS:
         rate = figures["episodes_per_second"].get(name)
         ratio = figures["turntree_is_faster_by"].get(name)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -25,6 +24,7 @@ import numpy as np
 import rule_rows
 import run_ahead_rows
 from claims import Row
+from provenance import command_line
 from rich.console import Console
 from rich.table import Table
 
@@ -49,7 +49,7 @@ def main() -> int:
     parser.add_argument("--draws", type=int, default=300_000, help="turns of the rows with chance in them")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    command, where = "python " + " ".join(sys.argv), hardware()
+    command, where = command_line(), hardware()
     start = time.perf_counter()
     rows = [row for source in SOURCES for row in source(args)]
     seconds = time.perf_counter() - start

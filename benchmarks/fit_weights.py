@@ -37,15 +37,14 @@ class Watched(SpecForest):
     def watch(self, row: int, budget: int, room: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Draft for one row as ``draft`` does; returns the draft's tokens and parents, and the inputs by node."""
         work = scratch()
-        out = [np.empty((1, budget), np.int32) for _ in range(3)]
-        paths, counts = np.empty((1, budget), np.float32), np.zeros(1, np.int64)
+        out = [np.empty(budget, np.int32) for _ in range(3)]
+        paths, counts = np.empty(budget, np.float32), np.zeros(1, np.int64)
         store = self._rollouts.store
-        kernels.draft(
+        count = kernels.draft(
             np.array([row]), np.array([room]), budget, 0.0, False, self._ends, self._live.turns.records,
             store.log, store.keys, self._live.contexts.log, self._weights, work, *out, paths, counts,
         )  # fmt: skip
-        self._live.turns.drafted[row] = counts[0]
-        return out[0][0, : counts[0]], out[1][0, : counts[0]], work["inputs"][0]
+        return out[0][:count], out[1][:count], work["inputs"][0]
 
 
 def examples(turns: Sequence[Turn], budget: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], float]:
@@ -79,7 +78,7 @@ def examples(turns: Sequence[Turn], budget: int) -> tuple[NDArray[Any], NDArray[
             forest.commit([handle], [new.tolist()])
             steps, emitted, done = steps + 1, emitted + len(new), done + len(new)
         forest.end([handle])
-    return np.concatenate(seen), np.concatenate(true), forest._weights.tried.copy(), emitted / steps
+    return np.concatenate(seen), np.concatenate(true), forest._weights["tried"][0].copy(), emitted / steps
 
 
 def fit(seen: NDArray[Any], true: NDArray[Any], *, epochs: int, seed: int) -> dict[str, Any]:

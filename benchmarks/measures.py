@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from drafters import DRAFTERS, Drafter, Setup, Turntree
+from drafters import DRAFTERS, TIMED, Drafter, Setup, Turntree
 from replay import Clock, Replay, replay
 from traces import Trace, Turn
 
@@ -31,19 +31,20 @@ import numpy as np
 from drafters import Setup, Turntree
 from traces import Turn
 from turntree.spec_tree import DialogueState
+from turntree.spec_tree.warm_up import warm_up
 imported = time.perf_counter()
+warm_up()
+warm = time.perf_counter()
 drafter, prompt = Turntree(Setup()), np.array([1, 2, 3], np.int32)
 state = DialogueState.from_tokens([1, 2, 3], task="t", env="e")
 drafter.insert([Turn(state=state, prompt=prompt, tokens=np.array([7, 8, 9], np.int32), start=0, sample=0)])
 handles = drafter.begin([state], [prompt])
-ready = time.perf_counter()
 drafter.draft(handles, [])
-drafted = time.perf_counter()
 drafter.forest.draft(handles, max_nodes=8, room=[8], chain=True, min_probability=0.1, total_nodes=4)
 drafter.commit(handles, [[7, 8, 5]], [])
 drafter.end(handles)
 drafter.memory()
-print(imported - start, drafted - ready, time.perf_counter() - imported)
+print(imported - start, warm - imported, time.perf_counter() - imported)
 """
 
 
@@ -105,6 +106,8 @@ class Speed:
     """Microseconds a token in ``commit``."""
     step_ms: tuple[float, float]
     """Milliseconds an engine step, ``draft`` and ``commit``, of all rows."""
+    drafted: float
+    """Tokens drafted a row and step."""
 
 
 def speed(
@@ -116,7 +119,7 @@ def speed(
     runs: dict[str, list[Replay]] = {name: [] for name in names}
     for _ in range(repeats):
         for name in names:
-            drafter = filled(DRAFTERS[name](setup), stored)
+            drafter = filled(TIMED[name](setup), stored)
             runs[name].append(replay(drafter, rest, batch=batch, full=True, most_steps=most_steps))
     return {name: _speed(found) for name, found in runs.items() if all(run.steps for run in found)}
 
@@ -129,6 +132,7 @@ def _speed(runs: list[Replay]) -> Speed:
         draft_us=both(lambda run, kind: getattr(run.draft, kind) / run.steps * 1e6),
         commit_us=both(lambda run, kind: getattr(run.commit, kind) / run.emitted * 1e6),
         step_ms=both(lambda run, kind: (getattr(run.draft, kind) + getattr(run.commit, kind)) / run.rounds * 1e3),
+        drafted=runs[0].drafted_per_step,
     )
 
 
@@ -224,10 +228,10 @@ class Compilation:
 
     imported: float
     """Importing the store."""
-    first_draft: float
-    """The first ``draft``."""
+    warm_up: float
+    """``warm_up``, which compiles or loads all kernels."""
     all_calls: float
-    """The first ``insert``, ``begin``, ``draft``, ``commit``, ``end`` and ``stats``."""
+    """That, and the first ``insert``, ``begin``, ``draft``, ``commit``, ``end`` and ``stats``."""
 
 
 def compilation() -> tuple[Compilation, Compilation]:
@@ -244,6 +248,6 @@ def compilation() -> tuple[Compilation, Compilation]:
                 text=True,
                 check=True,
             )
-            imported, first_draft, all_calls = map(float, run.stdout.split())
-            runs.append(Compilation(imported=imported, first_draft=first_draft, all_calls=all_calls))
+            imported, warmed, all_calls = map(float, run.stdout.split())
+            runs.append(Compilation(imported=imported, warm_up=warmed, all_calls=all_calls))
     return runs[0], runs[1]

@@ -17,10 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -29,17 +26,17 @@ from pathlib import Path
 from typing import Any
 
 from drafters import Setup, Turntree
+from provenance import kept_from, provenance
 from replay import Replay, replay
 from traces import Turn, generated
 
-from turntree.agents.machine import hardware
 from turntree.agents.routing import TaskRoutes, route_key
 from turntree.agents.verl.exchange_settings import ExchangeSettings
 from turntree.agents.verl.hub import TurnHub
 from turntree.spec_tree import ForestConfig
 from turntree.spec_tree.exchange import SharedTurns, Swapped
 from turntree.spec_tree.turn_batch import TurnBatch
-from turntree.spec_tree.turn_log import Cursor
+from turntree.spec_tree.turn_log import Cursor, News
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,18 +94,41 @@ class Row:
     """Turns that came too late to be had."""
 
 
+class _Hub(TurnHub):
+    """A hub that counts its processor time, and what goes through it, from ``restart`` on."""
+
+    seconds = 0.0
+    before = (0, 0)
+
+    def swap(self, *given: Any) -> News:
+        start = time.process_time()
+        news = super().swap(*given)
+        self.seconds += time.process_time() - start
+        return news
+
+    def restart(self) -> None:
+        """Count from now on."""
+        self.seconds, self.before = 0.0, self._traffic()
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes that came and that went since ``restart``."""
+        came, went = self._traffic()
+        return came - self.before[0], went - self.before[1]
+
+    def _traffic(self) -> tuple[int, int]:
+        stats = self.stats()
+        return stats.received, stats.sent
+
+
 class _Wire:
     """An exchange with a hub of this process."""
 
     def __init__(self, hub: TurnHub, rank: int, life: int) -> None:
         self.hub, self.rank, self.source = hub, rank, f"{rank}/{life}"
         self.cursor: Cursor | None = None
-        self.seconds = 0.0
 
     def swap(self, own: TurnBatch, first: int) -> Swapped:
-        start = time.process_time()
         news = self.hub.swap(self.rank, self.source, own, first, self.cursor)
-        self.seconds += time.process_time() - start
         self.cursor = news.cursor
         return Swapped(news.batches, news.missed)
 
@@ -119,14 +139,12 @@ class _Replica:
     hub: TurnHub | None
     life: int = 0
     drafter: Turntree = field(init=False)
-    wire: _Wire | None = field(init=False, default=None)
     shared: SharedTurns | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.drafter = Turntree(Setup(end_tokens=frozenset({31}), forest={"max_tokens": 1 << 20}))
         if self.hub is not None:
-            self.wire = _Wire(self.hub, self.rank, self.life)
-            self.shared = SharedTurns(self.drafter.forest, self.wire)
+            self.shared = SharedTurns(self.drafter.forest, _Wire(self.hub, self.rank, self.life))
 
     def play(self, turns: Sequence[Turn], batch: int) -> Replay:
         counts = replay(self.drafter, turns, batch=batch)
@@ -142,14 +160,19 @@ def simulate(way: Way, *, replicas: int, tasks: int, samples: int, steps: int, s
     size = tasks * replicas * samples
     quota = ForestConfig().rollouts_per_state
     rng = random.Random(seed)
-    hub = None if way.homes is None else TurnHub(ExchangeSettings(homes=way.homes))
+    hub = None if way.homes is None else _Hub(ExchangeSettings(homes=way.homes))
     members = [_Replica(rank, hub) for rank in range(replicas)]
     routes: TaskRoutes[int] = TaskRoutes(list(range(replicas)), slack=way.slack)
     row = Row(way=way.name, replicas=replicas)
     said: Counter[int] = Counter()
     verified = emitted = had = could = 0
     loads: list[float] = []
+    for member in members:  # the hub learns who there is before there is anything to tell
+        if member.shared is not None:
+            member.shared.swap()
     for step in range(steps):
+        if step == 1 and hub is not None:
+            hub.restart()
         gone = 0 if way.lost and replicas > 1 and step == 2 else None
         if gone is not None:
             routes.lose(gone)
@@ -171,7 +194,8 @@ def simulate(way: Way, *, replicas: int, tasks: int, samples: int, steps: int, s
             counts = members[rank].play(turns, tasks * samples)
             if step:
                 verified, emitted = verified + counts.steps, emitted + counts.emitted
-        loads.append(max(map(len, shares.values())) * len(shares) / size)
+        if step:
+            loads.append(max(map(len, shares.values())) * len(shares) / size)
         said.update(turn.start for turn in mates)
         for key, rank in placed:
             routes.release(key, rank)
@@ -182,14 +206,14 @@ def simulate(way: Way, *, replicas: int, tasks: int, samples: int, steps: int, s
             routes.restore(gone)
     row.tokens_per_step = emitted / max(1, verified)
     row.known = had / max(1, could)
-    row.load = sum(loads) / len(loads)
+    row.load = sum(loads) / max(1, len(loads))
     row.store_mb = max(member.drafter.forest.stats().bytes for member in members) / 1e6
     row.missed = sum(member.shared.counts.missed for member in members if member.shared is not None)
     if hub is not None:
-        stats = hub.stats()
-        row.given_mb, row.fetched_mb = stats.received / steps / 1e6, stats.sent / steps / 1e6
-        row.hub_mb = stats.nbytes / 1e6
-        row.hub_ms = 1e3 * sum(member.wire.seconds for member in members if member.wire is not None) / steps
+        counted = max(1, steps - 1)
+        row.given_mb, row.fetched_mb = (amount / counted / 1e6 for amount in hub.traffic())
+        row.hub_mb = hub.stats().nbytes / 1e6
+        row.hub_ms = 1e3 * hub.seconds / counted
     return row
 
 
@@ -208,17 +232,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     about: dict[str, Any] = {
         "settings": {name: getattr(args, name) for name in ("tasks", "samples", "steps", "seed")},
-        "machine": hardware(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
+        **provenance(("turntree", "numpy", "numba")),
     }
+    print(about["machine"], about["command"], sep="\n")
     print(f"{'replicas':>8}  {'way':<28}" + "".join(f"{name:>16}" for name in COLUMNS), flush=True)
-    rows: list[Row] = []
-    if args.out and args.out.exists():
-        kept = json.loads(args.out.read_text())
-        if kept.get("settings") != about["settings"]:
-            sys.exit(f"{args.out} was measured with other settings ({kept.get('settings')}); name another file")
-        rows = [Row(**row) for row in kept["rows"]]
+    rows = [Row(**row) for row in kept_from(args.out, about).get("rows", [])]
     had = {(row.replicas, row.way) for row in rows}
     for replicas in args.replicas:
         for way in WAYS:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from provenance import command_line
 from reuse_acceptance import Acceptance, Recorded
 from reuse_training import Player, Setting, Trainer
 from reuse_ways import WAYS, Way, total
@@ -228,7 +229,7 @@ def main() -> int:
     if args.tasks % args.batch:
         parser.error(f"--tasks must be a multiple of --batch, got {args.tasks} and {args.batch}")
     torch.set_num_threads(args.threads)
-    command, where, start = "python " + " ".join(sys.argv), machine(), time.perf_counter()
+    command, where, start = command_line(), machine(), time.perf_counter()
     rows, acceptance = costs(args)
     curves = rewards(args) if args.rewards else []
     seconds = time.perf_counter() - start

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 import time
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from cells import Cells
 from vllm_drafters import machine
 
 from turntree.agents.engines.protocol import Completion, Sampling
@@ -189,6 +189,7 @@ def measure(args: argparse.Namespace, places: list[Path], renderer: Any) -> list
     from safetensors.torch import load_file
 
     title = f"{machine(args.device)}; SGLang {sglang.__version__}; {args.dtype}"
+    cells = Cells(args.json, machine=title, how=HOW, cell=["batch", "epoch"])
     engines = {way: start(way, places[0], args) for way in WAYS}
     rows = []
     try:
@@ -212,22 +213,11 @@ def measure(args: argparse.Namespace, places: list[Path], renderer: Any) -> list
                 none = engines["none"].spent
                 rows += [_row(batch, epoch, way, engines[way].spent, none) for way in WAYS]
                 show(title, rows[-len(WAYS) :])
-                if args.json:  # after each cell: a run that is cut short has what it measured
-                    save(args.json, title, rows)
+                cells.put(rows)  # a run that is cut short has what it measured
     finally:
         for engine in engines.values():
             engine.engine.close()
     return sorted(rows, key=lambda row: (row.batch, row.epoch))
-
-
-def save(file: Path, title: str, rows: list[Row]) -> None:
-    old = json.loads(file.read_text()) if file.exists() else {"commands": [], "rows": []}
-    new = {(row.batch, row.epoch) for row in rows}
-    kept = [row for row in old["rows"] if (row["batch"], row["epoch"]) not in new]
-    every = sorted(kept + [asdict(row) for row in rows], key=lambda row: (row["batch"], row["epoch"]))
-    command = "python " + " ".join(sys.argv)
-    commands = old["commands"] if command in old["commands"] else [*old["commands"], command]
-    file.write_text(json.dumps({"machine": title, "how": HOW, "commands": commands, "rows": every}, indent=1) + "\n")
 
 
 def _row(batch: int, epoch: int, way: str, mine: Spent, none: Spent) -> Row:

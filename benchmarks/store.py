@@ -16,8 +16,6 @@ from __future__ import annotations
 import argparse
 import ast
 import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -29,12 +27,11 @@ from typing import Any
 import measures
 import race
 from aims import BEST, OURS, PEER, judged, table
-from drafters import DRAFTERS, Setup, installed, versions
+from drafters import DRAFTERS, LEAN, Setup, installed
 from measures import geometric_mean
+from provenance import provenance
 from replay import Replay
 from traces import RECORDED, TRACES, NoTraces, Trace, find, generated, load
-
-from turntree.agents.machine import hardware
 
 SPEED_TRACES = {"math_cot_100x8": 50, "humaneval_164x40": 40, "synthetic_rl": 14, "generated": 32}
 """Trace -> states for the timings, enough to keep 256 turns live."""
@@ -112,11 +109,11 @@ class Report:
         """Time of drafts, commits and insertion, wall and CPU."""
         size = max(100, round(12_000 * self.args.fraction))
         for batch in BATCHES:
-            columns = ["draft us", "(cpu)", "commit us/token", "(cpu)", "step ms", "(cpu)"]
+            columns = ["draft us", "(cpu)", "commit us/token", "(cpu)", "step ms", "(cpu)", "drafted"]
             found: dict[str, list[measures.Speed]] = {}
             for trace in self.speed_traces():
                 speeds = measures.speed(
-                    self.names,
+                    [*self.names, *([LEAN] if OURS in self.names else [])],
                     trace,
                     self.setup(trace),
                     batch=batch,
@@ -127,17 +124,18 @@ class Report:
                     continue
                 heading(f"batch {batch}, {trace.name}", columns)
                 for name, s in speeds.items():
-                    line(name, [*s.draft_us, *s.commit_us, *s.step_ms])
+                    line(name, [*s.draft_us, *s.commit_us, *s.step_ms, s.drafted])
                     found.setdefault(name, []).append(s)
                     self.keep("speed", batch, trace.name, {**self.kept("speed", batch, trace.name), name: asdict(s)})
             if {OURS, PEER} <= set(found):
-                for kind, word in ((1, "CPU"), (0, "wall")):
-                    pairs = zip(found[PEER], found[OURS], strict=True)
-                    ratio = geometric_mean(peer.draft_us[kind] / ours.draft_us[kind] for peer, ours in pairs)
-                    print(f"  {PEER} over {OURS}, draft, {word}: {ratio:.2f}")
-                    self.keep("speed ratios", batch, word, ratio)
-                    if batch == 256 and word == "CPU":
-                        self.headline["draft speed"] = ratio
+                for name in (OURS, LEAN):
+                    for kind, word in ((1, "CPU"), (0, "wall")):
+                        pairs = zip(found[PEER], found[name], strict=True)
+                        ratio = geometric_mean(peer.draft_us[kind] / ours.draft_us[kind] for peer, ours in pairs)
+                        print(f"  {PEER} over {name}, draft, {word}: {ratio:.2f}")
+                        self.keep("speed ratios", batch, f"{word}{' lean' if name == LEAN else ''}", ratio)
+                        if batch == 256 and (name, word) == (OURS, "CPU"):
+                            self.headline["draft speed"] = ratio
 
     def insertion(self) -> None:
         """Finished turns a second."""
@@ -205,9 +203,9 @@ class Report:
     def compile(self) -> None:
         """Time of the first calls of a process."""
         first, again = measures.compilation()
-        heading("seconds of a fresh process", ["import", "first draft", "all first calls"])
+        heading("seconds of a fresh process", ["import", "warm-up", "with all first calls"])
         for word, found in (("nothing compiled", first), ("compiled before", again)):
-            line(word, [found.imported, found.first_draft, found.all_calls], digits=3)
+            line(word, [found.imported, found.warm_up, found.all_calls], digits=3)
         self.record["compilation"] = {"first": asdict(first), "again": asdict(again)}
         self.headline["compilation"], self.headline["cached compilation"] = first.all_calls, again.all_calls
 
@@ -289,11 +287,7 @@ def main() -> None:
     names, missing = installed()
     report = Report(args, [name for name in names if name in args.drafters])
     about = {
-        "machine": hardware(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "versions": versions(),
-        "command": " ".join(sys.argv),
+        **provenance(("turntree", "numpy", "numba", "arctic-inference", "sglang", "torch", "vllm")),
         "missing": missing,
         "half": args.half,
     }

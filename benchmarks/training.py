@@ -18,16 +18,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from turntree.agents.machine import hardware
+from provenance import kept_from, provenance
+
 from turntree.agents.verl.launch import StepReport, train
 
 WAYS = {
@@ -143,17 +142,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     told = {name: getattr(args, name) for name in ("config", "engine", "device", "epochs", "tasks", "batch", "samples")}
     record: dict[str, Any] = {
-        "machine": hardware(args.device),
-        "cores": os.cpu_count(),
-        "versions": {name: version(name) for name in ("torch", "verl", "ray", "transformers")},
+        **provenance(("torch", "verl", "ray", "transformers"), device=args.device),
         "settings": {**told, "model": args.model or "the demo's", "set": args.set},
         "ways": {},
     }
-    if args.out and args.out.exists():
-        kept = json.loads(args.out.read_text())
-        if kept["settings"] != record["settings"]:
-            sys.exit(f"{args.out} was measured with other settings ({kept['settings']}); name another file")
-        record = kept
+    record |= kept_from(args.out, record)
     model = _model(args.model, args.seed)
     for way in args.ways:
         if way in record["ways"]:
@@ -164,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(*table({way: record["ways"][way]}), sep="\n", flush=True)
         if args.out:
             args.out.write_text(json.dumps(record, indent=1) + "\n")
-    print(*table(record["ways"]), sep="\n")
+    print(record["machine"], record["command"], *table(record["ways"]), sep="\n")
 
 
 if __name__ == "__main__":

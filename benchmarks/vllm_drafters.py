@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
-import shlex
-import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from cells import Cells
 
 from turntree.agents.machine import hardware
 
@@ -125,17 +124,6 @@ def _row(batch: int, epoch: int, way: str, mine: Any, none: Any) -> Row:
     )
 
 
-def save(path: Path, title: str, rows: list[Row]) -> None:
-    """Put the rows in the file; those of other batch sizes in it stay."""
-    old = json.loads(path.read_text()) if path.exists() else {"commands": [], "rows": []}
-    batches = {row.batch for row in rows}
-    kept = [row for row in old["rows"] if row["batch"] not in batches]
-    every = sorted(kept + [asdict(row) for row in rows], key=lambda row: (row["batch"], row["epoch"]))
-    command = shlex.join(["python", *sys.argv])
-    commands = [*(c for c in old["commands"] if c != command), command]
-    path.write_text(json.dumps({"machine": title, "how": HOW, "commands": commands, "rows": every}, indent=1) + "\n")
-
-
 def machine(device: str) -> str:
     import torch
 
@@ -202,18 +190,18 @@ def main() -> None:
     ways = [way for way in WAYS if not missing(way)]
     if args.device != "cpu":
         arguments["gpu_memory_utilization"] = 0.9 / len(ways)
+    title = f"{machine(args.device)}; vLLM {version('vllm')}; {args.dtype}"
+    cells = Cells(args.json, machine=title, how=HOW, cell=["batch"])
     with tempfile.TemporaryDirectory() as folder:
         places = [args.model] * args.epochs if args.model else snapshots(
             Path(folder), epochs=args.epochs, tasks=48, samples=4, layers=args.layers, width=args.width
         )  # fmt: skip
         renderer = Renderer(AutoTokenizer.from_pretrained(places[0]))
         engines = {way: Stepped(way, places[0], batch=max(args.batches), arguments=arguments) for way in ways}
-        title = f"{machine(args.device)}; vLLM {version('vllm')}; {args.dtype}"
         for batch in args.batches:
             rows = measure(args, engines, batch, places, renderer)
             show(title, rows)
-            if args.json:
-                save(args.json, title, rows)
+            cells.put(rows)
 
 
 if __name__ == "__main__":

@@ -13,22 +13,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.candidates import find_places
-from turntree.spec_tree.compiled import kernel, part
+from turntree.spec_tree.compiled import int64, kernel, part
 from turntree.spec_tree.growth import grow
 from turntree.spec_tree.indexing import claim, index_run
 from turntree.spec_tree.layout import (
     BACK,
     END,
+    ENV_KEY,
+    EXACT1,
+    EXACT_KEY,
     GRANULE,
     JUMP,
     MATCH,
     TAIL,
+    TASK_KEY,
     ContextLog,
     TokenLog,
     TurnKeys,
     Weights,
 )
 from turntree.spec_tree.learning import accepted, learn_nodes, learn_places
+from turntree.spec_tree.look_ahead import TOGETHER, look_ahead
 
 LONGEST_PIECE = 128
 """Positions of the longest piece of the log that a live turn takes at once, a multiple of ``GRANULE``."""
@@ -53,16 +58,26 @@ def draft(
     depths: NDArray[np.int32],
     paths: NDArray[np.float32],
     counts: NDArray[np.int64],
-) -> None:
-    """Draft for each of ``slots``; row ``b`` of the outputs, of shape (rows, budget), holds ``counts[b]`` nodes."""
+) -> int:
+    """Draft for each of ``slots``, one after another into the outputs of shape (rows * budget,).
+
+    Row ``b`` has ``counts[b]`` nodes; all are counted as handed out.
+
+    Returns:
+        The nodes of all rows.
+    """
+    own = work[0]
+    total: int = int64(0)
     for b in range(len(slots)):
+        if b % TOGETHER == 0:
+            look_ahead(slots, b, live, log, turns, own)
         turn = live[slots[b]]
         turn.place_count, turn.node_count, counts[b] = 0, 0, 0
         ended = room[b] < 1
         for end in ends:
             ended = ended or turn.tail[turn.last] == end
         if not ended:
-            find_places(turn, log, turns, contexts, work[0])
+            find_places(turn, b % TOGETHER, log, turns, contexts, own)
             counts[b] = grow(
                 turn,
                 room[b],
@@ -73,13 +88,17 @@ def draft(
                 log,
                 turns,
                 contexts,
-                weights,
-                work[0],
-                tokens[b],
-                parents[b],
-                depths[b],
-                paths[b],
+                weights[0],
+                own,
+                total,
+                tokens,
+                parents,
+                depths,
+                paths,
             )
+        turn.drafted = counts[b]
+        total += counts[b]
+    return total
 
 
 @kernel
@@ -104,8 +123,8 @@ def move_on(
         if len(new) == 0:
             continue
         total += accepted(turn, new)
-        learn_places(turn, new, log, contexts, weights)
-        learn_nodes(turn, new, weights)
+        learn_places(turn, new, log, contexts, weights[0])
+        learn_nodes(turn, new, weights[0])
         turn.place_count, turn.node_count, turn.drafted = 0, 0, 0
         _remember(turn, new)
         if turn.turn > 0:
@@ -131,7 +150,7 @@ def _remember(turn: Any, new: NDArray[np.int32]) -> None:
 @part
 def _append(turn: Any, new: NDArray[np.int32], log: TokenLog, head: NDArray[np.int64]) -> None:
     """Write ``new`` behind the turn in the log, into a new piece where the old one is full, and index it."""
-    exact, task, env = turn.keys[0], turn.keys[2], turn.keys[3]
+    exact, task, env = turn.keys[EXACT_KEY], turn.keys[TASK_KEY], turn.keys[ENV_KEY]
     at, limit, done = turn.position + 1, turn.limit, 0
     while done < len(new):
         if at == limit - 1:
@@ -139,9 +158,9 @@ def _append(turn: Any, new: NDArray[np.int32], log: TokenLog, head: NDArray[np.i
             size = min(2 * GRANULE + turn.last // 2 + len(new) - done, LONGEST_PIECE) // GRANULE * GRANULE
             head[0] = start + size
             claim(start, start + size, np.int64(turn.turn), log)
-            log.tokens[start], log.exact1[start] = BACK, at - 1
+            log.tokens[start], log.links[EXACT1, start] = BACK, at - 1
             log.tokens[start + 1] = END
-            log.exact1[at] = start
+            log.links[EXACT1, at] = start
             log.tokens[at] = JUMP
             at, limit = start + 1, start + size
         count = min(len(new) - done, limit - 1 - at)

@@ -18,34 +18,56 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.compiled import inlined, int64, part
-from turntree.spec_tree.indexing import context_head, head_of, lengthened, mix
-from turntree.spec_tree.layout import BACK, CANDIDATES, END, GRANULE, JUMP, MATCH, ContextLog, TokenLog, TurnKeys
+from turntree.spec_tree.compiled import index, inlined, int64, part
+from turntree.spec_tree.indexing import context_head, head_of, mix
+from turntree.spec_tree.instructions import alike8, equal16, lowest, where
+from turntree.spec_tree.layout import (
+    BACK,
+    CANDIDATES,
+    END,
+    ENV2,
+    ENV4,
+    ENV_KEY,
+    EXACT1,
+    EXACT_KEY,
+    GRANULE,
+    JUMP,
+    MATCH,
+    TASK2,
+    TASK_KEY,
+    TOOLS_KEY,
+    ContextLog,
+    TokenLog,
+    TurnKeys,
+)
 
 EXACT, TASK, ENV, UNMATCHED, CONTEXT, NEAR, TOOLS, FOLLOWER = 0, 1, 2, 3, 4, 5, 8, 9
 """Kinds. ``NEAR`` to ``NEAR + 2``: in the same state and 0, up to 2, or more tokens from an anchor.
 ``FOLLOWER`` is no place: what came after the last token before, see ``growth``."""
-_WALK = np.int64(16)
+WALK = np.int64(16)
 """Links that are followed of one kind."""
 _WALK_MORE = np.int64(8)
 """The same for a node below the root."""
+_OWNED = np.array([EXACT_KEY, TASK_KEY, ENV_KEY, ENV_KEY])
+"""By kind of links, the key that the owner of a place must share."""
+_LEAST_OF = np.array([1, 2, 2, 3])
+"""By kind of links, the tokens that must agree."""
 _ENOUGH = 24
 """Places of the state that make wider kinds needless."""
-_WINDOW = 10
+WINDOW = 10
 """Distance from an anchor up to which a token is looked for."""
 _CONTEXT_WALK = 8
 
 
+LENGTH_CLASSES = np.concatenate([np.arange(13), np.repeat(np.arange(13, 18), [4, 8, 8, 16, MATCH - 48])])
+"""Class of an agreement of 0 to ``MATCH`` tokens: from 13 on there are several to one."""
+
+
 @inlined
 def length_class(length: int) -> int:
-    """Class of an agreement of ``length`` tokens: 0 to 17."""
-    if length <= 12:
-        return length
-    if length <= 24:
-        return 13 if length <= 16 else 14
-    if length <= 48:
-        return 15 if length <= 32 else 16
-    return 17
+    """Class of an agreement of ``length`` tokens, which is not negative: 0 to 17."""
+    of: int = index(LENGTH_CLASSES[index(min(length, int64(MATCH)))])
+    return of
 
 
 @inlined
@@ -54,7 +76,7 @@ def step_on(place: int, kind: int, context_end: int, log: TokenLog, contexts: Co
 
     The token is negative where there is none, or where a writer is at it.
     """
-    place = place + 1
+    place = index(place + 1)
     token = np.int32(-1)
     if kind == CONTEXT:
         if place < context_end:
@@ -62,8 +84,8 @@ def step_on(place: int, kind: int, context_end: int, log: TokenLog, contexts: Co
     else:
         token = log.tokens[place]
         if token == JUMP:
-            place = int64(log.exact1[place]) + 1
-            token = log.tokens[place] if 0 < place < len(log.tokens) else np.int32(-1)
+            place = int64(log.links[EXACT1, place]) + 1
+            token = log.tokens[index(place)] if 0 < place < len(log.tokens) else np.int32(-1)
     return place, token
 
 
@@ -83,63 +105,54 @@ def _older(newest: int, place: int, age: int, size: int) -> int:
 
 
 @part
-def agreement(
-    place: int, tail: NDArray[np.int32], last: int, tokens: NDArray[np.int32], links: NDArray[np.int32]
-) -> int:
-    """How many tokens up to ``place`` equal those up to ``tail[last]``; ``MATCH`` from the beginning of the turn on.
-
-    ``links`` say where a ``BACK`` leads.
-    """
-    length = 0
+def agreement(place: int, tail: NDArray[np.int32], last: int, log: TokenLog) -> int:
+    """How many tokens up to ``place`` equal those up to ``tail[last]``; ``MATCH`` from the beginning of the turn on."""
+    tokens = log.tokens
+    length: int = int64(0)
     while length < MATCH:
+        if place >= 8 and last - length >= 8:
+            alike = alike8(tokens, place, tail, last - length)
+            length += alike
+            place -= alike
+            if alike == 8:
+                continue
         if place < 0:
-            return length
+            break
         token = tokens[place]
         if token == BACK:
-            place = int64(links[place])
+            place = int64(log.links[EXACT1, place])
             if place < 0:
-                return length
+                break
             token = tokens[place]
         if token != tail[last - length]:
-            return length
+            break
         if token < 0:
             return MATCH
         length += 1
         place -= 1
-    return MATCH
+    return length if length < MATCH else MATCH
 
 
 @part
-def find_places(turn: Any, log: TokenLog, turns: TurnKeys, contexts: ContextLog, work: Any) -> None:
-    """Fill the places of ``turn``, a ``LIVE_TURN``, with their agreement and kinds; ``work`` is a ``SCRATCH``."""
-    exact, tools, task, env = turn.keys[0], turn.keys[1], turn.keys[2], turn.keys[3]
-    tail, last = turn.tail, int64(turn.last)
-    token = tail[last]
-    narrow, middle, wide = mix(exact, token), mix(tools, token), mix(env, token)
-    count, none = int64(0), int64(-1)
-    if token >= 0:
-        one = tail[last - 1]
-        middle, wide = mix(mix(task, token), one), mix(wide, one)
-        if one >= 0:
-            two = tail[last - 2]
-            three = tail[last - 3] if two >= 0 else np.int32(-1)
-            head = log.env4_heads[head_of(lengthened(wide, two, three), log.env4_heads)]
-            count = walk(
-                turn, last, none, count, count, head, log.env4, turns.env, env, int64(3), _WALK, log, turns, work
-            )
-    head = log.exact1_heads[head_of(narrow, log.exact1_heads)]
-    since = int64(0)
-    count = walk(
-        turn, last, none, since, count, head, log.exact1, turns.exact, exact, int64(1), _WALK, log, turns, work
-    )
-    if count < _ENOUGH and task != exact:
-        head = log.task2_heads[head_of(middle, log.task2_heads)]
-        count = walk(
-            turn, last, none, since, count, head, log.task2, turns.task, task, int64(2), _WALK, log, turns, work
-        )
+def find_places(turn: Any, row: int, log: TokenLog, turns: TurnKeys, contexts: ContextLog, work: Any) -> None:
+    """Fill the places of ``turn``, a ``LIVE_TURN``, with their agreement and kinds.
+
+    Args:
+        turn: The turn.
+        row: Of ``newest_links`` in ``work``: the newest place by kind of links, -1 for none.
+        log: Of the store.
+        turns: Of the store.
+        contexts: Of the live turns.
+        work: A ``SCRATCH``.
+    """
+    last, none, count, since = int64(turn.last), int64(-1), int64(0), int64(0)
+    newest = work.newest_links[row]
+    count = walk(turn, last, none, count, count, int64(ENV4), newest[ENV4], WALK, log, turns, work)
+    count = walk(turn, last, none, since, count, int64(EXACT1), newest[EXACT1], WALK, log, turns, work)
+    if count < _ENOUGH and turn.keys[TASK_KEY] != turn.keys[EXACT_KEY]:
+        count = walk(turn, last, none, since, count, int64(TASK2), newest[TASK2], WALK, log, turns, work)
     if count < _ENOUGH:
-        head = log.env2_heads[head_of(wide, log.env2_heads)]
-        count = walk(turn, last, none, since, count, head, log.env2, turns.env, env, int64(2), _WALK, log, turns, work)
+        count = walk(turn, last, none, since, count, int64(ENV2), newest[ENV2], WALK, log, turns, work)
     turn.place_count = count
     _in_context(turn, contexts)
     _near_anchors(turn, log, turns)
@@ -159,11 +172,10 @@ def find_more_places(turn: Any, node: int, level: int, count: int, log: TokenLog
     for i in range(level):
         tail[last - i] = turn.node_token[z]
         z = int64(turn.node_parent[z])
-    exact, first = turn.keys[0], int64(work.first_place[node])
-    head = log.exact1_heads[head_of(mix(exact, tail[last]), log.exact1_heads)]
-    more: int = walk(
-        turn, last, first, count, count, head, log.exact1, turns.exact, exact, int64(1), _WALK_MORE, log, turns, work
-    )
+    first = int64(work.first_place[node])
+    heads = log.heads[EXACT1]
+    place = int64(heads[head_of(mix(turn.keys[EXACT_KEY], tail[last]), heads)])
+    more: int = walk(turn, last, first, count, count, int64(EXACT1), place, _WALK_MORE, log, turns, work)
     return more
 
 
@@ -174,11 +186,8 @@ def walk(
     followed: int,
     since: int,
     count: int,
-    place: int,
-    links: NDArray[np.int32],
-    owned: NDArray[np.uint64],
-    key: int,
-    least: int,
+    link: int,
+    newest: int,
     most: int,
     log: TokenLog,
     turns: TurnKeys,
@@ -192,11 +201,8 @@ def walk(
         followed: First of the places that are followed here already, by the lists in ``work``; -1 for none.
         since: Places from here to ``count`` are not found again.
         count: Places in use.
-        place: The newest position.
-        links: From a position to an older one.
-        owned: The keys of turns.
-        key: Key of the turns that are wanted.
-        least: Tokens that must agree.
+        link: The kind of links, a row of ``TokenLog.links``.
+        newest: The newest position.
         most: Links that are followed.
         log: Of the store.
         turns: Of the store.
@@ -206,32 +212,31 @@ def walk(
         Places in use.
     """
     tail, places, matches, kinds = turn.tail, turn.places, turn.matches, turn.kinds
-    tokens, owner, back = log.tokens, log.owner, log.exact1
-    exact, tools, task, level = turn.keys[0], turn.keys[1], turn.keys[2], last - turn.last
-    token, walked, newest, age = tail[last], 0, int64(place), int64(0)
-    place, known = newest, count
+    tokens, links, owner = log.tokens, log.links[link], log.owner
+    keys, column, least = turn.keys, _OWNED[link], _LEAST_OF[link]
+    token, level, walked, age = tail[last], last - turn.last, 0, int64(0)
+    place, known = int64(newest), count
     while place >= 0 and age >= 0 and walked < most and count < CANDIDATES:
         walked += 1
-        slot = owner[place // GRANULE]
-        if tokens[place] == token and tokens[place + 1] != END and owned[slot] == key:
-            new = True
-            for c in range(since, known):
-                new = new and places[c] != place
+        place = index(place)
+        if tokens[place] == token and tokens[place + 1] != END:
+            owned = turns[index(owner[index(place // GRANULE)])]
+            new = owned[column] == keys[column] and where(place, places, since, known) < 0
             c = followed
-            while c >= 0:
-                new = new and work.at[c] != place
+            while new and c >= 0:
+                new = work.at[c] != place
                 c = int64(work.following[c])
-            length = agreement(place, tail, last, tokens, back) if new else 0
+            length = agreement(place, tail, last, log) if new else int64(0)
             if length >= least:
                 kind = ENV
-                if turns.exact[slot] == exact:
+                if owned[EXACT_KEY] == keys[EXACT_KEY]:
                     kind = EXACT
-                elif turns.tools[slot] == tools:
+                elif owned[TOOLS_KEY] == keys[TOOLS_KEY]:
                     kind = TOOLS
-                elif turns.task[slot] == task:
+                elif owned[TASK_KEY] == keys[TASK_KEY]:
                     kind = TASK
                 places[count], matches[count], kinds[count] = place, length - level, kind
-                count += 1
+                count = index(count + 1)
         place = int64(links[place])
         age = _older(newest, place, age, len(tokens))
     return count
@@ -264,35 +269,35 @@ def _in_context(turn: Any, contexts: ContextLog) -> None:
 @part
 def _near_anchors(turn: Any, log: TokenLog, turns: TurnKeys) -> None:
     """Add the places around anchors where the last token agrees, and the anchors themselves."""
-    tail, last, anchors, ages = turn.tail, turn.last, turn.anchors, turn.ages
-    places, matches, kinds, count = turn.places, turn.matches, turn.kinds, turn.place_count
-    tokens, back, owner, env_of, env = log.tokens, log.exact1, log.owner, turns.env, turn.keys[3]
+    tail, last, anchors, ages = turn.tail, int64(turn.last), turn.anchors, turn.ages
+    places, matches, kinds, count = turn.places, turn.matches, turn.kinds, int64(turn.place_count)
+    tokens, owner, env = log.tokens, log.owner, turn.keys[ENV_KEY]
     token = tail[last]
     for i in range(turn.anchor_count):
         anchor, age = int64(anchors[i]), ages[i]
-        if env_of[owner[anchor // GRANULE]] != env:
+        if turns[owner[anchor // GRANULE], ENV_KEY] != env:
             continue
         if token >= 0:
-            for place in range(max(anchor - _WINDOW, 1), min(anchor + _WINDOW, len(tokens) - 2) + 1):
-                if tokens[place] != token or tokens[place + 1] == END:
+            start = max(min(anchor - WINDOW, len(tokens) - 32), 0)
+            first, past = max(anchor - WINDOW, 1), min(anchor + WINDOW, len(tokens) - 2) + 1
+            same = equal16(tokens, start, token) | equal16(tokens, start + 16, token) << 16
+            same &= (int64(1) << (past - start)) - (int64(1) << (first - start))
+            while same:
+                place = start + lowest(same)
+                same &= same - 1
+                if tokens[place + 1] == END:
                     continue
-                found = -1
-                for c in range(count):
-                    if places[c] == place and kinds[c] != CONTEXT:
-                        found = c
-                        break
+                found = where(place, places, int64(0), count)
+                while found >= 0 and kinds[found] == CONTEXT:
+                    found = where(place, places, found + 1, count)
                 distance = abs(place - anchor)
                 kind = NEAR + (0 if distance == 0 else 1 if distance <= 2 else 2)
                 if found < 0:
-                    if count == CANDIDATES or env_of[owner[place // GRANULE]] != env:
+                    if count == CANDIDATES or turns[owner[place // GRANULE], ENV_KEY] != env:
                         continue
                     found = count
                     count += 1
-                    places[found], matches[found], kinds[found] = (
-                        place,
-                        agreement(place, tail, last, tokens, back),
-                        kind,
-                    )
+                    places[found], matches[found], kinds[found] = place, agreement(place, tail, last, log), kind
                 elif kinds[found] < NEAR or kinds[found] > kind:
                     kinds[found] = kind
         if age > 0 and count < CANDIDATES - 3:
@@ -300,7 +305,7 @@ def _near_anchors(turn: Any, log: TokenLog, turns: TurnKeys) -> None:
                 place = anchor + (0 if shift == 0 else -1 if shift == 1 else 1)
                 if place < 1 or place >= len(tokens) - 1 or tokens[place] < 0 or tokens[place] == token:
                     continue
-                if env_of[owner[place // GRANULE]] != env:
+                if turns[owner[place // GRANULE], ENV_KEY] != env:
                     continue
                 places[count], matches[count], kinds[count] = place, min(age - 1, 7) + 8 * shift, UNMATCHED
                 count += 1

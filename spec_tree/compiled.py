@@ -17,6 +17,7 @@ import numba
 from numba import types
 
 float32: Any = types.float32
+int32: Any = types.int32
 int64: Any = types.int64
 uint32: Any = types.uint32
 uint64: Any = types.uint64
@@ -31,7 +32,10 @@ def kernel(function: Callable[..., Any]) -> Any:
     References to arrays are not counted, which takes more than half of a draft's time: the caller holds them, and
     no kernel makes an array.
     """
-    compiled = _njit(cache=True, **_OPTIONS)(function)
+    return _stamped(_njit(cache=True, **_OPTIONS)(function))
+
+
+def _stamped(compiled: Any) -> Any:
     compiled._cache._cache_file._source_stamp = sources()
     return compiled
 
@@ -46,9 +50,33 @@ def part(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return _njit(no_cpython_wrapper=True, **_OPTIONS, **options)(function)
 
 
+def kept_part(**options: Any) -> Any:
+    """As ``part``, and kept between processes, so that one can compile it while another compiles the rest."""
+    return lambda function: _stamped(part(function, cache=True, **options))
+
+
+def is_kept(function: Any) -> bool:
+    """Whether what ``kernel`` or ``kept_part`` made has been compiled by any process, for whatever arguments."""
+    file = function._cache._cache_file
+    names = file._load_index().values()  # numba writes it before the files that it names
+    return bool(names) and all(Path(file._data_path(name)).exists() for name in names)
+
+
 def inlined(function: Callable[..., Any]) -> Any:
     """Paste ``function`` into the kernels that call it."""
     return part(function, forceinline=True)
+
+
+def inlined_fast(function: Callable[..., Any]) -> Any:
+    """As ``inlined``, and sums of real numbers may be taken in any order."""
+    return part(function, forceinline=True, fastmath=True)
+
+
+@inlined
+def index(number: int) -> int:
+    """``number``, from 0 to 2**32 - 1, as an index: numba leaves out what it does for negative ones."""
+    same: int = int64(uint32(number))
+    return same
 
 
 @cache

@@ -243,7 +243,7 @@ class SpecForest:
                 bytes=rollouts.store.bytes,
                 cold_bytes=rollouts.cold.bytes,
                 context_bytes=self._live.contexts.bytes,
-                live_bytes=sum(array.nbytes for array in (self._live.turns.records, *self._weights)),
+                live_bytes=sum(array.nbytes for array in (self._live.turns.records, self._weights)),
                 drafted=self._drafted,
                 accepted=self._accepted,
                 committed=self._committed,
@@ -278,7 +278,7 @@ class SpecForest:
             snapshot = Snapshot(
                 config=self.config,
                 held=collect(self._rollouts),
-                weights=Weights(**{name: array.copy() for name, array in self._weights._asdict().items()}),
+                weights=self._weights.copy(),
                 counters=np.array([self._drafted, self._accepted, self._committed], np.int64),
             )
         write_snapshot(Path(path), snapshot)
@@ -320,8 +320,7 @@ class SpecForest:
 
     def _take(self, snapshot: Snapshot) -> None:
         self._drafted, self._accepted, self._committed = snapshot.counters.tolist()
-        for name, learnt in snapshot.weights._asdict().items():
-            getattr(self._weights, name)[:] = learnt
+        self._weights[:] = snapshot.weights
         restore(snapshot.held, self._rollouts, self._live.turns)
 
     def _index(self, states: list[DialogueState]) -> int:

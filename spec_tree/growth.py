@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.candidates import EXACT, FOLLOWER, UNMATCHED, find_more_places, length_class, step_on
-from turntree.spec_tree.compiled import float32, inlined, int64, part
+from turntree.spec_tree.compiled import float32, index, inlined, inlined_fast, int64, kept_part
 from turntree.spec_tree.indexing import follow_row
 from turntree.spec_tree.layout import (
     CANDIDATES,
@@ -24,13 +24,14 @@ from turntree.spec_tree.layout import (
     FOLLOWERS,
     INPUTS,
     KINDS,
+    LINKS,
     NODES,
     TAIL,
     ContextLog,
     TokenLog,
     TurnKeys,
-    Weights,
 )
+from turntree.spec_tree.look_ahead import TOGETHER
 from turntree.spec_tree.weighing import weigh
 
 SCRATCH = np.dtype(
@@ -52,6 +53,9 @@ SCRATCH = np.dtype(
         ("newest", np.int64),
         ("newest_node", np.int64),
         ("again", np.int64),
+        ("newest_links", np.int64, (TOGETHER, LINKS)),
+        ("at_links", np.int64, (TOGETHER, LINKS)),
+        ("before_links", np.int64, (TOGETHER, LINKS)),
     ],
     align=True,
 )
@@ -60,7 +64,8 @@ node (-1 at the end). Of a node: its first place, depth, the probability of it a
 first of its places, the longest agreement among them, their number by kind and in all, and what the network sees. Then
 the nodes that may be handed out next. Of the node that is looked at: all votes for its children and 1, the places that
 voted, their longest agreement, the first of them and the child that it voted for. And the votes for a node up to which
-more places are looked up for its children, in the light of the path to it; -1 for never."""
+more places are looked up for its children, in the light of the path to it; -1 for never. At last, for several rows
+and by kind of links: the newest place, how far the walk has got, and the place before."""
 AGAIN_VOTERS = 8
 """Votes for a node up to which that is worth its time."""
 
@@ -85,17 +90,17 @@ _LEAST = np.float32(1e-30)
 @inlined
 def _wait(node: int, path: NDArray[np.float32], frontier: NDArray[np.int32], waiting: int, most: int) -> int:
     """Put ``node`` into the line, the likeliest last, unless ``most`` likelier ones wait; returns how many wait."""
-    if waiting >= most and path[node] <= path[frontier[waiting - most]]:
+    if waiting >= most and path[node] <= path[index(frontier[index(waiting - most)])]:
         return waiting
-    at = waiting
-    while at > 0 and path[frontier[at - 1]] > path[node]:
-        frontier[at] = frontier[at - 1]
-        at -= 1
+    at = index(waiting)
+    while at > 0 and path[index(frontier[index(at - 1)])] > path[node]:
+        frontier[at] = frontier[index(at - 1)]
+        at = index(at - 1)
     frontier[at] = node
     return waiting + 1
 
 
-@part
+@inlined
 def _child(
     token: int,
     parent: int,
@@ -108,11 +113,12 @@ def _child(
     work: Any,
 ) -> int:
     """The child of ``parent`` that says ``token``, made where it is new; -1 where there is no room."""
-    for z in range(first, nodes):
-        if tokens[z] == token:
-            return z
+    for child in range(first, nodes):
+        if tokens[index(child)] == token:
+            return index(child)
     if nodes == NODES:
-        return -1
+        return int64(-1)
+    nodes = index(nodes)
     tokens[nodes], turn.node_parent[nodes], turn.node_order[nodes] = token, parent, -1
     work.depth[nodes], work.first_place[nodes] = work.depth[parent] + 1, -1
     work.weight[nodes], work.best_length[nodes], work.newest_place[nodes] = 0.0, length, place
@@ -121,7 +127,7 @@ def _child(
     return nodes
 
 
-@part(fastmath=True)
+@inlined_fast
 def _ask_places(
     current: int,
     first: int,
@@ -129,7 +135,7 @@ def _ask_places(
     turn: Any,
     log: TokenLog,
     contexts: ContextLog,
-    weights: Weights,
+    weights: Any,
     work: Any,
 ) -> int:
     """Let the places of ``current`` vote for its children, the nodes from ``first`` on; returns where these end."""
@@ -139,7 +145,8 @@ def _ask_places(
     nodes, total, voters, longest = int64(first), float32(1.0), int64(0), int64(0)
     newest, newest_node, c = int64(CANDIDATES), int64(-1), int64(first_place[current])
     while c >= 0:
-        after, kind = int64(following[c]), kinds[c]
+        c = index(c)
+        after, kind = int64(following[c]), index(kinds[c])
         if kind == UNMATCHED and total > _SURE:
             c = after
             continue
@@ -147,14 +154,15 @@ def _ask_places(
         if token >= 0:
             if kind == UNMATCHED:
                 if level == 0:
-                    length = matches[c]
+                    length = index(matches[c])
                 else:
-                    kind, length = EXACT, min(matches[c], 8)
+                    kind, length = index(EXACT), index(min(matches[c], 8))
             else:
                 length = length_class(matches[c] + level)
             node = _child(token, current, first, nodes, length, c, tokens, turn, work)
             nodes = max(nodes, node + 1)
             if node >= 0:
+                node = index(node)
                 vote = weights.odds[kind, length]
                 weight[node] += vote
                 total += vote
@@ -174,9 +182,9 @@ def _ask_places(
     return nodes
 
 
-@part(fastmath=True)
+@inlined_fast
 def _ask_followers(
-    current: int, first: int, nodes: int, env: int, turn: Any, log: TokenLog, weights: Weights, work: Any
+    current: int, first: int, nodes: int, env: int, turn: Any, log: TokenLog, weights: Any, work: Any
 ) -> int:
     """Let what followed the token of ``current`` before vote for its children; returns where these end."""
     tokens, total = turn.node_token, work.total
@@ -205,7 +213,7 @@ def _follow(node: int, first: int, count: int, places: NDArray[np.int32], work: 
     return count
 
 
-@part(fastmath=True)
+@kept_part(fastmath=True)
 def grow(
     turn: Any,
     room: int,
@@ -216,8 +224,9 @@ def grow(
     log: TokenLog,
     turns: TurnKeys,
     contexts: ContextLog,
-    weights: Weights,
+    weights: Any,
     work: Any,
+    start: int,
     out_tokens: NDArray[np.int32],
     out_parents: NDArray[np.int32],
     out_depths: NDArray[np.int32],
@@ -235,8 +244,9 @@ def grow(
         log: Of the store.
         turns: Of the store.
         contexts: Of the live turns.
-        weights: The model.
+        weights: The model, a ``WEIGHTS``.
         work: Room to work in, a ``SCRATCH``.
+        start: Where the outputs are filled from.
         out_tokens: The draft's tokens, filled.
         out_parents: Their parents in the draft, -1 at the root, filled.
         out_depths: From 1, filled.
@@ -251,7 +261,7 @@ def grow(
     path, frontier = work.path, work.frontier
     nodes, waiting, handed, current = int64(1), int64(0), int64(0), int64(0)
     tokens[0], parents[0], order[0], depth[0], path[0], first_place[0] = turn.tail[turn.last], -1, -1, 0, 1.0, -1
-    found = _follow(0, int64(0), int64(turn.place_count), places, work)
+    found = _follow(int64(0), int64(0), int64(turn.place_count), places, work)
     while handed < budget:
         ended = depth[current] >= room
         for end in ends:
@@ -270,16 +280,18 @@ def grow(
             if work.total < _SURE and work.voters <= FEW and path[current] > _WORTH_MORE:
                 nodes = _ask_followers(current, first, nodes, env, turn, log, weights, work)
             weigh(current, first, nodes, turn, weights, work)
-            for z in range(first, nodes):
+            for child in range(first, nodes):
+                z = index(child)
                 path[z] = max(path[current] * probabilities[z], _LEAST)
                 if path[z] >= floor:
                     waiting = _wait(z, path, frontier, waiting, 1 if chain else budget - handed)
         if waiting == 0:
             break
-        current = int64(frontier[waiting - 1])
+        current = index(frontier[index(waiting - 1)])
         waiting = 0 if chain else waiting - 1
-        out_tokens[handed], out_parents[handed] = tokens[current], order[parents[current]]
-        out_depths[handed], out_paths[handed] = depth[current], path[current]
+        at = start + handed
+        out_tokens[at], out_parents[at] = tokens[current], order[parents[current]]
+        out_depths[at], out_paths[at] = depth[current], path[current]
         order[current] = handed
         handed += 1
     turn.node_count = nodes

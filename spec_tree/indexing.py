@@ -14,7 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.compiled import inlined, int64, kernel, part, uint32, uint64
-from turntree.spec_tree.layout import BACK, END, FOLLOWED, FOLLOWERS, GRANULE, ContextLog, TokenLog
+from turntree.spec_tree.layout import (
+    BACK,
+    END,
+    ENV2,
+    ENV4,
+    EXACT1,
+    FOLLOWED,
+    FOLLOWERS,
+    GRANULE,
+    TASK2,
+    ContextLog,
+    TokenLog,
+)
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -44,6 +56,13 @@ def follow_row(env: int, token: int) -> int:
     return int64(mix(env, token) & uint64(FOLLOWED - 1))
 
 
+@inlined
+def _link(kind: int, key: int, at: int, log: TokenLog) -> None:
+    head = head_of(key, log.heads[kind])
+    log.links[kind, at] = log.heads[kind, head]
+    log.heads[kind, head] = at
+
+
 @part
 def index_run(start: int, stop: int, exact: int, task: int, env: int, log: TokenLog) -> None:
     """Link the positions ``start:stop`` of one turn, which lie in one piece; the marks before them stand already.
@@ -58,24 +77,16 @@ def index_run(start: int, stop: int, exact: int, task: int, env: int, log: Token
     for at in range(start, stop):
         token = tokens[at]
         narrow, middle, wide = mix(exact, token), mix(task, token), mix(env, token)
-        head = head_of(narrow, log.exact1_heads)
-        log.exact1[at] = log.exact1_heads[head]
-        log.exact1_heads[head] = at
+        _link(int64(EXACT1), narrow, at, log)
         if token >= 0:
             follow = follow_row(env, one)
             log.followers[follow, log.followed[follow] % FOLLOWERS] = token
             log.followed[follow] += 1
             middle, wide = mix(middle, one), mix(wide, one)
             if one >= 0:
-                head = head_of(lengthened(wide, two, three), log.env4_heads)
-                log.env4[at] = log.env4_heads[head]
-                log.env4_heads[head] = at
-        head = head_of(middle, log.task2_heads)
-        log.task2[at] = log.task2_heads[head]
-        log.task2_heads[head] = at
-        head = head_of(wide, log.env2_heads)
-        log.env2[at] = log.env2_heads[head]
-        log.env2_heads[head] = at
+                _link(int64(ENV4), lengthened(wide, two, three), at, log)
+        _link(int64(TASK2), middle, at, log)
+        _link(int64(ENV2), wide, at, log)
         three, two, one = two, one, token
 
 
@@ -85,7 +96,7 @@ def _before(at: int, log: TokenLog) -> tuple[int, np.int32]:
     at = at - 1
     token = log.tokens[at]
     if token == BACK:
-        at = int64(log.exact1[at])
+        at = int64(log.links[EXACT1, at])
         token = log.tokens[at] if at >= 0 else np.int32(-1)
     return at, token
 

@@ -82,27 +82,25 @@ Allocate = Callable[[tuple[int, ...], Any], NDArray[Any]]
 """Makes a zeroed array of a shape and a dtype."""
 
 
+EXACT1, TASK2, ENV2, ENV4 = range(4)
+"""Rows of links: by the exact state and the last token, by the task and the last two, by the environment and the last
+two, and by the environment and the last four, this from the second token of a turn on."""
+LINKS = 4
+"""How many of them."""
+EXACT_KEY, TOOLS_KEY, TASK_KEY, ENV_KEY = range(4)
+"""Places of a turn's keys."""
+
+
 class TokenLog(NamedTuple):
     """What was said, and where the same was said before."""
 
     tokens: NDArray[np.int32]
     """Tokens and marks, shape (capacity,)."""
-    exact1: NDArray[np.int32]
-    """Newest earlier position with the same exact state and token; the target of a ``JUMP`` or ``BACK``."""
-    task2: NDArray[np.int32]
-    """The same for the task and the last two tokens."""
-    env2: NDArray[np.int32]
-    """The same for the environment and the last two tokens."""
-    env4: NDArray[np.int32]
-    """The same for the environment and the last four tokens; from the second token of a turn on."""
-    exact1_heads: NDArray[np.int32]
-    """Newest position by hash of the key, shape (a power of two,)."""
-    task2_heads: NDArray[np.int32]
-    """As above."""
-    env2_heads: NDArray[np.int32]
-    """As above."""
-    env4_heads: NDArray[np.int32]
-    """As above."""
+    links: NDArray[np.int32]
+    """Newest earlier position that is alike, shape (LINKS, capacity); in row ``EXACT1`` the target of a ``JUMP`` or
+    ``BACK``."""
+    heads: NDArray[np.int32]
+    """Newest position by hash of what is alike, shape (LINKS, a power of two)."""
     owner: NDArray[np.int32]
     """Slot of the turn that a granule belongs to, 0 for none, shape (capacity / GRANULE,)."""
     followers: NDArray[np.int32]
@@ -111,17 +109,8 @@ class TokenLog(NamedTuple):
     """How often it was followed, shape (FOLLOWED,)."""
 
 
-class TurnKeys(NamedTuple):
-    """The keys of the turns in the log by slot, each of shape (slots,); zero at slot 0 and where no turn is."""
-
-    exact: NDArray[np.uint64]
-    """Of the exact state."""
-    tools: NDArray[np.uint64]
-    """Of task and tool history."""
-    task: NDArray[np.uint64]
-    """Of the task."""
-    env: NDArray[np.uint64]
-    """Of the environment."""
+TurnKeys = NDArray[np.uint64]
+"""The keys of the turns in the log by slot, shape (slots, 4); zero at slot 0 and where no turn is."""
 
 
 class ContextLog(NamedTuple):
@@ -135,25 +124,24 @@ class ContextLog(NamedTuple):
     """Newest position by hash, shape (a power of two,)."""
 
 
-class Weights(NamedTuple):
-    """What is learnt of how drafts come true."""
-
-    odds: NDArray[np.float32]
-    """Weight of the vote of a place, shape (KINDS, LENGTHS)."""
-    tried: NDArray[np.float64]
-    """Votes and how many were right, shape (KINDS, LENGTHS, 2)."""
-    hashed: NDArray[np.float32]
-    """Log-odds by hashed properties of a node, shape (TABLES, HASHED)."""
-    scale: NDArray[np.float32]
-    """Weight of the votes' log-odds, shape (1,)."""
-    inner: NDArray[np.float32]
-    """First layer, shape (INPUTS, HIDDEN)."""
-    bias: NDArray[np.float32]
-    """Of the first layer, shape (HIDDEN,)."""
-    outer: NDArray[np.float32]
-    """Second layer, shape (HIDDEN,)."""
-    updates: NDArray[np.int64]
-    """Verdicts learnt from, shape (1,)."""
+WEIGHTS = np.dtype(
+    [
+        ("odds", np.float32, (KINDS, LENGTHS)),
+        ("tried", np.float64, (KINDS, LENGTHS, 2)),
+        ("hashed", np.float32, (TABLES, HASHED)),
+        ("scale", np.float32),
+        ("inner", np.float32, (INPUTS, HIDDEN)),
+        ("bias", np.float32, HIDDEN),
+        ("outer", np.float32, HIDDEN),
+        ("updates", np.int64),
+    ],
+    align=True,
+)
+"""What is learnt of how drafts come true, as the kernels take it. The weight of the vote of a place by kind and length;
+votes and how many were right; log-odds by hashed properties of a node; the weight of the votes' log-odds; the first
+layer of the network, and its bias; the second layer; verdicts learnt from."""
+Weights = NDArray[np.void]
+"""Of type ``WEIGHTS``, shape (1,)."""
 
 
 class LiveTurns(NamedTuple):
@@ -221,15 +209,15 @@ def token_log(capacity: int, old: TokenLog | None = None, *, allocate: Allocate 
     size = 1
     while size * 8 < capacity:
         size *= 2
-    sizes = [capacity] * 5 + [size] * 4 + [capacity // GRANULE]
-    arrays = [allocate((length,), np.int32) for length in sizes]
-    if old is None:
-        arrays += [allocate((FOLLOWED, FOLLOWERS), np.int32), allocate((FOLLOWED,), np.int32)]
-    else:
-        arrays += [old.followers, old.followed]
-    log = TokenLog(*arrays)
-    for heads in (log.exact1_heads, log.task2_heads, log.env2_heads, log.env4_heads):
-        heads[:] = -1
+    log = TokenLog(
+        tokens=allocate((capacity,), np.int32),
+        links=allocate((LINKS, capacity), np.int32),
+        heads=allocate((LINKS, size), np.int32),
+        owner=allocate((capacity // GRANULE,), np.int32),
+        followers=allocate((FOLLOWED, FOLLOWERS), np.int32) if old is None else old.followers,
+        followed=allocate((FOLLOWED,), np.int32) if old is None else old.followed,
+    )
+    log.heads[:] = -1
     if old is None:
         log.followers[:] = -1
     log.tokens[:] = END
@@ -238,7 +226,7 @@ def token_log(capacity: int, old: TokenLog | None = None, *, allocate: Allocate 
 
 def turn_keys(slots: int, *, allocate: Allocate = np.zeros) -> TurnKeys:
     """Keys of ``slots`` turns, none kept."""
-    return TurnKeys(*(allocate((slots,), np.uint64) for _ in TurnKeys._fields))
+    return allocate((slots, 4), np.uint64)
 
 
 def context_log(capacity: int) -> ContextLog:

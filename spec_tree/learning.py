@@ -25,7 +25,6 @@ from turntree.spec_tree.layout import (
     TABLES,
     ContextLog,
     TokenLog,
-    Weights,
 )
 
 _RATE = np.float32(0.08)
@@ -43,8 +42,8 @@ _SAME = 24
 
 
 @part
-def settle_odds(weights: Weights) -> None:
-    """Set the odds from the counts."""
+def settle_odds(weights: Any) -> None:
+    """Set the odds from the counts; ``weights`` are one ``WEIGHTS``, as everywhere here."""
     for kind in range(KINDS):
         for length in range(LENGTHS):
             share = min((weights.tried[kind, length, 1] + 0.3) / (weights.tried[kind, length, 0] + 1.0), 0.98)
@@ -52,7 +51,7 @@ def settle_odds(weights: Weights) -> None:
 
 
 @part
-def learn_places(turn: Any, said: NDArray[np.int32], log: TokenLog, contexts: ContextLog, weights: Weights) -> None:
+def learn_places(turn: Any, said: NDArray[np.int32], log: TokenLog, contexts: ContextLog, weights: Any) -> None:
     """Count right and wrong votes of a turn's places after ``said``; move its anchors on and renew them."""
     anchors, ages = turn.anchors, turn.ages
     length = len(said)
@@ -61,8 +60,8 @@ def learn_places(turn: Any, said: NDArray[np.int32], log: TokenLog, contexts: Co
         if ages[i] + length <= _STALE and anchors[i] + length < len(log.tokens) - 1:
             anchors[anchored], ages[anchored] = anchors[i] + length, ages[i] + length
             anchored += 1
-    weights.updates[0] += 1
-    teach = weights.updates[0] % _TEACH_EVERY == 0
+    weights.updates += 1
+    teach = weights.updates % _TEACH_EVERY == 0
     for c in range(turn.place_count):
         place, kind, match = int64(turn.places[c]), turn.kinds[c], turn.matches[c]
         agreed, token = int64(0), np.int32(-1)
@@ -87,7 +86,7 @@ def learn_places(turn: Any, said: NDArray[np.int32], log: TokenLog, contexts: Co
             anchored = _anchor(place - 1 + length - agreed, int64(length - agreed), anchors, ages, anchored)
     if teach:
         _learn_followers(turn, said, log, weights)
-    if teach and weights.updates[0] % _SETTLE_EVERY == 0:
+    if teach and weights.updates % _SETTLE_EVERY == 0:
         settle_odds(weights)
     turn.anchor_count = anchored
 
@@ -103,7 +102,7 @@ def _count(tried: NDArray[np.float64], right: bool) -> None:
 
 
 @part
-def _learn_followers(turn: Any, said: NDArray[np.int32], log: TokenLog, weights: Weights) -> None:
+def _learn_followers(turn: Any, said: NDArray[np.int32], log: TokenLog, weights: Any) -> None:
     """Count how often what followed a token before does so again: at the root and, for all numbers of votes, below."""
     few = min(turn.place_count, FEW)
     for level in range(min(len(said), 2)):
@@ -140,7 +139,7 @@ def _anchor(place: int, age: int, anchors: NDArray[np.int32], ages: NDArray[np.i
 
 
 @part
-def learn_nodes(turn: Any, said: NDArray[np.int32], weights: Weights) -> None:
+def learn_nodes(turn: Any, said: NDArray[np.int32], weights: Any) -> None:
     """Take a gradient step for the children of every node on the accepted path."""
     tokens, parents, hashes = turn.node_token, turn.node_parent, turn.node_hashes
     votes, probabilities = turn.node_votes, turn.node_probability
@@ -154,7 +153,7 @@ def learn_nodes(turn: Any, said: NDArray[np.int32], weights: Weights) -> None:
             if tokens[z] == token:
                 truth, right = float32(1.0), z
             error = truth - probabilities[z]
-            weights.scale[0] += _SCALE_RATE * error * votes[z]
+            weights.scale += _SCALE_RATE * error * votes[z]
             for j in range(TABLES if hashes[z, 1] >= 0 else 1):
                 rate = _RATE if j < 2 else _RATE * float32(0.5)
                 weights.hashed[j, hashes[z, j]] += rate * error

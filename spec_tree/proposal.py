@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ _FEW_ROWS = 64
 the tokens: little beside a step of the model, unless the batch is large."""
 _ROWS_OF_A_THREAD = 32
 """Rows that are worth a thread of their own."""
+_LEAD = 12
+"""Rows that the calling thread takes more than the others, who begin later; it is not to wait for being woken."""
 
 
 _own = threading.local()
@@ -69,18 +72,18 @@ def propose(
     """
     if len(room) != len(rows):
         raise ValueError(f"room needs one entry a row: expected {len(rows)}, got {len(room)}")
-    budget = max(0, min(max_nodes, MOST_NODES))
-    shape = (len(rows), budget)
-    tokens, parents, depths = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.int32)
-    paths, counts = np.empty(shape, np.float32), np.zeros(len(rows), np.int64)
-    deepest = np.asarray(room, np.int64) if budget else np.zeros(len(rows), np.int64)
+    budget, count = max(0, min(max_nodes, MOST_NODES)), len(rows)
+    size = count * budget
+    tokens, parents, depths = np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size, np.int32)
+    paths, counts = np.empty(size, np.float32), np.empty(count, np.int64)
+    deepest = np.asarray(room, np.int64) if budget else np.zeros(count, np.int64)
+    again = AGAIN_VOTERS if count <= _FEW_ROWS else -1
 
-    again = AGAIN_VOTERS if len(rows) <= _FEW_ROWS else -1
-
-    def part(start: int, stop: int) -> None:
-        work = _work()
+    def part(start: int, stop: int) -> slice:
+        """Draft for these rows; returns where their nodes are."""
+        work, first = _work(), start * budget
         work["again"] = again
-        kernels.draft(
+        drafted = kernels.draft(
             rows[start:stop],
             deepest[start:stop],
             budget,
@@ -93,49 +96,39 @@ def propose(
             contexts,
             weights,
             work,
-            tokens[start:stop],
-            parents[start:stop],
-            depths[start:stop],
-            paths[start:stop],
+            tokens[first:],
+            parents[first:],
+            depths[first:],
+            paths[first:],
             counts[start:stop],
         )
+        return slice(first, first + drafted)
 
-    parts = min(threads, len(rows) // _ROWS_OF_A_THREAD)
+    parts = min(threads, count // _ROWS_OF_A_THREAD)
     if parts < 2:
-        part(0, len(rows))
+        places = [part(0, count)]
     else:
-        edges = [len(rows) * i // parts for i in range(parts + 1)]
+        edges = [*((count - _LEAD) * i // parts for i in range(parts)), count]
         others = [_pool().submit(part, *edge) for edge in pairwise(edges[:-1])]
-        part(*edges[-2:])
-        for other in others:
-            other.result()
-    if len(rows) == 1 and (total_nodes is None or counts[0] <= total_nodes):
-        nodes = int(counts[0])  # a lone row lies as it should; what a mask costs is a good part of its draft
-        live.drafted[rows] = nodes
-        return DraftBatch(
-            tokens=tokens[0, :nodes],
-            parents=parents[0, :nodes],
-            depths=depths[0, :nodes],
-            probabilities=paths[0, :nodes],
-            offsets=np.array([0, nodes], np.int64),
-        )
-    used = np.arange(budget) < counts[:, None]
-    if total_nodes is not None and counts.sum() > total_nodes:
-        used &= _most_probable(paths, used, max(total_nodes, 0))
-        counts = used.sum(1)
-    live.drafted[rows] = counts
-    return DraftBatch(
-        tokens=tokens[used],
-        parents=parents[used],
-        depths=depths[used],
-        probabilities=paths[used],
-        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
-    )
+        last = part(*edges[-2:])
+        places = [*(other.result() for other in others), last]
+    nodes = [_joined(array, places) for array in (tokens, parents, depths, paths)]
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    if total_nodes is not None and offsets[-1] > total_nodes:
+        kept = _most_probable(nodes[3], max(total_nodes, 0))
+        nodes = [array[kept] for array in nodes]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])[offsets]
+        live.drafted[rows] = np.diff(offsets)
+    return DraftBatch(tokens=nodes[0], parents=nodes[1], depths=nodes[2], probabilities=nodes[3], offsets=offsets)
 
 
-def _most_probable(paths: NDArray[np.float32], used: NDArray[np.bool_], total: int) -> NDArray[np.bool_]:
+def _joined(array: NDArray[Any], places: Sequence[slice]) -> NDArray[Any]:
+    return array[places[0]] if len(places) == 1 else np.concatenate([array[place] for place in places])
+
+
+def _most_probable(paths: NDArray[np.float32], total: int) -> NDArray[np.bool_]:
     """Which nodes are the ``total`` most probable of the batch; ties leave parents before children."""
-    kept = np.zeros(used.shape, bool)
-    at = np.flatnonzero(used)
-    kept.flat[at[np.argsort(-paths.flat[at], kind="stable")[:total]]] = True
+    kept = np.zeros(len(paths), bool)
+    kept[np.argsort(-paths, kind="stable")[:total]] = True
     return kept

@@ -7,7 +7,21 @@ from numpy.typing import NDArray
 
 from turntree.spec_tree.compiled import int64, kernel, part
 from turntree.spec_tree.indexing import claim, follow_row, index_run
-from turntree.spec_tree.layout import BACK, END, FOLLOWERS, GRANULE, JUMP, START, TokenLog, TurnKeys
+from turntree.spec_tree.layout import (
+    BACK,
+    END,
+    ENV_KEY,
+    EXACT1,
+    EXACT_KEY,
+    FOLLOWERS,
+    GRANULE,
+    JUMP,
+    START,
+    TASK_KEY,
+    TOOLS_KEY,
+    TokenLog,
+    TurnKeys,
+)
 
 
 @part
@@ -29,8 +43,8 @@ def _write_turn(
     for i in range(len(said) - 1, -1, -1):
         log.tokens[start + 1 + i] = said[i]
     log.tokens[start] = START
-    index_run(start, start + 1, keys[0], keys[1], keys[3], log)
-    index_run(start + 1, start + 1 + len(said), keys[0], keys[2], keys[3], log)
+    index_run(start, start + 1, keys[EXACT_KEY], keys[TOOLS_KEY], keys[ENV_KEY], log)
+    index_run(start + 1, start + 1 + len(said), keys[EXACT_KEY], keys[TASK_KEY], keys[ENV_KEY], log)
 
 
 @kernel
@@ -50,7 +64,8 @@ def write_turns(
     """
     for i in range(len(slots)):
         slot, key = slots[i], keys[i]
-        turns.exact[slot], turns.tools[slot], turns.task[slot], turns.env[slot] = key[0], key[1], key[2], key[3]
+        for j in range(4):
+            turns[slot, j] = key[j]
         _write_turn(bounds[i], bounds[i + 1], said[begins[i] : begins[i] + lengths[i]], slot, key, log)
 
 
@@ -61,7 +76,7 @@ def read_turn(start: int, out: NDArray[np.int32], log: TokenLog) -> int:
     while count < len(out):
         token = log.tokens[at]
         if token == JUMP:
-            at = int64(log.exact1[at]) + 1
+            at = int64(log.links[EXACT1, at]) + 1
         elif token < 0:
             break
         else:
@@ -78,12 +93,13 @@ def index_log(head: int, log: TokenLog, turns: TurnKeys) -> None:
         slot, begin = log.owner[granule], granule * GRANULE
         if slot == 0 or (log.tokens[begin] != START and log.tokens[begin] != BACK):
             continue
+        keys = turns[slot]
         if log.tokens[begin] == START:
-            index_run(begin, begin + 1, turns.exact[slot], turns.tools[slot], turns.env[slot], log)
+            index_run(begin, begin + 1, keys[EXACT_KEY], keys[TOOLS_KEY], keys[ENV_KEY], log)
         stop = begin + 1
         while log.tokens[stop] >= 0:
             stop += 1
-        index_run(begin + 1, stop, turns.exact[slot], turns.task[slot], turns.env[slot], log)
+        index_run(begin + 1, stop, keys[EXACT_KEY], keys[TASK_KEY], keys[ENV_KEY], log)
 
 
 @kernel
@@ -93,8 +109,9 @@ def drop_turns(
     """Let the turns that begin at ``starts`` be found no more; ``kept`` of shape (FOLLOWERS,) is room to work in."""
     for i in range(len(slots)):
         slot = slots[i]
-        env = turns.env[slot]
-        turns.exact[slot], turns.tools[slot], turns.task[slot], turns.env[slot] = 0, 0, 0, 0
+        env = turns[slot, ENV_KEY]
+        for j in range(4):
+            turns[slot, j] = 0
         _forget_followers(starts[i], env, kept, log)
         _disown(starts[i], slot, log)
 
@@ -107,7 +124,7 @@ def _forget_followers(start: int, env: int, kept: NDArray[np.int32], log: TokenL
         at += 1
         token = log.tokens[at]
         if token == JUMP:
-            at = int64(log.exact1[at])
+            at = int64(log.links[EXACT1, at])
         elif token < 0:
             return
         else:
@@ -148,4 +165,4 @@ def _disown(start: int, turn: int, log: TokenLog) -> None:
             granule += 1
         if log.tokens[stop] == END:
             return
-        piece = int64(log.exact1[stop])
+        piece = int64(log.links[EXACT1, stop])

@@ -29,7 +29,6 @@ from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.draft import DraftBatch
 from turntree.spec_tree.errors import ForestError
 from turntree.spec_tree.forest import SpecForest
-from turntree.spec_tree.layout import Weights
 from turntree.spec_tree.live_table import LiveTable, context_ids, said_ids
 from turntree.spec_tree.proposal import propose
 from turntree.spec_tree.rollouts import Rollouts
@@ -122,7 +121,7 @@ class ForestReader:
         self._shared: SharedArrays | None = shared
         self._live = LiveTable(shared.config)
         self._ends = np.array(sorted(shared.config.end_tokens), np.int32)
-        self._own_weights = Weights(**{name: array.copy() for name, array in shared.arrays.weights._asdict().items()})
+        self._own_weights = shared.arrays.weights.copy()
         """What the kernel learns from this reader's turns; drafts are made with the writer's weights."""
 
     @classmethod

@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.config_text import config_from_text, config_to_text
 from turntree.spec_tree.errors import DamagedForest, ForestError
-from turntree.spec_tree.layout import TokenLog, TurnKeys, Weights, token_log, turn_keys
+from turntree.spec_tree.layout import WEIGHTS, TokenLog, TurnKeys, Weights, token_log, turn_keys
 from turntree.spec_tree.weights import first_weights
 
 _MAGIC = b"turntree"
-_VERSION = 1
+_VERSION = 2
 _HEAD = struct.Struct("<8sIIq")
 """Mark, version, bytes of the text behind it, and whether the writer has closed."""
 _CLOSED_AT = 16
@@ -57,9 +57,9 @@ class ForestArrays(NamedTuple):
     def flat(self) -> dict[str, NDArray[Any]]:
         """The arrays by name."""
         return {
-            f"{part}.{name}": array
-            for part, arrays in self._asdict().items()
-            for name, array in arrays._asdict().items()
+            **{f"log.{name}": array for name, array in self.log._asdict().items()},
+            "keys": self.keys,
+            "weights": self.weights,
         }
 
 
@@ -76,7 +76,7 @@ class SharedArrays:
         starts, _ = _starts(layout, text)
         self.arrays = _grouped(
             [
-                whole[start : start + _bytes(dtype, shape)].view(dtype).reshape(shape)
+                whole[start : start + _bytes(dtype, shape)].view(_dtype(dtype)).reshape(shape)
                 for start, (dtype, shape) in zip(starts, layout.values(), strict=True)
             ]
         )
@@ -89,7 +89,7 @@ class SharedArrays:
         Raises:
             ForestError: If the name is taken, or there is too little shared memory.
         """
-        layout = {key: (array.dtype.str, array.shape) for key, array in arrays.flat().items()}
+        layout = {key: (_told(array.dtype), array.shape) for key, array in arrays.flat().items()}
         text = json.dumps({"config": config_to_text(config), "arrays": layout}).encode()
         _, size = _starts(layout, len(text))
         try:
@@ -215,12 +215,21 @@ def _starts(layout: _Layout, text: int) -> tuple[list[int], int]:
 
 
 def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    return np.dtype(dtype).itemsize * math.prod(shape)
+    return _dtype(dtype).itemsize * math.prod(shape)
+
+
+def _told(dtype: np.dtype[Any]) -> str:
+    """A text for a dtype, with its fields."""
+    return dtype.str if dtype.names is None else str(dtype.descr)
+
+
+def _dtype(told: str) -> np.dtype[Any]:
+    return WEIGHTS if told == _told(WEIGHTS) else np.dtype(told)
 
 
 def _grouped(arrays: Sequence[NDArray[Any]]) -> ForestArrays:
-    log, keys = len(TokenLog._fields), len(TurnKeys._fields)
-    return ForestArrays(TokenLog(*arrays[:log]), TurnKeys(*arrays[log : log + keys]), Weights(*arrays[log + keys :]))
+    *log, keys, weights = arrays
+    return ForestArrays(TokenLog(*log), keys, weights)
 
 
 def _read_header(name: str, block: SharedMemory) -> tuple[ForestConfig, _Layout, int]:
@@ -233,7 +242,7 @@ def _read_header(name: str, block: SharedMemory) -> tuple[ForestConfig, _Layout,
         header = json.loads(bytes(_memory(block)[_HEAD.size : _HEAD.size + length]))
         config = config_from_text(header["config"])
         layout = {key: (str(dtype), tuple(shape)) for key, (dtype, shape) in header["arrays"].items()}
-        expected = _expected(layout["log.tokens"][1][0], layout["keys.exact"][1][0])
+        expected = _expected(layout["log.tokens"][1][0], layout["keys"][1][0])
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise _foreign(name, f"its header cannot be read: {error!r}") from error
     for key in [*expected, *layout]:
@@ -254,7 +263,7 @@ def _expected(capacity: int, slots: int) -> _Layout:
         return as_strided(np.zeros(1, dtype), shape, (0,) * len(shape))
 
     arrays = ForestArrays(token_log(capacity, allocate=outline), turn_keys(slots, allocate=outline), first_weights())
-    return {key: (array.dtype.str, array.shape) for key, array in arrays.flat().items()}
+    return {key: (_told(array.dtype), array.shape) for key, array in arrays.flat().items()}
 
 
 def _foreign(name: str, why: str) -> DamagedForest:

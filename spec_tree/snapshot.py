@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from turntree.spec_tree.config_text import config_from_text, config_to_text
 from turntree.spec_tree.errors import DamagedForest
 from turntree.spec_tree.holdings import Holdings, check
 from turntree.spec_tree.layout import Weights
-from turntree.spec_tree.weights import first_weights
+from turntree.spec_tree.weights import first_weights, parts
 
 FORMAT = 2
 """Version of the file's format."""
@@ -59,7 +60,7 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
         "config": np.frombuffer(config_to_text(snapshot.config).encode(), np.uint8),
         "counters": snapshot.counters,
         **{f"held_{name}": array for name, array in snapshot.held._asdict().items()},
-        **{f"weights_{name}": array for name, array in snapshot.weights._asdict().items()},
+        **{f"weights_{name}": array for name, array in parts(snapshot.weights).items()},
     }
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
@@ -93,14 +94,15 @@ def read_snapshot(path: Path) -> Snapshot:
     version = arrays.get("format", np.zeros(0)).tolist()
     if version != [FORMAT]:
         raise _damaged(path, f"it has format {version}, expected [{FORMAT}]")
-    held, weights = (_names("held", Holdings._fields), _names("weights", Weights._fields))
+    learnt = first_weights()
+    held, weights = _names("held", Holdings._fields), _names("weights", parts(learnt))
     expected = {"magic", "format", "config", "counters", "digest", *held, *weights}
     if arrays.keys() != expected:
         different = ", ".join(sorted(arrays.keys() ^ expected))
         raise _damaged(path, f"it lacks entries or has unknown ones: {different}")
     if not np.array_equal(arrays.pop("digest"), digest(arrays)):
         raise _damaged(path, "what it holds does not have the digest that it names")
-    for name, like in zip(weights, first_weights()._asdict().values(), strict=True):
+    for name, like in zip(weights, parts(learnt).values(), strict=True):
         if (arrays[name].shape, arrays[name].dtype) != (like.shape, like.dtype):
             came = f"{arrays[name].dtype} of shape {arrays[name].shape}"
             raise _damaged(path, f"{name} is {came}, expected {like.dtype} of shape {like.shape}")
@@ -112,7 +114,9 @@ def read_snapshot(path: Path) -> Snapshot:
         check(turns)
     except ValueError as error:
         raise _damaged(path, str(error)) from error
-    return Snapshot(config, turns, Weights(*(arrays[name] for name in weights)), arrays["counters"])
+    for name, like in zip(weights, parts(learnt).values(), strict=True):
+        like[...] = arrays[name]
+    return Snapshot(config, turns, learnt, arrays["counters"])
 
 
 def digest(arrays: Arrays) -> NDArray[np.uint8]:
@@ -125,7 +129,7 @@ def digest(arrays: Arrays) -> NDArray[np.uint8]:
     return np.frombuffer(told.digest(), np.uint8)
 
 
-def _names(prefix: str, fields: tuple[str, ...]) -> list[str]:
+def _names(prefix: str, fields: Iterable[str]) -> list[str]:
     return [f"{prefix}_{field}" for field in fields]
 
 

@@ -92,7 +92,7 @@ class TurnStore:
     @property
     def bytes(self) -> int:
         """Memory of log and keys, in bytes."""
-        return sum(array.nbytes for array in (*self.log, *self.keys))
+        return sum(array.nbytes for array in (*self.log, self.keys))
 
     def make_room(self, positions: int, evict: Callable[[StoredTurn], None]) -> None:
         """Free so many positions from the head on.
@@ -208,8 +208,7 @@ class TurnStore:
             size *= 2
         if size > old:
             keys = turn_keys(size)
-            for new, column in zip(keys, self.keys, strict=True):
-                new[:old] = column
+            keys[:old] = self.keys
             self.keys = keys
             # who drafts with the old keys must not meet the new slots
             self.log = self.log._replace(owner=self.log.owner.copy())
@@ -231,8 +230,8 @@ class TurnStore:
             size = min(2 * size, self._capacity)
         old, new = self.log, token_log(size, self.log)
         head = int(self.head[0])
-        for target, source in zip(new[:5], old[:5], strict=True):
-            target[:head] = source[:head]
+        new.tokens[:head] = old.tokens[:head]
+        new.links[:, :head] = old.links[:, :head]
         new.owner[: len(old.owner)] = old.owner
         index_log(head, new, self.keys)
         self.log = new

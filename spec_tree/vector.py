@@ -9,6 +9,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from turntree.spec_tree.instructions import spread
 from turntree.spec_tree.layout import HIDDEN, INPUTS
 
 _UNITS = ir.VectorType(ir.FloatType(), HIDDEN)
@@ -39,13 +40,9 @@ def _network(typing: Any, inputs: Any, inner: Any, bias: Any, outer: Any) -> Any
             at = cgutils.gep(builder, pointer, row * HIDDEN)
             return builder.load(builder.bitcast(at, _UNITS.as_pointer()), align=4)
 
-        def all_equal(value: Any) -> Any:
-            one = builder.insert_element(ir.Constant(_UNITS, ir.Undefined), value, ir.IntType(32)(0))
-            return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), HIDDEN), [0] * HIDDEN))
-
         sums = [units(start), ir.Constant(_UNITS, [0.0] * HIDDEN)]
         for j in range(INPUTS):
-            value = all_equal(builder.load(cgutils.gep(builder, given, j)))
+            value = spread(builder, builder.load(cgutils.gep(builder, given, j)), HIDDEN)
             product = builder.fmul(value, units(first, j), flags=("fast",))
             sums[j % 2] = builder.fadd(sums[j % 2], product, flags=("fast",))
         zero = ir.Constant(_UNITS, [0.0] * HIDDEN)

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+from turntree.spec_tree.batch import move_on
 from turntree.spec_tree.budget import DraftBudget
+from turntree.spec_tree.candidates import find_places
 from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.forest import SpecForest
+from turntree.spec_tree.growth import grow
+from turntree.spec_tree.side_compiler import SideCompiler, signatures
 from turntree.spec_tree.state import DialogueState
 
 _LONG = 1 << 16
 """Tokens of a turn of which three are more than the log has room for at first."""
 
 
+@cache
 def warm_up() -> None:
-    """Go once through what live turns need: begin, draft, commit and end them, let the oldest go, let the log grow."""
+    """Go once through what live turns need: begin, draft, commit and end them, let the oldest go, let the log grow.
+
+    Where nothing is compiled yet, a second process compiles half of it. Further calls in a process do nothing.
+    """
     forest, state = SpecForest(ForestConfig(rollouts_per_state=1)), DialogueState(exact=1)
-    for said in ([1, 2, 3], [1, 2, 4]):
-        forest.insert(state, said)
-    handles = forest.begin([state], [range(64)])
-    forest.draft(handles, max_nodes=1, room=[1], chain=True)
-    forest.commit(handles, [[1]])
-    forest.end(handles)
-    forest.tree(state)
-    for number in range(2, 5):
-        forest.insert(DialogueState(exact=number), range(_LONG))
-    DraftBudget(0.0)
+    with SideCompiler() as other:
+        for said in ([1, 2, 3], [1, 2, 4]):
+            forest.insert(state, said)
+        handles = forest.begin([state], [range(64)])
+        forest.tree(state)
+        for number in range(2, 5):
+            forest.insert(DialogueState(exact=number), range(_LONG))
+        if other.works():  # a part of what ``draft`` needs, while the other process makes ``grow`` for it
+            find_places.compile(signatures()[find_places])
+            other.wait_for(grow)
+        forest.draft(handles, max_nodes=1, room=[1], chain=True)
+        DraftBudget(0.0)
+        other.wait_for(move_on)
+        forest.commit(handles, [[1]])
+        forest.end(handles)

@@ -8,14 +8,14 @@ the votes and the weight of its token alone.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from turntree.spec_tree.candidates import UNMATCHED
-from turntree.spec_tree.compiled import float32, inlined, int64, part, uint32, uint64
-from turntree.spec_tree.layout import FEW, HASHED, KINDS, TABLES, Weights
+from turntree.spec_tree.compiled import float32, index, inlined, inlined_fast, int64, uint32, uint64
+from turntree.spec_tree.elementary import logarithm, logistic
+from turntree.spec_tree.layout import FEW, HASHED, KINDS, TABLES
 from turntree.spec_tree.vector import network
 
 _LOG1P = np.log1p(np.arange(256)).astype(np.float32)
@@ -30,8 +30,8 @@ def _hashed(first: int, second: int) -> int:
     return int64((key >> uint64(40)) & uint64(HASHED - 1))
 
 
-@part(fastmath=True)
-def weigh(current: int, first: int, nodes: int, turn: Any, weights: Weights, work: Any) -> None:
+@inlined_fast
+def weigh(current: int, first: int, nodes: int, turn: Any, weights: Any, work: Any) -> None:
     """Estimate the probability of the children of ``current``, the nodes ``first:nodes``.
 
     Args:
@@ -39,23 +39,25 @@ def weigh(current: int, first: int, nodes: int, turn: Any, weights: Weights, wor
         first: Its first child.
         nodes: Behind its last child.
         turn: A ``LIVE_TURN``; votes, probabilities and hashes of the children are filled.
-        weights: The model.
+        weights: The model, a ``WEIGHTS``.
         work: A ``SCRATCH`` with the votes for the children; their inputs are filled.
     """
     tokens, votes, probabilities, hashes = turn.node_token, turn.node_votes, turn.node_probability, turn.node_hashes
     weight, support, best_length, newest_place = work.weight, work.support, work.best_length, work.newest_place
     inputs, total, voters, few = work.inputs, work.total, work.voters, min(work.voters, FEW)
-    log_total, log_path = math.log(total), max(math.log(work.path[current]), _FAINT)
-    for z in range(first, nodes):
-        vote = math.log(min(max(weight[z] / (total - weight[z]), float32(1e-4)), float32(2000.0)))
-        hashes[z, 0] = _hashed(tokens[z], 1)
+    current = index(current)
+    log_total, log_path = logarithm(total), max(logarithm(work.path[current]), _FAINT)
+    for child in range(first, nodes):
+        z = index(child)
+        vote = logarithm(min(max(weight[z] / (total - weight[z]), float32(1e-4)), float32(2000.0)))
+        hashes[z, 0] = _hashed(tokens[z], int64(1))
         learnt = weights.hashed[0, hashes[z, 0]]
         if support[z, KINDS] == support[z, UNMATCHED]:
             hashes[z, 1] = -1
-            logit = learnt + weights.scale[0] * vote
+            logit = learnt + weights.scale * vote
         else:
             mine = min(support[z, KINDS], FEW)
-            hashes[z, 1] = _hashed(tokens[current], 2)
+            hashes[z, 1] = _hashed(tokens[current], int64(2))
             hashes[z, 2] = _hashed(tokens[current], tokens[z] + 3)
             hashes[z, 3] = ((best_length[z] * 9 + mine) * 9 + few) & (HASHED - 1)
             for j in range(1, TABLES):
@@ -76,6 +78,6 @@ def weigh(current: int, first: int, nodes: int, turn: Any, weights: Weights, wor
             inputs[z, 13] = learnt
             inputs[z, 14] = log_path
             inputs[z, 15] = log_total
-            logit = learnt + weights.scale[0] * vote
+            logit = learnt + weights.scale * vote
             logit += network(inputs[z], weights.inner, weights.bias, weights.outer)
-        votes[z], probabilities[z] = vote, float32(1.0) / (float32(1.0) + math.exp(-logit))
+        votes[z], probabilities[z] = vote, logistic(logit)

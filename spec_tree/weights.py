@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.layout import HASHED, HIDDEN, INPUTS, KINDS, LENGTHS, TABLES, Weights
+from turntree.spec_tree.layout import WEIGHTS, Weights
 from turntree.spec_tree.learning import settle_odds
 
 _COUNTED = 40.0
@@ -24,23 +24,21 @@ _COUNTED = 40.0
 def first_weights() -> Weights:
     """Weights that have seen none of this forest's verdicts."""
     prior = _prior()
-    weights = Weights(
-        odds=np.zeros((KINDS, LENGTHS), np.float32),
-        tried=np.zeros((KINDS, LENGTHS, 2), np.float64),
-        hashed=np.zeros((TABLES, HASHED), np.float32),
-        scale=np.zeros((1,), np.float32),
-        inner=np.zeros((INPUTS, HIDDEN), np.float32),
-        bias=np.zeros((HIDDEN,), np.float32),
-        outer=np.zeros((HIDDEN,), np.float32),
-        updates=np.zeros((1,), np.int64),
-    )
+    weights = np.zeros(1, WEIGHTS)
     tried = np.minimum(prior["tried"], _COUNTED)
-    weights.tried[..., 0] = tried
-    weights.tried[..., 1] = tried * prior["share"]
+    weights["tried"][..., 0] = tried
+    weights["tried"][..., 1] = tried * prior["share"]
     for name in ("scale", "inner", "bias", "outer"):
-        getattr(weights, name)[:] = prior[name]
-    settle_odds.py_func(weights)  # a compiled one of its own would take longer to make than to run this
+        weights[name] = prior[name]
+    # a compiled one of its own would take longer to make than to run this
+    settle_odds.py_func(weights.view(np.recarray)[0])
     return weights
+
+
+def parts(weights: Weights) -> dict[str, NDArray[Any]]:
+    """The fields by name, as views; a single number has shape (1,)."""
+    assert WEIGHTS.names is not None
+    return {name: weights[name] if weights[name].ndim == 1 else weights[name][0] for name in WEIGHTS.names}
 
 
 @cache

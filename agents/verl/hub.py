@@ -8,6 +8,7 @@ routed to it, so traffic does not grow with the square of the replicas.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import uuid4
 from weakref import WeakKeyDictionary
@@ -27,6 +28,8 @@ HUB_NAME = "turntree_hub"
 """Name of the actor, one a run."""
 _PATIENCE = 30.0
 """Seconds that an exchange may take."""
+_TASKS = 1 << 16
+"""Whose homes are remembered."""
 
 
 class HubStats(NamedTuple):
@@ -58,6 +61,7 @@ class TurnHub:
         self._log = TurnLog(settings.max_bytes)
         self._members: tuple[int, ...] = ()
         self._homes: WeakKeyDictionary[TurnBatch, NDArray[np.int64]] = WeakKeyDictionary()
+        self._homes_of_key = lru_cache(_TASKS)(lambda key: preference(key, self._members)[: settings.homes])
         self._received = self._sent = 0
 
     def swap(self, rank: int, source: str, own: TurnBatch, first: int, cursor: Cursor | None) -> News:
@@ -73,6 +77,7 @@ class TurnHub:
         if rank not in self._members:
             self._members = tuple(sorted({*self._members, rank}))
             self._homes.clear()
+            self._homes_of_key.cache_clear()
         self._received += own.nbytes
         self._log.append(source, first, own.copied())
         some = 0 < self._settings.homes < len(self._members)
@@ -90,7 +95,7 @@ class TurnHub:
         homes = self._homes.get(batch)
         if homes is None:
             tasks, places = batch.distinct()
-            of_task = [preference(route_key(task), self._members)[: self._settings.homes] for task in tasks]
+            of_task = [self._homes_of_key(route_key(task)) for task in tasks]
             homes = self._homes[batch] = np.array(of_task, np.int64)[places]
         return homes
 

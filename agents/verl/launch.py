@@ -8,7 +8,6 @@ temporary folder that is removed afterwards.
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 import os
 import shutil
@@ -17,12 +16,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -30,12 +27,14 @@ from turntree.agents.scorer import ANSWER
 from turntree.agents.verl.compose import Composition, TrainSettings, compose
 from turntree.agents.verl.dataset import write_rows
 from turntree.agents.verl.lost_steps import LostSteps
-from turntree.agents.verl.metrics import PREFIX
 from turntree.agents.verl.recording import RunFolder
 from turntree.agents.verl.resume import checkpoints_of, join_metrics, keep_records, resume_path, resumed_step
 from turntree.agents.verl.sections import ConfigError
 from turntree.agents.verl.settings import make_scorer
+from turntree.agents.verl.step_reports import StepReader, StepReport
 from turntree.rewards import UnknownContract
+
+__all__ = ["StepReport", "command", "environment", "prepare", "train"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,33 +47,6 @@ _ROUTED = ("vllm", "sglang")
 """Engines whose replicas verl routes requests to; turntree's own does it where the episodes are played."""
 _RAY_WAS_SLOW = "The current node timed out during startup"
 """What Ray says when its processes are not up after 30 seconds, which it gives no setting for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepReport:
-    """One finished training step."""
-
-    step: int
-    """From 1."""
-    metrics: Mapping[str, float]
-    """verl's metrics."""
-    engine: Mapping[str, float]
-    """What the engine did in this step; empty with another rollout backend, and where the replica was lost after it."""
-
-    @property
-    def reward(self) -> float:
-        """Mean reward of the step's episodes."""
-        return self.metrics.get("critic/score/mean", float("nan"))
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of the step."""
-        return self.metrics.get("timing_s/step", float("nan"))
-
-    @property
-    def tokens_per_step(self) -> float:
-        """Tokens per verify step of a request; 1 without speculation."""
-        return self.engine.get("tokens_per_step", self.metrics.get(f"{PREFIX}tokens_per_step", float("nan")))
 
 
 def train(config: str, overrides: Sequence[str] = (), *, on_step: Callable[[StepReport], None] | None = None) -> int:
@@ -258,7 +230,7 @@ def _run(folder: RunFolder, on_step: Callable[[StepReport], None] | None, names:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        steps = _Steps(folder)
+        steps = StepReader(folder)
         try:
             while True:
                 try:
@@ -289,7 +261,7 @@ def _ending_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _report(steps: _Steps, on_step: Callable[[StepReport], None] | None, lost: LostSteps) -> None:
+def _report(steps: StepReader, on_step: Callable[[StepReport], None] | None, lost: LostSteps) -> None:
     for report in steps.new():
         lost.see(report.step, report.metrics)
         if on_step is not None:
@@ -308,40 +280,3 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             return
         except subprocess.TimeoutExpired:
             continue
-
-
-class _Steps:
-    """Reads what a run has recorded since the last look."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._metrics = _Lines(folder.metrics)
-        self._engine = _Lines(folder.engine)
-        self._counters: dict[int, dict[str, Any]] = {}
-
-    def new(self) -> Iterator[StepReport]:
-        """The training steps that have ended; verl writes its metrics after the engine's."""
-        rows = list(self._metrics.new())
-        for counters in self._engine.new():
-            self._counters[counters["step"]] = counters
-        for row in rows:
-            # Validation before training is logged as step 0, and has no training step in it.
-            if "training/global_step" in row["data"]:
-                yield StepReport(step=row["step"], metrics=row["data"], engine=self._counters.pop(row["step"], {}))
-
-
-class _Lines:
-    """Whole JSON lines appended to a file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-
-    def new(self) -> Iterator[dict[str, Any]]:
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        yield from map(json.loads, whole.splitlines())

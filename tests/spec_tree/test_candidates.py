@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from turntree.spec_tree import DialogueState, DraftBatch, SpecForest
-from turntree.spec_tree.candidates import EXACT, length_class
+from turntree.spec_tree.candidates import EXACT, LENGTH_CLASSES
 from turntree.spec_tree.layout import MATCH
 
-ALIKE = length_class.py_func(MATCH)
+ALIKE = int(LENGTH_CLASSES[MATCH])
 """Class of the agreement of a turn that is alike from its beginning on."""
 
 
@@ -49,7 +49,7 @@ def test_a_place_that_the_root_has_led_to_has_one_vote_for_each_node() -> None:
     forest.commit(handles, [[1]])
     forest.draft(handles, max_nodes=3, room=[3])
     live, row = forest._live.turns, int(forest._live.rows(handles)[0])
-    vote = forest._weights.odds[EXACT, ALIKE]
+    vote = forest._weights["odds"][0, EXACT, ALIKE]
     assert 1 < vote < 1000, "the test needs votes that two of differ from one"
     assert live.node_token[row, 1:4].tolist() == [2, 3, 4]
     assert live.node_votes[row, 1:4] == pytest.approx(np.log(vote), rel=1e-4)

@@ -126,7 +126,7 @@ def miscount(forest: SpecForest) -> None:
 
 
 def leave_a_key(forest: SpecForest) -> None:
-    forest._rollouts.store.keys.exact[forest._rollouts.store._free[0]] = 7
+    forest._rollouts.store.keys[forest._rollouts.store._free[0], 0] = 7
 
 
 @pytest.mark.parametrize(

@@ -274,11 +274,11 @@ def test_places_in_a_full_ring_are_looked_at_once() -> None:
 
 def test_a_log_that_may_not_grow_never_changes_its_arrays() -> None:
     store = TurnStore(4096, growing=False)
-    arrays = [id(array) for array in (*store.log, *store.keys)]
+    arrays = [id(array) for array in (*store.log, store.keys)]
     keys = np.array([1, 2, 3, 4], np.uint64)
     while store.head[0] + GRANULE < 4096:
         store.write(np.array([5], np.int32), keys)
-    assert [id(array) for array in (*store.log, *store.keys)] == arrays
+    assert [id(array) for array in (*store.log, store.keys)] == arrays
     assert len(store.turns()) > 4096 // GRANULE - 3
 
 

@@ -297,7 +297,7 @@ def test_a_shared_forest_never_outgrows_its_arrays() -> None:
             forest.insert(state(index), [FIRST + index % 1000])
         store = forest._rollouts.store
         shared = forest._shared.arrays
-        for own, other in zip((*store.log, *store.keys), (*shared.log, *shared.keys), strict=True):
+        for own, other in zip((*store.log, store.keys), (*shared.log, shared.keys), strict=True):
             assert own is other
         handles = reader.begin([state(9_999)])
         assert reader.draft(handles, max_nodes=1, room=[1]).tokens.tolist() == [FIRST + 999]
@@ -340,7 +340,7 @@ def memory() -> Iterator[SharedMemory]:
     [
         (0, b"", "mark of a forest"),
         (0, b"another", "mark of a forest"),
-        (8, b"\2", "version 2, expected 1"),
+        (8, b"\3", "version 3, expected 2"),
         (12, b"\xff\xff", "header cannot be read"),
         (30, b"!!!!", "header cannot be read"),
     ],
@@ -358,8 +358,8 @@ def test_memory_of_another_kind_is_refused(
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (b'"log.tokens": ["<i4", [4096]]', b'"log.tokens": ["<i4", [8192]]', "log.exact1 is laid out as"),
-        (b'"weights.scale": ["<f4"', b'"weights.scale": ["<f8"', "weights.scale is laid out as"),
+        (b'"log.tokens": ["<i4", [4096]]', b'"log.tokens": ["<i4", [8192]]', "log.links is laid out as"),
+        (b"('scale', '<f4')", b"('scale', '<f8')", "weights is laid out as"),
         (b'"log.owner"', b'"log.other"', "log.owner is laid out as None"),
         (b'\\"max_tokens\\": 4096', b'\\"max_tokens\\": 0096', "header cannot be read"),
         (b"", b"", r"has 65536 bytes, expected \d+"),

@@ -17,7 +17,7 @@ from numba import njit
 
 from turntree.spec_tree import DialogueState, DraftBatch, SpecForest, TreeNode
 from turntree.spec_tree.indexing import follow_row
-from turntree.spec_tree.layout import BACK, END, GRANULE, JUMP, START
+from turntree.spec_tree.layout import BACK, END, EXACT1, GRANULE, JUMP, START
 
 Said = tuple[int, ...]
 
@@ -158,15 +158,14 @@ def broken(forest: SpecForest) -> list[str]:
 
     used = [turn.slot for turn in turns]
     need(sorted([0, *used, *store._free]) == list(range(len(store._turns))), "a slot is lost or used twice")
-    for column, name in zip(store.keys, ("exact", "tools", "task", "env"), strict=True):
-        need(not column[[0, *store._free]].any(), f"a free slot has a key ({name})")
+    need(not store.keys[[0, *store._free]].any(), "a free slot has a key")
     owned = {slot: set((log.owner == slot).nonzero()[0].tolist()) for slot in used}
     need(set(log.owner.tolist()) <= {0, *used}, "a granule belongs to no turn")
     head, clear = int(store.head[0]), store._clear
     need(GRANULE <= head <= clear <= len(log.tokens) and head % GRANULE == 0, f"head {head}, clear to {clear}")
     need(not log.owner[head // GRANULE : clear // GRANULE].any(), "the free room belongs to a turn")
     for turn in turns:
-        need([int(column[turn.slot]) for column in store.keys] == turn.keys.tolist(), "a turn's keys are not its own")
+        need(store.keys[turn.slot].tolist() == turn.keys.tolist(), "a turn's keys are not its own")
         granules, last, tokens = _walk(turn.start, log)
         need(granules <= owned[turn.slot], "a turn stands where it owns nothing")
         spare = owned[turn.slot] - granules
@@ -199,7 +198,7 @@ def broken(forest: SpecForest) -> list[str]:
 
 def _walk(start: int, log: object) -> tuple[set[int], int, int]:
     """The granules that a turn reaches, the one of its end, and its number of tokens."""
-    tokens, links = log.tokens, log.exact1  # type: ignore[attr-defined]
+    tokens, links = log.tokens, log.links[EXACT1]  # type: ignore[attr-defined]
     granules, count, at = {start // GRANULE}, 0, start
     assert tokens[start] == START, f"no turn begins at {start}"
     while True:

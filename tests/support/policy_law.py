@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from itertools import product
 from pathlib import Path
 
@@ -15,21 +14,30 @@ from turntree.spec_tree.noise import exponential
 
 
 class PolicyLaw:
-    """A model on the CPU: in float64, but beside SGLang 0.5.12 in float32, whose products are as coarse there in this
-    process as in the engine's (differences of 0.01 to float64, none of 2e-4 between the two)."""
+    """A model on the CPU in float64.
+
+    Its frequencies of rotation, which no file holds, are compared with their formula: a process that engines have
+    changed can leave them to chance, and such a reference is wrong without a word.
+    """
 
     def __init__(self, folder: Path) -> None:
         import torch
         from transformers import LlamaForCausalLM
 
         self._torch = torch
-        dtype = torch.float32 if _beside("0.5.12") else torch.float64
-        self._model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+        self._model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
+        config = self._model.config
+        halves = torch.arange(0, config.head_dim, 2) / config.head_dim
+        wanted = config.rope_parameters["rope_theta"] ** -halves
+        torch.testing.assert_close(self._model.model.rotary_emb.inv_freq, wanted)
 
-    def logits(self, rows: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+    def logits(
+        self, rows: Sequence[Sequence[int]], positions: Sequence[Sequence[int]] | None = None
+    ) -> NDArray[np.float64]:
         """Of the next token after each of some prompts of the same length, shape (rows, vocabulary)."""
+        places = None if positions is None else self._torch.tensor(positions)
         with self._torch.no_grad():
-            return self._model(self._torch.tensor(rows)).logits[:, -1].double().numpy()
+            return self._model(self._torch.tensor(rows), position_ids=places).logits[:, -1].double().numpy()
 
     def logprobs(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[float]:
         """Of a turn after a prompt, at temperature 1."""
@@ -73,13 +81,6 @@ class PolicyLaw:
                 if p[row, token] > 0
             }
         return found
-
-
-def _beside(sglang: str) -> bool:
-    try:
-        return metadata.version("sglang").startswith(sglang)
-    except metadata.PackageNotFoundError:
-        return False
 
 
 def chi_square(drawn: Counter[tuple[int, ...]], law: dict[tuple[int, ...], float], *, least: float = 5.0) -> float:

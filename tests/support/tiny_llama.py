@@ -9,7 +9,8 @@ from typing import Any
 def save_tiny_llama(
     folder: Path, *, vocabulary: int = 32, spread: float = 1.5, seed: int = 0, positions: int = 1024
 ) -> Path:
-    """Write a model whose greedy tokens are not tied and whose laws are neither flat nor certain.
+    """Write a model whose greedy tokens are not tied, whose laws are neither flat nor certain, and that hears where
+    a token stands: as initialised it attends to all alike, and a draft at wrong positions would pass for a right one.
 
     Args:
         folder: Where to.
@@ -38,6 +39,9 @@ def save_tiny_llama(
     )
     with torch.no_grad():
         model.lm_head.weight.mul_(20 * spread)
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.weight.mul_(10)
+            layer.self_attn.k_proj.weight.mul_(10)
     model.save_pretrained(folder)
     return folder
 

@@ -286,7 +286,9 @@ class LocalEngine:
 
 def _store(forest: SpecForest | ForestConfig | None, policy: Policy) -> SpecForest:
     from turntree.spec_tree import SpecForest
+    from turntree.spec_tree.warm_up import warm_up
 
+    warm_up()
     if forest is None or isinstance(forest, ForestConfig):
         config = forest or ForestConfig()
         return SpecForest(replace(config, end_tokens=config.end_tokens | policy.end_tokens))

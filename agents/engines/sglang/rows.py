@@ -1,10 +1,11 @@
 """Draft trees in the form that SGLang's verification takes.
 
 All requests of a pass have the same width: node 0 is the last token that the
-policy sampled, drafts follow, and a chain of padding hangs below the last of
-them. Invariant: siblings are distinct, padding included. (Padding as siblings,
-or twice the same token below one parent, would be counted twice by a rule that
-adds up the children's probabilities.)
+policy sampled, drafts follow, and a chain of padding sees the last of them. No
+link leads there from the tree, so that none is ever accepted. Invariant:
+siblings are distinct. (Padding as siblings, or twice the same token below one
+parent, would be counted twice by a rule that adds up the children's
+probabilities.)
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class TreeRows:
     depths: Ints
     """0 at the root, shape (rows, width)."""
     child: Ints
-    """First child of each node, -1 for none, shape (rows, width)."""
+    """First child of each node, -1 for none and where only padding follows, shape (rows, width)."""
     sibling: Ints
     """Next child of the same parent, -1 for none, shape (rows, width)."""
 
@@ -87,7 +88,9 @@ def tree_rows(draft: DraftBatch, last: Ints, width: int) -> TreeRows:
     node = np.arange(len(row)) - draft.offsets[row] + 1
     tokens[row, node] = draft.tokens
     parents[row, node] = draft.parents + 1
-    return _linked(tokens, parents)
+    linked = _linked(tokens, parents)
+    linked.child[np.arange(rows), counts] = -1  # below the last drafted node there is padding alone
+    return linked
 
 
 def _linked(tokens: Ints, parents: Ints) -> TreeRows:

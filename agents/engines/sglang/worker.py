@@ -36,6 +36,7 @@ from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
 from turntree.spec_tree import SpecForest
 from turntree.spec_tree.exchange import SharedTurns
 from turntree.spec_tree.folder_exchange import FOLDER, FolderExchange
+from turntree.spec_tree.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
 
@@ -154,6 +155,7 @@ def make_drafter(server_args: Any, model_config: Any, widest: int, *, one_width:
         widest: Tokens of one request in one pass at most.
         one_width: Whether all passes must be that wide.
     """
+    warm_up()
     settings = settings_from_environment()
     if one_width:
         settings = replace(settings, widths=(widest,))

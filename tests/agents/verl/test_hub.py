@@ -53,6 +53,25 @@ def test_a_replica_fetches_the_turns_of_tasks_that_may_be_routed_to_it() -> None
         assert 20 < len(mine) < 60
 
 
+def test_a_replica_that_joins_becomes_a_home_of_tasks_that_the_hub_knew() -> None:
+    hub = TurnHub(ExchangeSettings(homes=1))
+    first, second = Member(hub, 0), Member(hub, 1)
+    first.swap()
+    second.swap()
+    first.swap(batch(*range(60)))
+    second.swap()
+    third = Member(hub, 2)
+    third.swap()
+    first.swap(batch(*range(60)))
+    mine = [
+        task
+        for task in range(60)
+        if preference(route_key(DialogueState(exact=1, task=str(task), env="sums")), range(3))[0] == 2
+    ]
+    assert third.swap() == mine
+    assert mine
+
+
 def test_all_turns_are_fetched_where_that_is_wanted() -> None:
     hub = TurnHub(ExchangeSettings(homes=0))
     members = [Member(hub, rank) for rank in range(5)]

@@ -16,7 +16,7 @@ from turntree.spec_tree.transforms import Transforms, law
 
 pytestmark = pytest.mark.sglang
 
-PROMPT, LENGTH, ROWS, ROUNDS = [1, 2, 3, 4], 2, 48, 10
+PROMPT, LENGTH, ROWS, ROUNDS = [1, 2, 3, 4], 2, 48, 20
 PADDING = 0
 
 

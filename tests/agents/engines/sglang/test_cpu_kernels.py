@@ -31,8 +31,8 @@ def kernels() -> ModuleType:
         sys.path.remove(str(STAND_INS))
 
 
-def trees(seed: int, rows: int = 4) -> tuple[TreeRows, DraftBatch]:
-    draft = random_trees(np.random.default_rng(seed), rows, WIDTH - 1)
+def trees(seed: int, rows: int = 4, *, least: int = 0) -> tuple[TreeRows, DraftBatch]:
+    draft = random_trees(np.random.default_rng(seed), rows, WIDTH - 1, least=least)
     return tree_rows(draft, np.zeros(rows, np.int64), WIDTH), draft
 
 
@@ -60,7 +60,7 @@ def emitted(predicts, accept_index) -> list[list[int]]:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_walk_down_drawn_tokens_is_sample_then_match(kernels, seed):
     rows, draft = trees(seed)
-    said = np.random.default_rng(seed).integers(1, VOCABULARY, rows.tokens.shape)  # 0 is padding, which nobody says
+    said = np.random.default_rng(seed).integers(0, VOCABULARY, rows.tokens.shape)  # 0 is what padding says
     predicts, accepted, count = outputs(4)
     kernels.verify_tree_greedy(predicts, accepted, count, **links(rows), target_predict=torch.from_numpy(said))
 
@@ -166,7 +166,7 @@ def test_top_k_and_top_p_are_the_transforms_of_the_rules(kernels, seed):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_links_read_off_a_mask_are_those_that_made_it(kernels, seed):
-    rows, _ = trees(seed)
+    rows, _ = trees(seed, least=WIDTH - 1)
     size = rows.tokens.shape
     positions, index = torch.empty(rows.tokens.size, dtype=torch.int64), torch.empty(size, dtype=torch.int64)
     child, sibling = torch.empty(size, dtype=torch.int64), torch.empty(size, dtype=torch.int64)

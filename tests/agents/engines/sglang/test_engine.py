@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import BuiltinFunctionType
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,23 @@ def state(number: int) -> DialogueState:
 def law_of(sampling: dict[str, Any]) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
     """Probabilities from logits, as ``Sampling(**sampling)`` asks."""
     return lambda logits: law(logits, Transforms(**sampling))
+
+
+def test_the_reference_hears_where_a_token_stands(model):
+    """Without it no test here would notice drafts that are verified one place off."""
+    places = np.arange(len(PROMPT))
+    logits = PolicyLaw(model).logits([PROMPT] * 2, [places.tolist(), (places + (places > 3)).tolist()])
+    right, wrong = (law(row, Transforms()) for row in logits)
+    assert abs(right - wrong).sum() / 2 > 0.03
+
+
+def test_the_repairs_for_the_cpu_leave_the_process_its_torch(engine):
+    """transformers finds out by a new tensor whether a model is only being laid out."""
+    import torch
+
+    with torch.device("meta"):
+        assert torch.tensor([]).is_meta
+    assert isinstance(torch.tensor, BuiltinFunctionType)
 
 
 async def test_a_seeded_turn_is_the_same_with_and_without_drafts_and_as_a_replay(engine):

@@ -29,9 +29,12 @@ def test_each_node_sees_its_own_path():
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_siblings_are_distinct_and_the_links_lead_to_every_node(seed):
+def test_siblings_are_distinct_and_the_links_lead_to_every_drafted_node_and_no_other(seed):
     rng = np.random.default_rng(seed)
-    rows = tree_rows(random_trees(rng, 4, 7), rng.integers(0, 9, 4), 8)
+    trees = random_trees(rng, 4, 7)
+    rows = tree_rows(trees, rng.integers(0, 9, 4), 8)
+    drafted = np.diff(trees.offsets)
+    assert drafted.min() < 7
     for row in range(4):
         reached = [0]
         for node in reached:
@@ -43,11 +46,11 @@ def test_siblings_are_distinct_and_the_links_lead_to_every_node(seed):
             assert len(set(tokens)) == len(tokens)
             assert all(rows.seen[row, child, node] for child in children)
             reached += children
-        assert sorted(reached) == list(range(8))
+        assert sorted(reached) == list(range(1 + drafted[row]))
         assert len(set(paths(rows, row))) == 8
 
 
-def test_padding_is_a_chain_below_the_last_node():
+def test_padding_is_a_chain_that_sees_the_last_node():
     rows = tree_rows(draft_trees([(5, -1), (6, -1)], [], [], last_probability=0.5), LAST, 5)
     assert paths(rows, 0) == [(), (5,), (6,), (6, 3), (6, 3, 3)]
     assert paths(rows, 1) == [(), (4,), (4, 4), (4, 4, 4), (4, 4, 4, 4)]

@@ -21,6 +21,18 @@ class Launched:
         return self._function
 
 
+class Unpinned:
+    """``torch``, but a tensor is not made in pinned memory, which PyTorch refuses without an accelerator."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    @staticmethod
+    def tensor(*arguments: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        """As ``torch.tensor``."""
+        return torch.tensor(*arguments, **options)
+
+
 def assign_req_to_token_pool(*arguments: Any) -> None:
     """As the original's kernel; its last argument is a size of its launch."""
     assign_req_to_token_pool_cpu(*arguments[:-1])
@@ -30,7 +42,6 @@ def repair() -> None:
     """Register the repairs."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    _unpinned()
     HookRegistry.register(
         "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend.forward_extend",
         forward_extend,
@@ -48,16 +59,6 @@ def repair() -> None:
     )
 
 
-def _unpinned() -> None:
-    """Log-probabilities of given tokens pin memory for a copy to an accelerator, which PyTorch refuses without one."""
-    tensor = torch.tensor
-
-    def unpinned(*arguments: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
-        return tensor(*arguments, **options)
-
-    torch.tensor = unpinned
-
-
 def _no_warm_up(pool: Any) -> None:
     """The original runs a Triton kernel; SGLANG_NATIVE_MOVE_KV_CACHE moves without it."""
     pool._kv_copy_config = None
@@ -72,9 +73,15 @@ def _on_cpu(worker: Any) -> None:
 
 
 def _kernels(*arguments: Any, **options: Any) -> None:
-    """Give the verification its kernels, which it imports where CUDA is."""
+    """Give the verification its kernels, which it imports where CUDA is, and unpin the log-probabilities' indices.
+
+    The name is replaced in that module alone: transformers asks ``torch.tensor`` itself where a model is being made.
+    """
     import sgl_kernel
+    from sglang.srt.layers import logits_processor
     from sglang.srt.speculative import ngram_info
+
+    logits_processor.torch = Unpinned()
 
     ngram_info.assign_req_to_token_pool = Launched(assign_req_to_token_pool)
     ngram_info.TREE_SPEC_KERNEL_AVAILABLE = True

@@ -1,0 +1,58 @@
+"""A benchmark that is run in parts keeps what the other parts measured, of one machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+@dataclass
+class Row:
+    batch: int
+    epoch: int
+    value: str
+
+
+@pytest.fixture
+def cells(benchmark_module: Callable[[str], ModuleType], tmp_path: Path) -> Callable[..., Any]:
+    def make(*cell: str, machine: str = "here") -> Any:
+        module = benchmark_module("cells")
+        return module.Cells(tmp_path / "table.json", machine=machine, how="alone", cell=cell)
+
+    return make
+
+
+def held(folder: Path) -> list[tuple[int, int, str]]:
+    return [tuple(row.values()) for row in json.loads((folder / "table.json").read_text())["rows"]]
+
+
+def test_rows_of_the_same_cells_are_replaced_and_others_stay(cells, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["first.py"])
+    cells("batch").put([Row(4, 1, "a"), Row(4, 2, "b"), Row(1, 1, "c")])
+    monkeypatch.setattr("sys.argv", ["second.py", "--batches", "4"])
+    cells("batch").put([Row(4, 1, "d")])
+    assert held(tmp_path) == [(1, 1, "c"), (4, 1, "d")]
+    cells("batch", "epoch").put([Row(4, 2, "e"), Row(4, 2, "f")])
+    assert held(tmp_path) == [(1, 1, "c"), (4, 1, "d"), (4, 2, "e"), (4, 2, "f")]
+    table = json.loads((tmp_path / "table.json").read_text())
+    assert table["commands"] == ["python first.py", "python second.py --batches 4"]
+    assert (table["machine"], table["how"]) == ("here", "alone")
+    assert [file.name for file in tmp_path.iterdir()] == ["table.json"]
+
+
+def test_rows_of_two_machines_do_not_share_a_file(cells, tmp_path):
+    cells("batch").put([Row(1, 1, "a")])
+    with pytest.raises(ValueError, match="holds rows of 'here', this is 'there'"):
+        cells("batch", machine="there")
+    assert held(tmp_path) == [(1, 1, "a")]
+
+
+def test_without_a_file_nothing_is_kept(benchmark_module, tmp_path):
+    benchmark_module("cells").Cells(None, machine="here", how="", cell=["batch"]).put([Row(1, 1, "a")])
+    assert not list(tmp_path.iterdir())

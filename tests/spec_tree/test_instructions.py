@@ -1,0 +1,55 @@
+"""Each machine instruction against plain Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree.compiled import int32, int64, kernel
+from turntree.spec_tree.instructions import alike8, as_bits, equal16, fetch, from_bits, lowest, where
+
+
+@kernel
+def _try(
+    first: NDArray[np.int32],
+    second: NDArray[np.int32],
+    asked: NDArray[np.int64],
+    found: NDArray[np.int64],
+    real: NDArray[np.float32],
+) -> None:
+    fetch(first, int64(3))
+    for i in range(len(asked)):
+        at, other, value, stop = asked[i, 0], asked[i, 1], asked[i, 2], asked[i, 3]
+        found[i, 0] = equal16(first, at, int32(value))
+        found[i, 1] = alike8(first, at, second, other)
+        found[i, 2] = where(value, first, at, stop)
+        found[i, 3] = lowest(at)
+    real[0], real[1] = from_bits(int32(as_bits(real[0]) + int32(1 << 23))), real[0]
+
+
+def plain(first: list[int], second: list[int], at: int, other: int, value: int, stop: int) -> list[int]:
+    alike = 0
+    while alike < 8 and first[at - alike] == second[other - alike] and first[at - alike] >= 0:
+        alike += 1
+    equal = sum(1 << i for i in range(16) if first[at + i] == value)
+    here = [i for i in range(at, stop) if first[i] == value]
+    return [equal, alike, here[0] if here else -1, (at & -at).bit_length() - 1]
+
+
+def test_they_do_what_plain_python_does() -> None:
+    rng = np.random.default_rng(0)
+    first, second = (rng.integers(-1, 2, 200).astype(np.int32) for _ in range(2))
+    second[60:100] = first[40:80] = rng.integers(0, 4, 40)  # so that all 8 are often alike
+    asked = np.stack([rng.integers(low, high, 3000) for low, high in ((8, 180), (8, 200), (-1, 3), (0, 180))], axis=1)
+    asked[:500, 0], asked[:500, 1] = np.arange(500) % 40 + 40, np.arange(500) % 40 + 60
+    asked[:, 3] = np.clip(asked[:, 0] + rng.integers(-3, 40, 3000), 0, 185)
+    found: NDArray[np.int64] = np.zeros_like(asked)
+    real: NDArray[Any] = np.array([1.5, 0.0], np.float32)
+    _try(first, second, asked, found, real)
+    expected = [plain(first.tolist(), second.tolist(), *row) for row in asked.tolist()]
+    assert found.tolist() == expected
+    counts = np.bincount(found[:, 1], minlength=9)
+    assert (counts > 0).all(), "each number of alike entries came up"
+    assert real.tolist() == [3.0, 1.5]
