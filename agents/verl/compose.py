@@ -33,8 +33,16 @@ from turntree.agents.verl.vllm_config import fit_vllm
 
 _OPEN = ("engine_kwargs", "custom", "override_config", "ray_init", "override_optimizer_config")
 """Sections of verl that it hands on without looking at their keys."""
-_HIDDEN = {"reward.custom_reward_function": ("reward_kwargs",)}
-"""Keys that verl reads and its YAML does not show."""
+HIDDEN = {
+    "reward.custom_reward_function": ("reward_kwargs",),
+    "actor_rollout_ref.actor.fsdp_config": ("mixed_precision",),
+    "actor_rollout_ref.ref.fsdp_config": ("mixed_precision",),
+    "actor_rollout_ref.rollout": ("enable_sleep_mode",),
+    "actor_rollout_ref.rollout.agent": ("agent_loop_manager_class",),
+    "critic.fsdp": ("mixed_precision",),
+}
+"""Keys that verl reads and its YAML does not show. ``fields_of`` finds those of dataclasses too, but imports verl for
+it, which takes seconds: what shipped configurations name stands here."""
 _WAYS = "ways"
 """Another name of the group of speculation."""
 _MANAGER = "turntree.agents.verl.manager.EpisodeManager"
@@ -71,6 +79,8 @@ class TrainSettings:
     metric only. Empty leaves the reward to the environment."""
     contract: str | None = None
     """Data set by whose rules answers are compared where the tasks' own has none."""
+    fork_workers: bool = True
+    """On the CPU, start Ray's workers as forks of one process that has imported what they need."""
     score_in_verl: bool = False
     """Leave the reward to verl's reward loop: section ``reward``. Recorded episodes keep the environment's."""
 
@@ -133,7 +143,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     settings = from_mapping(TrainSettings, plain(OmegaConf.create(section)), "turntree")
     check_env(settings.env, settings.env_kwargs, "turntree.env_kwargs")
     check_env(settings.env, settings.val_env_kwargs, "turntree.val_env_kwargs")
-    theirs, known = _verl_defaults()
+    theirs, known = verl_defaults()
     _check_keys(plain(ours), known, path="")
     if OmegaConf.select(ours, "actor_rollout_ref.model") and OmegaConf.is_missing(ours.actor_rollout_ref.model, "path"):
         raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
@@ -194,7 +204,7 @@ def _parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
 
 
 @lru_cache(maxsize=1)
-def _verl_defaults() -> tuple[DictConfig, Mapping[str, Any]]:
+def verl_defaults() -> tuple[DictConfig, Mapping[str, Any]]:
     """verl's configuration, and the same as plain values; not to be changed."""
     spec = importlib.util.find_spec("verl")
     if spec is None or not spec.submodule_search_locations:
@@ -212,11 +222,11 @@ def _verl_defaults() -> tuple[DictConfig, Mapping[str, Any]]:
 def _check_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -> None:
     """Every key of ``ours`` is known to verl. Both are plain, interpolations as text."""
     for key, value in ours.items():
-        if key not in theirs and key not in _fields(theirs) and key not in _HIDDEN.get(path, ()):
+        if key not in theirs and key not in HIDDEN.get(path, ()) and key not in fields_of(theirs):
             known = {
                 *theirs,
-                *_fields(theirs),
-                *_HIDDEN.get(path, ()),
+                *fields_of(theirs),
+                *HIDDEN.get(path, ()),
                 *(() if path else ("turntree", "groups", *GROUPS)),
             }
             raise unknown_key(key, known, path or "verl")
@@ -226,7 +236,7 @@ def _check_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -
             _check_keys(value, section, f"{path}.{key}" if path else key)
 
 
-def _fields(section: Mapping[str, Any]) -> set[str]:
+def fields_of(section: Mapping[str, Any]) -> set[str]:
     """Fields of the dataclass that verl makes of a section; it may have more than verl's YAML shows."""
     target = section.get("_target_")
     if not target:

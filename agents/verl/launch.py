@@ -1,8 +1,8 @@
-"""``turntree train``: an unmodified ``python -m verl.trainer.main_ppo`` in a process of its own.
+"""``turntree train``: an unmodified ``verl.trainer.main_ppo`` in a process of its own.
 
-The configuration is written to the run's folder and handed to Hydra as it is;
-the rows of the environment are written beside it. Ray's files live in a short
-temporary folder that is removed afterwards.
+verl is imported there while the configuration, handed to Hydra as it is, and the rows of the environment are
+written to the run's folder here. On the CPU Ray's workers are forks of a process that has imported what they need
+(``prefork``). Ray's files live in a short temporary folder that is removed afterwards.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
 from turntree.agents.scorer import ANSWER
+from turntree.agents.verl import prefork
 from turntree.agents.verl.compose import Composition, TrainSettings, compose
 from turntree.agents.verl.dataset import write_rows
 from turntree.agents.verl.lost_steps import LostSteps
@@ -38,6 +39,8 @@ __all__ = ["StepReport", "command", "environment", "prepare", "train"]
 
 logger = logging.getLogger(__name__)
 
+_ADDRESS = "ray_kwargs.ray_init.address"
+_EXECUTABLE = "ray_kwargs.ray_init.runtime_env.py_executable"
 _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 20.0
 _LOG_TAIL = 30
@@ -79,13 +82,11 @@ def train(config: str, overrides: Sequence[str] = (), *, on_step: Callable[[Step
     ray_dir = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp" if os.path.isdir("/tmp") else None))
     lost = LostSteps(folder)
     try:
-        prepare(composition, folder, ray_dir)
         with _ending_on_sigterm():
-            names = (composition.settings.env, *composition.settings.rewards)
-            status = _run(folder, on_step, names, lost)
+            status = _run(composition, folder, ray_dir, on_step, lost)
             if status != 0 and _RAY_WAS_SLOW in folder.log.read_text(errors="replace"):
                 logger.warning("Ray did not start within its 30 seconds; the machine is busy. Trying once more")
-                status = _run(folder, on_step, names, lost)
+                status = _run(composition, folder, ray_dir, on_step, lost)
     finally:
         shutil.rmtree(ray_dir, ignore_errors=True)
         join_metrics(folder)
@@ -141,9 +142,25 @@ def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
         "trainer.resume_from_path": resume_path(config.trainer),
     }.items():
         OmegaConf.update(config, key, value, force_add=True)
-    if OmegaConf.select(config, "ray_kwargs.ray_init.address") is None:  # a cluster that runs has its folder
+    if OmegaConf.select(config, _ADDRESS) is None:  # a cluster that runs has its folder
         OmegaConf.update(config, "ray_kwargs.ray_init._temp_dir", str(ray_dir), force_add=True)
+    socket = fork_socket(composition, ray_dir)
+    if socket is not None:
+        OmegaConf.update(config, _EXECUTABLE, prefork.py_executable(socket), force_add=True)
     OmegaConf.save(config, folder.config)
+
+
+def fork_socket(composition: Composition, ray_dir: Path) -> Path | None:
+    """Where the server listens whose forks are Ray's workers; ``None`` where each is an interpreter of its own.
+
+    Forks do not take an accelerator along, and on a cluster that runs already workers start on other machines.
+    """
+    config = composition.verl
+    if not composition.settings.fork_workers or config.trainer.device != "cpu" or not hasattr(os, "fork"):
+        return None
+    socket = ray_dir / "fork"
+    ours = OmegaConf.select(config, _EXECUTABLE) in (None, prefork.py_executable(socket))
+    return socket if ours and OmegaConf.select(config, _ADDRESS) is None else None
 
 
 def _check_contracts(settings: TrainSettings, files: Sequence[Path]) -> None:
@@ -161,12 +178,14 @@ def _check_contracts(settings: TrainSettings, files: Sequence[Path]) -> None:
                 raise ConfigError(f"{error}: turntree.contract=math") from error
 
 
-def command(folder: RunFolder) -> list[str]:
-    """The command line of a prepared run."""
-    return [
-        sys.executable,
-        "-m",
-        "verl.trainer.main_ppo",
+def command(folder: RunFolder, socket: Path | None) -> list[str]:
+    """The command line of a run.
+
+    Args:
+        folder: Of the run.
+        socket: As ``fork_socket`` gives it.
+    """
+    arguments = [
         f"--config-path={folder.root}",
         f"--config-name={folder.config.stem}",
         "hydra.run.dir=.",
@@ -174,13 +193,15 @@ def command(folder: RunFolder) -> list[str]:
         "hydra/job_logging=disabled",
         "hydra/hydra_logging=disabled",
     ]
+    return prefork.command(socket, arguments)
 
 
-def environment(folder: RunFolder, names: Iterable[str] = ()) -> dict[str, str]:
+def environment(folder: RunFolder, device: str, names: Iterable[str] = ()) -> dict[str, str]:
     """The environment of a run; what the caller has set goes first.
 
     Args:
         folder: Of the run.
+        device: verl's ``trainer.device``.
         names: Environments and rewards, ``MODULE:NAME`` some of them: verl's processes find these modules where this
             one finds them, beside a script or in the working folder.
     """
@@ -200,7 +221,7 @@ def environment(folder: RunFolder, names: Iterable[str] = ()) -> dict[str, str]:
         "RAY_prestart_worker_first_driver": "0",
         "RAY_enable_worker_prestart": "0",
     }
-    if OmegaConf.load(folder.config).trainer.device == "cpu":
+    if device == "cpu":
         defaults["TURNTREE_VERL_CPU"] = "1"  # whatever accelerator the machine has
     fixed = {"VERL_FILE_LOGGER_PATH": str(folder.metrics)}
     modules = [name.partition(":")[0].partition(".")[0] for name in names if ":" in name]
@@ -219,19 +240,28 @@ def _folder_of(module: str) -> str:
     return str(Path(spec.origin or "").absolute().parent)
 
 
-def _run(folder: RunFolder, on_step: Callable[[StepReport], None] | None, names: Iterable[str], lost: LostSteps) -> int:
+def _run(
+    composition: Composition,
+    folder: RunFolder,
+    ray_dir: Path,
+    on_step: Callable[[StepReport], None] | None,
+    lost: LostSteps,
+) -> int:
+    names = (composition.settings.env, *composition.settings.rewards)
     with folder.log.open("wb") as log:
         process = subprocess.Popen(
-            command(folder),
+            command(folder, fork_socket(composition, ray_dir)),
             cwd=folder.root,
-            env=environment(folder, names),
-            stdin=subprocess.DEVNULL,
+            env=environment(folder, composition.verl.trainer.device, names),
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
         steps = StepReader(folder)
         try:
+            prepare(composition, folder, ray_dir)
+            _let_go(process)
             while True:
                 try:
                     status = process.wait(_POLL_SECONDS)
@@ -246,6 +276,13 @@ def _run(folder: RunFolder, on_step: Callable[[StepReport], None] | None, names:
         except BaseException:
             _stop(process)
             raise
+
+
+def _let_go(process: subprocess.Popen[bytes]) -> None:
+    """Say the word that ``prefork`` waits for; one that has ended already has said why in its log."""
+    assert process.stdin is not None, "started with a pipe"
+    with suppress(BrokenPipeError), process.stdin as pipe:
+        pipe.write(b"\n")
 
 
 @contextmanager

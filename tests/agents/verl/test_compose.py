@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from turntree.agents.verl.compose import compose, list_configs
+from turntree.agents.verl.compose import HIDDEN, compose, fields_of, list_configs, verl_defaults
 from turntree.agents.verl.sections import ConfigError
 from turntree.envs import list_envs
 
@@ -149,3 +151,27 @@ def test_run_ahead_is_refused_where_nobody_plays_ahead(tiny_model: Path) -> None
         compose("demo", [*asked, "actor_rollout_ref.rollout.agent.agent_loop_manager_class=null"])
     with pytest.raises(ConfigError, match=r"turntree\.run_ahead: .*share must lie in \(0, 1\], got 0"):
         compose("demo", [*asked, "turntree.run_ahead.share=0"])
+
+
+def test_a_training_is_put_together_before_anything_heavy_is_imported(tiny_model: Path) -> None:
+    script = (
+        "import sys\n"
+        "from turntree.agents.verl.compose import compose, list_configs\n"
+        "import turntree.agents.verl.launch\n"
+        f"for name in list_configs(): compose(name, ['actor_rollout_ref.model.path={tiny_model}'])\n"
+        "heavy = 'datasets numba pandas ray scipy sympy torch transformers verl vllm'\n"
+        "print(*set(heavy.split()) & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == "\n", done.stderr[-2000:]
+
+
+def test_what_is_known_without_looking_is_known_to_verl() -> None:
+    defaults = verl_defaults()[1]
+    for path, names in HIDDEN.items():
+        section = defaults
+        for key in path.split("."):
+            section = section[key]
+        assert not set(names) & section.keys()
+        if "_target_" in section:
+            assert set(names) <= fields_of(section)

@@ -37,7 +37,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setattr(
         launch,
         "command",
-        lambda folder: [sys.executable, "-c", script.replace("$RUN", str(folder.root))],
+        lambda folder, socket: [sys.executable, "-c", script.replace("$RUN", str(folder.root))],
     )
 
 
@@ -137,8 +137,7 @@ def test_the_callers_environment_goes_first_but_for_the_metrics(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", "/elsewhere")
-    OmegaConf.save({"trainer": {"device": "cpu"}}, RunFolder(tmp_path).config)
-    environment = launch.environment(RunFolder(tmp_path))
+    environment = launch.environment(RunFolder(tmp_path), "cpu")
     assert environment["OMP_NUM_THREADS"] == "7"
     assert environment["RAY_USAGE_STATS_ENABLED"] == "0"
     assert environment["VERL_FILE_LOGGER_PATH"] == str(tmp_path / "metrics.jsonl")
@@ -152,11 +151,10 @@ def test_verls_processes_find_the_modules_that_were_found_here(monkeypatch: pyte
     monkeypatch.syspath_prepend(tmp_path / "envs")
     monkeypatch.syspath_prepend(tmp_path / "rewards")
     monkeypatch.setenv("PYTHONPATH", "/theirs")
-    OmegaConf.save({"trainer": {"device": "cpu"}}, RunFolder(tmp_path).config)
     names = ("deep_package.inner:Env", "answer", "flat_module:mine", "flat_module:other")
-    paths = launch.environment(RunFolder(tmp_path), names)["PYTHONPATH"].split(os.pathsep)
+    paths = launch.environment(RunFolder(tmp_path), "cpu", names)["PYTHONPATH"].split(os.pathsep)
     assert paths == ["/theirs", str(tmp_path / "envs"), str(tmp_path / "rewards")]
-    assert launch.environment(RunFolder(tmp_path), ["answer"])["PYTHONPATH"] == "/theirs"
+    assert launch.environment(RunFolder(tmp_path), "cpu", ["answer"])["PYTHONPATH"] == "/theirs"
 
 
 @pytest.mark.parametrize(("device", "choice"), [("cpu", "1"), ("cuda", None)])
@@ -164,14 +162,36 @@ def test_a_training_on_the_cpu_leaves_accelerators_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str, choice: str | None
 ) -> None:
     monkeypatch.delenv("TURNTREE_VERL_CPU", raising=False)
-    OmegaConf.save({"trainer": {"device": device}}, RunFolder(tmp_path).config)
-    assert launch.environment(RunFolder(tmp_path)).get("TURNTREE_VERL_CPU") == choice
+    assert launch.environment(RunFolder(tmp_path), device).get("TURNTREE_VERL_CPU") == choice
 
 
 def test_a_cluster_that_runs_keeps_its_own_folder(overrides: list[str], tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     launch.prepare(compose("demo", [*overrides, "ray_kwargs.ray_init.address=auto"]), folder, tmp_path / "ray")
     assert "_temp_dir" not in OmegaConf.load(folder.config).ray_kwargs.ray_init
+
+
+@pytest.mark.parametrize(
+    ("more", "forked"),
+    [
+        ([], True),
+        (["turntree.fork_workers=false"], False),
+        (["trainer.device=cuda"], False),
+        (["ray_kwargs.ray_init.address=auto"], False),
+        (["+ray_kwargs.ray_init.runtime_env.py_executable=mine"], False),
+    ],
+)
+def test_workers_are_forked_on_the_cpu_of_this_machine(
+    overrides: list[str], tmp_path: Path, more: list[str], forked: bool
+) -> None:
+    folder = RunFolder(tmp_path)
+    composition = compose("demo", [*overrides, *more])
+    launch.prepare(composition, folder, tmp_path)
+    socket = launch.fork_socket(composition, tmp_path)
+    executable = OmegaConf.select(OmegaConf.load(folder.config), "ray_kwargs.ray_init.runtime_env.py_executable")
+    assert (socket is not None) is forked
+    assert ("fork_client" in (executable or "")) is forked
+    assert any("--socket" in word for word in launch.command(folder, socket)) is forked
 
 
 def test_a_failed_run_shows_the_end_of_its_log(
@@ -281,7 +301,7 @@ def test_sigterm_stops_verl_too(tmp_path: Path, tiny_model: Path) -> None:
     script = (
         "import sys\n"
         "from turntree.agents.verl import launch\n"
-        "launch.command = lambda folder: [sys.executable, '-c', "
+        "launch.command = lambda folder, socket: [sys.executable, '-c', "
         'f\'import os, time; open("{folder.root}/pids", "w").write(str(os.getpid())); time.sleep(60)\']\n'
         f"launch.train('demo', ['actor_rollout_ref.model.path={tiny_model}', 'turntree.run_dir={tmp_path}', "
         "'turntree.train_tasks=1', 'turntree.val_tasks=1'])\n"

@@ -1,0 +1,82 @@
+"""The command that stands for a Python interpreter: ``python fork_client.py SOCKET SCRIPT [ARGUMENT]...``.
+
+Asks the fork server behind SOCKET for a fork that runs the script with this process's environment, folder, signals and
+streams, waits for its end and ends alike. Where no server answers, the script runs in this interpreter. Needs the
+standard library alone, so that it may be started without packages (``python -S``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+
+STREAMS = (0, 1, 2)
+_LENGTH = struct.Struct("!I")
+
+
+def send_message(connection: socket.socket, message: bytes, descriptors: Sequence[int]) -> None:
+    """Send bytes and open files over a connected Unix socket."""
+    socket.send_fds(connection, [_LENGTH.pack(len(message))], descriptors)
+    connection.sendall(message)
+
+
+def receive_message(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """Receive what ``send_message`` sent: the bytes, and as many descriptors as there are standard streams.
+
+    Raises:
+        OSError: If the other end went away before it had sent everything.
+    """
+    head, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, len(STREAMS))
+    if len(head) != _LENGTH.size or len(descriptors) != len(STREAMS):
+        raise ConnectionError(f"expected a length and {len(STREAMS)} files, got {head!r} and {len(descriptors)}")
+    (length,) = _LENGTH.unpack(head)
+    message = b""
+    while len(message) < length:
+        part = connection.recv(length - len(message))
+        if not part:
+            raise ConnectionError("the client went away")
+        message += part
+    return message, descriptors
+
+
+def _fork_elsewhere(path: str, argv: Sequence[str]) -> int | None:
+    """The exit status of a fork that ran the script, or ``None`` if there is no server."""
+    request = {
+        "argv": list(argv),
+        "env": dict(os.environ),
+        "cwd": os.getcwd(),
+        "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
+        "group": os.getpgrp(),
+    }
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(path)
+            send_message(connection, json.dumps(request).encode(), STREAMS)
+            if not connection.recv(1):
+                return None
+        except OSError:
+            return None
+        answer = connection.recv(64)
+        return int(answer) if answer else 1
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run a script in a fork, or here."""
+    path, *argv = arguments
+    status = _fork_elsewhere(path, argv)
+    if status is None:
+        os.execv(sys.executable, [sys.executable, *argv])
+    if status < 0:  # a signal ended the fork
+        if -status != signal.SIGKILL:
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
