@@ -1,38 +1,51 @@
 # make demo: trains an agent on the CPU and shows what speculation did. make test: every test.
 SHELL := /bin/bash
 
-# Versions of the engines that the tests run with, one environment each: requirements/NAME.txt.
+# Versions of the engines, one environment each: requirements/NAME.txt. `make test` takes the first, `make test-all` all.
 VLLM := vllm-0.28 vllm-0.32
 SGLANG := sglang-0.5.12 sglang-0.5.23
 
-.PHONY: demo docs test test-cpu test-fast test-engines test-site test-vllm test-sglang lint env clean
+.PHONY: demo docs test test-all test-trainings test-quick test-cpu test-fast test-engines test-site test-vllm test-sglang \
+  test-mutants lint env clean
 demo:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m turntree.agents.cli demo $(DEMO)
 
-test:  # two at a time: most of the time one of them waits for an engine to start
-	$(MAKE) -j2 --no-print-directory --output-sync=line test-cpu test-engines
+HALVES := test-trainings test-engines test-quick
+test:  # two at a time: most of the time one of them waits for an engine or for Ray
+	$(MAKE) -j2 --no-print-directory --output-sync=line VLLM=$(firstword $(VLLM)) SGLANG=$(firstword $(SGLANG)) \
+	  KIND="not release" $(HALVES)
 
+test-all:  # every version of the engines, every combination, long statistics: before a release
+	$(MAKE) -j2 --no-print-directory --output-sync=line $(HALVES)
+
+KIND := slow or not slow
+HERE = not vllm and not sglang and not site
 test-engines:
 	$(MAKE) --no-print-directory test-site test-vllm test-sglang
 
-test-cpu:
-	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "not vllm and not sglang and not site" $(TESTS)
+test-trainings:
+	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "slow and ($(KIND)) and $(HERE)" $(TESTS)
+
+test-quick:
+	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "not slow and ($(KIND)) and $(HERE)" $(TESTS)
+
+test-cpu: test-trainings test-quick
 
 test-fast:
-	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "not slow and not vllm and not sglang and not site" $(TESTS)
+	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "not slow and not release and $(HERE)" $(TESTS)
 
 test-site:
 	py=$$(scripts/venv.sh site)/bin/python && $$py -m pytest -m site $(or $(TESTS),tests/docs tests/agents/viewer)
 
 test-vllm:  # what is marked "once" runs with the first version alone
 	which=vllm; for name in $(VLLM); do py=$$(scripts/venv.sh $$name)/bin/python && \
-	  $$py -m pytest -m "$$which" $(or $(TESTS),tests/agents/engines/vllm tests/agents/verl tests/examples) || exit 1; \
-	  which="vllm and not once"; done
+	  $$py -m pytest -m "$$which and ($(KIND))" $(or $(TESTS),tests/agents/engines/vllm tests/agents/verl tests/examples) \
+	  || exit 1; which="vllm and not once"; done
 
 SGLANG_FILES := $(shell grep -rl "mark.sglang" tests --include=test_*.py)
 test-sglang:  # a process for each file: an engine of SGLang leaves the process that started it changed
 	files="$(or $(TESTS),$(SGLANG_FILES))"; for name in $(SGLANG); do py=$$(scripts/venv.sh $$name)/bin/python && \
-	  for file in $$files; do $$py -m pytest -m sglang $$file || exit 1; done || exit 1; \
+	  for file in $$files; do $$py -m pytest -m "sglang and ($(KIND))" $$file || exit 1; done || exit 1; \
 	  files="$$(grep -L "mark.once" $$files || :)"; done  # grep -L answers 1 where no file has the mark
 
 docs:

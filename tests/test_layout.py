@@ -69,6 +69,15 @@ def test_every_data_file_of_a_package_is_installed_with_it():
                 assert any(path.match(pattern) for pattern in patterns), f"{package} leaves {path.name} behind"
 
 
+def test_every_folder_with_files_is_a_package():  # setuptools warns of one that is not, in many lines
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert list(project["package-dir"]) == project["packages"]
+    for package in (*ALLOWED, "configs"):
+        for path in (ROOT / package).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                assert str(path.parent.relative_to(ROOT)) in project["package-dir"].values()
+
+
 def modules() -> list[str]:
     found = []
     for package in ALLOWED:
