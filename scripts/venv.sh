@@ -27,6 +27,7 @@ base=$cache/$name-$key
 thin=$base/checkouts/$( { pwd -P; cat pyproject.toml; } | sha256sum | cut -c1-16)
 
 exec 9>&1 1>&2                                   # pip talks on stderr; only the path goes to stdout
+export PYTHONWARNINGS=ignore                     # what setuptools says to authors of packages; errors stay
 mkdir -p "$cache"
 exec 8>"$cache/$name-$key.lock"; flock 8         # two checkouts at once build it once
 purelib() { "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
