@@ -156,3 +156,18 @@ def test_what_is_imported_beforehand_starts_nothing_that_a_fork_would_lack() -> 
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout == "False 1 False\n", done.stderr[-2000:]
     assert len(set(prefork.PRELOADED)) == len(prefork.PRELOADED)
+
+
+@pytest.mark.parametrize(("word", "told"), [("go\n", "__main__ ['a=1']\n"), ("", "")])
+def test_the_driver_runs_once_the_word_is_said_and_never_without(tmp_path: Path, word: str, told: str) -> None:
+    (tmp_path / "driver.py").write_text(
+        "import sys\nif __name__ == '__main__': print(__name__, sys.argv[1:], flush=True)\n"
+    )
+    script = (
+        "from turntree.agents.verl import prefork\n"
+        "prefork.PRELOADED, prefork.DRIVER = (), 'driver'\n"
+        f"prefork.main(['--socket={tmp_path / 'socket'}', 'a=1'])\n"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, input=word, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, told), done.stderr

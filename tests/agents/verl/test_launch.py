@@ -33,11 +33,12 @@ def overrides(tiny_model: Path, tmp_path: Path) -> list[str]:
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Run ``script`` instead of verl; ``$RUN`` in it is the run's folder."""
+    """Run ``script`` instead of verl once the run is prepared; ``$RUN`` in it is the run's folder."""
+    waiting = f"import sys; assert sys.stdin.readline()\n{script}"
     monkeypatch.setattr(
         launch,
         "command",
-        lambda folder, socket: [sys.executable, "-c", script.replace("$RUN", str(folder.root))],
+        lambda folder, socket: [sys.executable, "-c", waiting.replace("$RUN", str(folder.root))],
     )
 
 
@@ -302,7 +303,8 @@ def test_sigterm_stops_verl_too(tmp_path: Path, tiny_model: Path) -> None:
         "import sys\n"
         "from turntree.agents.verl import launch\n"
         "launch.command = lambda folder, socket: [sys.executable, '-c', "
-        'f\'import os, time; open("{folder.root}/pids", "w").write(str(os.getpid())); time.sleep(60)\']\n'
+        "f'import os, sys, time; assert sys.stdin.readline(); "
+        'open("{folder.root}/pids", "w").write(str(os.getpid())); time.sleep(60)\']\n'
         f"launch.train('demo', ['actor_rollout_ref.model.path={tiny_model}', 'turntree.run_dir={tmp_path}', "
         "'turntree.train_tasks=1', 'turntree.val_tasks=1'])\n"
     )
