@@ -18,7 +18,6 @@ from turntree.spec_tree.stats import ForestStats
 
 if TYPE_CHECKING:
     from turntree.spec_tree.forest import SpecForest
-    from turntree.spec_tree.shared import ForestReader, SharedForest
 
 __all__ = [
     "DamagedForest",
@@ -26,19 +25,13 @@ __all__ = [
     "DraftBatch",
     "ForestConfig",
     "ForestError",
-    "ForestReader",
     "ForestStats",
-    "SharedForest",
     "SpecForest",
     "TreeNode",
     "UnknownTurn",
 ]
 
-_COMPILED = {
-    "ForestReader": "turntree.spec_tree.shared",
-    "SharedForest": "turntree.spec_tree.shared",
-    "SpecForest": "turntree.spec_tree.forest",
-}
+_COMPILED = {"SpecForest": "turntree.spec_tree.forest"}
 """Names that need numba, and their modules."""
 
 

@@ -1,4 +1,4 @@
-"""A forest's settings as text, for files and shared memory."""
+"""A forest's settings as text, for files and the settings of engines."""
 
 from __future__ import annotations
 

@@ -12,4 +12,4 @@ class UnknownTurn(ForestError, LookupError):
 
 
 class DamagedForest(ForestError, ValueError):
-    """A file or a shared memory that is not a forest, is another version's, or is not whole."""
+    """A file that is not a forest, is another version's, or is not whole."""

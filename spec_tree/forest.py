@@ -67,11 +67,8 @@ class SpecForest:
         self._weights: Weights = first_weights()
         self._threads = self.config.draft_threads
         self._drafted = self._accepted = self._committed = 0
-        self._rollouts = self._no_rollouts()
+        self._rollouts = Rollouts(self.config)
         self._live = LiveTable(self.config)
-
-    def _no_rollouts(self) -> Rollouts:
-        return Rollouts(self.config)
 
     def begin(self, states: Sequence[DialogueState], contexts: Sequence[ArrayLike] | None = None) -> list[int]:
         """Start one turn at each state and return their handles.
@@ -260,7 +257,7 @@ class SpecForest:
     def clear(self) -> None:
         """Forget all turns. Handles of live turns become unknown; what was learnt and the counts of drafts stay."""
         with self._lock:
-            self._rollouts = self._no_rollouts()
+            self._rollouts = Rollouts(self.config)
             self._live.clear()
 
     def save(self, path: str | os.PathLike[str]) -> None:

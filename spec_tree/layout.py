@@ -1,8 +1,7 @@
 """The flat arrays behind the store, and what their entries mean.
 
 All state that a kernel reads or writes lies in these arrays, so that threads
-may read while one writes, and other processes may map them. Nothing here knows
-how they are used.
+may read while one writes. Nothing here knows how they are used.
 
 A token log holds runs of tokens. A run begins with ``START``, is followed by
 ``END`` and goes on elsewhere where it says ``JUMP``; the piece that follows
@@ -11,8 +10,7 @@ begins with ``BACK``. The link of a ``JUMP`` or ``BACK`` says where.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,10 +75,6 @@ LIVE_TURN = np.dtype(
     align=True,
 )
 """A row of ``LiveTurns``."""
-
-Allocate = Callable[[tuple[int, ...], Any], NDArray[Any]]
-"""Makes a zeroed array of a shape and a dtype."""
-
 
 EXACT1, TASK2, ENV2, ENV4 = range(4)
 """Rows of links: by the exact state and the last token, by the task and the last two, by the environment and the last
@@ -201,7 +195,7 @@ class LiveTurns(NamedTuple):
     """Nodes of the last draft that were handed out."""
 
 
-def token_log(capacity: int, old: TokenLog | None = None, *, allocate: Allocate = np.zeros) -> TokenLog:
+def token_log(capacity: int, old: TokenLog | None = None) -> TokenLog:
     """An empty log of ``capacity`` positions, a multiple of ``GRANULE``, with the followers' arrays of ``old``.
 
     Links are only read where they were written, so they are left as they come, and take no memory before.
@@ -210,12 +204,12 @@ def token_log(capacity: int, old: TokenLog | None = None, *, allocate: Allocate 
     while size * 8 < capacity:
         size *= 2
     log = TokenLog(
-        tokens=allocate((capacity,), np.int32),
-        links=allocate((LINKS, capacity), np.int32),
-        heads=allocate((LINKS, size), np.int32),
-        owner=allocate((capacity // GRANULE,), np.int32),
-        followers=allocate((FOLLOWED, FOLLOWERS), np.int32) if old is None else old.followers,
-        followed=allocate((FOLLOWED,), np.int32) if old is None else old.followed,
+        tokens=np.zeros((capacity,), np.int32),
+        links=np.zeros((LINKS, capacity), np.int32),
+        heads=np.zeros((LINKS, size), np.int32),
+        owner=np.zeros((capacity // GRANULE,), np.int32),
+        followers=np.zeros((FOLLOWED, FOLLOWERS), np.int32) if old is None else old.followers,
+        followed=np.zeros((FOLLOWED,), np.int32) if old is None else old.followed,
     )
     log.heads[:] = -1
     if old is None:
@@ -224,9 +218,9 @@ def token_log(capacity: int, old: TokenLog | None = None, *, allocate: Allocate 
     return log
 
 
-def turn_keys(slots: int, *, allocate: Allocate = np.zeros) -> TurnKeys:
+def turn_keys(slots: int) -> TurnKeys:
     """Keys of ``slots`` turns, none kept."""
-    return allocate((slots, 4), np.uint64)
+    return np.zeros((slots, 4), np.uint64)
 
 
 def context_log(capacity: int) -> ContextLog:

@@ -55,10 +55,10 @@ class _Again(NamedTuple):
 class Rollouts:
     """The turns of a forest by state. Not thread-safe."""
 
-    def __init__(self, config: ForestConfig, *, growing: bool = True) -> None:
-        """Hold nothing yet; ``growing`` as in ``TurnStore``."""
+    def __init__(self, config: ForestConfig) -> None:
+        """Hold nothing yet."""
         self._quota = config.rollouts_per_state
-        self.store = TurnStore(config.max_tokens, growing=growing)
+        self.store = TurnStore(config.max_tokens)
         self.cold = ColdTurns(config.max_cold_tokens)
         self.tokens = 0
         """Tokens of finished turns in the log."""

@@ -60,23 +60,21 @@ def granules(positions: _Positions) -> _Positions:
 class TurnStore:
     """The log, the keys of its turns, and the free room."""
 
-    def __init__(self, max_tokens: int, *, growing: bool = True) -> None:
+    def __init__(self, max_tokens: int) -> None:
         """Make an empty store.
 
         Args:
             max_tokens: Positions of the log when it is full-grown.
-            growing: Begin small; otherwise the log and the slots have their final size at once.
         """
         self._capacity = max(granules(max_tokens), 4 * GRANULE)
-        first = min(_FIRST_CAPACITY, self._capacity) if growing else self._capacity
-        slots = _FIRST_SLOTS if growing else max(_FIRST_SLOTS, self._capacity // GRANULE)
+        first = min(_FIRST_CAPACITY, self._capacity)
         self.log: TokenLog = token_log(first)
-        self.keys: TurnKeys = turn_keys(slots)
+        self.keys: TurnKeys = turn_keys(_FIRST_SLOTS)
         self.head: NDArray[np.int64] = np.zeros(1, np.int64)
         self.head[0] = GRANULE
         self._clear = first
-        self._turns: list[StoredTurn | None] = [None] * slots
-        self._free = list(range(slots - 1, 0, -1))
+        self._turns: list[StoredTurn | None] = [None] * _FIRST_SLOTS
+        self._free = list(range(_FIRST_SLOTS - 1, 0, -1))
         self._kept = np.empty(FOLLOWERS, np.int32)
 
     @property

@@ -10,8 +10,6 @@ import pytest
 from forest_checks import Said, best_path, broken, indexed, malformed, misremembered, rows_of, same_followers, unfounded
 
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
-from turntree.spec_tree.layout import GRANULE
-from turntree.spec_tree.turn_store import TurnStore
 
 END = 0
 
@@ -270,16 +268,6 @@ def test_places_in_a_full_ring_are_looked_at_once() -> None:
         places = live.places[row, : live.place_count[row]].tolist()
         assert len(places) > 1
         assert len(places) == len(set(places))
-
-
-def test_a_log_that_may_not_grow_never_changes_its_arrays() -> None:
-    store = TurnStore(4096, growing=False)
-    arrays = [id(array) for array in (*store.log, store.keys)]
-    keys = np.array([1, 2, 3, 4], np.uint64)
-    while store.head[0] + GRANULE < 4096:
-        store.write(np.array([5], np.int32), keys)
-    assert [id(array) for array in (*store.log, store.keys)] == arrays
-    assert len(store.turns()) > 4096 // GRANULE - 3
 
 
 @pytest.mark.parametrize("pieces", [1, 40])
