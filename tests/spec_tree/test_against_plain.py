@@ -1,23 +1,24 @@
 """The store and the plain one told the same, call by call, on random and on adversarial streams.
 
-They hold the same turns. Their drafts may differ: in how likely a token is
-thought to be, hence in the order and choice of nodes; in how far back a place is
-looked for (the store walks to the newest places, the plain one counts all); and
-in turns that were alike until just now, which only the store asks. Both drafts
-are trees, of pairs of tokens that were said one after another.
+They hold and count the same. Their drafts differ: in how likely a token is
+thought to be, hence in the order and choice of nodes, and in where they look. So
+of the store's it is asked that they are trees, of pairs of tokens that were said
+one after another by turns that the plain one holds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from forest_checks import Node, Said, best_path, broken, malformed, rows_of, turns_in, unfounded
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from plain_forest import PlainConfig, PlainForest
+from plain_forest import PREFIX_ONLY, PlainForest
 
-from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
+from turntree.spec_tree import DialogueState, DraftBatch, ForestConfig, ForestStats, SpecForest
 
 MOST = 2**31 - 1
 END = 3
@@ -48,19 +49,27 @@ def turns_of(alphabet: tuple[int, ...], least: int = 0) -> st.SearchStrategy[lis
 
 
 @dataclass
+class Going:
+    """A live turn in both stores."""
+
+    real: int
+    plain: int
+    state: DialogueState
+    asked: list[int]
+    said: list[int] = field(default_factory=list)
+    drafted: list[Node] = field(default_factory=list)
+    """What the store has drafted since the turn moved on."""
+
+
 class Both:
     """A store and a plain one that are told the same."""
 
-    quota: int
-    real: SpecForest = field(init=False)
-    plain: PlainForest = field(init=False)
-    going: list[tuple[int, int, DialogueState, list[int], list[int]]] = field(default_factory=list)
-    """Handles in both, state, what was said, what was asked."""
-
-    def __post_init__(self) -> None:
+    def __init__(self, quota: int, make: Callable[[ForestConfig], SpecForest] = SpecForest) -> None:
         ends = frozenset({END})
-        self.real = SpecForest(ForestConfig(end_tokens=ends, rollouts_per_state=self.quota, max_tokens=32768))
-        self.plain = PlainForest(PlainConfig(end_tokens=ends, rollouts_per_state=self.quota))
+        self.real = make(ForestConfig(end_tokens=ends, rollouts_per_state=quota, max_tokens=32768))
+        self.plain = PlainForest(quota=quota, ends=ends)
+        self.going: list[Going] = []
+        self.drafted = self.accepted = 0
 
     def insert(self, state: DialogueState, tokens: list[int]) -> None:
         self.real.insert(state, tokens)
@@ -69,55 +78,47 @@ class Both:
     def begin(self, state: DialogueState, context: list[int] | None) -> None:
         (real,) = self.real.begin([state], None if context is None else [context])
         (plain,) = self.plain.begin([state])
-        self.going.append((real, plain, state, [], context or []))
+        self.going.append(Going(real, plain, state, context or []))
 
     def commit(self, tokens: list[list[int]]) -> None:
         """Each of the oldest live turns goes on."""
         chosen = self.going[: len(tokens)]
-        self.real.commit([real for real, *_ in chosen], tokens[: len(chosen)])
-        self.plain.commit([plain for _, plain, *_ in chosen], tokens[: len(chosen)])
-        for (*_, said, _), more in zip(chosen, tokens, strict=False):
-            said += more
+        self.real.commit([turn.real for turn in chosen], tokens[: len(chosen)])
+        self.plain.commit([turn.plain for turn in chosen], tokens[: len(chosen)])
+        for turn, more in zip(chosen, tokens, strict=False):
+            turn.said += more
+            if more:
+                self.accepted += best_path(turn.drafted, more)
+                turn.drafted = []
 
     def end(self, index: int, keep: bool) -> None:
         if self.going:
-            real, plain, *_ = self.going.pop(index % len(self.going))
-            self.real.end([real], keep=keep)
-            self.plain.end([plain], keep=keep)
+            turn = self.going.pop(index % len(self.going))
+            self.real.end([turn.real], keep=keep)
+            self.plain.end([turn.plain], keep=keep)
 
-    def draft(self, **limits: Any) -> None:
+    def draft(self, *, room: int, total_nodes: int | None, **limits: Any) -> None:
         """Draft for all, and look at what is drafted."""
-        room = [limits.pop("room")] * len(self.going)
-        options = {"room": room, **limits}
-        drafts = rows_of(self.real.draft([real for real, *_ in self.going], **options))
-        plains = rows_of(self.plain.draft([plain for _, plain, *_ in self.going], **options))
-        form = {
-            "max_nodes": limits["max_nodes"],
-            "chain": limits["chain"],
-            "floor": limits["min_probability"],
-            "ends": {END},
-        }
-        if limits["total_nodes"] is not None:
-            assert sum(map(len, drafts)) <= limits["total_nodes"]
-        for (*_, state, said, asked), nodes, oracles, depth in zip(self.going, drafts, plains, room, strict=True):
-            last = said[-1] if said else -1
-            for drafted in (nodes, oracles):
-                assert not malformed(drafted, last=last, room=depth, **form)
-            everyone = [turn for other in STATES if other.env == state.env for turn in turns_in(self.tree(other))]
-            assert not unfounded(nodes, last, everyone, asked)
-            assert not unfounded(oracles, last, everyone)
-
-    def tree(self, state: DialogueState) -> Any:
-        return self.plain.tree(state)
+        handles, rooms = [turn.real for turn in self.going], [room] * len(self.going)
+        drafts = rows_of(self.real.draft(handles, room=rooms, total_nodes=total_nodes, **limits))
+        assert total_nodes is None or sum(map(len, drafts)) <= total_nodes
+        floor = limits.pop("min_probability")
+        self.drafted += sum(map(len, drafts))
+        for turn, nodes in zip(self.going, drafts, strict=True):
+            last = turn.said[-1] if turn.said else -1
+            assert not malformed(nodes, last=last, room=room, floor=floor, ends={END}, **limits)
+            near = [other for other in STATES if other.env == turn.state.env]
+            assert not unfounded(nodes, last, [said for other in near for said in self.plain.turns(other)], turn.asked)
+            turn.drafted = nodes
 
     def agree(self) -> None:
-        """They hold the same."""
+        """They hold the same, and have counted the same."""
         for state in STATES:
-            assert self.real.tree(state).to_dict() == self.plain.tree(state).to_dict()
-        real, plain = self.real.stats(), self.plain.stats()
-        for name in ("states", "rollouts", "live", "tokens", "committed", "evicted_rollouts", "evicted_states"):
-            assert getattr(real, name) == getattr(plain, name), name
-        assert real.accepted <= real.drafted
+            assert turns_in(self.real.tree(state)) == self.plain.turns(state)
+            assert self.real.finished([state]) == [len(self.plain.kept[state.exact])]
+        stats, expected = self.real.stats(), self.plain.held()
+        assert {name: getattr(stats, name) for name in expected} == expected
+        assert (stats.drafted, stats.accepted) == (self.drafted, self.accepted)
         assert not broken(self.real)
 
 
@@ -150,6 +151,72 @@ def test_they_hold_the_same_turns_and_draft_what_was_said(
     while both.going:
         both.end(0, keep=False)
     both.agree()
+
+
+class Loses(SpecForest):
+    def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
+        if len(tokens) != 2:
+            super().insert(state, tokens)
+
+
+class Keeps(SpecForest):
+    """What was aborted stays."""
+
+    def end(self, handles: Sequence[int], *, keep: bool = True) -> None:
+        super().end(handles)
+
+
+class Changes(SpecForest):
+    """The first drafted token is another one."""
+
+    def draft(self, *args: Any, **limits: Any) -> DraftBatch:
+        batch = super().draft(*args, **limits)
+        batch.tokens[:1] = 77
+        return batch
+
+
+class Miscounts(SpecForest):
+    def stats(self) -> ForestStats:
+        stats = super().stats()
+        return replace(stats, **{self.count: getattr(stats, self.count) + 1})
+
+    count = "tokens"
+
+
+def a_script(both: Both) -> None:
+    """Each thing that a stream of calls may do, the quota of two filled."""
+    for turn in ([5, 6, 7], [5, 8], [5, 6, 7], [6, 6, 6]):
+        both.insert(STATES[1], turn)
+        both.agree()
+    both.begin(STATES[1], [5, 5])
+    both.begin(STATES[2], None)
+    for _ in range(2):
+        both.draft(max_nodes=16, room=4, min_probability=0.0, chain=False, total_nodes=None)
+        both.commit([[5], [6, 6]])
+    both.agree()
+    both.end(0, keep=False)
+    both.end(0, keep=True)
+    both.agree()
+
+
+@pytest.mark.parametrize(
+    "faulty",
+    [
+        Loses,
+        Keeps,
+        Changes,
+        lambda config: SpecForest(replace(config, rollouts_per_state=3)),
+        *(
+            type("", (Miscounts,), {"count": name})
+            for name in ("rollouts", "committed", "accepted", "evicted_rollouts")
+        ),
+    ],
+)
+def test_a_store_with_a_fault_does_not_agree(faulty: Callable[[ForestConfig], SpecForest]) -> None:
+    """The control of the test above."""
+    a_script(Both(2))
+    with pytest.raises(AssertionError):
+        a_script(Both(2, faulty))
 
 
 @settings(max_examples=80, deadline=None)
@@ -189,15 +256,18 @@ def test_the_one_turn_of_a_state_is_followed_as_a_chain(data: st.DataObject, alp
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), alphabet=alphabets)
 def test_what_follows_the_whole_prefix_is_drafted_by_both(data: st.DataObject, alphabet: tuple[int, ...]) -> None:
-    """With nodes to spare, and as few places as the store looks at."""
+    """With nodes to spare, and as few places as the store looks at; by the plain one that and nothing else."""
     tokens = st.lists(st.sampled_from(alphabet), min_size=1, max_size=6)
     turns = data.draw(st.lists(tokens, min_size=1, max_size=5))
     spoken = data.draw(st.sampled_from(turns))[: data.draw(st.integers(0, 6))]
     assume(not spoken or sum(turn.count(spoken[-1]) for turn in [*turns, spoken]) <= 16)
     real = SpecForest(ForestConfig(end_tokens=frozenset({END})))
-    plain = PlainForest(PlainConfig(end_tokens=frozenset({END}), levels=(("exact", 1024, 1.0),)))
-    drafts = []
+    plain = PlainForest(ends=frozenset({END}), levels=PREFIX_ONLY)
+    drafts, aborted = [], data.draw(tokens)
     for forest in (real, plain):
+        handles = forest.begin([STATES[1]])
+        forest.commit(handles, [aborted])
+        forest.end(handles, keep=False)
         for turn in turns:
             forest.insert(STATES[1], turn)
         handles = forest.begin([STATES[1]])
@@ -205,6 +275,8 @@ def test_what_follows_the_whole_prefix_is_drafted_by_both(data: st.DataObject, a
         drafts.append(rows_of(forest.draft(handles, max_nodes=128, room=[64]))[0])
     drafted, expected = (paths(nodes) for nodes in drafts)
     assert expected <= drafted
+    ahead = [turn[len(spoken) :] for turn in turns if turn[: len(spoken)] == spoken and END not in spoken[-1:]]
+    assert {way[0] for way in expected} == {rest[0] for rest in ahead if rest}
 
 
 def paths(nodes: list[Node]) -> set[Said]:

@@ -9,7 +9,7 @@ import pytest
 from forest_checks import best_path, broken, malformed, rows_of, turns_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_forest import PlainConfig, PlainForest
+from plain_forest import PREFIX_ONLY, PlainForest
 
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest, UnknownTurn
 from turntree.spec_tree.layout import LIVE_TURN
@@ -17,7 +17,6 @@ from turntree.spec_tree.weights import parts
 
 END = 9
 CONFIG = ForestConfig(end_tokens=frozenset({END}), rollouts_per_state=4)
-PREFIX_ONLY = (("exact", 1024, 1.0),)
 
 said = st.lists(st.integers(0, 5), min_size=1, max_size=12)
 
@@ -166,7 +165,7 @@ def test_a_turn_is_not_drafted_from_its_own_end() -> None:
 def test_a_turn_that_left_the_tree_joins_again_and_without_re_joining_it_does_not() -> None:
     turn = [1, 2, 3, 4, 5, 6, 7, 8]
     slipped = [1, 2, 0, 4, 5]
-    forest, control = SpecForest(CONFIG), PlainForest(PlainConfig(levels=PREFIX_ONLY))
+    forest, control = SpecForest(CONFIG), PlainForest(levels=PREFIX_ONLY)
     forest.insert(state(env="e"), turn)
     control.insert(state(env="e"), turn)
     assert draft_tokens(forest, state(env="e"), slipped) == [6, 7, 8]

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from forest_checks import best_path, rows_of
-from plain_forest import PlainConfig, PlainForest
+from plain_forest import PREFIX_ONLY, PlainForest
 
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
 DATA = Path(os.environ.get("TURNTREE_DATA", Path(__file__).resolve().parents[3] / "shared"))
-PREFIX_ONLY = (("exact", 1024, 1.0),)
 
 Turns = list[tuple[DialogueState, list[int]]]
 
@@ -68,7 +67,7 @@ def tokens_per_step(forest: Any, turns: Iterable[tuple[DialogueState, list[int]]
 
 def test_generated_turns_are_drafted_well_and_much_worse_without_re_joining() -> None:
     rejoining = tokens_per_step(SpecForest(), generated())
-    prefix_only = tokens_per_step(PlainForest(PlainConfig(levels=PREFIX_ONLY)), generated())
+    prefix_only = tokens_per_step(PlainForest(levels=PREFIX_ONLY), generated())
     assert rejoining > 2.5
     assert prefix_only < 0.6 * rejoining
 
@@ -94,6 +93,6 @@ def test_a_full_log_drafts_almost_as_well_as_long_as_its_states_are_at_hand() ->
 @pytest.mark.slow
 def test_recorded_turns_are_drafted_well_and_much_worse_without_re_joining() -> None:
     rejoining = tokens_per_step(SpecForest(), recorded(10))
-    prefix_only = tokens_per_step(PlainForest(PlainConfig(levels=PREFIX_ONLY)), recorded(10))
+    prefix_only = tokens_per_step(PlainForest(levels=PREFIX_ONLY), recorded(10))
     assert rejoining > 4
     assert prefix_only < 0.5 * rejoining
