@@ -39,10 +39,10 @@ class Watched(SpecForest):
         work = scratch()
         out = [np.empty(budget, np.int32) for _ in range(3)]
         paths, counts = np.empty(budget, np.float32), np.zeros(1, np.int64)
-        store = self._rollouts.store
+        store = self.rollouts.store
         count = kernels.draft(
-            np.array([row]), np.array([room]), budget, 0.0, False, self._ends, self._live.turns.records,
-            store.log, store.keys, self._live.contexts.log, self._weights, work, *out, paths, counts,
+            np.array([row]), np.array([room]), budget, 0.0, False, self._ends, self.live_table.turns.records,
+            store.log, store.keys, self.live_table.contexts.log, self.weights, work, *out, paths, counts,
         )  # fmt: skip
         return out[0][:count], out[1][:count], work["inputs"][0]
 
@@ -55,12 +55,15 @@ def examples(turns: Sequence[Turn], budget: int) -> tuple[NDArray[Any], NDArray[
     steps = emitted = 0
     for turn in turns:
         (handle,) = forest.begin([turn.state], [turn.prompt])
-        row, done, target = int(forest._live.rows([handle])[0]), 0, turn.tokens
+        row, done, target = int(forest.live_table.rows([handle])[0]), 0, turn.tokens
         while done < len(target):
             tokens, parents, inputs = forest.watch(row, budget, len(target) - done)
             depth = len(accepted(tokens.tolist(), parents.tolist(), target.tolist(), done))
-            count = int(forest._live.turns.node_count[row])
-            above, said = forest._live.turns.node_parent[row, :count], forest._live.turns.node_token[row, :count]
+            count = int(forest.live_table.turns.node_count[row])
+            above, said = (
+                forest.live_table.turns.node_parent[row, :count],
+                forest.live_table.turns.node_token[row, :count],
+            )
             node = 0
             for token in target[done : done + depth + 1].tolist():
                 children = np.flatnonzero(above == node)
@@ -68,7 +71,7 @@ def examples(turns: Sequence[Turn], budget: int) -> tuple[NDArray[Any], NDArray[
                 if not len(children):
                     break
                 right = said[children] == token
-                weighed = forest._live.turns.node_hashes[row, children, 1] >= 0
+                weighed = forest.live_table.turns.node_hashes[row, children, 1] >= 0
                 seen.append(inputs[children][weighed])
                 true.append(right[weighed])
                 if not right.any():
@@ -78,7 +81,7 @@ def examples(turns: Sequence[Turn], budget: int) -> tuple[NDArray[Any], NDArray[
             forest.commit([handle], [new.tolist()])
             steps, emitted, done = steps + 1, emitted + len(new), done + len(new)
         forest.end([handle])
-    return np.concatenate(seen), np.concatenate(true), forest._weights["tried"][0].copy(), emitted / steps
+    return np.concatenate(seen), np.concatenate(true), forest.weights["tried"][0].copy(), emitted / steps
 
 
 def fit(seen: NDArray[Any], true: NDArray[Any], *, epochs: int, seed: int) -> dict[str, Any]:

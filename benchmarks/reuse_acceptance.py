@@ -59,12 +59,12 @@ class Recorded:
             p = _laws(engine, turn, self.vocabulary)
             count += len(p)
             for k in {k for k in (1, 2, 4, 8, 16, 32, 64) if k < self.vocabulary} | {self.vocabulary}:
-                sums[k] = sums.get(k, np.zeros(4)) + _at(p, q, k)
+                sums[k] = sums.get(k, np.zeros(4)) + at(p, q, k)
         means = {k: values / count for k, values in sorted(sums.items())}
         return [Acceptance(epoch, k, *map(float, values)) for k, values in means.items()]
 
 
-def _at(p: Floats, q: Floats, k: int) -> Floats:
+def at(p: Floats, q: Floats, k: int) -> Floats:
     """Sums over positions of what ``Acceptance`` holds."""
     least = -np.partition(-q, k - 1, axis=1)[:, k - 1 : k]
     part = np.where(q >= least, q, 0.0)

@@ -31,7 +31,7 @@ _TRUST = 2.0
 """Accepted nodes that the store's estimates are believed for in advance."""
 _RECENT = 64.0
 """Nodes that the acceptance of a class averages over."""
-_IDLE = 0.998
+IDLE = 0.998
 """Share of what was learnt of a class that remains after a step without it."""
 _FIRST_OFFER = 2.0
 """Nodes that a request is taken to be offered before any was seen."""
@@ -42,7 +42,7 @@ _FIRST_STEPS = 8
 """First steps, which draft little and nothing in turn, to learn what a draft costs."""
 _PROBE_SHARE = 0.01
 """Share of the time that trying something else may cost."""
-_PROBE_PAUSE = 8
+PROBE_PAUSE = 8
 """Least steps between two trials."""
 _LONG_AGO = 1 << 30
 _CAUTION = 0.9
@@ -234,7 +234,7 @@ class DraftBudget:
             int(asked.nodes),
             self._floor,
             self._lowest,
-            _IDLE,
+            IDLE,
         )
         if self._from_nothing and 3 * came > 2 * len(accepted):
             self._pause = _LONG_AGO  # most came true: look again at once
@@ -242,7 +242,7 @@ class DraftBudget:
 
     def _trial(self, rows: int, best: int) -> Allowance | None:
         """Something else to try now: no draft, where its cost is unknown, else a few more than seems best."""
-        if self._pause < _PROBE_PAUSE:
+        if self._pause < PROBE_PAUSE:
             return None
         nodes, rate = self._seen[0]["nodes"], self._seen[0]["rate"]
         if best and self.cost.weight(rows) < 1:

@@ -64,11 +64,14 @@ class SpecForest:
         self._lock = threading.RLock()
         self._indexer: ThreadPoolExecutor | None = None
         self._ends = np.array(sorted(self.config.end_tokens), np.int32)
-        self._weights: Weights = first_weights()
+        self.weights: Weights = first_weights()
+        """What was learnt of how drafts come true."""
         self._threads = self.config.draft_threads
         self._drafted = self._accepted = self._committed = 0
-        self._rollouts = Rollouts(self.config)
-        self._live = LiveTable(self.config)
+        self.rollouts = Rollouts(self.config)
+        """The turns by state and the log; for checks and measurements alone."""
+        self.live_table = LiveTable(self.config)
+        """The live turns; for checks and measurements alone."""
 
     def begin(self, states: Sequence[DialogueState], contexts: Sequence[ArrayLike] | None = None) -> list[int]:
         """Start one turn at each state and return their handles.
@@ -83,13 +86,13 @@ class SpecForest:
         """
         asked = context_ids(states, contexts)
         with self._lock:
-            self._live.reserve(len(states))
+            self.live_table.reserve(len(states))
             handles = []
             for i, state in enumerate(states):
-                handle, row = self._live.open(state)
-                self._rollouts.open(row, state, self._live.turns)
+                handle, row = self.live_table.open(state)
+                self.rollouts.open(row, state, self.live_table.turns)
                 if asked is not None:
-                    self._live.contexts.add(row, asked[i], self._live.turns)
+                    self.live_table.contexts.add(row, asked[i], self.live_table.turns)
                 handles.append(handle)
             return handles
 
@@ -117,14 +120,14 @@ class SpecForest:
             UnknownTurn: If a handle is not live.
             ValueError: If ``room`` does not have one entry a row.
         """
-        rows, store = self._live.rows(handles), self._rollouts.store
+        rows, store = self.live_table.rows(handles), self.rollouts.store
         batch = propose(
             rows,
-            self._live.turns,
-            self._live.contexts.log,
+            self.live_table.turns,
+            self.live_table.contexts.log,
             store.log,
             store.keys,
-            self._weights,
+            self.weights,
             self._ends,
             max_nodes=max_nodes,
             room=room,
@@ -149,19 +152,19 @@ class SpecForest:
         """
         said, offsets = said_ids(handles, tokens)
         with self._lock:
-            rows, live = self._live.rows(handles), self._live.turns
+            rows, live = self.live_table.rows(handles), self.live_table.turns
             begin, lengths = 0, offsets[1:] - offsets[:-1]
             while begin < len(rows):
-                stop = self._rollouts.room_for(lengths, begin, rows, live)
+                stop = self.rollouts.room_for(lengths, begin, rows, live)
                 self._accepted += kernels.move_on(
                     rows[begin:stop],
                     said,
                     offsets[begin : stop + 1],
                     live.records,
-                    self._rollouts.store.log,
-                    self._live.contexts.log,
-                    self._weights,
-                    self._rollouts.store.head,
+                    self.rollouts.store.log,
+                    self.live_table.contexts.log,
+                    self.weights,
+                    self.rollouts.store.head,
                 )
                 begin = stop
             self._committed += len(said)
@@ -178,9 +181,9 @@ class SpecForest:
             ValueError: If a handle comes twice.
         """
         with self._lock:
-            for row in self._live.rows_once(handles).tolist():
-                self._rollouts.close(row, self._live.turns, keep=keep)
-            self._live.close(handles)
+            for row in self.live_table.rows_once(handles).tolist():
+                self.rollouts.close(row, self.live_table.turns, keep=keep)
+            self.live_table.close(handles)
 
     def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
         """Add a finished turn, as if it had just been sampled.
@@ -194,7 +197,7 @@ class SpecForest:
         """
         said = token_ids(tokens, "tokens")
         with self._lock:
-            self._rollouts.add(state, said, self._live.turns)
+            self.rollouts.add(state, said, self.live_table.turns)
 
     def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Sequence[int]]) -> None:
         """Add finished turns, as if they had just been sampled in this order.
@@ -210,7 +213,7 @@ class SpecForest:
             raise ValueError(f"turns needs one entry a state: expected {len(states)}, got {len(turns)}")
         said, offsets = flat_ids(turns, "turns")
         with self._lock:
-            self._rollouts.add_all(states, said, offsets, self._live.turns)
+            self.rollouts.add_all(states, said, offsets, self.live_table.turns)
 
     def announce(self, states: Sequence[DialogueState]) -> Future[int]:
         """Index what is known at ``states`` in the background: turns will soon begin there.
@@ -225,22 +228,22 @@ class SpecForest:
     def finished(self, states: Sequence[DialogueState]) -> list[int]:
         """Count the finished turns held at each state."""
         with self._lock:
-            return [self._rollouts.finished(state) for state in states]
+            return [self.rollouts.finished(state) for state in states]
 
     def stats(self) -> ForestStats:
         """Count what is held and what was done."""
         with self._lock:
-            rollouts = self._rollouts
+            rollouts = self.rollouts
             return ForestStats(
                 states=rollouts.states,
                 rollouts=rollouts.count,
-                live=len(self._live),
+                live=len(self.live_table),
                 tokens=rollouts.tokens,
                 cold_tokens=rollouts.cold.tokens,
                 bytes=rollouts.store.bytes,
                 cold_bytes=rollouts.cold.bytes,
-                context_bytes=self._live.contexts.bytes,
-                live_bytes=sum(array.nbytes for array in (self._live.turns.records, self._weights)),
+                context_bytes=self.live_table.contexts.bytes,
+                live_bytes=sum(array.nbytes for array in (self.live_table.turns.records, self.weights)),
                 drafted=self._drafted,
                 accepted=self._accepted,
                 committed=self._committed,
@@ -251,14 +254,14 @@ class SpecForest:
     def tree(self, state: DialogueState) -> TreeNode:
         """The prefix tree of the turns known at ``state``, live ones included; empty where unknown."""
         with self._lock:
-            turns = self._rollouts.known(state, self._live.turns)
+            turns = self.rollouts.known(state, self.live_table.turns)
         return TreeNode.from_turns([turn.tolist() for turn in turns]) if turns else TreeNode(token=START)
 
     def clear(self) -> None:
         """Forget all turns. Handles of live turns become unknown; what was learnt and the counts of drafts stay."""
         with self._lock:
-            self._rollouts = Rollouts(self.config)
-            self._live.clear()
+            self.rollouts = Rollouts(self.config)
+            self.live_table.clear()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all finished turns, the settings, the counters and what was learnt into a file.
@@ -274,8 +277,8 @@ class SpecForest:
         with self._lock:
             snapshot = Snapshot(
                 config=self.config,
-                held=collect(self._rollouts),
-                weights=self._weights.copy(),
+                held=collect(self.rollouts),
+                weights=self.weights.copy(),
                 counters=np.array([self._drafted, self._accepted, self._committed], np.int64),
             )
         write_snapshot(Path(path), snapshot)
@@ -317,12 +320,12 @@ class SpecForest:
 
     def _take(self, snapshot: Snapshot) -> None:
         self._drafted, self._accepted, self._committed = snapshot.counters.tolist()
-        self._weights[:] = snapshot.weights
-        restore(snapshot.held, self._rollouts, self._live.turns)
+        self.weights[:] = snapshot.weights
+        restore(snapshot.held, self.rollouts, self.live_table.turns)
 
     def _index(self, states: list[DialogueState]) -> int:
         count = 0
         for state in states:
             with self._lock:
-                count += self._rollouts.warm(state, self._live.turns)
+                count += self.rollouts.warm(state, self.live_table.turns)
         return count

@@ -52,7 +52,7 @@ class Holdings(NamedTuple):
 
 def collect(rollouts: Rollouts) -> Holdings:
     """A copy of all finished turns."""
-    states = [state for state in rollouts._states.values() if state.turns]
+    states = [state for state in rollouts.by_state.values() if state.turns]
     keys = [state.keys for state in states]
     index = {state.exact: i for i, state in enumerate(states)}
     cold_state, packed = [], []
@@ -91,7 +91,7 @@ def restore(held: Holdings, rollouts: Rollouts, live: LiveTurns) -> None:
     states = [_State(int(keys[0]), keys) for keys in held.keys]
     rollouts._over_quota, rollouts.cold.dropped, rollouts.cold.dropped_states = held.evicted.tolist()
     turns_of = np.bincount(np.concatenate([held.cold_state, held.hot_state]), minlength=len(states))
-    excess = np.maximum(turns_of - rollouts._quota, 0).tolist()
+    excess = np.maximum(turns_of - rollouts.quota, 0).tolist()
     rollouts._over_quota += sum(excess)
     ends = np.cumsum(held.cold_size).tolist()
     packed = held.cold_packed.tobytes()

@@ -169,6 +169,11 @@ class Ledger:
         """Steps closed so far."""
         return self._step
 
+    @property
+    def queued(self) -> int:
+        """Turns in the order in which they would be dropped, of those that are gone at most as many as are held."""
+        return sum(len(ranks.heap) for ranks in self._by_step.values())
+
     def add(self, key: Hashable, turn: StoredTurn, *, rank: int, emitted: bool = True, trained: bool = False) -> int:
         """Store a turn and return its number.
 

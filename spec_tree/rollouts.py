@@ -57,28 +57,31 @@ class Rollouts:
 
     def __init__(self, config: ForestConfig) -> None:
         """Hold nothing yet."""
-        self._quota = config.rollouts_per_state
+        self.quota = config.rollouts_per_state
+        """Finished turns kept of a state at most."""
         self.store = TurnStore(config.max_tokens)
         self.cold = ColdTurns(config.max_cold_tokens)
         self.tokens = 0
         """Tokens of finished turns in the log."""
-        self._states: dict[int, _State] = {}
-        self._live: dict[int, tuple[_State, StoredTurn | None]] = {}
-        """By row of ``LiveTurns``; without a turn where it was too long for the log."""
+        self.by_state: dict[int, _State] = {}
+        """States with turns in the log or live, by the first of their keys."""
+        self.by_row: dict[int, tuple[_State, StoredTurn | None]] = {}
+        """The live turns by row of ``LiveTurns``; without a turn where it was too long for the log."""
         self._again: list[_Again] = []
         self._clock = 0
         self._over_quota = 0
-        self._tokens_again = 0
+        self.tokens_again = 0
+        """Tokens of those that were written again when they were in the way."""
 
     @property
     def states(self) -> int:
         """Dialogue states held."""
-        return len(self._states.keys() | set(self.cold.states()))
+        return len(self.by_state.keys() | set(self.cold.states()))
 
     @property
     def count(self) -> int:
         """Finished turns held."""
-        return sum(len(state.turns) for state in self._states.values()) + len(self.cold)
+        return sum(len(state.turns) for state in self.by_state.values()) + len(self.cold)
 
     @property
     def evicted(self) -> int:
@@ -89,9 +92,9 @@ class Rollouts:
         """A turn begins in ``row`` of ``live``, whose keys are set."""
         held = self._visit(state, live)
         held.live += 1
-        self._live[row] = held, None
+        self.by_row[row] = held, None
         self._room(_SPARE, live)
-        self._live[row] = held, self.store.write(np.zeros(0, np.int32), held.keys, live=row, turns=live)
+        self.by_row[row] = held, self.store.write(np.zeros(0, np.int32), held.keys, live=row, turns=live)
 
     def room_for(self, lengths: NDArray[np.int64], begin: int, rows: NDArray[np.int64], live: LiveTurns) -> int:
         """Make room for rows of a batch from ``begin`` on to say ``lengths`` tokens; returns where that ends."""
@@ -112,7 +115,7 @@ class Rollouts:
 
     def close(self, row: int, live: LiveTurns, *, keep: bool) -> None:
         """The turn in ``row`` of ``live`` ends."""
-        state, turn = self._live.pop(row)
+        state, turn = self.by_row.pop(row)
         state.live -= 1
         if turn is not None:
             turn.tokens = int(live.length[row])
@@ -154,19 +157,19 @@ class Rollouts:
             some = np.flatnonzero(lengths[begin:stop]) + begin
             visited = [self._visit(states[i], live) for i in some.tolist()]
             self._room(int(before[stop] - before[begin]), live)  # which may let states go that were visited
-            held = [self._states.setdefault(state.exact, state) for state in visited]
+            held = [self.by_state.setdefault(state.exact, state) for state in visited]
             turns = self.store.write_all(said, offsets[some], lengths[some], [state.keys for state in held])
             self._keep_all(held, turns)
             begin = stop
 
     def _surplus(self, states: Sequence[DialogueState], lengths: NDArray[np.int64]) -> list[int]:
         """Which turns need not be written: later ones of the same call fill their state's quota."""
-        if len(states) <= self._quota:
+        if len(states) <= self.quota:
             return []
         count = Counter(state.exact or 1 for state in states)
-        full = {exact for exact, turns in count.items() if turns > self._quota}
+        full = {exact for exact, turns in count.items() if turns > self.quota}
         surplus = []
-        left = dict.fromkeys(full, self._quota)
+        left = dict.fromkeys(full, self.quota)
         for i in range(len(states) - 1, -1, -1) if full else ():
             exact = states[i].exact or 1
             if exact in full and lengths[i]:
@@ -178,7 +181,7 @@ class Rollouts:
 
     def _keep_all(self, states: Sequence[_State], turns: Sequence[StoredTurn]) -> None:
         """As ``_keep`` for each."""
-        over, clock, quota = [], self._clock, self._quota
+        over, clock, quota = [], self._clock, self.quota
         for state, turn in zip(states, turns, strict=True):
             turn.seen = clock
             state.turns.append(turn)
@@ -204,10 +207,10 @@ class Rollouts:
         """The turns of a state, live ones last."""
         exact = state.ladder()[0]
         turns = self.cold.look(exact)
-        held = self._states.get(exact)
+        held = self.by_state.get(exact)
         if held is not None:
             turns += [self.store.read(turn) for turn in held.turns]
-            for row, (owner, turn) in self._live.items():
+            for row, (owner, turn) in self.by_row.items():
                 if owner is held and turn is not None:
                     turn.tokens = int(live.length[row])
                     turns.append(self.store.read(turn))
@@ -216,14 +219,14 @@ class Rollouts:
     def finished(self, state: DialogueState) -> int:
         """How many finished turns of a state are held."""
         exact = state.ladder()[0]
-        held = self._states.get(exact)
+        held = self.by_state.get(exact)
         return self.cold.count(exact) + (len(held.turns) if held is not None else 0)
 
     def _visit(self, state: DialogueState, live: LiveTurns) -> _State:
         exact = state.exact or 1
-        held = self._states.get(exact)
+        held = self.by_state.get(exact)
         if held is None:
-            held = self._states[exact] = _State(exact, np.array(state.ladder(), np.uint64))
+            held = self.by_state[exact] = _State(exact, np.array(state.ladder(), np.uint64))
         self._clock += 1
         held.visited = self._clock
         if exact in self.cold:
@@ -243,12 +246,12 @@ class Rollouts:
         """Count ``turn`` among the state's finished ones: as the newest, or older than all but ``before``."""
         turn.seen = self._clock
         state.turns.insert(len(state.turns) if before is None else before, turn)
-        self._states[state.exact] = state
+        self.by_state[state.exact] = state
         self.tokens += turn.tokens
         self._mind_quota(state)
 
     def _mind_quota(self, state: _State) -> None:
-        while len(state.turns) + self.cold.count(state.exact) > self._quota:
+        while len(state.turns) + self.cold.count(state.exact) > self.quota:
             if state.exact in self.cold:
                 self.cold.drop_oldest(state.exact)
             else:
@@ -270,17 +273,17 @@ class Rollouts:
             turn = self.store.write(said, state.keys, live=row, turns=live)
             if row < 0:
                 turn.again = True
-                self._tokens_again += turn.tokens
+                self.tokens_again += turn.tokens
                 self._keep(state, turn, before=older[state.exact])
                 older[state.exact] += 1
             else:
-                self._live[row] = state, turn
+                self.by_row[row] = state, turn
 
     def _waiting(self) -> int:
         return sum(granules(len(turn.said) + _SPARE) for turn in self._again)
 
     def _evict(self, turn: StoredTurn, live: LiveTurns) -> None:
-        row, state = turn.live, self._states[int(turn.keys[0])]
+        row, state = turn.live, self.by_state[int(turn.keys[0])]
         if row >= 0:
             turn.tokens = int(live.length[row])
         said = self.store.read(turn)
@@ -291,11 +294,11 @@ class Rollouts:
         fits = self._waiting() + len(said) + _SPARE <= self.store.capacity // 4
         if row >= 0:
             live.turn[row] = 0
-            self._live[row] = state, None
+            self.by_row[row] = state, None
             if fits:
                 self._again.append(_Again(state, said, row))
             return
-        if fits and state.visited > turn.seen and 2 * (self._tokens_again + len(said)) <= self.store.capacity:
+        if fits and state.visited > turn.seen and 2 * (self.tokens_again + len(said)) <= self.store.capacity:
             self._again.append(_Again(state, said, -1))
         else:
             self.cold.add(state.exact, state.keys, said)
@@ -309,16 +312,16 @@ class Rollouts:
 
     def _uncount(self, turn: StoredTurn) -> None:
         self.tokens -= turn.tokens
-        self._tokens_again -= turn.tokens if turn.again else 0
+        self.tokens_again -= turn.tokens if turn.again else 0
 
     def _lose(self, row: int, live: LiveTurns) -> None:
         """The turn in ``row`` grows too long for the log: it is drafted for, but not kept."""
-        state, turn = self._live[row]
+        state, turn = self.by_row[row]
         if turn is not None:
             self.store.drop(turn)
             live.turn[row] = 0
-            self._live[row] = state, None
+            self.by_row[row] = state, None
 
     def _forget_empty(self, state: _State) -> None:
         if not state.live and not state.turns:
-            self._states.pop(state.exact, None)
+            self.by_state.pop(state.exact, None)

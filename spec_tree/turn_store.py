@@ -72,9 +72,11 @@ class TurnStore:
         self.keys: TurnKeys = turn_keys(_FIRST_SLOTS)
         self.head: NDArray[np.int64] = np.zeros(1, np.int64)
         self.head[0] = GRANULE
-        self._clear = first
+        self.cleared = first
+        """From the head to here no position belongs to a turn."""
         self._turns: list[StoredTurn | None] = [None] * _FIRST_SLOTS
-        self._free = list(range(_FIRST_SLOTS - 1, 0, -1))
+        self.free = list(range(_FIRST_SLOTS - 1, 0, -1))
+        """Slots that no turn has."""
         self._kept = np.empty(FOLLOWERS, np.int32)
 
     @property
@@ -107,15 +109,15 @@ class TurnStore:
                 if size < self._capacity:
                     self._grow(head + positions + GRANULE)
                     continue
-                self._evict(self._clear, size, evict)
+                self._evict(self.cleared, size, evict)
                 self.log.owner[head // GRANULE :] = 0
-                self.head[0] = self._clear = GRANULE
+                self.head[0] = self.cleared = GRANULE
                 continue
-            if head + positions <= self._clear:
+            if head + positions <= self.cleared:
                 return
-            stop = min(size, max(head + positions, self._clear + granules(size // 64)))
-            self._evict(self._clear, stop, evict)
-            self._clear = stop
+            stop = min(size, max(head + positions, self.cleared + granules(size // 64)))
+            self._evict(self.cleared, stop, evict)
+            self.cleared = stop
 
     def write(
         self, said: NDArray[np.int32], keys: NDArray[np.uint64], *, live: int = -1, turns: LiveTurns | None = None
@@ -193,7 +195,7 @@ class TurnStore:
         drop_turns(np.array([turn.start for turn in turns]), np.array(slots), self._kept, self.log, self.keys)
         for slot in slots:
             self._turns[slot] = None
-        self._free += slots
+        self.free += slots
 
     def turns(self) -> Sequence[StoredTurn]:
         """All turns in the log, in no order."""
@@ -202,7 +204,7 @@ class TurnStore:
     def _slots(self, count: int) -> list[int]:
         """So many slots that were free."""
         old = size = len(self._turns)
-        while len(self._free) + size - old < count:
+        while len(self.free) + size - old < count:
             size *= 2
         if size > old:
             keys = turn_keys(size)
@@ -211,9 +213,9 @@ class TurnStore:
             # who drafts with the old keys must not meet the new slots
             self.log = self.log._replace(owner=self.log.owner.copy())
             self._turns += [None] * (size - old)
-            self._free = list(range(size - 1, old - 1, -1)) + self._free
-        taken = self._free[len(self._free) - count :]
-        del self._free[len(self._free) - count :]
+            self.free = list(range(size - 1, old - 1, -1)) + self.free
+        taken = self.free[len(self.free) - count :]
+        del self.free[len(self.free) - count :]
         return taken[::-1]
 
     def _evict(self, start: int, stop: int, evict: Callable[[StoredTurn], None]) -> None:
@@ -233,4 +235,4 @@ class TurnStore:
         new.owner[: len(old.owner)] = old.owner
         index_log(head, new, self.keys)
         self.log = new
-        self._clear = size
+        self.cleared = size

@@ -19,7 +19,7 @@ def test_advantages_are_normalised_within_a_task(benchmark_module: Load) -> None
 
 
 def test_few_recorded_tokens_cost_acceptance_and_the_rule_stays_exact(benchmark_module: Load) -> None:
-    at = benchmark_module("reuse_acceptance")._at
+    at = benchmark_module("reuse_acceptance").at
     p, q = np.random.default_rng(0).dirichlet(np.ones(8), (2, 50))
     kept, by_all, distance, naive = at(p, q, 1)
     assert kept < by_all

@@ -83,8 +83,8 @@ def test_a_policy_that_sharpens_is_noticed(cost, early):
 
 def test_without_trials_a_policy_that_sharpens_is_missed(monkeypatch):
     """Control of the test above."""
-    monkeypatch.setattr(budget_module, "_PROBE_PAUSE", 10**9)
-    monkeypatch.setattr(budget_module, "_IDLE", 1.0)
+    monkeypatch.setattr(budget_module, "PROBE_PAUSE", 10**9)
+    monkeypatch.setattr(budget_module, "IDLE", 1.0)
     policy = lambda step: LIAR if step < 200 else SHARP  # noqa: E731
     own = simulate(DraftBudget(0.05), small_cpu, policy, steps=320, **NOISY)
     assert own[200:, 2].sum() == 0
@@ -140,6 +140,5 @@ def test_a_measured_table_spares_a_wrong_first_guess():
     known = DraftBudget(0.05, cost=StepCost.measure(free, [(16, tokens) for tokens in (16, 32, 64, 160)]))
     guessed = DraftBudget(0.05)
     for budget in (known, guessed):
-        budget._steps = 100
-        budget._window = 1e6
+        simulate(budget, free, LIAR, steps=8)
     assert known.allow(16).min_probability < 0.1 < guessed.allow(16).min_probability

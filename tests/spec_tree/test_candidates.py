@@ -48,8 +48,8 @@ def test_a_place_that_the_root_has_led_to_has_one_vote_for_each_node() -> None:
     handles = forest.begin([state])
     forest.commit(handles, [[1]])
     forest.draft(handles, max_nodes=3, room=[3])
-    live, row = forest._live.turns, int(forest._live.rows(handles)[0])
-    vote = forest._weights["odds"][0, EXACT, ALIKE]
+    live, row = forest.live_table.turns, int(forest.live_table.rows(handles)[0])
+    vote = forest.weights["odds"][0, EXACT, ALIKE]
     assert 1 < vote < 1000, "the test needs votes that two of differ from one"
     assert live.node_token[row, 1:4].tolist() == [2, 3, 4]
     assert live.node_votes[row, 1:4] == pytest.approx(np.log(vote), rel=1e-4)

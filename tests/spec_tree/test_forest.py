@@ -315,7 +315,7 @@ def test_the_faintest_path_teaches_numbers() -> None:
             assert not malformed(nodes, last=turn[at - 1] if at else -1, room=128, max_nodes=128, chain=True)
             forest.commit(handles, [turn[at : at + 128]])
         forest.end(handles, keep=False)
-    assert all(np.isfinite(array).all() for array in parts(forest._weights).values())
+    assert all(np.isfinite(array).all() for array in parts(forest.weights).values())
 
 
 def test_an_ended_handle_is_unknown() -> None:
@@ -474,5 +474,5 @@ def test_a_long_turn_is_drafted_to_its_end_though_it_lies_in_pieces() -> None:
 def test_memory_of_live_turns_counts_once() -> None:
     """The columns of the live turns are views of their records."""
     forest = SpecForest()
-    learnt = forest._weights.nbytes
-    assert forest.stats().live_bytes == len(forest._live.turns.last) * LIVE_TURN.itemsize + learnt
+    learnt = forest.weights.nbytes
+    assert forest.stats().live_bytes == len(forest.live_table.turns.last) * LIVE_TURN.itemsize + learnt

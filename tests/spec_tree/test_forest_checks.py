@@ -99,34 +99,34 @@ def holding() -> SpecForest:
 
 
 def lose_a_slot(forest: SpecForest) -> None:
-    forest._rollouts.store._free.pop()
+    forest.rollouts.store.free.pop()
 
 
 def lose_a_granule(forest: SpecForest) -> None:
-    owner = forest._rollouts.store.log.owner
+    owner = forest.rollouts.store.log.owner
     owner[np.flatnonzero(owner)[-1]] = 0
 
 
 def leave_a_granule(forest: SpecForest) -> None:
-    store = forest._rollouts.store
+    store = forest.rollouts.store
     store.log.owner[int(store.head[0]) // 16] = store.turns()[0].slot
 
 
 def cut_a_turn(forest: SpecForest) -> None:
-    store = forest._rollouts.store
+    store = forest.rollouts.store
     store.log.tokens[store.turns()[0].start + 1] = END
 
 
 def forget_a_turn(forest: SpecForest) -> None:
-    next(state for state in forest._rollouts._states.values() if state.turns).turns.pop()
+    next(state for state in forest.rollouts.by_state.values() if state.turns).turns.pop()
 
 
 def miscount(forest: SpecForest) -> None:
-    forest._rollouts.tokens += 1
+    forest.rollouts.tokens += 1
 
 
 def leave_a_key(forest: SpecForest) -> None:
-    forest._rollouts.store.keys[forest._rollouts.store._free[0], 0] = 7
+    forest.rollouts.store.keys[forest.rollouts.store.free[0], 0] = 7
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def whole(forest: SpecForest, at: DialogueState, turn: list[int]) -> bool:
 
 
 def is_indexed(forest: SpecForest, at: DialogueState) -> bool:
-    return not forest._rollouts.cold.count(at.exact) and bool(forest._rollouts._states[at.exact].turns)
+    return not forest.rollouts.cold.count(at.exact) and bool(forest.rollouts.by_state[at.exact].turns)
 
 
 class Stream:
@@ -175,9 +175,9 @@ def test_turns_that_come_back_are_older_than_those_that_stayed() -> None:
     assert not is_indexed(forest, state(0))
     forest.insert(state(0), [2] * 40)  # brings the first back
     forest.insert(state(0), [3] * 40)
-    assert [turn[0] for turn in forest._rollouts.known(state(0), forest._live.turns)] == [1, 2, 3]
+    assert [turn[0] for turn in forest.rollouts.known(state(0), forest.live_table.turns)] == [1, 2, 3]
     forest.insert(state(0), [4] * 40)
-    assert [turn[0] for turn in forest._rollouts.known(state(0), forest._live.turns)] == [2, 3, 4]
+    assert [turn[0] for turn in forest.rollouts.known(state(0), forest.live_table.turns)] == [2, 3, 4]
 
 
 def test_the_least_recently_touched_cold_states_are_let_go() -> None:
@@ -216,7 +216,7 @@ def test_a_finished_turn_too_long_for_the_log_is_held_without_index_and_counts_f
     for index in range(4):
         forest.insert(state(0), list(range(index, 1000)))
         forest.begin([state(0)])
-    assert [len(turn) for turn in forest._rollouts.known(state(0), forest._live.turns)] == [998, 997]
+    assert [len(turn) for turn in forest.rollouts.known(state(0), forest.live_table.turns)] == [998, 997]
     stats = forest.stats()
     assert (stats.rollouts, stats.evicted_rollouts, stats.tokens) == (2, 2, 0)
     assert not broken(forest)
@@ -262,9 +262,9 @@ def test_places_in_a_full_ring_are_looked_at_once() -> None:
     handles = forest.begin([state(3), state(99)])
     forest.commit(handles, [[7, 8], [7, 8]])
     forest.draft(handles, max_nodes=64, room=[8, 8])
-    live = forest._live.turns
+    live = forest.live_table.turns
     for handle in handles:
-        row = forest._live._rows[handle]
+        row = forest.live_table.rows([handle])[0]
         places = live.places[row, : live.place_count[row]].tolist()
         assert len(places) > 1
         assert len(places) == len(set(places))
@@ -277,7 +277,7 @@ def test_growing_keeps_every_turn_and_finds_the_newest_first(pieces: int) -> Non
     rng = np.random.default_rng(0)
     said: dict[DialogueState, list[Said]] = defaultdict(list)
     elsewhere = DialogueState.from_tokens([7], task="another", env="e")
-    small = len(forest._rollouts.store.log.tokens)
+    small = len(forest.rollouts.store.log.tokens)
     handles = forest.begin([state(index) for index in range(5)])
     live: list[list[int]] = [[] for _ in handles]
     for _ in range(pieces):
@@ -285,7 +285,7 @@ def test_growing_keeps_every_turn_and_finds_the_newest_first(pieces: int) -> Non
         forest.commit(handles, more)
         for old, new in zip(live, more, strict=True):
             old += new
-    while len(forest._rollouts.store.log.tokens) < 4 * small:
+    while len(forest.rollouts.store.log.tokens) < 4 * small:
         turn = rng.integers(0, 1000, 4000).tolist()
         forest.insert(elsewhere, turn)
         said[elsewhere].append(tuple(turn))
@@ -299,8 +299,8 @@ def test_growing_keeps_every_turn_and_finds_the_newest_first(pieces: int) -> Non
     reader = forest.begin([state(8)])
     forest.commit(reader, [[1, 2]])
     forest.draft(reader, max_nodes=8, room=[8])
-    turns, row = forest._live.turns, forest._live._rows[reader[0]]
-    order = [int(forest._rollouts.store.log.tokens[place + 1]) for place in turns.places[row, :3]]
+    turns, row = forest.live_table.turns, forest.live_table.rows([reader[0]])[0]
+    order = [int(forest.rollouts.store.log.tokens[place + 1]) for place in turns.places[row, :3]]
     assert order == [2002, 2001, 2000]
 
 

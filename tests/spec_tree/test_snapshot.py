@@ -115,9 +115,9 @@ def test_what_was_learnt_is_kept(tmp_path: Path) -> None:
     loaded = SpecForest.load(tmp_path / "forest.npz")
     assert WEIGHTS.names is not None
     for name in WEIGHTS.names:
-        np.testing.assert_array_equal(loaded._weights[name], forest._weights[name])
+        np.testing.assert_array_equal(loaded.weights[name], forest.weights[name])
         if name in ("tried", "hashed", "updates"):
-            assert not np.array_equal(loaded._weights[name], fresh._weights[name]), name
+            assert not np.array_equal(loaded.weights[name], fresh.weights[name]), name
 
 
 def test_turns_without_index_come_back(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_readers_draft_trees_while_a_writer_moves_on(max_tokens: int) -> None:
     assert not broken(forest)
     if max_tokens < 10_000:
         assert written[0] > 2 * max_tokens
-    assert all(np.isfinite(array).all() for array in parts(forest._weights).values())
+    assert all(np.isfinite(array).all() for array in parts(forest.weights).values())
 
 
 def test_announcing_in_the_background_does_not_disturb_who_drafts_and_commits() -> None:

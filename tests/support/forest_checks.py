@@ -138,7 +138,7 @@ def turns_in(tree: TreeNode) -> Counter[Said]:
 
 def indexed(forest: SpecForest) -> list[Said]:
     """The turns that stand in the log, live ones included."""
-    store, live = forest._rollouts.store, forest._live.turns
+    store, live = forest.rollouts.store, forest.live_table.turns
     for turn in store.turns():
         if turn.live >= 0:
             turn.tokens = int(live.length[turn.live])
@@ -147,7 +147,7 @@ def indexed(forest: SpecForest) -> list[Said]:
 
 def broken(forest: SpecForest) -> list[str]:
     """What is wrong inside a store: slots, owners, free room, counts."""
-    rollouts, live = forest._rollouts, forest._live.turns
+    rollouts, live = forest.rollouts, forest.live_table.turns
     store = rollouts.store
     log, turns = store.log, store.turns()
     wrong = []
@@ -157,11 +157,11 @@ def broken(forest: SpecForest) -> list[str]:
             wrong.append(what)
 
     used = [turn.slot for turn in turns]
-    need(sorted([0, *used, *store._free]) == list(range(len(store._turns))), "a slot is lost or used twice")
-    need(not store.keys[[0, *store._free]].any(), "a free slot has a key")
+    need(sorted([0, *used, *store.free]) == list(range(len(store.keys))), "a slot is lost or used twice")
+    need(not store.keys[[0, *store.free]].any(), "a free slot has a key")
     owned = {slot: set((log.owner == slot).nonzero()[0].tolist()) for slot in used}
     need(set(log.owner.tolist()) <= {0, *used}, "a granule belongs to no turn")
-    head, clear = int(store.head[0]), store._clear
+    head, clear = int(store.head[0]), store.cleared
     need(GRANULE <= head <= clear <= len(log.tokens) and head % GRANULE == 0, f"head {head}, clear to {clear}")
     need(not log.owner[head // GRANULE : clear // GRANULE].any(), "the free room belongs to a turn")
     for turn in turns:
@@ -175,21 +175,21 @@ def broken(forest: SpecForest) -> list[str]:
         if turn.live >= 0:
             need(int(live.turn[turn.live]) == turn.slot, "a live turn does not know its slot")
             need(int(log.tokens[live.position[turn.live] + 1]) in (END, JUMP), "a live turn goes on past its end")
-    finished = [turn for state in rollouts._states.values() for turn in state.turns]
-    going = [turn for _, turn in rollouts._live.values() if turn is not None]
+    finished = [turn for state in rollouts.by_state.values() for turn in state.turns]
+    going = [turn for _, turn in rollouts.by_row.values() if turn is not None]
     need(len(finished) == len({id(turn) for turn in finished}), "a turn is held twice")
     need({id(t) for t in turns} == {id(t) for t in finished + going}, "the log and the states hold different turns")
     need(rollouts.tokens == sum(turn.tokens for turn in finished), "the count of tokens is wrong")
     need(
-        rollouts._tokens_again == sum(turn.tokens for turn in finished if turn.again),
+        rollouts.tokens_again == sum(turn.tokens for turn in finished if turn.again),
         "the count of tokens of turns that were written again is wrong",
     )
     need(rollouts.tokens <= store.capacity, "more tokens than the log has")
-    for exact, state in rollouts._states.items():
+    for exact, state in rollouts.by_state.items():
         need(state.exact == exact, "a state stands under another's key")
         need(bool(state.live or state.turns), "an empty state is held")
-        need(state.live == sum(owner is state for owner, _ in rollouts._live.values()), "a state's live turns")
-        need(len(state.turns) + rollouts.cold.count(exact) <= rollouts._quota, "a state has more than its quota")
+        need(state.live == sum(owner is state for owner, _ in rollouts.by_row.values()), "a state's live turns")
+        need(len(state.turns) + rollouts.cold.count(exact) <= rollouts.quota, "a state has more than its quota")
     cold = rollouts.cold
     need(cold.tokens == sum(len(turn) for state in cold.states() for turn in cold.look(state)), "cold tokens")
     need(cold.tokens <= forest.config.max_cold_tokens, "too many cold tokens")
