@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmark_modules import benchmark_module
 
 from turntree.spec_tree.noise import exponential
 from turntree.spec_tree.verify import race
 
 
 @pytest.fixture(scope="module")
-def enumeration(proof):
-    return proof("enumeration")
+def enumeration():
+    return benchmark_module("enumeration")
 
 
 def test_every_path_is_run_with_its_probability(enumeration):

@@ -1,0 +1,158 @@
+"""The verification rules: each row of the exactness report holds, and so do policies and turns of other sizes.
+
+A row is a rule and a control, a rule with a fault: the one must say what the policy says, the other must not.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+from benchmark_modules import benchmark_module
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turntree.spec_tree.transforms import Transforms
+
+EXACT, NOTICED = 1e-12, 0.01
+
+
+@pytest.fixture(scope="module")
+def rules() -> ModuleType:
+    """The rows, and in the same module all laws that they compare."""
+    return benchmark_module("rule_rows")
+
+
+@pytest.fixture(scope="module")
+def claims() -> ModuleType:
+    return benchmark_module("claims")
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "count"),
+    [
+        ("point_mass_rows", [], 7),
+        ("ratio_rows", [], 8),
+        ("lenience_rows", [], 1),
+        ("replay_rows", [], 1),
+        ("two_turn_rows", [], 2),
+        ("run_ahead_rows", [], 4),
+        ("drawn_rows", [300_000], 6),
+    ],
+)
+def test_every_claim_holds_and_its_control_is_noticed(rules, source, arguments, count):
+    rows = list(getattr(rules, source)(*arguments))
+    assert [row for row in rows if not row.holds] == []
+    assert len(rows) == count
+
+
+@pytest.mark.parametrize(
+    ("of_rule", "of_control", "holds"), [(1e-15, 0.1, True), (1e-9, 0.1, False), (1e-15, 0.001, False)]
+)
+def test_a_row_holds_if_the_rule_is_exact_and_its_control_is_noticed(claims, of_rule, of_control, holds):
+    row = claims.enumerated("rule", "A", lambda seed: of_rule, "control", lambda seed: of_control)
+    assert row.holds is holds
+
+
+def test_one_bad_policy_is_enough(claims):
+    bad = max(claims.SEEDS)
+    assert not claims.enumerated("rule", "A", lambda seed: float(seed == bad), "control", lambda seed: 1.0).holds
+    assert not claims.enumerated("rule", "A", lambda seed: 0.0, "control", lambda seed: float(seed != bad)).holds
+
+
+@pytest.mark.slow
+def test_every_row_of_the_report_holds_those_of_engines_too(tmp_path, monkeypatch):
+    report = tmp_path / "exactness.json"
+    monkeypatch.setattr("sys.argv", ["exactness.py", "--json", str(report)])
+    assert benchmark_module("exactness").main() == 0
+    assert report.read_text().count('"holds": true') > 20
+
+
+@pytest.mark.parametrize("rule", ["any trees", "ratio", "ratio, an old policy far away", "replay", "run ahead"])
+@pytest.mark.parametrize(("vocabulary", "length"), [(2, 4), (3, 3), (4, 2), (6, 2)])
+def test_a_rule_says_what_the_policy_says_in_turns_of_all_sizes(rules, rule, vocabulary, length):
+    for seed in range(4):
+        p = rules.policy(seed, vocabulary)
+        q, claimed = rules.near(p, seed), rules.plain(p, length)
+        if rule == "any trees":
+            found = rules.tree_law(p, length, vocabulary, seed)
+        elif rule == "replay":
+            found = rules.marginal(rules.replay_law(p, q, length), lambda both: both[length:])
+        elif rule == "run ahead":
+            found, claimed = rules.ahead_law(p, min(length, 3))
+        else:
+            found = rules.ratio_law(p, q if rule == "ratio" else rules.policy(seed + 100, vocabulary), length)
+        assert rules.tv(found, claimed) < EXACT
+
+
+def test_a_tree_verified_with_the_laws_of_other_nodes_is_noticed(rules, monkeypatch):
+    """The laws of a row's nodes shifted by one, as an engine with an index fault would have them."""
+    p, laws = rules.policy(1, 3), benchmark_module("point_mass_laws")
+    right = laws.sample_then_match
+
+    def shifted(draft, draw, room, stops):
+        return right(draft, lambda rows, places, depth: draw(rows, np.maximum(places - 1, 0), depth), room, stops)
+
+    monkeypatch.setattr(laws, "sample_then_match", shifted)
+    assert max(rules.tv(rules.tree_law(p, 3, 3, seed), rules.plain(p, 3)) for seed in range(4)) > NOTICED
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        Transforms(temperature=0.7, top_k=2),
+        Transforms(top_p=0.8, min_p=0.1, frequency_penalty=0.5),
+        Transforms(temperature=1.3, top_k=3, top_p=0.95, repetition_penalty=1.4, presence_penalty=0.6),
+        Transforms(temperature=0, repetition_penalty=1.4, frequency_penalty=0.5),
+    ],
+)
+def test_trees_are_verified_under_transforms_and_a_path_that_the_penalties_forget_is_noticed(rules, transforms):
+    plain = [rules.plain(rules.transformed(seed, 3, transforms), 4) for seed in range(6)]
+    right, broken = (
+        max(rules.tv(rules.transformed_tree_law(i, 4, 3, transforms, broken=b), law) for i, law in enumerate(plain))
+        for b in (False, True)
+    )
+    assert right < EXACT
+    if transforms.repetition_penalty != 1 or transforms.frequency_penalty:
+        assert broken > NOTICED
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), drafted=st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple))
+def test_a_chain_by_coins_says_what_the_policy_says_whatever_was_drafted(rules, seed, drafted):
+    p = rules.policy(seed, 4)
+    assert rules.tv(rules.chain_law(p, drafted), rules.plain(p, len(drafted))) < EXACT
+
+
+@pytest.mark.parametrize(("vocabulary", "length", "count"), [(2, 3, 2), (3, 2, 2), (2, 2, 3)])
+def test_siblings_that_draft_from_each_other_are_independent(rules, vocabulary, length, count):
+    p = rules.policy(4, vocabulary)
+    alone = joint = rules.plain(p, length)
+    for _ in range(count - 1):
+        joint = rules.product(joint, alone)
+    assert rules.tv(rules.sibling_law(p, length, count), joint) < EXACT
+
+
+def test_siblings_that_keep_each_others_tokens_as_draws_are_noticed_jointly_only(rules):
+    """The ratio rule with q = p keeps a sibling's tokens always: right one by one, wrong together."""
+    p = rules.policy(4, 3)
+    alone, joint = rules.plain(p, 2), rules.sibling_law(p, 2, 2, "known")
+    assert rules.tv(rules.marginal(joint, lambda both: both[2:]), alone) < EXACT
+    assert rules.tv(joint, rules.product(alone, alone)) > 0.1
+
+
+@pytest.mark.parametrize("top", range(5))
+def test_the_top_of_the_old_law_is_enough(rules, top):
+    """Tokens whose probability was not kept are rejected, and the residual makes up for them."""
+    p = rules.policy(3, 4)
+    assert rules.tv(rules.ratio_law(p, rules.near(p, 3), 2, top=top), rules.plain(p, 2)) < EXACT
+
+
+@pytest.mark.parametrize("bias", [0.15, 0.3, 0.5, 2.0])
+def test_what_lenience_emits_is_its_behaviour_law_and_not_the_policys(rules, bias):
+    p = rules.policy(2, 4)
+    q, lenience = rules.near(p, 2), float(np.exp(bias))
+    emitted = rules.ratio_law(p, q, 3, lenience=lenience)
+    assert rules.tv(emitted, rules.lenient_formula(p, q, 3, lenience)) < EXACT
+    assert rules.tv(emitted, rules.plain(p, 3)) > NOTICED

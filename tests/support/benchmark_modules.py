@@ -1,0 +1,20 @@
+"""Modules of benchmarks/, imported as its scripts do it: by a bare name, from its folder."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def benchmark_module(name: str) -> ModuleType:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)
+        module = importlib.import_module(name)
+    assert Path(module.__file__ or "").parent == BENCHMARKS, f"{name} is also {sys.modules[name]}"
+    return module
