@@ -1,17 +1,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from benchmark_modules import benchmark_module
 
 
 @pytest.fixture
-def algorithms(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+def algorithms() -> ModuleType:
     return benchmark_module("algorithms")
 
 

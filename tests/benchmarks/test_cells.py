@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from benchmark_modules import benchmark_module
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Row:
 
 
 @pytest.fixture
-def cells(benchmark_module: Callable[[str], ModuleType], tmp_path: Path) -> Callable[..., Any]:
+def cells(tmp_path: Path) -> Callable[..., Any]:
     def make(*cell: str, machine: str = "here") -> Any:
         module = benchmark_module("cells")
         return module.Cells(tmp_path / "table.json", machine=machine, how="alone", cell=cell)
@@ -53,6 +53,6 @@ def test_rows_of_two_machines_do_not_share_a_file(cells, tmp_path):
     assert held(tmp_path) == [(1, 1, "a")]
 
 
-def test_without_a_file_nothing_is_kept(benchmark_module, tmp_path):
+def test_without_a_file_nothing_is_kept(tmp_path):
     benchmark_module("cells").Cells(None, machine="here", how="", cell=["batch"]).put([Row(1, 1, "a")])
     assert not list(tmp_path.iterdir())

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from benchmark_modules import benchmark_module
 
 from turntree.spec_tree import DraftBatch
-
-
-@pytest.fixture(scope="module")
-def module(benchmark_module: Callable[[str], ModuleType]) -> Callable[[str], ModuleType]:
-    return benchmark_module
 
 
 def batch(**changed: Any) -> DraftBatch:
@@ -45,21 +39,19 @@ def batch(**changed: Any) -> DraftBatch:
         ({"offsets": [0, 5, 5]}, "siblings alike"),  # the second row's root joins the first's
     ],
 )
-def test_a_malformed_draft_is_noticed(
-    module: Callable[[str], ModuleType], changed: dict[str, Any], fault: str | None
-) -> None:
-    found = module("race").faults(batch(**changed), rows=2, most=5, vocab=10, end_tokens=frozenset({9}))
+def test_a_malformed_draft_is_noticed(changed: dict[str, Any], fault: str | None) -> None:
+    found = benchmark_module("race").faults(batch(**changed), rows=2, most=5, vocab=10, end_tokens=frozenset({9}))
     assert found == ([] if fault is None else [fault])
 
 
-def test_too_many_nodes_are_noticed(module: Callable[[str], ModuleType]) -> None:
-    found = module("race").faults(batch(), rows=2, most=3, vocab=10, end_tokens=frozenset())
+def test_too_many_nodes_are_noticed() -> None:
+    found = benchmark_module("race").faults(batch(), rows=2, most=3, vocab=10, end_tokens=frozenset())
     assert found == ["more nodes than asked for"]
 
 
-def test_a_reader_beside_a_writer_sees_whole_drafts(module: Callable[[str], ModuleType]) -> None:
-    trace = module("traces").generated(steps=2, states=3)
-    setup = module("drafters").Setup(end_tokens=trace.end_tokens)
-    found = module("race").race(trace, setup, drafts=50)
+def test_a_reader_beside_a_writer_sees_whole_drafts() -> None:
+    trace = benchmark_module("traces").generated(steps=2, states=3)
+    setup = benchmark_module("drafters").Setup(end_tokens=trace.end_tokens)
+    found = benchmark_module("race").race(trace, setup, drafts=50)
     assert (found.drafts, found.malformed) == (50, 0)
     assert found.committed > 0

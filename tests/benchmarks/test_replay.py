@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-
-
-@pytest.fixture(scope="module")
-def module(benchmark_module: Callable[[str], ModuleType]) -> Callable[[str], ModuleType]:
-    return benchmark_module
+from benchmark_modules import benchmark_module
 
 
 class Oracle:
@@ -44,8 +39,8 @@ class Oracle:
         self.ended += handles
 
 
-def test_a_path_is_accepted_as_far_as_it_agrees(module: Callable[[str], ModuleType]) -> None:
-    accepted = module("replay").accepted
+def test_a_path_is_accepted_as_far_as_it_agrees() -> None:
+    accepted = benchmark_module("replay").accepted
     tokens, parents = [5, 6, 7, 8, 9], [-1, -1, 0, 1, 3]  # 5 7 | 6 8 9
     assert accepted(tokens, parents, [6, 8, 9, 4]) == [1, 3, 4]
     assert accepted(tokens, parents, [6, 7]) == [1]
@@ -55,42 +50,40 @@ def test_a_path_is_accepted_as_far_as_it_agrees(module: Callable[[str], ModuleTy
 
 
 @pytest.mark.parametrize("batch", [1, 4, 100])
-def test_what_is_said_is_what_was_recorded(module: Callable[[str], ModuleType], batch: int) -> None:
-    turns = module("traces").generated(steps=1, states=3, samples=4).turns
+def test_what_is_said_is_what_was_recorded(batch: int) -> None:
+    turns = benchmark_module("traces").generated(steps=1, states=3, samples=4).turns
     oracle = Oracle(turns, right=3)
-    counts = module("replay").replay(oracle, turns, batch=batch)
+    counts = benchmark_module("replay").replay(oracle, turns, batch=batch)
     assert oracle.said == [turn.tokens.tolist() for turn in turns]
     assert sorted(oracle.ended) == list(range(len(turns)))
     assert counts.emitted == sum(len(turn.tokens) for turn in turns)
 
 
-def test_each_step_emits_the_accepted_tokens_and_one_more(module: Callable[[str], ModuleType]) -> None:
-    turns = module("traces").generated(steps=1, states=3, samples=4).turns
-    steps = {right: module("replay").replay(Oracle(turns, right), turns, batch=1).steps for right in (0, 3)}
+def test_each_step_emits_the_accepted_tokens_and_one_more() -> None:
+    turns = benchmark_module("traces").generated(steps=1, states=3, samples=4).turns
+    steps = {right: benchmark_module("replay").replay(Oracle(turns, right), turns, batch=1).steps for right in (0, 3)}
     assert steps[0] == sum(len(turn.tokens) for turn in turns)
     assert steps[3] == sum(-(-len(turn.tokens) // 4) for turn in turns)
 
 
-def test_full_batches_stop_when_turns_run_out(module: Callable[[str], ModuleType]) -> None:
-    turns = module("traces").generated(steps=1, states=2, samples=4).turns
-    counts = module("replay").replay(Oracle(turns, 0), turns, batch=3, full=True)
+def test_full_batches_stop_when_turns_run_out() -> None:
+    turns = benchmark_module("traces").generated(steps=1, states=2, samples=4).turns
+    counts = benchmark_module("replay").replay(Oracle(turns, 0), turns, batch=3, full=True)
     assert counts.steps == 3 * counts.rounds > 0
 
 
-def test_the_store_drafts_generated_turns_well_and_not_before_it_has_learnt(
-    module: Callable[[str], ModuleType],
-) -> None:
-    replay, drafters = module("replay").replay, module("drafters")
-    turns = module("traces").generated(steps=4, states=4).turns
+def test_the_store_drafts_generated_turns_well_and_not_before_it_has_learnt() -> None:
+    replay, drafters = benchmark_module("replay").replay, benchmark_module("drafters")
+    turns = benchmark_module("traces").generated(steps=4, states=4).turns
     learning = replay(drafters.Turntree(drafters.Setup()), turns, batch=1)
     fresh = [replay(drafters.Turntree(drafters.Setup()), [turn], batch=1) for turn in turns[:8]]
     assert learning.tokens_per_step > 2.5
     assert sum(run.emitted for run in fresh) / sum(run.steps for run in fresh) < 1.5
 
 
-def test_the_measures_run_on_generated_turns(module: Callable[[str], ModuleType]) -> None:
-    measures, drafters = module("measures"), module("drafters")
-    trace = module("traces").generated(steps=2, states=3)
+def test_the_measures_run_on_generated_turns() -> None:
+    measures, drafters = benchmark_module("measures"), benchmark_module("drafters")
+    trace = benchmark_module("traces").generated(steps=2, states=3)
     setup = drafters.Setup(end_tokens=trace.end_tokens)
     equal = measures.equal_work(trace, setup, batch=1, drafted_per_step=2.0)
     assert equal.drafted_per_step <= 2.02

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
+from benchmark_modules import benchmark_module
 
 
 @pytest.fixture(scope="module")
-def rows(benchmark_module: Callable[[str], ModuleType]) -> dict[str, Any]:
+def rows() -> dict[str, Any]:
     replicas = benchmark_module("replicas")
     sizes = {"replicas": 2, "tasks": 2, "samples": 2, "steps": 4, "seed": 0}
     return {way.name: replicas.simulate(way, **sizes) for way in replicas.WAYS}
@@ -45,7 +44,7 @@ def test_everything_that_was_given_is_in_the_log(rows: dict[str, Any]) -> None:
             assert row.missed == 0
 
 
-def test_a_run_goes_on_in_a_file_of_its_own_machine_alone(benchmark_module, monkeypatch, tmp_path, capsys) -> None:
+def test_a_run_goes_on_in_a_file_of_its_own_machine_alone(monkeypatch, tmp_path, capsys) -> None:
     replicas, out = benchmark_module("replicas"), tmp_path / "out.json"
     words = ["--tasks", "2", "--samples", "2", "--steps", "2", "--replicas", "1", "--out", str(out)]
     replicas.main(words)

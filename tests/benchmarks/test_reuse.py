@@ -1,24 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import ModuleType
-
 import numpy as np
 import pytest
+from benchmark_modules import benchmark_module
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-Load = Callable[[str], ModuleType]
 
-
-def test_advantages_are_normalised_within_a_task(benchmark_module: Load) -> None:
+def test_advantages_are_normalised_within_a_task() -> None:
     advantages = benchmark_module("reuse_training").group_advantages([1.0, 0.0, 1.0, 1.0], 2)
     assert advantages[:2] == pytest.approx([1.0, -1.0], abs=1e-4)
     assert advantages[2:] == [0.0, 0.0]
 
 
-def test_few_recorded_tokens_cost_acceptance_and_the_rule_stays_exact(benchmark_module: Load) -> None:
+def test_few_recorded_tokens_cost_acceptance_and_the_rule_stays_exact() -> None:
     at = benchmark_module("reuse_acceptance").at
     p, q = np.random.default_rng(0).dirichlet(np.ones(8), (2, 50))
     kept, by_all, distance, naive = at(p, q, 1)
@@ -28,7 +24,7 @@ def test_few_recorded_tokens_cost_acceptance_and_the_rule_stays_exact(benchmark_
     assert at(p, q, 8)[0] == pytest.approx(by_all)
 
 
-def test_every_epoch_has_the_same_tasks(benchmark_module: Load) -> None:
+def test_every_epoch_has_the_same_tasks() -> None:
     setting = benchmark_module("reuse_training").Setting(
         env="e", env_kwargs={}, tasks=6, batch=2, samples=2, learning_rate=1.0
     )

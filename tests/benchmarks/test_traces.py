@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from benchmark_modules import benchmark_module
 
 from turntree.spec_tree import DialogueState
 
@@ -15,7 +15,7 @@ END = 99
 
 
 @pytest.fixture(scope="module")
-def traces(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+def traces() -> ModuleType:
     return benchmark_module("traces")
 
 

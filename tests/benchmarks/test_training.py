@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from benchmark_modules import benchmark_module
 
 pytest.importorskip("verl", reason='training needs verl: pip install "turntree[train]"')
 
@@ -16,7 +16,7 @@ from turntree.agents.verl.launch import StepReport
 
 
 @pytest.fixture(scope="module")
-def training(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+def training() -> ModuleType:
     return benchmark_module("training")
 
 
