@@ -33,11 +33,11 @@ STATES = [
 alphabets = st.sampled_from([(0, 1), (0, 1, 2, END), (5, 6, 7, 8, END), (0, 2**16, 2**24, MOST - 1, MOST)])
 
 
-def turns_of(alphabet: tuple[int, ...], least: int = 0) -> st.SearchStrategy[list[int]]:
+def turns_of(alphabet: tuple[int, ...]) -> st.SearchStrategy[list[int]]:
     """Turns of random tokens, of one token, and of a few tokens over and over."""
     token = st.sampled_from(alphabet)
     return st.one_of(
-        st.lists(token, min_size=least, max_size=10),
+        st.lists(token, max_size=10),
         st.lists(token, min_size=1, max_size=1),
         st.builds(
             lambda unit, times, slip: (unit * times)[: 60 - len(slip)] + slip,
@@ -132,7 +132,7 @@ def test_they_hold_the_same_turns_and_draft_what_was_said(
     asked = st.one_of(st.none(), turns_of((*alphabet, 77, 78)))
     for kind in data.draw(st.lists(st.sampled_from("ibccddek"), min_size=1, max_size=25)):
         if kind == "i":
-            both.insert(data.draw(state), data.draw(turns_of(alphabet, least=1)))
+            both.insert(data.draw(state), data.draw(said))
         elif kind == "b":
             both.begin(data.draw(state), data.draw(asked))
         elif kind == "c":

@@ -77,9 +77,10 @@ class PlainForest:
                 self._count(turn.state, turn.path, 1, -1)
 
     def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
-        turn = _Turn(state, [START, *tokens])
-        self._count(state, turn.path, 1, 1)
-        self._keep(turn)
+        if tokens:
+            turn = _Turn(state, [START, *tokens])
+            self._count(state, turn.path, 1, 1)
+            self._keep(turn)
 
     def turns(self, state: DialogueState) -> Counter[tuple[int, ...]]:
         """What was said at ``state``, by turns that are kept and by live ones."""
