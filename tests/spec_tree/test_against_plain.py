@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from forest_checks import Node, Said, best_path, broken, malformed, rows_of, turns_in, unfounded
+from forest_checks import Node, best_path, broken, malformed, paths, rows_of, turns_in, unfounded
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from plain_forest import PREFIX_ONLY, PlainForest
@@ -273,15 +273,7 @@ def test_what_follows_the_whole_prefix_is_drafted_by_both(data: st.DataObject, a
         handles = forest.begin([STATES[1]])
         forest.commit(handles, [spoken])
         drafts.append(rows_of(forest.draft(handles, max_nodes=128, room=[64]))[0])
-    drafted, expected = (paths(nodes) for nodes in drafts)
+    drafted, expected = (set(paths(nodes)) for nodes in drafts)
     assert expected <= drafted
     ahead = [turn[len(spoken) :] for turn in turns if turn[: len(spoken)] == spoken and END not in spoken[-1:]]
     assert {way[0] for way in expected} == {rest[0] for rest in ahead if rest}
-
-
-def paths(nodes: list[Node]) -> set[Said]:
-    """The way from the root to each node."""
-    ways: list[Said] = []
-    for node in nodes:
-        ways.append(((*ways[node.parent],) if node.parent >= 0 else ()) + (node.token,))
-    return set(ways)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from forest_checks import Said, paths, rows_of
 
-from turntree.spec_tree import DialogueState, DraftBatch, SpecForest
+from turntree.spec_tree import DialogueState, SpecForest
 from turntree.spec_tree.candidates import EXACT, LENGTH_CLASSES
 from turntree.spec_tree.layout import MATCH
 
@@ -13,8 +14,9 @@ ALIKE = int(LENGTH_CLASSES[MATCH])
 """Class of the agreement of a turn that is alike from its beginning on."""
 
 
-def drafted_after(said: list[int], turns: list[list[int]]) -> set[tuple[int, ...]]:
-    """The paths drafted after ``said`` where a state knows ``turns``, and eight other turns of its environment.
+def drafted_after(said: list[int], turns: list[list[int]], rows: int = 1) -> list[Said]:
+    """The paths drafted after ``said``, by the first of ``rows`` turns, where their state knows ``turns``, and eight
+    other turns of its environment.
 
     The others all say 3, and each something else after it, so that nothing else is remembered to follow a 3.
     """
@@ -23,16 +25,9 @@ def drafted_after(said: list[int], turns: list[list[int]]) -> set[tuple[int, ...
         forest.insert(state, turn)
     for i in range(8):
         forest.insert(DialogueState.from_tokens([2, i], task="other", env="e"), [3, 20 + i])
-    handles = forest.begin([state])
-    forest.commit(handles, [said])
-    return paths(forest.draft(handles, max_nodes=64, room=[8]))
-
-
-def paths(batch: DraftBatch) -> set[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(batch.tokens.tolist(), batch.parents.tolist(), strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return set(found)
+    handles = forest.begin([state] * rows)
+    forest.commit(handles[:1], [said])
+    return paths(rows_of(forest.draft(handles, max_nodes=64, room=[8] * rows))[0])
 
 
 def test_below_the_root_what_the_state_says_after_the_last_token_of_the_path_is_drafted() -> None:
@@ -57,22 +52,6 @@ def test_a_place_that_the_root_has_led_to_has_one_vote_for_each_node() -> None:
 
 def test_a_large_batch_is_not_looked_through_again() -> None:
     """The time that it takes is that of the whole batch, and the whole batch waits for it."""
-    forest, state = SpecForest(), DialogueState.from_tokens([1], task="asked", env="e")
-    for turn in ([1, 2, 3, 4], [9, 3, 5, 6]):
-        forest.insert(state, turn)
-    for i in range(8):
-        forest.insert(DialogueState.from_tokens([2, i], task="other", env="e"), [3, 20 + i])
-    for rows, looked in ((64, True), (65, False)):
-        handles = forest.begin([state] * rows)
-        forest.commit(handles[:1], [[1]])
-        drafts = forest.draft(handles, max_nodes=64, room=[8] * rows)
-        first = slice(0, int(drafts.offsets[1]))
-        row = DraftBatch(
-            tokens=drafts.tokens[first],
-            parents=drafts.parents[first],
-            depths=drafts.depths[first],
-            probabilities=drafts.probabilities[first],
-            offsets=drafts.offsets[:2],
-        )
-        assert ((2, 3, 5, 6) in paths(row)) == looked
-        forest.end(handles, keep=False)
+    turns = [[1, 2, 3, 4], [9, 3, 5, 6]]
+    assert (2, 3, 5, 6) in drafted_after([1], turns, rows=64)
+    assert (2, 3, 5, 6) not in drafted_after([1], turns, rows=65)

@@ -25,39 +25,43 @@ def test_greedy_decoding_sees_the_penalties():
     assert law(LOGITS, transforms, output=said([0], 5)).tolist() == [0, 0, 1, 0, 0]
 
 
-@pytest.mark.parametrize(("k", "kept"), [(1, {0}), (2, {0, 2}), (4, {0, 1, 2, 3}), (9, {0, 1, 2, 3, 4})])
-def test_top_k_keeps_the_likeliest(k, kept):
-    p = law(LOGITS, Transforms(top_k=k))
+ALL = {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"top_k": 1}, {0}),
+        ({"top_k": 2}, {0, 2}),
+        ({"top_k": 4}, {0, 1, 2, 3}),
+        ({"top_k": 9}, ALL),
+        # top-p keeps the token that crosses the mass
+        ({"top_p": 0.39}, {0}),
+        ({"top_p": 0.41}, {0, 2}),
+        ({"top_p": 0.69}, {0, 2}),
+        ({"top_p": 0.71}, {0, 2, 3}),
+        ({"top_p": 1.0}, ALL),
+        # min-p is a share of the likeliest token's probability, after temperature
+        ({"min_p": 0.12}, ALL),
+        ({"min_p": 0.13}, {0, 1, 2, 3}),
+        ({"min_p": 0.3}, {0, 2, 3}),
+        ({"min_p": 0.7}, {0, 2}),
+        ({"min_p": 1.0}, {0}),
+        ({"min_p": 0.3, "temperature": 0.5}, {0, 2}),
+        # top-p measures what the others have left: of 0.4 and 0.3, 0.55 is under 0.4, and the second token goes
+        ({"top_p": 0.55}, {0, 2}),
+        ({"top_p": 0.55, "top_k": 2}, {0}),
+        ({"top_p": 0.55, "min_p": 0.7}, {0}),
+    ],
+)
+def test_a_cut_keeps_the_likeliest_tokens(settings, kept):
+    p = law(LOGITS, Transforms(**settings))
     assert set(np.flatnonzero(p)) == kept
     assert p.sum() == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("mass", "kept"),
-    [(0.39, {0}), (0.41, {0, 2}), (0.69, {0, 2}), (0.71, {0, 2, 3}), (1.0, set(range(5)))],
-)
-def test_top_p_keeps_the_token_that_crosses_the_mass(mass, kept):
-    assert set(np.flatnonzero(law(LOGITS, Transforms(top_p=mass)))) == kept
-
-
-@pytest.mark.parametrize(("share", "kept"), [(0.0, 5), (0.12, 5), (0.13, 4), (0.3, 3), (0.7, 2), (1.0, 1)])
-def test_min_p_is_a_share_of_the_likeliest(share, kept):
-    assert np.count_nonzero(law(LOGITS, Transforms(min_p=share))) == kept
-
-
 def test_ties_at_the_edge_of_top_k_go_by_token_id():
     assert set(np.flatnonzero(law(np.zeros(4), Transforms(top_k=2)))) == {0, 1}
-
-
-def test_top_p_measures_the_mass_that_top_k_and_min_p_have_left():
-    """0.4 and 0.3 are left, and 0.55 of 0.7 is under 0.4: the second token goes."""
-    assert set(np.flatnonzero(law(LOGITS, Transforms(top_k=2, top_p=0.55)))) == {0}
-    assert set(np.flatnonzero(law(LOGITS, Transforms(min_p=0.7, top_p=0.55)))) == {0}
-    assert set(np.flatnonzero(law(LOGITS, Transforms(top_p=0.55)))) == {0, 2}
-
-
-def test_min_p_looks_at_probabilities_after_temperature():
-    assert np.count_nonzero(law(LOGITS, Transforms(min_p=0.3, temperature=0.5))) == 2
 
 
 def test_the_repetition_penalty_pulls_logits_of_both_signs_down_and_counts_the_prompt():

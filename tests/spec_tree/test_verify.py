@@ -41,15 +41,24 @@ def walk(draft, says, room=9, stop=-1):
 TREE = [(5, -1), (7, 0), (6, -1), (8, 2), (9, 1)]
 
 
-def test_a_row_descends_while_the_policy_says_what_was_drafted():
-    emitted, path, asked = walk(draft_trees(TREE), [[6, 8, 1]])
-    assert emitted == [[6, 8, 1]]
-    assert path == [[2, 3, -1]]
-    assert asked == [[0], [3], [4]], "each draw is from the distribution after the node reached"
+@pytest.mark.parametrize(
+    ("says", "limits", "emitted", "path"),
+    [
+        ([6, 8, 1], {}, [6, 8, 1], [2, 3, -1]),  # down while the policy says what was drafted, and one token more
+        ([5, 8, 3], {}, [5, 8], [0, -1]),  # the first other word is kept and ends the step
+        ([5, 7, 9, 1], {"room": 1}, [5], [0]),
+        ([5, 7, 9, 1], {"room": 2}, [5, 7], [0, 1]),
+        ([5, 7, 9, 1], {"room": 3}, [5, 7, 9], [0, 1, 4]),
+        ([5, 7, 9, 1], {"room": 4}, [5, 7, 9, 1], [0, 1, 4, -1]),
+        ([5, 7, 9, 1], {"stop": 7}, [5, 7], [0, 1]),  # nothing follows a stop token
+    ],
+)
+def test_a_row_walks_down_what_was_drafted_within_its_limits(says, limits, emitted, path):
+    assert walk(draft_trees(TREE), [says], **limits)[:2] == ([emitted], [path])
 
 
-def test_the_first_other_word_is_kept_and_ends_the_step():
-    assert walk(draft_trees(TREE), [[5, 8, 3]])[:2] == ([[5, 8]], [[0, -1]])
+def test_each_draw_is_from_the_distribution_after_the_node_reached():
+    assert walk(draft_trees(TREE), [[6, 8, 1]])[2] == [[0], [3], [4]]
 
 
 def test_an_empty_draft_emits_one_token():
@@ -69,15 +78,6 @@ def test_a_token_beyond_every_drafted_one_matches_nothing():
     draft = draft_trees([(0, -1), (1, 0)])
     for token in range(2, 8):
         assert walk(draft, [[token, 0]])[0] == [[token]]
-
-
-@pytest.mark.parametrize(("room", "expected"), [(1, [5]), (2, [5, 7]), (3, [5, 7, 9]), (4, [5, 7, 9, 1])])
-def test_a_row_never_emits_more_than_it_has_room_for(room, expected):
-    assert walk(draft_trees(TREE), [[5, 7, 9, 1]], room=room)[0] == [expected]
-
-
-def test_nothing_follows_a_stop_token():
-    assert walk(draft_trees(TREE), [[5, 7, 9, 1]], stop=7)[:2] == ([[5, 7]], [[0, 1]])
 
 
 def test_the_emitted_law_is_the_policys_whatever_the_tree():

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from draft_trees import draft_trees
 
 from turntree.agents.engines.local import LocalEngineConfig, Speculation
 from turntree.agents.engines.local.core import EngineCore
@@ -60,48 +61,32 @@ class AdversarialForest(SpecForest):
         super().end(handles, keep=keep)
 
     def draft(self, handles, *, max_nodes, room, **_) -> DraftBatch:
-        tokens, parents, depths, offsets = [], [], [], [0]
+        rows = []
         for limit in room:
-            size = int(self._rng.integers(0, max_nodes + 1))
-            row: list[tuple[int, int, int]] = []
-            for _ in range(size):
+            row: list[tuple[int, int]] = []
+            depths: list[int] = []
+            for _ in range(int(self._rng.integers(0, max_nodes + 1))):
                 parent = int(self._rng.integers(-1, len(row)))
-                depth = 1 if parent < 0 else row[parent][2] + 1
+                depth = 1 if parent < 0 else depths[parent] + 1
                 token = int(self._rng.integers(self._vocabulary))
-                if depth <= limit and (parent, token) not in {(p, t) for p, t, _ in row}:
-                    row.append((parent, token, depth))
-            parents += [p for p, _, _ in row]
-            tokens += [t for _, t, _ in row]
-            depths += [d for _, _, d in row]
-            offsets.append(len(tokens))
-        return DraftBatch(
-            tokens=np.array(tokens, np.int32),
-            parents=np.array(parents, np.int32),
-            depths=np.array(depths, np.int32),
-            probabilities=np.ones(len(tokens), np.float32),
-            offsets=np.array(offsets, np.int64),
-        )
+                if depth <= limit and (token, parent) not in row:
+                    row.append((token, parent))
+                    depths.append(depth)
+            rows.append(row)
+        return draft_trees(*rows)
 
 
 class FixedForest:
     """Drafts the same tree for every row and remembers nothing."""
 
     def __init__(self, tokens: Sequence[int], parents: Sequence[int], depths: Sequence[int]) -> None:
-        self._tree = [np.array(values, np.int32) for values in (tokens, parents, depths)]
+        self._tree = list(zip(zip(tokens, parents, strict=True), depths, strict=True))
 
     def begin(self, states: Sequence[DialogueState], contexts: Any = None) -> list[int]:
         return [0] * len(states)
 
     def draft(self, handles, *, room, **_) -> DraftBatch:
-        tokens, parents, depths = self._tree
-        fits = [depths <= limit for limit in room]
-        return DraftBatch(
-            tokens=np.concatenate([tokens[fit] for fit in fits]),
-            parents=np.concatenate([parents[fit] for fit in fits]),
-            depths=np.concatenate([depths[fit] for fit in fits]),
-            probabilities=np.ones(int(sum(fit.sum() for fit in fits)), np.float32),
-            offsets=np.cumsum([0, *(fit.sum() for fit in fits)]).astype(np.int64),
-        )
+        return draft_trees(*([node for node, depth in self._tree if depth <= limit] for limit in room))
 
     def commit(self, handles, tokens) -> None:
         pass

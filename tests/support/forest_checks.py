@@ -38,6 +38,14 @@ def rows_of(batch: DraftBatch) -> list[list[Node]]:
     return [nodes[a:b] for a, b in pairwise(batch.offsets.tolist())]
 
 
+def paths(nodes: Iterable[Node]) -> list[Said]:
+    """The way from the root to each node."""
+    ways: list[Said] = []
+    for node in nodes:
+        ways.append((*(ways[node.parent] if node.parent >= 0 else ()), node.token))
+    return ways
+
+
 def malformed(
     nodes: Sequence[Node],
     *,

@@ -38,22 +38,13 @@ class TabledEngine:
     fresh: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def law(self, context: tuple[int, ...], sampling: Sampling, bare: bool = False) -> NDArray[np.float64]:
-        plain = (sampling.top_p, sampling.top_k, sampling.min_p) == (1.0, -1, 0.0)
-        if sampling.temperature == 1 and (bare or plain):
+        settings = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k", "min_p")}
+        if bare:
+            settings = {"temperature": sampling.temperature or 1.0}
+        if Transforms(**settings) == Transforms():
             return self.policy(context)
         with np.errstate(divide="ignore"):
-            logits = np.log(self.policy(context))
-        if bare:
-            return law(logits, Transforms(temperature=sampling.temperature or 1.0))
-        return law(
-            logits,
-            Transforms(
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                min_p=sampling.min_p,
-            ),
-        )
+            return law(np.log(self.policy(context)), Transforms(**settings))
 
     async def generate(
         self, prompt_ids: Sequence[int], sampling: Sampling, *, state: Any = None, draft: Sequence[int] = ()
