@@ -5,23 +5,10 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
+from stored_turns import stored_turn as turn
 
 from turntree.spec_tree.ledger import Ledger, StoredTurn, TicketUsed
 from turntree.spec_tree.level import Level
-
-
-def turn(*tokens: int, room: int = 8, top: int = 2, seed: int | None = 1) -> StoredTurn:
-    count = len(tokens)
-    return StoredTurn(
-        tokens=np.array(tokens, np.int32),
-        logprobs=np.full(count, -0.5, np.float32),
-        top_ids=np.zeros((count, top), np.int32),
-        top_logprobs=np.zeros((count, top), np.float32),
-        seed=seed,
-        version=0,
-        room=room,
-        stopped=True,
-    )
 
 
 def test_a_turn_is_handed_out_once_and_the_second_use_raises() -> None:

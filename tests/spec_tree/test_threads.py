@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -34,7 +33,7 @@ def together(*work: Callable[[], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=300)
         assert not thread.is_alive(), "a thread hangs"
     if failures:
         raise failures[0]
@@ -55,9 +54,8 @@ def test_readers_draft_trees_while_a_writer_moves_on(max_tokens: int) -> None:
     def write() -> None:
         rng = np.random.default_rng(1)
         mine = forest.begin([state(i) for i in range(6)])
-        until = time.monotonic() + 4
         try:
-            while time.monotonic() < until and min(drafts) < 2500:
+            while not done.is_set() and (min(drafts) < 1500 or written[0] < 2 * max_tokens):
                 theme = themes[rng.integers(8)].tolist()
                 at = int(rng.integers(300))
                 forest.commit(mine, [theme[at : at + int(rng.integers(20))] for _ in mine])
@@ -82,24 +80,24 @@ def test_readers_draft_trees_while_a_writer_moves_on(max_tokens: int) -> None:
         rng = np.random.default_rng(2 + which)
         handles = readers[which]
         last = [-1] * 3
-        while not done.is_set():
-            room = rng.integers(0, 30, 3).tolist()
-            chain = bool(rng.random() < 0.3)
-            batch = forest.draft(handles, max_nodes=24, room=room, chain=chain)
-            for nodes, before, deep in zip(rows_of(batch), last, room, strict=True):
-                wrong = malformed(nodes, last=before, room=deep, max_nodes=24, chain=chain, ends={END})
-                assert not wrong, wrong
-            drafts[which] += 3
-            if rng.random() < 0.3:
-                theme, at = themes[rng.integers(8)], int(rng.integers(390))
-                forest.commit(handles, [theme[at : at + 3].tolist()] * 3)
-                last = [int(theme[at + 2])] * 3
+        try:
+            while not done.is_set():
+                room = rng.integers(0, 30, 3).tolist()
+                chain = bool(rng.random() < 0.3)
+                batch = forest.draft(handles, max_nodes=24, room=room, chain=chain)
+                for nodes, before, deep in zip(rows_of(batch), last, room, strict=True):
+                    wrong = malformed(nodes, last=before, room=deep, max_nodes=24, chain=chain, ends={END})
+                    assert not wrong, wrong
+                drafts[which] += 3
+                if rng.random() < 0.3:
+                    theme, at = themes[rng.integers(8)], int(rng.integers(390))
+                    forest.commit(handles, [theme[at : at + 3].tolist()] * 3)
+                    last = [int(theme[at + 2])] * 3
+        finally:
+            done.set()
 
     together(write, lambda: read(0), lambda: read(1))
-    assert min(drafts) > 300
     assert not broken(forest)
-    if max_tokens < 10_000:
-        assert written[0] > 2 * max_tokens
     assert all(np.isfinite(array).all() for array in parts(forest.weights).values())
 
 
