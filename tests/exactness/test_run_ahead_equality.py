@@ -36,6 +36,22 @@ def updated(model):
     }
 
 
+def an_engine(max_batch: int = 4) -> LocalEngine:
+    config = LocalEngineConfig(max_batch=max_batch, max_context=64, dtype="float64", threads=1)
+    return LocalEngine(tiny_llama(), config=config, forest=SpecForest())
+
+
+async def turns_of(one: LocalEngine | RunAhead, seed: int) -> list[Completion]:
+    """A turn for each prompt, with seeds from ``seed`` on."""
+    return await asyncio.gather(*(one.generate(prompt, sampling(seed + i)) for i, prompt in enumerate(PROMPTS)))
+
+
+def made_ahead(run_ahead: RunAhead, seed: int) -> list[asyncio.Task[Completion]]:
+    """The same, begun ahead of the next step."""
+    asked = [run_ahead.sample_ahead(prompt, sampling(seed + i), step=2) for i, prompt in enumerate(PROMPTS)]
+    return [asyncio.create_task(turn) for turn in asked]
+
+
 class Steps(NamedTuple):
     """Two steps with an update between them."""
 
@@ -47,29 +63,20 @@ class Steps(NamedTuple):
 async def two_steps(*, ahead_seed: int = NEXT, make: bool = True) -> Steps:
     """The running step's turns and, in the slots that they leave, those of the next one with seeds from
     ``ahead_seed``; then new weights, then the next step's turns with seeds from ``NEXT``."""
-    config = LocalEngineConfig(max_batch=4, max_context=64, dtype="float64", threads=1)
-    with LocalEngine(tiny_llama(), config=config, forest=SpecForest()) as engine:
+    with an_engine() as engine:
         run_ahead = RunAhead(engine, RunAheadConfig(enabled=True))
         tasks = []
         if make:
-            tasks = [
-                asyncio.create_task(run_ahead.sample_ahead(prompt, sampling(ahead_seed + number), step=2))
-                for number, prompt in enumerate(PROMPTS)
-            ]
+            tasks = made_ahead(run_ahead, ahead_seed)
             await asyncio.sleep(0.02)
-        running = await asyncio.gather(
-            *(run_ahead.generate(prompt, sampling(number)) for number, prompt in enumerate(PROMPTS))
-        )
+        running = await turns_of(run_ahead, 0)
         await asyncio.gather(*tasks)
         await run_ahead.pause()
         engine.update_weights(updated(tiny_llama()).items())
         run_ahead.close_step(1)
         run_ahead.resume()
         await run_ahead.begin_step(2)
-        following = await asyncio.gather(
-            *(run_ahead.generate(prompt, sampling(NEXT + number)) for number, prompt in enumerate(PROMPTS))
-        )
-    return Steps(running, following, run_ahead)
+        return Steps(running, await turns_of(run_ahead, NEXT), run_ahead)
 
 
 def plain(turns: list[Completion]) -> list[bool]:
@@ -113,14 +120,8 @@ def test_promoted_turns_are_level_b_and_all_others_a(with_ahead: Steps, without:
 
 async def test_the_guess_alone_without_the_new_policys_word_is_noticed():
     """Control: what was made ahead, taken as it is."""
-    guesses: list[Completion] = []
-
-    config = LocalEngineConfig(max_batch=4, max_context=64, dtype="float64", threads=1)
-    with LocalEngine(tiny_llama(), config=config, forest=SpecForest()) as engine:
-        guesses = await asyncio.gather(
-            *(engine.generate(prompt, sampling(NEXT + number)) for number, prompt in enumerate(PROMPTS))
-        )
-    assert not all(plain(guesses))
+    with an_engine() as engine:
+        assert not all(plain(await turns_of(engine, NEXT)))
 
 
 async def test_noise_that_the_policy_was_trained_on_is_never_promoted():
@@ -138,18 +139,11 @@ async def test_noise_that_the_policy_was_trained_on_is_never_promoted():
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_turn_given_up_at_any_moment_goes_on_as_if_it_had_not_been(seed: int):
     wait = np.random.default_rng(seed).uniform(0, 0.01, size=8)
-    config = LocalEngineConfig(max_batch=2, max_context=64, dtype="float64", threads=1)
-    with LocalEngine(tiny_llama(), config=config, forest=SpecForest()) as engine:
-        run_ahead = RunAhead(engine, RunAheadConfig(enabled=True))
-        tasks = [
-            asyncio.create_task(run_ahead.sample_ahead(prompt, sampling(NEXT + number), step=2))
-            for number, prompt in enumerate(PROMPTS)
-        ]
+    with an_engine(max_batch=2) as engine:
+        tasks = made_ahead(RunAhead(engine, RunAheadConfig(enabled=True)), NEXT)
         for seconds in wait:
             await asyncio.sleep(seconds)
             engine.abort_ahead()
         turns = await asyncio.gather(*tasks)
-        whole = await asyncio.gather(
-            *(engine.generate(prompt, sampling(NEXT + number)) for number, prompt in enumerate(PROMPTS))
-        )
+        whole = await turns_of(engine, NEXT)
     assert [turn.token_ids for turn in turns] == [turn.token_ids for turn in whole]

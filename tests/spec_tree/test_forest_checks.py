@@ -11,6 +11,7 @@ from forest_checks import Node, broken, indexed, malformed, misremembered, rows_
 
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest, turn_store
 from turntree.spec_tree.layout import END, TokenLog
+from turntree.spec_tree.rollouts import Rollouts
 
 STATE = DialogueState.from_tokens([1], env="e")
 GOOD = [Node(5, -1, 1, 0.5), Node(6, -1, 1, 0.25), Node(7, 0, 2, 0.25)]
@@ -98,46 +99,24 @@ def holding() -> SpecForest:
     return forest
 
 
-def lose_a_slot(forest: SpecForest) -> None:
-    forest.rollouts.store.free.pop()
+FAULTS: dict[str, Callable[[Rollouts], object]] = {
+    "a slot is lost": lambda held: held.store.free.pop(),
+    "a granule is lost": lambda held: np.put(held.store.log.owner, np.flatnonzero(held.store.log.owner)[-1], 0),
+    "a free granule has an owner": lambda held: np.put(
+        held.store.log.owner, int(held.store.head[0]) // 16, held.store.turns()[0].slot
+    ),
+    "a turn is cut": lambda held: np.put(held.store.log.tokens, held.store.turns()[0].start + 1, END),
+    "a turn is forgotten": lambda held: next(state for state in held.by_state.values() if state.turns).turns.pop(),
+    "tokens are miscounted": lambda held: setattr(held, "tokens", held.tokens + 1),
+    "a free slot has a key": lambda held: np.put(held.store.keys[held.store.free[0]], 0, 7),
+}
 
 
-def lose_a_granule(forest: SpecForest) -> None:
-    owner = forest.rollouts.store.log.owner
-    owner[np.flatnonzero(owner)[-1]] = 0
-
-
-def leave_a_granule(forest: SpecForest) -> None:
-    store = forest.rollouts.store
-    store.log.owner[int(store.head[0]) // 16] = store.turns()[0].slot
-
-
-def cut_a_turn(forest: SpecForest) -> None:
-    store = forest.rollouts.store
-    store.log.tokens[store.turns()[0].start + 1] = END
-
-
-def forget_a_turn(forest: SpecForest) -> None:
-    next(state for state in forest.rollouts.by_state.values() if state.turns).turns.pop()
-
-
-def miscount(forest: SpecForest) -> None:
-    forest.rollouts.tokens += 1
-
-
-def leave_a_key(forest: SpecForest) -> None:
-    forest.rollouts.store.keys[forest.rollouts.store.free[0], 0] = 7
-
-
-@pytest.mark.parametrize(
-    "breaking",
-    [lose_a_slot, lose_a_granule, leave_a_granule, cut_a_turn, forget_a_turn, miscount, leave_a_key],
-    ids=lambda breaking: breaking.__name__,
-)
-def test_a_broken_store_is_noticed(breaking: Callable[[SpecForest], None]) -> None:
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_store_is_noticed(fault: str) -> None:
     forest = holding()
     assert not broken(forest)
-    breaking(forest)
+    FAULTS[fault](forest.rollouts)
     assert broken(forest)
 
 

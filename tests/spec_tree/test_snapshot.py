@@ -77,6 +77,16 @@ def rewrite(path: Path, **changed: Any) -> None:
         np.savez(file, **arrays, digest=digest(arrays))
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "forest.npz"
+
+
+def saved_and_loaded(forest: SpecForest, path: Path, config: ForestConfig | None = None) -> SpecForest:
+    forest.save(path)
+    return SpecForest.load(path, config)
+
+
 def with_turns(count: int, config: ForestConfig = DEFAULT) -> SpecForest:
     """A forest that has learnt nothing."""
     forest, chance = SpecForest(config), random.Random(0)
@@ -92,21 +102,13 @@ def greatest() -> SpecForest:
 
 
 @pytest.mark.parametrize(
-    "saved",
-    [
-        lambda: with_turns(60),
-        lambda: with_turns(0),
-        lambda: filled(SMALL, turns=120),  # some without an index
-        greatest,
-    ],
+    "made",
+    [lambda: with_turns(60), lambda: with_turns(0), lambda: filled(SMALL, turns=120), greatest],
     ids=["turns", "empty", "cold", "greatest"],
 )
-def test_a_loaded_forest_counts_and_shows_what_the_saved_one_does(
-    tmp_path: Path, saved: Callable[[], SpecForest]
-) -> None:
-    forest = saved()
-    forest.save(tmp_path / "forest.npz")
-    loaded = SpecForest.load(tmp_path / "forest.npz")
+def test_a_loaded_forest_counts_and_shows_what_the_saved_one_does(path: Path, made: Callable[[], SpecForest]) -> None:
+    forest = made()
+    loaded = saved_and_loaded(forest, path)
     assert loaded.config == forest.config
     assert loaded.stats() == forest.stats()
     for index in range(8):
@@ -117,11 +119,10 @@ def test_a_loaded_forest_counts_and_shows_what_the_saved_one_does(
     assert loaded.tree(state(0)).count == forest.tree(state(0)).count + 1
 
 
-def test_a_loaded_forest_drafts_what_the_saved_one_does(tmp_path: Path) -> None:
+def test_a_loaded_forest_drafts_what_the_saved_one_does(path: Path) -> None:
     forest = with_turns(60)
-    forest.save(tmp_path / "forest.npz")
-    expected = drafts(forest)
-    assert same(drafts(SpecForest.load(tmp_path / "forest.npz")), expected)
+    loaded, expected = saved_and_loaded(forest, path), drafts(forest)
+    assert same(drafts(loaded), expected)
     assert sum(len(batch.tokens) for batch in expected) > 100
     assert not same(drafts(with_turns(60, CONFIG)), expected)
 
@@ -141,10 +142,9 @@ def test_saving_what_was_loaded_gives_the_same_file_and_the_same_drafts(tmp_path
     assert same(drafts(first), drafts(second))
 
 
-def test_what_was_learnt_is_kept(tmp_path: Path) -> None:
+def test_what_was_learnt_is_kept(path: Path) -> None:
     forest, fresh = filled(), SpecForest(CONFIG)
-    forest.save(tmp_path / "forest.npz")
-    loaded = SpecForest.load(tmp_path / "forest.npz")
+    loaded = saved_and_loaded(forest, path)
     assert WEIGHTS.names is not None
     for name in WEIGHTS.names:
         np.testing.assert_array_equal(loaded.weights[name], forest.weights[name])
@@ -152,10 +152,9 @@ def test_what_was_learnt_is_kept(tmp_path: Path) -> None:
             assert not np.array_equal(loaded.weights[name], fresh.weights[name]), name
 
 
-def test_a_loaded_forest_goes_on_forgetting_in_the_same_order(tmp_path: Path) -> None:
+def test_a_loaded_forest_goes_on_forgetting_in_the_same_order(path: Path) -> None:
     forest = filled()
-    forest.save(tmp_path / "forest.npz")
-    loaded = SpecForest.load(tmp_path / "forest.npz")
+    loaded = saved_and_loaded(forest, path)
     chance = random.Random(7)
     for turn in range(30):
         at, said = state(chance.randint(0, 5)), spoken(chance)
@@ -166,13 +165,12 @@ def test_a_loaded_forest_goes_on_forgetting_in_the_same_order(tmp_path: Path) ->
     assert loaded.stats().evicted_rollouts > 20
 
 
-def test_live_turns_stay_behind(tmp_path: Path) -> None:
+def test_live_turns_stay_behind(path: Path) -> None:
     forest = SpecForest(CONFIG)
     forest.insert(state(0), [1, 2, END])
     handles = forest.begin([state(0)])
     forest.commit(handles, [[3, 3]])
-    forest.save(tmp_path / "forest.npz")
-    loaded = SpecForest.load(tmp_path / "forest.npz")
+    loaded = saved_and_loaded(forest, path)
     assert (loaded.stats().live, loaded.stats().rollouts, loaded.stats().tokens) == (0, 1, 3)
     assert [child.token for child in loaded.tree(state(0)).children] == [1]
     assert forest.stats().live == 1
@@ -200,24 +198,21 @@ def test_a_forest_can_be_saved_while_turns_go_on(tmp_path: Path) -> None:
     assert seen[-1].committed > 0
 
 
-def test_a_smaller_quota_keeps_the_newest_of_each_state(tmp_path: Path) -> None:
+def test_a_smaller_quota_keeps_the_newest_of_each_state(path: Path) -> None:
     forest = SpecForest(CONFIG)
     for token in (1, 2, 3, 4):
         forest.insert(state(0), [token, END])
-    forest.save(tmp_path / "forest.npz")
-    loaded = SpecForest.load(tmp_path / "forest.npz", ForestConfig(rollouts_per_state=2))
+    loaded = saved_and_loaded(forest, path, ForestConfig(rollouts_per_state=2))
     assert sorted(child.token for child in loaded.tree(state(0)).children) == [3, 4]
     assert loaded.stats().evicted_rollouts == 2
 
 
 @pytest.mark.parametrize("max_cold_tokens", [0, 10_000])
-def test_a_smaller_log_keeps_the_newest_and_the_others_without_index(tmp_path: Path, max_cold_tokens: int) -> None:
+def test_a_smaller_log_keeps_the_newest_and_the_others_without_index(path: Path, max_cold_tokens: int) -> None:
     forest = SpecForest(CONFIG)
     for index in range(100):
         forest.insert(DialogueState.from_tokens([index]), [index] * 29 + [END])
-    forest.save(tmp_path / "forest.npz")
-    smaller = ForestConfig(max_tokens=1024, max_cold_tokens=max_cold_tokens)
-    loaded = SpecForest.load(tmp_path / "forest.npz", smaller)
+    loaded = saved_and_loaded(forest, path, ForestConfig(max_tokens=1024, max_cold_tokens=max_cold_tokens))
     stats = loaded.stats()
     assert stats.rollouts == (100 if max_cold_tokens else stats.tokens // 30)
     assert 600 <= stats.tokens <= 1024
@@ -226,12 +221,11 @@ def test_a_smaller_log_keeps_the_newest_and_the_others_without_index(tmp_path: P
     assert kept == list(range(100 - stats.rollouts, 100))
 
 
-def test_saving_replaces_the_file_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    path = tmp_path / "forest.npz"
+def test_saving_replaces_the_file_and_leaves_nothing_beside_it(path: Path) -> None:
     SpecForest(CONFIG).save(path)
     filled().save(path)
     assert SpecForest.load(path).stats().rollouts == filled().stats().rollouts
-    assert os.listdir(tmp_path) == ["forest.npz"]
+    assert os.listdir(path.parent) == ["forest.npz"]
 
 
 class Crash(Exception):
@@ -252,9 +246,8 @@ def fail(*args: Any) -> None:
 )
 @pytest.mark.parametrize("had_one", [True, False])
 def test_a_crash_while_saving_leaves_the_old_file_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, broken: Any, had_one: bool
+    path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, broken: Any, had_one: bool
 ) -> None:
-    path = tmp_path / "forest.npz"
     if had_one:
         filled(turns=5).save(path)
     before = path.read_bytes() if had_one else b""
@@ -262,7 +255,7 @@ def test_a_crash_while_saving_leaves_the_old_file_alone(
         patch.setattr(module, name, broken)
         with pytest.raises(Crash):
             filled(turns=9).save(path)
-    assert os.listdir(tmp_path) == (["forest.npz"] if had_one else [])
+    assert os.listdir(path.parent) == (["forest.npz"] if had_one else [])
     assert not had_one or path.read_bytes() == before
 
 
@@ -271,8 +264,7 @@ def test_a_file_that_does_not_exist_is_no_damage(tmp_path: Path) -> None:
         SpecForest.load(tmp_path / "none.npz")
 
 
-def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
-    path = tmp_path / "forest.npz"
+def test_a_truncated_file_is_refused_wherever_it_ends(path: Path) -> None:
     filled(SMALL, turns=12).save(path)
     whole = path.read_bytes()
     for size in [0, 1, 2, 30, *range(100, len(whole), len(whole) // 60), len(whole) - 22, len(whole) - 1]:
@@ -281,8 +273,7 @@ def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
             SpecForest.load(path)
 
 
-def test_a_flipped_bit_is_refused_or_changes_nothing_that_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "forest.npz"
+def test_a_flipped_bit_is_refused_or_changes_nothing_that_is_read(path: Path) -> None:
     filled(SMALL, turns=12).save(path)
     whole, right = path.read_bytes(), entries(path)
     chance, refused = random.Random(0), 0
@@ -297,8 +288,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing_that_is_read(tmp_path: Path
     assert refused > 140
 
 
-def test_a_changed_token_is_refused_for_its_digest_alone(tmp_path: Path) -> None:
-    path = tmp_path / "forest.npz"
+def test_a_changed_token_is_refused_for_its_digest_alone(path: Path) -> None:
     filled().save(path)
     arrays = entries(path)
     arrays["held_hot_tokens"][3] += 1
@@ -336,9 +326,8 @@ def test_a_changed_token_is_refused_for_its_digest_alone(tmp_path: Path) -> None
     ],
 )
 def test_a_file_that_is_whole_but_not_ours_is_refused_with_the_reason(
-    tmp_path: Path, changed: dict[str, Any], message: str
+    path: Path, changed: dict[str, Any], message: str
 ) -> None:
-    path = tmp_path / "forest.npz"
     filled().save(path)
     rewrite(path, **changed)
     with pytest.raises(DamagedForest, match=message) as refused:
@@ -348,15 +337,13 @@ def test_a_file_that_is_whole_but_not_ours_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"PK\x05\x06" + bytes(18), b"\x93NUMPY\x01\x00"])
-def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "forest.npz"
+def test_a_file_of_another_kind_is_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(DamagedForest):
         SpecForest.load(path)
 
 
-def test_pickles_are_never_read(tmp_path: Path) -> None:
-    path = tmp_path / "forest.npz"
+def test_pickles_are_never_read(path: Path) -> None:
     np.savez(path, magic=np.array([{"a": 1}], object))
     with pytest.raises(DamagedForest, match=r"allow_pickle"):
         SpecForest.load(path)
