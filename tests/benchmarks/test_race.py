@@ -40,13 +40,10 @@ def batch(**changed: Any) -> DraftBatch:
     ],
 )
 def test_a_malformed_draft_is_noticed(changed: dict[str, Any], fault: str | None) -> None:
-    found = benchmark_module("race").faults(batch(**changed), rows=2, most=5, vocab=10, end_tokens=frozenset({9}))
-    assert found == ([] if fault is None else [fault])
-
-
-def test_too_many_nodes_are_noticed() -> None:
-    found = benchmark_module("race").faults(batch(), rows=2, most=3, vocab=10, end_tokens=frozenset())
-    assert found == ["more nodes than asked for"]
+    bounds = {"rows": 2, "vocab": 10, "end_tokens": frozenset({9})}
+    faults = benchmark_module("race").faults
+    assert faults(batch(**changed), most=5, **bounds) == ([] if fault is None else [fault])
+    assert faults(batch(), most=3, **bounds) == ["more nodes than asked for"]
 
 
 def test_a_reader_beside_a_writer_sees_whole_drafts() -> None:

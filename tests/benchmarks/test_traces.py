@@ -43,11 +43,13 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
-def test_only_what_the_policy_said_is_a_turn(traces: ModuleType, path: Path) -> None:
+def test_only_what_the_policy_said_is_a_turn_sample_by_sample(traces: ModuleType, path: Path) -> None:
     trace = traces.load(path, states=4)
+    assert [(turn.sample, turn.start) for turn in trace.turns[::2]] == [(i, s) for i in range(2) for s in (0, 2, 4, 6)]
     assert [turn.tokens.tolist() for turn in trace.turns[:2]] == [[0, 0, 7], [8, END]]
     assert trace.tokens == 8 * 5
     assert not any({50, 51} & set(turn.tokens.tolist()) for turn in trace.turns)
+    assert (trace.end_tokens, trace.vocab) == ({END}, 200)  # the token that ends every sequence
 
 
 def test_the_prompt_of_a_turn_is_everything_before_it(traces: ModuleType, path: Path) -> None:
@@ -60,11 +62,6 @@ def test_the_prompt_of_a_turn_is_everything_before_it(traces: ModuleType, path: 
     assert turns[1].state.tools != turns[3].state.tools
 
 
-def test_turns_come_sample_by_sample(traces: ModuleType, path: Path) -> None:
-    turns = traces.load(path, states=4).turns
-    assert [(turn.sample, turn.start) for turn in turns[::2]] == [(i, s) for i in range(2) for s in (0, 2, 4, 6)]
-
-
 def test_the_halves_share_no_state_and_leave_none_out(traces: ModuleType, path: Path) -> None:
     select, report, whole = (
         {turn.start for turn in traces.load(path, states=3, half=half).turns} for half in ("select", "report", "all")
@@ -72,11 +69,6 @@ def test_the_halves_share_no_state_and_leave_none_out(traces: ModuleType, path: 
     assert select == {0, 4}
     assert report == {2}
     assert select | report == whole
-
-
-def test_the_token_that_ends_every_sequence_is_the_end(traces: ModuleType, path: Path) -> None:
-    assert traces.load(path, states=1).end_tokens == {END}
-    assert traces.load(path, states=1).vocab == 200
 
 
 def test_a_missing_folder_is_named(traces: ModuleType, tmp_path: Path) -> None:

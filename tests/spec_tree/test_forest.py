@@ -252,20 +252,8 @@ def test_rows_and_arguments_must_agree() -> None:
 @pytest.mark.parametrize(
     "tokens",
     [
-        *(
-            [-1],
-            [1, 2, -3],
-            [2**31],
-            [2**40],
-            [2**70],
-            [1.0],
-            [0, 1.5],
-            ["a"],
-            [[1], [2]],
-            [[1], [2, 3]],
-            [None],
-            [True],
-        ),
+        *([-1], [1, 2, -3], [2**31], [2**40], [2**70]),
+        *([1.0], [0, 1.5], ["a"], [[1], [2]], [[1], [2, 3]], [None], [True]),
         *(np.array([2**32 + 5]), np.array([2.0]), np.array([np.nan]), np.array([2**63 + 1], np.uint64)),
     ],
     ids=repr,

@@ -11,31 +11,22 @@ from turntree.spec_tree.ledger import Ledger, StoredTurn, TicketUsed
 from turntree.spec_tree.level import Level
 
 
-def test_a_turn_is_handed_out_once_and_the_second_use_raises() -> None:
+def test_a_turn_is_handed_out_once_its_step_is_over_and_the_second_use_raises() -> None:
     ledger = Ledger(max_tokens=100)
-    number = ledger.add("s", turn(1, 2), rank=0)
+    number, other = ledger.add("s", turn(1, 2), rank=0), ledger.add("t", turn(3), rank=1)
+    assert ledger.take("s") is None
+    with pytest.raises(TicketUsed, match="running step"):
+        ledger.use(number)
     ledger.close_step()
     assert ledger.use(number).turn.tokens.tolist() == [1, 2]
     with pytest.raises(TicketUsed, match="one draw"):
         ledger.use(number)
     assert ledger.take("s") is None
-
-
-def test_a_turn_that_never_was_is_named() -> None:
-    with pytest.raises(TicketUsed, match="there is no turn 3"):
-        Ledger(max_tokens=9).use(3)
-
-
-def test_a_turn_of_the_running_step_is_not_handed_out() -> None:
-    ledger = Ledger(max_tokens=100)
-    number = ledger.add("s", turn(1), rank=0)
-    assert ledger.take("s") is None
-    with pytest.raises(TicketUsed, match="running step"):
-        ledger.use(number)
-    ledger.close_step()
-    ticket = ledger.take("s")
+    ticket = ledger.take("t")
     assert ticket is not None
-    assert ticket.number == number
+    assert ticket.number == other
+    with pytest.raises(TicketUsed, match="there is no turn 3"):
+        ledger.use(3)
 
 
 def test_only_the_exact_key_finds_a_turn() -> None:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
 from turntree.spec_tree.budget import Allowance
-
-
-class Chooser(Protocol):
-    def allow(self, rows: int) -> Allowance: ...
-
-    def observe(self, **step) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -44,7 +38,7 @@ SHARP, FLAT = Policy(), Policy((1.0, 6.0))
 
 
 def simulate(
-    chooser: Chooser,
+    chooser: Any,
     seconds: Callable[[int, int], float],
     policy: Policy | Callable[[int], Policy] = SHARP,
     *,
@@ -55,7 +49,7 @@ def simulate(
     hiccups: float = 0.0,
     seed: int = 0,
 ) -> np.ndarray:
-    """Tokens, seconds and drafts of each step, shape (steps, 3).
+    """Tokens, seconds and drafts of each step, shape (steps, 3); ``chooser`` allows and observes as a budget does.
 
     Batches of ``rows`` requests run for 60 steps each, half of which lose requests one by one. What is offered
     and what is right depends on seed and step alone, so two choosers meet the same luck.
