@@ -87,8 +87,6 @@ class EpisodeRecorder:
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
-        self._step = 0
-        self._writer: EpisodeWriter | None = None
 
     def write(self, episode: Episode, *, step: int, index: int, session: int, seed: int) -> None:
         """Append one episode.
@@ -100,11 +98,8 @@ class EpisodeRecorder:
             session: Which sample of the row's group.
             seed: Sampling seed of the rollout.
         """
-        if self._writer is None or step != self._step:
-            if self._writer is not None:
-                self._writer.close()
-            self._step, self._writer = step, EpisodeWriter(self.folder.episodes(step))
-        self._writer.write(episode, step=step, index=index, session=session, seed=seed)
+        with EpisodeWriter(self.folder.episodes(step)) as writer:
+            writer.write(episode, step=step, index=index, session=session, seed=seed)
 
 
 def append_line(path: Path, row: Mapping[str, Any]) -> None:

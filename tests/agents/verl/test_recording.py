@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import gc
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
 from turntree.agents.episode import Episode, StopReason
-from turntree.agents.record import read_records
+from turntree.agents.record import EpisodeWriter, read_records
 from turntree.agents.verl.recording import EpisodeRecorder, RunFolder, append_line, save_weights
 
 EPISODE = Episode(env_id="e", task=None, seed=1, messages=(), turns=(), stop_reason=StopReason.FAILURE, failure="broke")
@@ -23,6 +26,21 @@ def test_episodes_go_to_the_file_of_their_step(tmp_path: Path) -> None:
     ]
     assert first[0].episode == EPISODE
     assert len(list(read_records(folder.episodes(2)))) == 1
+
+
+def left_open(act: Callable[[], object]) -> list[str]:
+    """The files that nobody closed."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        act()
+        gc.collect()
+    return [str(one.message) for one in caught if one.category is ResourceWarning]
+
+
+def test_a_recorder_leaves_no_file_open(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert left_open(lambda: EpisodeRecorder(folder).write(EPISODE, step=1, index=0, session=0, seed=0)) == []
+    assert "control.jsonl" in str(left_open(lambda: EpisodeWriter(tmp_path / "control.jsonl")))
 
 
 def test_clearing_a_folder_keeps_what_a_run_does_not_write(tmp_path: Path) -> None:
