@@ -1,8 +1,19 @@
-"""In an environment with SGLang its stand-ins must be found before anything looks for torchvision."""
+"""For every test: logs beside failures, no clock in Hypothesis, and SGLang's stand-ins where SGLang is installed.
+
+The stand-ins must be found before anything looks for torchvision.
+"""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
+
+from log_tails import pytest_runtest_makereport, where_logs_lie  # noqa: F401
+
+if find_spec("hypothesis") is not None:
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any machine")
 
 if find_spec("sglang") is not None:
     from cpu_sglang import prepare

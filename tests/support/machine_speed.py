@@ -1,0 +1,94 @@
+"""Deadlines that follow the machine's speed, and growth of work in place of seconds.
+
+A test says with these that something ends, or that its cost does not explode: never how fast it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+
+_REFERENCE_SECONDS = 0.05
+"""Wall time of the reference work on a quiet machine with two cores of 2.5 GHz."""
+LINEAR = 24.0
+"""Bound on ``growth``, which is 8 where the work is linear and 64 where it is quadratic."""
+
+
+@cache
+def slowness() -> float:
+    """How many times longer this machine takes than the reference, measured once in a process; at least 1."""
+    begun = time.perf_counter()
+    total = 0
+    for number in range(500_000):
+        total ^= number * number
+    return max(1.0, (time.perf_counter() - begun) / _REFERENCE_SECONDS)
+
+
+def patience(seconds: float) -> float:
+    """``seconds`` of a quiet machine, in seconds of this one as busy as it is now, rounded up to tenths."""
+    waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return math.ceil(10 * seconds * slowness() * (max(2.0, waiting) if waiting > 1 else 1.0)) / 10
+
+
+def eventually(holds: Callable[[], object], seconds: float = 10.0) -> None:
+    """Wait until ``holds`` is true; an ``AssertionError`` after ``patience(seconds)``."""
+    end = time.monotonic() + patience(seconds)
+    while not holds():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+async def soon(holds: Callable[[], object], seconds: float = 10.0) -> None:
+    """``eventually`` for an event loop."""
+    end = time.monotonic() + patience(seconds)
+    while not holds():
+        assert time.monotonic() < end, "it did not happen in time"
+        await asyncio.sleep(0.001)
+
+
+@contextmanager
+def not_hanging(seconds: float = 10.0) -> Iterator[None]:
+    """End a block in the main thread with a ``TimeoutError`` after ``patience(seconds)``, also within a search."""
+
+    def ring(*_: object) -> None:
+        raise TimeoutError(f"this hangs: it was given the time that a quiet machine takes for {seconds:g} s of work")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, patience(seconds))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def growth(work: Callable[[int], object], most: int) -> float:
+    """How many times more processor time ``work(8 * size)`` takes than ``work(size)``, the best of three.
+
+    Args:
+        work: Does its work for a size.
+        most: The largest size; smaller ones are taken where they cost enough to be measured.
+    """
+    size = max(1, most >> 9)
+    while (least := _spent(work, size)) < 0.001 and size * 16 <= most:
+        size *= 2
+    ratios = []
+    for _ in range(3):
+        ratios.append(_spent(work, 8 * size) / max(least, 0.001))
+        if ratios[-1] < LINEAR:
+            break
+        least = _spent(work, size)
+    return min(ratios)
+
+
+def _spent(work: Callable[[int], object], size: int) -> float:
+    """Processor seconds of this thread."""
+    begun = time.thread_time()
+    work(size)
+    return time.thread_time() - begun

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+CONFTEST = "from log_tails import pytest_runtest_makereport, where_logs_lie\n"
+TESTS = """
+import pytest
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    root = tmp_path_factory.mktemp("run")
+    (root / "logs").mkdir()
+    (root / "train.log").write_text("".join(f"line {n}.\\n" for n in range(100)))
+    (root / "logs" / "worker.err").write_text("the worker died")
+    (root / "notes.txt").write_text("no log")
+
+def test_good(run):
+    pass
+
+def test_bad(run):
+    assert False
+"""
+
+
+def test_the_logs_of_a_failed_tests_processes_end_its_report(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_it.py").write_text(TESTS)
+    support = Path(__file__).parent / "support"
+
+    def said(*which: str) -> str:
+        words = ["-m", "pytest", "-p", "no:cacheprovider", "-c", "/dev/null", "-o", f"pythonpath={support}", *which]
+        words += ["--rootdir", str(tmp_path), "--basetemp", str(tmp_path / "base")]
+        return subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True).stdout
+
+    failed = said("test_it.py")
+    assert "1 failed, 1 passed" in failed
+    assert f"the end of {(tmp_path / 'base').resolve()}/run0/train.log" in failed
+    assert "line 60.\nline 61." in failed
+    assert "the worker died" in failed
+    assert "line 59." not in failed
+    assert "no log" not in failed.replace(TESTS, "")
+    assert "line 99" not in said("test_it.py::test_good")
