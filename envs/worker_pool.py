@@ -53,6 +53,11 @@ class WorkerPool(Executor):
         """Threads alive, those that were given up not counted."""
         return self._threads
 
+    @property
+    def num_idle(self) -> int:
+        """Threads that wait for a call."""
+        return self._idle
+
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Run ``fn(*args, **kwargs)`` in a thread.
 

@@ -16,8 +16,6 @@ from typing import IO
 from turntree.envs.sandbox.python_sandbox import SandboxError
 from turntree.envs.sandbox.settings import CodeResult, CodeStatus, SandboxLimits
 
-_START_SECONDS = 10.0
-"""Time that Docker may take to set a container up."""
 _DOCKER_FAILED = (125, 126, 127)
 _KILLED = 137
 
@@ -31,6 +29,7 @@ class DockerSandbox:
         *,
         limits: SandboxLimits | None = None,
         docker: str = "docker",
+        start_seconds: float = 10.0,
     ) -> None:
         """Choose the image, which must be on the machine already.
 
@@ -38,10 +37,12 @@ class DockerSandbox:
             image: Image with a ``python`` in it.
             limits: Bounds of one run.
             docker: The command.
+            start_seconds: Time that Docker may take to set a container up.
         """
         self.image = image
         self.limits = limits or SandboxLimits()
         self.docker = docker
+        self.start_seconds = start_seconds
 
     def command(self, name: str) -> list[str]:
         """The command line that runs a container called ``name`` with code from standard input."""
@@ -75,12 +76,12 @@ class DockerSandbox:
             process.stdin.close()
         late = False
         try:
-            exit_code = process.wait(timeout=self.limits.seconds + _START_SECONDS)
+            exit_code = process.wait(timeout=self.limits.seconds + self.start_seconds)
         except subprocess.TimeoutExpired:
             late = True
             exit_code = self._kill(name, process)
         for head in (out, err):
-            head.join(timeout=_START_SECONDS)
+            head.join(timeout=self.start_seconds)
         if not late and exit_code in _DOCKER_FAILED:
             raise SandboxError(f"Docker could not run {self.image}: {err.text.strip()[-500:]}")
         status = CodeStatus.TIMEOUT if late else _status(exit_code)
@@ -96,7 +97,8 @@ class DockerSandbox:
         """Nothing is kept between runs."""
 
     def _kill(self, name: str, process: subprocess.Popen[bytes]) -> int:
-        killed = subprocess.run([self.docker, "kill", name], capture_output=True, timeout=_START_SECONDS, check=False)
+        command = [self.docker, "kill", name]
+        killed = subprocess.run(command, capture_output=True, timeout=self.start_seconds, check=False)
         process.kill()
         exit_code = process.wait()
         if killed.returncode:

@@ -97,6 +97,11 @@ class PythonSandbox:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
+    @property
+    def supervisor_pid(self) -> int | None:
+        """Process id of the supervisor, below which everything runs; ``None`` where it does not run."""
+        return self._process.pid if self._process is not None else None
+
     def run(self, code: str) -> CodeResult:
         """Run ``code`` and wait for its end.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machine_speed import patience
 from recorded_run import write_run
 
 from turntree.agents.cli import main
@@ -267,16 +268,16 @@ def test_an_interrupted_evaluation_has_whole_lines_and_goes_on(turntree: Any, pl
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     try:
-        until = time.monotonic() + 120
+        until = time.monotonic() + patience(120)
         while process.poll() is None and not (out.exists() and out.read_bytes().count(b"\n") > 2):
             assert time.monotonic() < until, "no episode was written"
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         try:
-            _, err = process.communicate(timeout=120)
+            _, err = process.communicate(timeout=patience(120))
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGABRT)  # what its threads were at goes to the error below
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=patience(60))
     finally:
         process.kill()
     assert process.returncode == 130, err

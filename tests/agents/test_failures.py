@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from machine_speed import patience
 
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episode import Episode
@@ -27,7 +28,7 @@ from turntree.rewards import Sample, registry, reward
 class Breaking(Env):
     """Breaks as it is told."""
 
-    executor = ToolExecutor(seconds=0.1)
+    executor = ToolExecutor(seconds=patience(0.5))
 
     @tool
     def act(self, x: str) -> str:
@@ -43,7 +44,7 @@ class Breaking(Env):
         if x == "wrong":
             raise ToolError("not like this")
         if x == "late":
-            time.sleep(0.5)
+            time.sleep(patience(5))
         return "fine"
 
     def task(self, index: int) -> Task:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from machine_speed import patience
 from tabled_engine import TabledEngine, random_policy
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
@@ -170,7 +171,7 @@ async def test_a_pause_keeps_what_was_made_and_a_step_can_begin_in_it() -> None:
     await settled()
     assert not engine.held
     assert not task.done()
-    await asyncio.wait_for(run_ahead.begin_step(2), 5)
+    await asyncio.wait_for(run_ahead.begin_step(2), patience(5))
     assert task.done()
 
 

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from machine_speed import patience, soon
 
 from turntree.agents.policy_sample import ENVIRONMENT_REWARD
 from turntree.agents.scorer import Scored, Scorer
@@ -87,14 +89,12 @@ def test_group_rewards_are_given_the_samples_of_a_task() -> None:
 async def test_the_event_loop_goes_on_while_rewards_are_computed() -> None:
     @reward("slow")
     def slow(_: Sample) -> float:
-        ended.wait(5)
-        return 1.0
+        begun.set()
+        return float(ended.wait(patience(10)))  # nobody sets it where the loop stands still
 
-    import threading
-
-    ended = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
     waiting = asyncio.create_task(Scorer({"slow": 1}).ascore([sample("5")]))
-    await asyncio.sleep(0.05)
+    await soon(begun.is_set)
     ended.set()
     assert (await waiting)[0].reward == 1.0
 

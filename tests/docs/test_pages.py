@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from machine_speed import patience
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -39,7 +40,7 @@ def test_the_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
         env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=patience(300),
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

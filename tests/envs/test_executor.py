@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from machine_speed import patience
 
 from turntree.envs import ToolError, ToolExecutor
 from turntree.envs.executor import Job, ToolFailure, cut
@@ -28,7 +29,7 @@ def fail(error: Exception) -> Callable[[], str]:
     return run
 
 
-@pytest.mark.parametrize("seconds", [None, 10.0])
+@pytest.mark.parametrize("seconds", [None, 1000.0])
 @pytest.mark.parametrize("shares_state", [False, True])
 def test_outcomes_stand_in_the_order_of_the_calls(seconds: float | None, shares_state: bool) -> None:
     executor = ToolExecutor(seconds=seconds)
@@ -37,13 +38,13 @@ def test_outcomes_stand_in_the_order_of_the_calls(seconds: float | None, shares_
 
 
 def test_calls_without_state_run_at_once() -> None:
-    meeting = threading.Barrier(3, timeout=10)
+    meeting = threading.Barrier(3, timeout=patience(10))
 
     def meet() -> str:
         meeting.wait()
         return "met"
 
-    assert [o.text for o in ToolExecutor(seconds=20).run([job(meet)] * 3)] == ["met"] * 3
+    assert [o.text for o in ToolExecutor(seconds=1000).run([job(meet)] * 3)] == ["met"] * 3
 
 
 def test_calls_with_state_run_one_after_another() -> None:
@@ -56,7 +57,7 @@ def test_calls_with_state_run_one_after_another() -> None:
         running.pop()
         return "alone"
 
-    outcomes = ToolExecutor(seconds=20).run([job(alone, shares_state=True)] * 4)
+    outcomes = ToolExecutor(seconds=1000).run([job(alone, shares_state=True)] * 4)
     assert [outcome.text for outcome in outcomes] == ["alone"] * 4
 
 
@@ -64,26 +65,24 @@ def test_without_a_deadline_everything_runs_in_the_thread_of_the_caller() -> Non
     name = threading.current_thread().name
     executor = ToolExecutor()
     assert [o.text for o in executor.run([job(lambda: threading.current_thread().name)] * 2)] == [name, name]
-    with_deadline = ToolExecutor(seconds=5).run([job(lambda: threading.current_thread().name)])
+    with_deadline = ToolExecutor(seconds=1000).run([job(lambda: threading.current_thread().name)])
     assert with_deadline[0].text != name
 
 
 def test_a_late_call_is_given_up_at_its_deadline_and_told_to_the_model() -> None:
     gate = threading.Event()
-    executor = ToolExecutor(seconds=0.2)
-    begun = time.monotonic()
-    quick, late, also = executor.run([job(say("a")), job(lambda: str(gate.wait(10))), job(say("b"))])
-    assert time.monotonic() - begun < 1.0
+    executor = ToolExecutor(seconds=patience(0.2))
+    quick, late, also = executor.run([job(say("a")), job(lambda: str(gate.wait(patience(30)))), job(say("b"))])
     gate.set()
     assert (quick.text, also.text) == ("a", "b")
     assert isinstance(late.error, ToolError)
-    assert str(late.error) == "search took longer than 0.2 s and was given up"
+    assert str(late.error) == f"search took longer than {executor.seconds:g} s and was given up"
     assert late.late
 
 
 def test_a_late_call_with_state_is_a_failure_and_nothing_runs_after_it() -> None:
     gate, ran = threading.Event(), []
-    late = job(lambda: str(gate.wait(10)), shares_state=True)
+    late = job(lambda: str(gate.wait(patience(30))), shares_state=True)
     outcomes = ToolExecutor(seconds=0.1).run([late, job(lambda: str(ran.append(1)), shares_state=True)])
     gate.set()
     assert len(outcomes) == 1
@@ -94,7 +93,7 @@ def test_a_late_call_with_state_is_a_failure_and_nothing_runs_after_it() -> None
 def test_a_call_that_found_no_thread_is_a_failure_not_the_fault_of_the_model() -> None:
     gate = threading.Event()
     executor = ToolExecutor(seconds=0.2, max_workers=1)
-    late, never = executor.run([job(lambda: str(gate.wait(10))), job(say("x"))])
+    late, never = executor.run([job(lambda: str(gate.wait(patience(30)))), job(say("x"))])
     gate.set()
     assert not late.failed
     assert isinstance(never.error, ToolFailure)
@@ -103,11 +102,9 @@ def test_a_call_that_found_no_thread_is_a_failure_not_the_fault_of_the_model() -
 
 def test_what_is_left_to_the_episode_bounds_a_call_too() -> None:
     gate = threading.Event()
-    begun = time.monotonic()
-    [outcome] = ToolExecutor(seconds=30).run([job(lambda: str(gate.wait(10)))], seconds=0.1)
+    [outcome] = ToolExecutor(seconds=900).run([job(lambda: str(gate.wait(patience(30))))], seconds=0.1)
     gate.set()
     assert outcome.late
-    assert time.monotonic() - begun < 1.0
 
 
 def test_errors_are_told_apart() -> None:
@@ -137,7 +134,7 @@ def test_a_pickled_executor_has_the_same_bounds() -> None:
 
 
 def test_it_can_be_used_again_after_close() -> None:
-    executor = ToolExecutor(seconds=3)
+    executor = ToolExecutor(seconds=1000)
     executor.close()
     executor.run([job(say("a"))])
     executor.close()

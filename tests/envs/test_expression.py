@@ -1,10 +1,10 @@
 import re
-import time
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machine_speed import not_hanging
 
 from turntree.envs import ToolError
 from turntree.envs.expression import MAX_BITS, evaluate, format_number
@@ -89,10 +89,8 @@ def test_what_is_wrong_is_told_to_the_model(expression: str, complaint: str) -> 
 
 @pytest.mark.parametrize("expression", ["**".join(["9"] * 60), "(" * 199, "9**9**9**9**9", "10**200*10**200"])
 def test_hostile_input_is_refused_at_once(expression: str) -> None:
-    began = time.perf_counter()
-    with pytest.raises(ToolError):
+    with not_hanging(), pytest.raises(ToolError):
         evaluate(expression)
-    assert time.perf_counter() - began < 0.5
 
 
 @given(text=st.text(alphabet="0123456789+-*/%^().,$ x", max_size=60))

@@ -1,9 +1,9 @@
-import time
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machine_speed import not_hanging
 
 from turntree.rewards import final_answer, parse_number, same_number
 
@@ -90,7 +90,6 @@ def test_fractions_are_read_exactly(value: Fraction) -> None:
     "hostile", ["9" * 1_000_000, "1e999999999", "__import__('os').system('true')", "1/" * 1000, "9**9**9"]
 )
 def test_hostile_text_is_no_number_and_costs_nothing(hostile: str) -> None:
-    began = time.perf_counter()
-    assert parse_number(hostile) is None
-    assert not same_number(hostile, "1")
-    assert time.perf_counter() - began < 0.1
+    with not_hanging():
+        assert parse_number(hostile) is None
+        assert not same_number(hostile, "1")

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import sys
-import time
 
 import pytest
+from machine_speed import LINEAR, growth
 
 from turntree.rewards import Status, contract_for, extract, flags
 
@@ -74,29 +74,26 @@ def test_options_are_letters_not_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("start", "again", "end"),
     [
-        r"\boxed{" * 100_000,
-        "{" * 700_000,
-        "$" * 700_000,
-        r"\[" * 350_000,
-        "the answer is " * 50_000,
-        "1 111" * 140_000,
-        "<think>" * 100_000,
-        "<!--" * 175_000,
-        "####" * 175_000,
-        "%" * 700_000 + r"\boxed{5}",
-        "0." + "3" * 700_000,
-        "\\boxed{5} " * 60_000,
-        "(" * 700_000,
-        "answer (" * 80_000,
+        ("", r"\boxed{", ""),
+        ("", "{", ""),
+        ("", "$", ""),
+        ("", r"\[", ""),
+        ("", "the answer is ", ""),
+        ("", "1 111", ""),
+        ("", "<think>", ""),
+        ("", "<!--", ""),
+        ("", "####", ""),
+        ("", "%", r"\boxed{5}"),
+        ("0.", "3", ""),
+        ("", r"\boxed{5} ", ""),
+        ("", "(", ""),
+        ("", "answer (", ""),
     ],
-    ids=lambda text: text[:12],
 )
-def test_extraction_is_linear_in_hostile_texts(text: str) -> None:
-    began = time.perf_counter()
-    extract(text)
-    assert time.perf_counter() - began < 1.0
+def test_extraction_is_linear_in_hostile_texts(start: str, again: str, end: str) -> None:
+    assert growth(lambda times: extract(start + again * times + end), 700_000 // len(again)) < LINEAR
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,15 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hostile_answers import BOXED, NEVER_ENDS, NEVER_ENDS_GOLD
+from machine_speed import eventually, not_hanging, patience, soon
 
 from turntree.rewards import (
     EXACT,
@@ -25,6 +27,7 @@ from turntree.rewards import (
     Judge,
     PoolSettings,
     Status,
+    Verdict,
     ascore_batch,
     score,
     score_batch,
@@ -35,7 +38,7 @@ from turntree.rewards.isolation.worker import serve_comparisons
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    with Judge(PoolSettings(workers=2, deadline_seconds=1.0, patience_seconds=0.05), cache_size=0) as made:
+    with Judge(PoolSettings(workers=2, deadline_seconds=patience(1.0), patience_seconds=0.05), cache_size=0) as made:
         score("\\boxed{x+x}", "2x", judge=made)  # the fork server imports sympy once
         yield made
 
@@ -46,15 +49,6 @@ def alive(pid: int) -> bool:
     return False
 
 
-def wait_until(condition, seconds: float = 5.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return condition()
-
-
 def boxed(answer: str) -> str:
     return f"So it is \\boxed{{{answer}}}"
 
@@ -62,19 +56,18 @@ def boxed(answer: str) -> str:
 @pytest.mark.parametrize("answer", BOXED, ids=lambda answer: ascii(answer[:24]))
 @pytest.mark.parametrize("gold", ["5", r"\frac{x^2+1}{2}"])
 def test_a_hostile_answer_ends_within_its_deadline_and_is_never_right(answer: str, gold: str, judge: Judge) -> None:
-    began = time.monotonic()
-    verdict = score(boxed(answer), gold, judge=judge)
-    assert time.monotonic() - began < 1.2 + 0.8  # the machine may be busy; the deadline itself is 1 s
+    with not_hanging(60):
+        verdict = score(boxed(answer), gold, judge=judge)
     expected = answer.endswith("-1001!+5") and gold == "5"
     assert bool(verdict.correct) is (expected or (gold == "5" and set(answer) == {",", "5"}))
 
 
-def test_what_never_ends_is_undecided_at_the_deadline(judge: Judge) -> None:
-    began = time.monotonic()
-    verdict = score(boxed(NEVER_ENDS), NEVER_ENDS_GOLD, judge=judge)
-    assert verdict.status is Status.TIMEOUT
-    assert verdict.correct is None
-    assert 0.9 < time.monotonic() - began < 2.0
+def test_what_never_ends_is_undecided_at_the_deadline_and_its_worker_is_killed(judge: Judge) -> None:
+    running, seen = judge.compare(NEVER_ENDS_GOLD, Answer(NEVER_ENDS), EXACT), set(judge.worker_pids())
+    eventually(lambda: seen.update(judge.worker_pids()) or running.done(), 60)  # type: ignore[union-attr]
+    verdict = running.result()  # type: ignore[union-attr]
+    assert (verdict.status, verdict.correct) == (Status.TIMEOUT, None)
+    assert any(not alive(pid) for pid in seen)
 
 
 def test_the_next_answer_after_a_kill_is_judged_right(judge: Judge) -> None:
@@ -83,42 +76,43 @@ def test_the_next_answer_after_a_kill_is_judged_right(judge: Judge) -> None:
 
 
 def test_short_work_does_not_wait_behind_long() -> None:
-    with Judge(PoolSettings(workers=1, deadline_seconds=20, patience_seconds=0.05), cache_size=0) as patient:
+    with Judge(PoolSettings(workers=1, deadline_seconds=patience(600), patience_seconds=0.05), cache_size=0) as patient:
         score(boxed("x+x"), "2x", judge=patient)
         long = [patient.compare(NEVER_ENDS_GOLD, Answer(NEVER_ENDS + "+0" * n), EXACT) for n in range(4)]
-        began = time.monotonic()
-        assert score(boxed(r"\sqrt{8}"), r"2\sqrt{2}", judge=patient).correct
-        assert time.monotonic() - began < 5
+        with not_hanging(60):
+            assert score(boxed(r"\sqrt{8}"), r"2\sqrt{2}", judge=patient).correct
         assert not any(future.done() for future in long)  # type: ignore[union-attr]
     assert all(future.result().correct is None for future in long)  # type: ignore[union-attr]
 
 
-def test_killing_workers_again_and_again_changes_no_score(judge: Judge) -> None:
+class Deadly(Judge):
+    """Kills a worker whenever ten more comparisons have ended."""
+
+    def __init__(self) -> None:
+        super().__init__(PoolSettings(workers=2, deadline_seconds=patience(60)), cache_size=0)
+        self.ended = 0
+        self.killed: set[int] = set()
+
+    def compare(self, *job: Any) -> Any:
+        verdict = super().compare(*job)
+        verdict.add_done_callback(self.count)  # type: ignore[union-attr]
+        return verdict
+
+    def count(self, _: object) -> None:
+        self.ended += 1
+        if self.ended % 10 == 0:
+            for pid in self.worker_pids()[:1]:
+                os.kill(pid, signal.SIGKILL)
+                self.killed.add(pid)
+
+
+def test_killing_workers_again_and_again_changes_no_score() -> None:
     pairs = [(boxed(f"\\sqrt{{{n * n * 2}}}"), f"{n}\\sqrt{{2}}" if n % 3 else "7") for n in range(1, 120)]
-    expected = [n % 3 != 0 for n in range(1, 120)]
-    stop = threading.Event()
-
-    def kill_now_and_then() -> None:
-        while not stop.wait(0.1):
-            for pid in judge.worker_pids()[:1]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-    killer = threading.Thread(target=kill_now_and_then)
-    killer.start()
-    try:
+    with Deadly() as deadly:
         for _ in range(3):
-            scores = score_batch([text for text, _ in pairs], [gold for _, gold in pairs], judge=judge)
-            decided = [
-                (one.correct, right) for one, right in zip(scores, expected, strict=True) if one.correct is not None
-            ]
-            assert all(ours is right for ours, right in decided)
-            assert len(decided) > len(pairs) - 4
-    finally:
-        stop.set()
-        killer.join()
-    scores = score_batch([text for text, _ in pairs], [gold for _, gold in pairs], judge=judge)
-    assert [one.correct for one in scores] == expected
+            scores = score_batch([text for text, _ in pairs], [gold for _, gold in pairs], judge=deadly)
+            assert [one.correct for one in scores] == [n % 3 != 0 for n in range(1, 120)]
+        assert len(deadly.killed) > 20
 
 
 def test_killing_idle_workers_and_the_fork_server_changes_no_score(judge: Judge) -> None:
@@ -134,7 +128,7 @@ def test_killing_the_fork_server_under_running_comparisons_changes_no_score(judg
     server = judge.server_pid()
     assert server is not None
     os.kill(server, signal.SIGKILL)
-    verdicts = [future.result(timeout=60) for future in running]  # type: ignore[union-attr]
+    verdicts = [future.result(timeout=patience(60)) for future in running]  # type: ignore[union-attr]
     assert {(verdict.correct, verdict.status) for verdict in verdicts} == {(True, Status.OK)}
 
 
@@ -150,20 +144,20 @@ def test_many_threads_get_the_scores_of_one(judge: Judge) -> None:
         assert [one.correct for one in result] == alone, {one.status for one in result}
 
 
-async def test_an_event_loop_goes_on_while_comparisons_run(judge: Judge) -> None:
-    ticks = 0
+async def test_an_event_loop_goes_on_while_comparisons_run() -> None:
+    asked: list[threading.Thread] = []
+    verdict: Future[Verdict] = Future()
 
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            await asyncio.sleep(0.02)
-            ticks += 1
+    def compare(*job: object) -> Future[Verdict]:
+        asked.append(threading.current_thread())
+        return verdict
 
-    ticking = asyncio.create_task(tick())
-    scores = await ascore_batch([boxed(NEVER_ENDS)], [NEVER_ENDS_GOLD], judge=judge)
-    ticking.cancel()
-    assert scores[0].correct is None
-    assert ticks > 10
+    with not_hanging():  # the verdict comes from the loop itself
+        scoring = asyncio.create_task(ascore_batch([boxed("x")], ["y"], judge=SimpleNamespace(compare=compare)))  # type: ignore[arg-type]
+        await soon(lambda: asked)
+        verdict.set_result(Verdict(correct=True, status=Status.OK))
+        assert (await scoring)[0].correct
+    assert asked != [threading.current_thread()]
 
 
 def test_the_callers_alarm_is_left_alone(judge: Judge) -> None:
@@ -235,7 +229,7 @@ def test_workers_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time; from turntree.rewards import Judge, score\n"
         "judge = Judge(); score(r'\\boxed{x+x}', '2x', judge=judge)\n"
-        "print(judge.server_pid(), *judge.worker_pids(), flush=True); time.sleep(60)"
+        "print(judge.server_pid(), *judge.worker_pids(), flush=True); time.sleep(1000)"
     )
     caller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert caller.stdout is not None
@@ -245,7 +239,7 @@ def test_workers_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:
     caller.kill()
     caller.wait()
     caller.stdout.close()
-    assert wait_until(lambda: not any(map(alive, pids)))
+    eventually(lambda: not any(map(alive, pids)))
 
 
 def test_closing_ends_every_worker() -> None:
@@ -254,7 +248,7 @@ def test_closing_ends_every_worker() -> None:
     pids = [judge.server_pid(), *judge.worker_pids()]
     judge.close()
     judge.close()
-    assert wait_until(lambda: not any(alive(pid) for pid in pids if pid is not None))
+    eventually(lambda: not any(alive(pid) for pid in pids if pid is not None))
     with pytest.raises(IsolationError, match="closed"):
         score(boxed("y+y"), "2y", judge=judge)
 
@@ -277,7 +271,7 @@ def test_memory_stays_bounded_over_many_scores() -> None:
 
 
 def test_a_time_out_is_not_remembered() -> None:
-    with Judge(PoolSettings(workers=1, deadline_seconds=0.2, patience_seconds=0.1)) as judge:
+    with Judge(PoolSettings(workers=1, deadline_seconds=patience(0.5), patience_seconds=0.1)) as judge:
         assert score(boxed(NEVER_ENDS), NEVER_ENDS_GOLD, judge=judge).status is Status.TIMEOUT
         assert judge.cached() == 0
         score(boxed("x+x"), "2x", judge=judge)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from forest_checks import broken, malformed, rows_of, turns_in
+from machine_speed import patience
 
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 from turntree.spec_tree.weights import parts
@@ -33,7 +34,7 @@ def together(*work: Callable[[], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=300)
+        thread.join(timeout=patience(60))
         assert not thread.is_alive(), "a thread hangs"
     if failures:
         raise failures[0]

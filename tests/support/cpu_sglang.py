@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from machine_speed import patience
+
 STAND_INS = Path(__file__).resolve().parent / "cpu_kernels"
 COMPILER = Path(__file__).resolve().parent / "cxx_with_cstddef"
 
@@ -48,7 +50,7 @@ def prepare(settings: dict[str, Any] | None = None) -> None:
 
 def flush(engine: Any, *, seconds: float = 20.0) -> None:
     """Empty the cache once the last request has left: straight after ``generate`` SGLang may still hold it."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patience(seconds)
     while True:
         answer = engine.flush_cache()
         if getattr(answer, "success", answer):

@@ -13,7 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-PATIENCE = 240.0
+from machine_speed import patience
+
+SECONDS = 240.0
 """Seconds until a server must answer."""
 
 Client = TypeVar("Client")
@@ -45,7 +47,7 @@ def serving(
             command, stdout=out, stderr=out, env={**os.environ, **environment}, start_new_session=True
         )
     try:
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + patience(SECONDS)
         while (client := find()) is None:
             if server.poll() is not None or time.monotonic() > until:
                 raise AssertionError(f"{command[3]} does not answer: {log.read_text(errors='replace')[-3000:]}")
@@ -55,6 +57,6 @@ def serving(
         with suppress(ProcessLookupError):  # it may be gone
             os.killpg(server.pid, signal.SIGTERM)
             try:
-                server.wait(20)
+                server.wait(patience(20))
             except subprocess.TimeoutExpired:
                 os.killpg(server.pid, signal.SIGKILL)

@@ -5,6 +5,7 @@ import importlib.util
 import threading
 
 import pytest
+from machine_speed import patience
 
 from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.vllm.engine import VllmEngine
@@ -39,7 +40,7 @@ async def test_cancelling_the_caller_cancels_the_work() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await asyncio.to_thread(cancelled.wait, 5)
+    assert await asyncio.to_thread(cancelled.wait, patience(5))
     thread.close()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
+from machine_speed import eventually, patience
 from omegaconf import OmegaConf
 
 from turntree.agents.reuse_config import ReuseMode
@@ -220,15 +221,16 @@ for step, (failures, undecided) in enumerate(SHARES, start=1):
     data |= {"turntree/lost_environment": 4.0} if failures else {}
     with folder.metrics.open("a") as file:
         file.write(json.dumps({"step": step, "data": data}) + "\\n")
-    time.sleep(0.7)
+    if step == WAITS:
+        time.sleep(1000)
 """
 
 
 @pytest.mark.parametrize(
     ("shares", "played", "said"),
     [
-        ([(1, 0)] * 9, None, ["step 1, 2 was lost to the environment", "No module named 'doubling'"]),
-        ([(0, 0), (1, 0), (0.25, 0.75), (0, 0)], None, ["step 2, 3 was lost", "reward"]),
+        ([(1, 0)] * 9, 2, ["step 1, 2 was lost to the environment", "No module named 'doubling'"]),
+        ([(0, 0), (1, 0), (0.25, 0.75), (0, 0)], 3, ["step 2, 3 was lost", "reward"]),
         ([(1, 0)], 1, ["step 1 was lost to the environment"]),
         ([(0, 1)], 1, ["step 1 was lost to the reward", "train.log"]),
         ([(1, 0), (0.75, 0), (1, 0)], 3, []),
@@ -239,14 +241,15 @@ def test_a_run_that_plays_nothing_to_its_end_is_a_failed_one(
     overrides: list[str],
     caplog: pytest.LogCaptureFixture,
     shares: list[tuple[float, float]],
-    played: int | None,
+    played: int,
     said: list[str],
 ) -> None:
-    pretend(monkeypatch, WRITES_LOST_STEPS.replace("SHARES", repr(shares)))
+    waits = str(played if played < len(shares) else None)  # there it must be given up
+    pretend(monkeypatch, WRITES_LOST_STEPS.replace("SHARES", repr(shares)).replace("WAITS", waits))
     reports: list[StepReport] = []
     with caplog.at_level(logging.ERROR):
         assert train("demo", overrides, on_step=reports.append) == (1 if said else 0)
-    assert len(reports) == played if played else 2 <= len(reports) < len(shares)
+    assert len(reports) == played
     assert all(part in caplog.text for part in said)
     assert ("given up" in caplog.text) is bool(said)
 
@@ -280,19 +283,17 @@ def test_an_interrupt_ends_verl_and_its_children(
     pretend(
         monkeypatch,
         "import os, subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'])\n"
         "open('$RUN/pids', 'w').write(f'{os.getpid()} {child.pid}')\n"
         "open('$RUN/metrics.jsonl', 'w').write('{\"step\": 1, \"data\": {\"training/global_step\": 1}}\\n')\n"
-        "time.sleep(60)\n",
+        "time.sleep(1000)\n",
     )
 
     def interrupt(_: StepReport) -> None:
         raise KeyboardInterrupt
 
-    started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         train("demo", overrides, on_step=interrupt)
-    assert time.monotonic() - started < 30
     for pid in map(int, (tmp_path / "run" / "pids").read_text().split()):
         assert not alive(pid)
 
@@ -304,18 +305,15 @@ def test_sigterm_stops_verl_too(tmp_path: Path, tiny_model: Path) -> None:
         "from turntree.agents.verl import launch\n"
         "launch.command = lambda folder, socket: [sys.executable, '-c', "
         "f'import os, sys, time; assert sys.stdin.readline(); "
-        'open("{folder.root}/pids", "w").write(str(os.getpid())); time.sleep(60)\']\n'
+        'open("{folder.root}/pids", "w").write(str(os.getpid())); time.sleep(1000)\']\n'
         f"launch.train('demo', ['actor_rollout_ref.model.path={tiny_model}', 'turntree.run_dir={tmp_path}', "
         "'turntree.train_tasks=1', 'turntree.val_tasks=1'])\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script])
     try:
-        for _ in range(600):
-            if (tmp_path / "pids").exists() and (tmp_path / "pids").read_text():
-                break
-            time.sleep(0.1)
+        eventually(lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text(), 60)
         process.terminate()
-        assert process.wait(30) == 143
+        assert process.wait(patience(30)) == 143
     finally:
         process.kill()
     assert not alive(int((tmp_path / "pids").read_text()))

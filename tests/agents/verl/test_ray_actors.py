@@ -7,13 +7,13 @@ import os
 import shutil
 import signal
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from machine_speed import eventually, soon
 from omegaconf import OmegaConf
 from one_server import rollout_config
 
@@ -29,8 +29,6 @@ from turntree.spec_tree.exchange import ExchangeLost, SharedTurns
 from turntree.spec_tree.turn_batch import TurnBatch
 
 pytestmark = pytest.mark.slow
-
-SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +49,6 @@ def cluster() -> Iterator[Any]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.2)
-
-
 def test_a_hub_that_is_killed_is_done_without_and_comes_back(cluster: Any) -> None:
     with pytest.raises(ExchangeLost, match="cannot be reached"):
         HubExchange(0).swap(TurnBatch.of([], []), 0)
@@ -70,8 +61,8 @@ def test_a_hub_that_is_killed_is_done_without_and_comes_back(cluster: Any) -> No
     assert other.swap().taken == 1
     cluster.kill(hub, no_restart=False)  # Ray starts it again, empty
     one.note(here, (4, 5, 6))
-    wait_until(lambda: one.swap().given == 2)
-    wait_until(lambda: other.swap().taken == 2)
+    eventually(lambda: one.swap().given == 2, 120)
+    eventually(lambda: other.swap().taken == 2, 120)
     assert forest.stats().rollouts == 2
     assert cluster.get(cluster.get_actor(HUB_NAME).stats.remote()).turns == 1
 
@@ -87,7 +78,7 @@ def test_the_router_goes_around_a_server_that_is_killed(cluster: Any) -> None:
     state = DialogueState.from_tokens([1], task="7", env="sums")
     home, _ = router.acquire_server("r", state=state)
     os.kill(pids[home], signal.SIGKILL)
-    wait_until(lambda: router.acquire_server("r", state=state)[0] != home)
+    eventually(lambda: router.acquire_server("r", state=state)[0] != home, 120)
     assert router.get_all_servers() == [name for name in servers if name != home]
 
 
@@ -159,10 +150,7 @@ async def test_replicas_share_turns_and_one_that_is_killed_is_done_without_until
     with pytest.raises(EngineLost, match="during an update"):
         await server.set_global_steps.remote(2, "an earlier life")
     await server.set_global_steps.remote(2, life)
-    deadline = time.monotonic() + SECONDS
-    while len(turns.routes.alive) < 2 and time.monotonic() < deadline:
-        await asyncio.sleep(0.2)
-    assert turns.routes.alive == [0, 1]
+    await soon(lambda: turns.routes.alive == [0, 1], 120)
     assert await asyncio.gather(*map(ask, states)) == said
     # From the hub it has what it was told in its earlier life, and what the other one was.
     assert replicas.stored(victim) >= len(states)

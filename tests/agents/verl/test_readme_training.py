@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from machine_speed import patience
 
 from turntree.agents.record import read_records
 from turntree.agents.verl.recording import RunFolder
@@ -43,7 +44,7 @@ def test_who_has_only_the_readme_trains_an_environment_of_their_own(tiny_model: 
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=patience(900),
         check=False,
     )
     folder = RunFolder(elsewhere / "runs" / "doubling")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from machine_speed import patience
 from one_server import start_server
 from safetensors.torch import load_file
 
@@ -153,7 +154,7 @@ async def test_requests_wait_while_generation_is_stopped(server: TurntreeServer)
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await server.resume_generation()
-    assert len((await asyncio.wait_for(waiting, 10)).token_ids) == 4
+    assert len((await asyncio.wait_for(waiting, patience(10))).token_ids) == 4
 
 
 async def test_requests_are_rejected_where_verl_asks_for_that(server: TurntreeServer) -> None:

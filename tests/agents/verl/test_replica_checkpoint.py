@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machine_speed import patience
 from one_server import start_server
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
@@ -55,7 +56,7 @@ def request(seed: int, *, ahead_for: int = 0) -> TurnRequest:
 
 async def turn(server: TurntreeServer, seed: int, *, ahead_for: int = 0) -> Completion:
     life = await server.submit_turns("client", [request(seed, ahead_for=ahead_for)])
-    (reply,) = await asyncio.wait_for(server.collect_turns("client", life), 30)
+    (reply,) = await asyncio.wait_for(server.collect_turns("client", life), patience(30))
     assert reply.completion is not None, reply.error
     return reply.completion
 

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from machine_speed import patience, soon
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
 from turntree.agents.errors import EngineLost
@@ -77,7 +78,7 @@ async def test_a_lost_replica_is_routed_around_until_it_serves_again() -> None:
     for _ in range(5):
         assert await ask(cluster.turns.dialogue(), state(0)) == 1 - rank
     cluster.replicas[rank].dead.clear()
-    await asyncio.sleep(0.05)
+    await soon(lambda: cluster.turns.routes.alive == [0, 1])
     assert await ask(cluster.turns.dialogue(), state(0)) == rank
     assert cluster.turns.lost == 1
 
@@ -100,7 +101,7 @@ async def test_turns_wait_for_the_only_replica_to_come_back() -> None:
         await ask(cluster.turns.dialogue(), state(0))
     asyncio.get_running_loop().call_later(0.03, cluster.replicas[0].dead.clear)
     asked = [asyncio.create_task(ask(cluster.turns.dialogue(), state(task))) for task in range(5)]
-    assert await asyncio.wait_for(asyncio.gather(*asked), 5) == [0] * 5
+    assert await asyncio.wait_for(asyncio.gather(*asked), patience(5)) == [0] * 5
 
 
 async def test_a_wait_for_a_replica_has_an_end() -> None:
@@ -108,13 +109,13 @@ async def test_a_wait_for_a_replica_has_an_end() -> None:
     cluster.replicas[0].dead.set()
     for match in ("killed", "no engine replica came back within 0.05 s"):
         with pytest.raises(EngineLost, match=match):
-            await asyncio.wait_for(ask(cluster.turns.dialogue(), state(0)), 5)
+            await asyncio.wait_for(ask(cluster.turns.dialogue(), state(0)), patience(5))
 
 
 async def test_a_death_under_many_turns_counts_once_and_leaves_no_load_behind() -> None:
     cluster = Cluster(2)
     for replica in cluster.replicas:
-        replica.busy = 5.0
+        replica.busy = patience(60)
     asked = [asyncio.create_task(ask(cluster.turns.dialogue(), state(0))) for _ in range(10)]
     await asyncio.sleep(0.01)
     (rank,) = [rank for rank, load in cluster.turns.routes.loads().items() if load]

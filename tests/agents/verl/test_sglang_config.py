@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from machine_speed import patience
 from omegaconf import OmegaConf
 
 from turntree.agents.engines.protocol import Sampling
@@ -123,6 +124,6 @@ def test_sglang_takes_the_arguments_and_makes_turntrees_worker_of_them(request: 
         [sys.executable, "-c", _SERVER.format(support=support), given, variable],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=patience(300),
     )
     assert "WORKER turntree.agents.engines.sglang.worker TurntreeWorker" in done.stdout, done.stderr[-3000:]

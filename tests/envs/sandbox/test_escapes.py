@@ -1,21 +1,20 @@
 """Escape attempts: each is contained, leaves nothing running, and does not touch the next run."""
 
-import contextlib
 import os
 import socket
 import sys
-import threading
-import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from escape_code import ORPHAN
+from machine_speed import not_hanging, patience
 
 from turntree.envs.sandbox import CodeResult, CodeStatus, PythonSandbox, SandboxError, SandboxLimits
 from turntree.envs.sandbox.processes import descendants
 
-LIMITS = SandboxLimits(seconds=2.0, memory_bytes=200 * 2**20, processes=8, output_bytes=1000)
+LIMITS = SandboxLimits(seconds=patience(1.0), memory_bytes=200 * 2**20, processes=8, output_bytes=1000)
 
 
 @pytest.fixture(scope="module", params=["namespaces", "process"])
@@ -35,21 +34,23 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[PythonSandbox]:
 @pytest.fixture(autouse=True)
 def aftermath(sandbox: PythonSandbox) -> Iterator[None]:
     yield
-    assert sandbox._process is not None
-    assert descendants(sandbox._process.pid) == [], "the run left processes behind"
+    assert sandbox.supervisor_pid is not None
+    assert descendants(sandbox.supervisor_pid) == [], "the run left processes behind"
     assert sandbox.run("print('well')").to_text() == "well"
 
 
+def like(sandbox: PythonSandbox, limits: SandboxLimits) -> PythonSandbox:
+    return PythonSandbox(limits=limits, isolation=sandbox.wanted, python=sandbox.python, packages=False)
+
+
 def run(sandbox: PythonSandbox, code: str) -> CodeResult:
-    begun = time.monotonic()
-    result = sandbox.run(code)
-    assert time.monotonic() - begun < LIMITS.seconds + 3
-    return result
+    with not_hanging(60):
+        return sandbox.run(code)
 
 
 def test_environment_variables_stay_outside(sandbox: PythonSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_SECRET", "hunter2")
-    with PythonSandbox(limits=LIMITS, isolation=sandbox.wanted, python=sandbox.python, packages=False) as later:
+    with like(sandbox, limits=LIMITS) as later:
         code = "import os; print(dict(os.environ)); print(open('/proc/self/environ').read())"
         assert "hunter2" not in later.run(code).to_text()
         others = "import glob\nfor p in glob.glob('/proc/[0-9]*/environ'):\n  try: print(open(p).read())\n"
@@ -84,23 +85,22 @@ def test_files_of_a_run_are_gone_in_the_next(sandbox: PythonSandbox) -> None:
 
 def test_a_fork_bomb_is_bounded(sandbox: PythonSandbox) -> None:
     # A second bound inside of the bomb keeps a broken sandbox from taking the machine down.
-    code = "import os, time\nfor _ in range(60):\n    if os.fork() == 0: time.sleep(60)\nprint('unbounded')"
+    code = "import os, time\nfor _ in range(60):\n    if os.fork() == 0: time.sleep(1000)\nprint('unbounded')"
     result = run(sandbox, code)
     assert result.status in (CodeStatus.ERROR, CodeStatus.PROCESSES)
     assert "unbounded" not in result.stdout
 
 
 def test_threads_count_as_processes(sandbox: PythonSandbox) -> None:
-    code = "import threading, time\nfor _ in range(60): threading.Thread(target=time.sleep, args=(60,)).start()"
+    code = "import threading, time\nfor _ in range(60): threading.Thread(target=time.sleep, args=(1000,)).start()"
     assert not run(sandbox, code).ok
 
 
 def test_a_flood_of_output_is_counted_and_dropped(sandbox: PythonSandbox) -> None:
-    result = run(sandbox, "import os\nfor _ in range(1024): os.write(1, bytes(1 << 20))")
-    assert len(result.stdout) == LIMITS.output_bytes
-    assert result.dropped_bytes > 2**26
+    result = run(sandbox, "import sys\nfor _ in range(64): sys.stdout.write('x' * (1 << 20))")
+    assert (result.status, result.stdout) == (CodeStatus.OK, "x" * LIMITS.output_bytes)
+    assert result.dropped_bytes == (1 << 26) - LIMITS.output_bytes
     assert "bytes of output left out" in result.to_text()
-    assert result.status in (CodeStatus.OK, CodeStatus.TIMEOUT)
 
 
 def test_memory_is_bounded(sandbox: PythonSandbox) -> None:
@@ -110,7 +110,7 @@ def test_memory_is_bounded(sandbox: PythonSandbox) -> None:
 def test_memory_of_several_processes_is_bounded_together(sandbox: PythonSandbox) -> None:
     code = (
         "import os, time\nfor _ in range(5):\n    if os.fork() == 0:\n"
-        "        x = b'x' * (100 << 20)\n        time.sleep(60)\ntime.sleep(60)"
+        "        x = b'x' * (100 << 20)\n        time.sleep(1000)\ntime.sleep(1000)"
     )
     assert run(sandbox, code).status is CodeStatus.MEMORY
 
@@ -121,11 +121,8 @@ def test_a_large_file_is_refused(sandbox: PythonSandbox) -> None:
 
 
 def test_sleeping_past_the_deadline_is_stopped_at_it(sandbox: PythonSandbox) -> None:
-    begun = time.monotonic()
-    result = run(sandbox, "import signal, time\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\ntime.sleep(60)")
-    assert result.status is CodeStatus.TIMEOUT
-    assert result.error == "stopped after 2 s"
-    assert time.monotonic() - begun < LIMITS.seconds + 1
+    result = run(sandbox, "import signal, time\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\ntime.sleep(1000)")
+    assert (result.status, result.error) == (CodeStatus.TIMEOUT, f"stopped after {LIMITS.seconds:g} s")
 
 
 def test_grandchildren_that_left_their_session_are_killed(sandbox: PythonSandbox) -> None:
@@ -133,28 +130,18 @@ def test_grandchildren_that_left_their_session_are_killed(sandbox: PythonSandbox
 
 
 def test_grandchildren_that_hold_the_output_open_do_not_delay_the_answer(sandbox: PythonSandbox) -> None:
-    begun = time.monotonic()
-    assert run(sandbox, ORPHAN.replace("for d in range(3): os.close(d)", "pass")).to_text() == "left"
-    assert time.monotonic() - begun < LIMITS.seconds
+    with like(sandbox, limits=replace(LIMITS, seconds=1000)) as patient:
+        assert run(patient, ORPHAN.replace("for d in range(3): os.close(d)", "pass")).to_text() == "left"
 
 
 def test_sockets_reach_nothing(sandbox: PythonSandbox) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        reached: list[bool] = []
-        server.settimeout(1)
         code = f"import socket; socket.create_connection(('127.0.0.1', {server.getsockname()[1]}), timeout=1)"
-
-        def accept() -> None:
-            with contextlib.suppress(TimeoutError):
-                reached.append(bool(server.accept()))
-
-        thread = threading.Thread(target=accept)
-        thread.start()
-        result = run(sandbox, code)
-        thread.join()
-    assert not reached
+        assert run(sandbox, code).status is CodeStatus.ERROR
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
     assert sandbox.network is False
-    assert result.status is CodeStatus.ERROR
 
 
 def test_the_parents_cannot_be_killed_from_inside(sandbox: PythonSandbox) -> None:

@@ -6,17 +6,18 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from escape_code import ORPHAN
+from machine_speed import eventually, patience
 
 from turntree.envs.sandbox.processes import descendants
 
 
 def run(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True).stdout
+    words = [sys.executable, "-c", code]
+    return subprocess.run(words, capture_output=True, text=True, timeout=patience(30), check=True).stdout
 
 
 def test_environment_variables_and_files_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -31,9 +32,7 @@ def test_a_grandchild_outlives_its_parents() -> None:
     mark = f"/tmp/orphan-{os.getpid()}"
     try:
         assert run(f"MARK = {mark!r}\n{code}") == "left\n"
-        end = time.monotonic() + 5
-        while not (os.path.exists(mark) and Path(mark).read_text()) and time.monotonic() < end:
-            time.sleep(0.01)
+        eventually(lambda: os.path.exists(mark) and Path(mark).read_text())
         pid = int(Path(mark).read_text())
         assert pid not in descendants(os.getpid())
         os.kill(pid, signal.SIGKILL)  # raises if it were gone
@@ -44,6 +43,6 @@ def test_a_grandchild_outlives_its_parents() -> None:
 
 def test_a_socket_reaches_a_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        run(f"import socket; socket.create_connection(('127.0.0.1', {server.getsockname()[1]}), timeout=5)")
-        server.settimeout(5)
+        run(f"import socket; socket.create_connection(('127.0.0.1', {server.getsockname()[1]}), timeout={patience(5)})")
+        server.settimeout(patience(5))
         server.accept()[0].close()

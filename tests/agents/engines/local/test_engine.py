@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from cores import AdversarialForest, run_core, tiny_llama
+from machine_speed import soon
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.protocol import Engine, FinishReason, Sampling
@@ -62,7 +63,7 @@ async def test_a_cancelled_turn_leaves_the_engine(prompts):
     forest = AdversarialForest(32)
     with LocalEngine(tiny_llama(), config=CONFIG, forest=forest) as engine:
         task = asyncio.create_task(engine.generate(prompts[0], Sampling(max_tokens=120)))
-        await asyncio.sleep(0.05)
+        await soon(lambda: forest.live)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -104,9 +105,10 @@ async def test_a_bad_prompt_is_refused_with_the_reason(engine, prompt, message):
 
 
 async def test_a_closed_engine_says_so(prompts):
-    engine = LocalEngine(tiny_llama(), config=CONFIG)
+    forest = AdversarialForest(32)
+    engine = LocalEngine(tiny_llama(), config=CONFIG, forest=forest)
     pending = asyncio.create_task(engine.generate(prompts[0], Sampling(max_tokens=100)))
-    await asyncio.sleep(0.02)
+    await soon(lambda: forest.live)
     await asyncio.to_thread(engine.close)
     engine.close()
     assert (await pending).finish_reason is FinishReason.ABORT

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cores import AdversarialForest, run_core, tiny_llama
+from machine_speed import soon
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.local.core import EngineCore
@@ -119,7 +120,7 @@ async def test_a_turn_that_is_cancelled_in_the_middle_of_its_guess_leaves_the_en
         how = Sampling(max_tokens=110, seed=1)
         turn = await engine.generate(prompts[0], how)
         task = asyncio.create_task(engine.generate(prompts[0], how, draft=turn.token_ids))
-        await asyncio.sleep(0.02)
+        await soon(lambda: forest.live)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from machine_speed import soon
 
 from turntree.agents.engines.protocol import FinishReason, Sampling, ScoringEngine
 from turntree.agents.engines.request_wire import draft_of, seed_of, state_of
@@ -118,14 +119,11 @@ async def test_the_law_after_cuts_is_made_of_the_recorded_tokens_or_left_out(ser
 async def test_a_caller_that_gives_up_aborts_its_request(server, stand_in):
     stand_in.hangs = True
     waiting = asyncio.create_task(server.generate(PROMPT, Sampling()))
-    await asyncio.sleep(0.05)
+    await soon(lambda: stand_in.asked)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    for _ in range(100):
-        if len(stand_in.asked) == 2:
-            break
-        await asyncio.sleep(0.01)
+    await soon(lambda: len(stand_in.asked) == 2)
     (_, asked), (path, aborted) = stand_in.asked
     assert path == "/abort_request"
     assert aborted["rid"] == asked["rid"]

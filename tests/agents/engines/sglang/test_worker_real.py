@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cpu_sglang import CPU_ARGS, flush, prepare
+from machine_speed import patience
 from policy_law import PolicyLaw, chi_square
 from tiny_llama import save_tiny_llama
 
@@ -210,7 +211,7 @@ def test_an_aborted_turn_is_not_kept_and_the_engine_goes_on(engine, reference):
             engine.tokenizer_manager.abort_request(rid="lost")
         return said
 
-    assert 1 < engine.loop.run_until_complete(asyncio.wait_for(abandon(), 60)) < 400
+    assert 1 < engine.loop.run_until_complete(asyncio.wait_for(abandon(), patience(60))) < 400
     tokens, _, _ = greedy_round(engine, 510)
     assert tokens == [reference.greedy(prompt, LENGTH) for prompt in PROMPTS]
     flush(engine)

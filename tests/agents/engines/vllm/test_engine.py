@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from machine_speed import soon
 from tiny_vllm import ENVIRONMENT, chosen, laws_of, race, save_policy
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, ScoringEngine
@@ -163,15 +164,11 @@ async def test_a_turn_ends_at_its_stop_token_and_at_nothing_else(engine: VllmEng
 
 async def test_a_turn_that_is_cancelled_is_aborted_in_vllm(engine: VllmEngine) -> None:
     task = asyncio.create_task(engine.generate(PROMPT, Sampling(max_tokens=CONTEXT)))
-    await asyncio.sleep(0.05)
+    await soon(lambda: engine.live)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    for _ in range(200):
-        if not engine.live:
-            break
-        await asyncio.sleep(0.01)
-    assert engine.live == 0
+    await soon(lambda: not engine.live)
 
 
 async def test_all_turns_can_be_aborted_and_keep_what_they_have(engine: VllmEngine) -> None:
