@@ -42,6 +42,16 @@ def register(id: str, entry_point: str | Callable[..., Env], **kwargs: Any) -> N
     _registered.add(id)
 
 
+def unregister(id: str) -> None:
+    """Forget an environment, here and with Gymnasium; nothing happens where there is none.
+
+    Args:
+        id: As in ``register``.
+    """
+    gymnasium.registry.pop(id, None)
+    _registered.discard(id)
+
+
 def make(id: str, **kwargs: Any) -> Env:
     """Make an environment, without Gymnasium's wrappers.
 

@@ -88,6 +88,11 @@ def reward(name: str, *, group: bool = False, decides: bool = False) -> Callable
     return register
 
 
+def unregister(name: str) -> None:
+    """Forget the reward of a name, where there is one."""
+    _registered.pop(name, None)
+
+
 def get_reward(name: str) -> Reward:
     """The reward of a name; entry points of installed packages count.
 

@@ -5,8 +5,10 @@ The stand-ins must be found before anything looks for torchvision.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 
+import pytest
 from log_tails import pytest_runtest_makereport, where_logs_lie  # noqa: F401
 
 if find_spec("hypothesis") is not None:
@@ -19,3 +21,14 @@ if find_spec("sglang") is not None:
     from cpu_sglang import prepare
 
     prepare()
+
+
+@pytest.fixture
+def own_rewards() -> Iterator[None]:
+    """Rewards registered in a test are forgotten after it."""
+    from turntree.rewards.registry import reward_names, unregister
+
+    before = set(reward_names())
+    yield
+    for name in set(reward_names()) - before:
+        unregister(name)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,7 +8,6 @@ from typing import Any, ClassVar
 
 import pytest
 from adder import Adder, play
-from machine_speed import soon
 
 from turntree.agents.engines.protocol import Completion, DraftStats, Sampling
 from turntree.agents.engines.scripted import ScriptedEngine
@@ -31,8 +31,7 @@ def answer(renderer: Renderer, crash_on: int = -1) -> Any:
 async def test_episodes_come_in_the_order_of_their_tasks_whatever_ends_first(renderer: Renderer) -> None:
     class Hasty(ScriptedEngine):
         async def generate(self, *args: Any, **options: Any) -> Completion:
-            if "0+1" in renderer.decode(args[0]):
-                await soon(lambda: len(ended) == 2)
+            await asyncio.sleep(0.02 if "0+1" in renderer.decode(args[0]) else 0)
             return await super().generate(*args, **options)
 
     ended: list[str] = []

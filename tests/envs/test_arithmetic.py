@@ -1,11 +1,7 @@
-import pickle
-import subprocess
-import sys
 from typing import Any
 
 import gymnasium
 import pytest
-from gymnasium.utils.env_checker import check_env
 
 from turntree.envs import make
 from turntree.envs.arithmetic import Arithmetic, intermediate_results
@@ -21,6 +17,7 @@ def test_a_whole_episode_in_the_compact_format() -> None:
     assert info["messages"] == [{"role": "user", "content": "2+5+1*9-8"}]
     said = [env.step(f"calculator({operation})")[0] for operation in ("1*9", "2+5", "7+9", "16-8")]
     assert said == ["9", "7", "16", "8"]
+    assert env.step("calculator(2+5+1*9-8)")[0].startswith("Error: at most 1 operation a call")
     text, reward, terminated, truncated, info = env.step("#### 8")
     assert (text, reward, terminated, truncated) == ("", 1.0, True, False)
     assert info["rewards"] == {"correct": 1.0}
@@ -32,14 +29,6 @@ def test_any_other_last_turn_earns_nothing(answer: str) -> None:
     env.reset(options={"index": 5})
     _, reward, terminated, _, info = env.step(answer)
     assert (reward, terminated, info["rewards"]) == (0.0, True, {"correct": 0.0})
-
-
-def test_two_operations_in_one_call_are_refused() -> None:
-    env = Arithmetic(tool_format="compact")
-    env.reset(options={"index": 5})
-    text, _, terminated, truncated, _ = env.step("calculator(2+5+1*9-8)")
-    assert text.startswith("Error: at most 1 operation a call")
-    assert (terminated, truncated) == (False, False)
 
 
 def test_the_answer_is_the_value_of_the_prompt() -> None:
@@ -77,15 +66,6 @@ def test_splits_have_tasks_of_their_own() -> None:
     assert [train.task(i).prompt for i in range(20)] != [test.task(i).prompt for i in range(20)]
 
 
-def test_another_process_has_the_same_tasks() -> None:
-    code = """
-from turntree.envs.arithmetic import Arithmetic
-print([Arithmetic().task(i).prompt for i in range(20)])
-"""
-    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert run.stdout.strip() == str([Arithmetic().task(i).prompt for i in range(20)])
-
-
 @pytest.mark.parametrize(
     ("numbers", "operators", "results"),
     [
@@ -114,26 +94,19 @@ def test_settings_that_make_no_sense_are_refused(arguments: dict[str, Any], comp
         Arithmetic(**arguments)
 
 
-def test_settings_that_leave_no_expression_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turntree.envs.arithmetic._ATTEMPTS", 100)
+def test_settings_that_leave_no_expression_are_named() -> None:
     env = Arithmetic(min_numbers=5, operators="*", max_value=900)
     with pytest.raises(ValueError, match="use fewer or smaller numbers"):
         env.task(0)
 
 
 @pytest.mark.parametrize(
-    ("tool_format", "example"),
-    [("compact", "calculator(3*4)"), ("hermes", '"arguments": {"expression": "3*4"}')],
+    ("tool_format", "example"), [("compact", "calculator(3*4)"), ("hermes", '"arguments": {"expression": "3*4"}')]
 )
 def test_the_system_prompt_shows_a_call_in_the_format_in_use(tool_format: str, example: str) -> None:
     env = Arithmetic(tool_format=tool_format)
     assert example in env.system_prompt
     assert "#### x" in env.system_prompt
-
-
-def test_gymnasiums_checker_has_no_complaint(recwarn: pytest.WarningsRecorder) -> None:
-    check_env(gymnasium.make("turntree/Arithmetic-v0").unwrapped)
-    assert [str(warning.message) for warning in recwarn] == []
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
@@ -152,16 +125,11 @@ def test_it_runs_in_a_vector(mode: str) -> None:
         alone = [make("turntree/Arithmetic-v0", system_prompt="").reset(seed=3 + i)[0] for i in range(2)]
         assert list(prompts) == alone
         assert [tools[0]["function"]["name"] for tools in infos["tools"]] == ["calculator"] * 2
-        texts, rewards, terminated, truncated, _ = envs.step(("calculator(2*3)", f"#### {evaluate(prompts[1])}"))
+        texts, rewards, terminated, truncated, infos = envs.step(("calculator(2*3)", f"#### {evaluate(prompts[1])}"))
         assert texts == ("6", "")
         assert rewards.tolist() == [0.0, 1.0]
         assert terminated.tolist() == [False, True]
         assert truncated.tolist() == [False, False]
+        assert infos["stop_reason"].tolist() == ["", "done"]
     finally:
         envs.close()
-
-
-def test_it_can_be_pickled_in_the_middle_of_an_episode() -> None:
-    env = Arithmetic()
-    env.reset(options={"index": 5})
-    assert pickle.loads(pickle.dumps(env)).step("#### 8") == env.step("#### 8")

@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from small_shop import write_shop
+from playing import arguments_of, call
 
-from turntree.envs import Env, Task, ToolCall, make
+from turntree.envs import Env, Task, make
 from turntree.envs.calculator import one_operation_calculator
 from turntree.envs.catalogue import CATALOGUE, Entry
 from turntree.envs.math.sets import MATH_SETS
 
 Policy = Callable[[Env], Iterator[str]]
-
-
-def call(env: Env, called: str, /, **arguments: Any) -> str:
-    return env.parser.format_call(ToolCall(name=called, arguments=arguments))
 
 
 def boxed(env: Env) -> Iterator[str]:
@@ -91,19 +86,7 @@ WINNERS: dict[str, Policy] = {
     **{entry.env_id: boxed for entry in MATH_SETS},
 }
 LOSERS: dict[str, Policy] = {id: say("It is -987654.5, \\boxed{-987654.5} or\n#### -987654.5") for id in WINNERS}
-ROWS = [{"question": f"{n} and {n}?", "answer": str(2 * n)} for n in range(1, 4)]
-CHOICES = [{"question": "?", "choices": ["a", "b", "c", "d"], "answer": "C"}] * 3
-
-
-def prepared(entry: Entry, folder: Path) -> Env:
-    if not entry.needs_data:
-        return make(entry.id)
-    if "Retail" in entry.id:
-        return make(entry.id, data=write_shop(folder))
-    rows = CHOICES if "MMLU" in entry.id else ROWS
-    file = folder / "rows.jsonl"
-    file.write_text("\n".join(map(json.dumps, rows)))
-    return make(entry.id, data=file)
+every_entry = pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.id)
 
 
 def play(env: Env, policy: Policy, index: int) -> tuple[float, str, Task]:
@@ -118,9 +101,9 @@ def play(env: Env, policy: Policy, index: int) -> tuple[float, str, Task]:
     raise AssertionError(f"the policy fell silent in {task.id}")
 
 
-@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.id)
+@every_entry
 def test_one_policy_wins_and_another_loses(entry: Entry, tmp_path: Path) -> None:
-    env = prepared(entry, tmp_path)
+    env = make(entry.id, **arguments_of(entry, tmp_path))
     for index in range(min(env.num_tasks or 10, 10)):
         reward, stop_reason, task = play(env, WINNERS[entry.id], index)
         assert (reward, stop_reason) == (1.0, "done"), task
@@ -129,9 +112,9 @@ def test_one_policy_wins_and_another_loses(entry: Entry, tmp_path: Path) -> None
     env.close()
 
 
-@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.id)
+@every_entry
 def test_the_answer_is_not_said_before_it_is_asked_for(entry: Entry, tmp_path: Path) -> None:
-    env = prepared(entry, tmp_path)
+    env = make(entry.id, **arguments_of(entry, tmp_path))
     _, info = env.reset(seed=1, options={"index": 0})
     answer = env.current_task.answer
     if len(answer) > 2:  # a shorter one stands in many questions by chance

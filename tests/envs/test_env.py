@@ -1,12 +1,10 @@
 import json
 import pickle
-from collections.abc import Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
+from playing import play
 
 from turntree.envs import (
     Env,
@@ -22,6 +20,7 @@ from turntree.envs import (
     ToolCall,
     ToolError,
     UnknownParser,
+    require_conformance,
     tool,
 )
 
@@ -42,10 +41,7 @@ class Shop(Env):
 
     def start(self, task: Task) -> list[Message]:
         self.basket = []
-        return [
-            *super().start(task),
-            Message(role=Role.USER, content=f"Luck: {self.np_random.integers(1000)}"),
-        ]
+        return [*super().start(task), Message(role=Role.USER, content=f"Luck: {self.np_random.integers(1000)}")]
 
     def default_system_prompt(self) -> str:
         return "This is a shop."
@@ -84,11 +80,6 @@ def call(*items: str) -> str:
     )
 
 
-def play(env: Env, actions: Sequence[str], **options: Any) -> list[tuple[str, float, bool, bool, dict[str, Any]]]:
-    env.reset(seed=1, options=options or {"index": 3})
-    return [env.step(action) for action in actions]
-
-
 class TestReset:
     def test_the_opening_is_the_system_prompt_and_what_start_says(self) -> None:
         text, info = Shop().reset(seed=1, options={"index": 3})
@@ -107,15 +98,12 @@ class TestReset:
         assert drawn == [Shop().reset(seed=seed)[1]["task_id"] for seed in range(30)]
         assert set(drawn) == {f"shop/{i}" for i in range(5)}
 
-    def test_a_task_can_be_given(self) -> None:
+    def test_a_task_can_be_given_itself_or_by_an_index_of_any_kind(self) -> None:
         task = Task(id="mine", prompt="Buy a hat.", answer="hat")
         env = Shop()
-        _, info = env.reset(options={"task": task})
-        assert info["task_id"] == "mine"
+        assert env.reset(options={"task": task})[1]["task_id"] == "mine"
         assert env.current_task is task
-
-    def test_an_index_of_numpy_is_an_index(self) -> None:
-        assert Shop().reset(options={"index": np.int64(2)})[1]["task_id"] == "shop/2"
+        assert env.reset(options={"index": np.int64(2)})[1]["task_id"] == "shop/2"
 
     @pytest.mark.parametrize(
         ("options", "complaint"),
@@ -147,7 +135,7 @@ class TestReset:
 
 class TestStep:
     def test_a_call_is_answered_by_a_tool_message_and_the_episode_goes_on(self) -> None:
-        [(text, reward, terminated, truncated, info)] = play(Shop(), [call("3")])
+        [(text, reward, terminated, truncated, info)] = play(Shop(), [call("3")], 3)
         assert (text, reward, terminated, truncated) == ("1 in the basket", 0.0, False, False)
         assert info["messages"] == [{"role": "tool", "content": "1 in the basket", "name": "take"}]
         assert info["tool_calls"] == [ToolCall(name="take", arguments={"item": "3"}).to_openai()]
@@ -161,7 +149,7 @@ class TestStep:
         assert len(info["messages"]) == 3
 
     def test_the_task_decides(self) -> None:
-        *_, (text, reward, terminated, truncated, info) = play(Shop(), [call("3"), "buy"])
+        *_, (text, reward, terminated, truncated, info) = play(Shop(), [call("3"), "buy"], 3)
         assert (text, reward, terminated, truncated) == ("", 1.0, True, False)
         assert (info["stop_reason"], info["rewards"]) == ("done", {"bought": 1.0})
 
@@ -177,35 +165,26 @@ class TestStep:
         assert (reward, terminated, truncated, info["turn"], info["tool_calls"]) == (0.0, False, False, 1, [])
 
     def test_the_compact_format_finds_the_tools_of_the_environment(self) -> None:
-        [(text, *_)] = play(Shop(tool_format="compact"), ["take(3)"])
-        assert text == "1 in the basket"
+        assert play(Shop(tool_format="compact"), ["take(3)"])[0][0] == "1 in the basket"
 
-    def test_infos_always_have_the_same_keys_and_are_json(self) -> None:
+    def test_infos_always_have_the_same_keys_and_share_nothing(self) -> None:
         env = Shop()
-        _, first = env.reset(seed=1)
-        infos = [first, *(step[4] for step in play(env, [call("x"), "haggle", call("bomb")]))]
-        for info in infos:
-            assert set(info) == INFO_KEYS
-            assert json.loads(json.dumps(info, allow_nan=False)) == info
-
-    def test_infos_share_nothing_with_each_other(self) -> None:
-        env = Shop()
-        _, first = env.reset(seed=1)
-        first["tools"].clear()
+        infos = [env.reset(seed=1)[1], *(step[4] for step in play(env, [call("x"), "haggle", call("bomb")]))]
+        assert [set(info) for info in infos] == [INFO_KEYS] * 4
+        env.reset(seed=1)[1]["tools"].clear()
         assert env.step("haggle")[4]["tools"][0]["function"]["name"] == "take"
 
-    def test_the_dialogue_can_be_read_back(self) -> None:
-        env = Shop(system_prompt="")
-        play(env, [call("3"), "buy"])
-        assert [message.role for message in env.messages] == [
-            "user",
-            "user",
-            "assistant",
-            "tool",
-            "assistant",
-        ]
-        assert env.messages[2].content == call("3")
-        assert env.messages[2].tool_calls[0].name == "take"
+    def test_the_dialogue_can_be_read_back_and_is_rendered(self) -> None:
+        env = Shop(render_mode="ansi")
+        play(env, [call("3"), "buy"], 3)
+        roles = [message.role for message in env.messages]
+        assert roles == ["system", "user", "user", "assistant", "tool", "assistant"]
+        assert env.messages[3].content == call("3")
+        assert env.messages[3].tool_calls[0].name == "take"
+        rendered = env.render()
+        assert rendered is not None
+        assert rendered.startswith("[system] This is a shop.\n\n[user] Buy item 3.")
+        assert rendered.endswith("[tool] 1 in the basket\n\n[assistant] buy")
 
     def test_stepping_before_reset_or_after_the_end_raises(self) -> None:
         env = Shop()
@@ -222,31 +201,27 @@ class TestStep:
             env.step(3)  # type: ignore[arg-type]
 
 
-class TestLimits:
-    def test_the_last_turn_is_answered_and_then_truncates(self) -> None:
-        first, last = play(Shop(limits=Limits(max_turns=2)), ["haggle", call("3")])
-        assert (first[2], first[3], first[4]["stop_reason"]) == (False, False, "")
-        assert (last[2], last[3], last[4]["stop_reason"]) == (False, True, "max_turns")
-        assert last[0] == "1 in the basket"
-
-    def test_a_task_that_decides_in_the_last_turn_is_not_truncated(self) -> None:
-        *_, (_, _, terminated, truncated, info) = play(Shop(limits=Limits(max_turns=1)), ["buy"])
-        assert (terminated, truncated, info["stop_reason"]) == (True, False, "done")
-
-    def test_the_call_beyond_the_limit_is_not_run_and_truncates(self) -> None:
-        env = Shop(limits=Limits(max_tool_calls=3))
-        first, last = play(env, [call("a", "b"), call("c", "d")])
-        assert first[3] is False
-        assert (last[2], last[3], last[4]["stop_reason"]) == (False, True, "max_tool_calls")
-        assert env.basket == ["a", "b", "c"]
-
-    def test_the_last_allowed_call_leaves_room_for_an_answer(self) -> None:
-        *_, (_, reward, terminated, _, _) = play(Shop(limits=Limits(max_tool_calls=1)), [call("3"), "buy"])
-        assert (reward, terminated) == (1.0, True)
-
-    def test_without_limits_nothing_truncates(self) -> None:
-        steps = play(Shop(limits=Limits(max_turns=None)), ["haggle"] * 50)
-        assert not any(step[3] for step in steps)
+@pytest.mark.parametrize(
+    ("limits", "turns", "end"),
+    [
+        ({"max_turns": 2}, ["haggle", call("3")], (False, True, "max_turns")),
+        ({"max_turns": 1}, ["buy"], (True, False, "done")),
+        ({"max_tool_calls": 3}, [call("a", "b"), call("c", "d")], (False, True, "max_tool_calls")),
+        ({"max_tool_calls": 1}, [call("3"), "buy"], (True, False, "done")),
+        ({"max_turns": None}, ["haggle"] * 50, (False, False, "")),
+    ],
+)
+def test_a_limit_truncates_what_the_task_has_not_decided_by_then(
+    limits: dict[str, Any], turns: list[str], end: tuple[bool, bool, str]
+) -> None:
+    env = Shop(limits=Limits(**limits))
+    *before, (text, _, *ended, info) = play(env, turns)
+    assert (*ended, info["stop_reason"]) == end
+    assert {(*step[2:4], step[4]["stop_reason"]) for step in before} <= {(False, False, "")}
+    if end[2] == "max_turns":
+        assert text == "1 in the basket"  # the last turn is answered
+    if end[2] == "max_tool_calls":
+        assert env.basket == ["a", "b", "c"]  # the call beyond is not run
 
 
 class TestFailure:
@@ -259,65 +234,42 @@ class TestFailure:
             ("infinite", "reply() raised ValueError: reward 'reward' must be a finite number, got inf"),
         ],
     )
-    def test_a_failure_of_the_surroundings_truncates_with_one_line(self, action: str, failure: str) -> None:
-        [(text, reward, terminated, truncated, info)] = play(Shop(), [action])
+    def test_a_failure_of_the_surroundings_truncates_with_one_line_until_the_reset(
+        self, action: str, failure: str
+    ) -> None:
+        env = Shop()
+        [(text, reward, terminated, truncated, info)] = play(env, [action])
         assert (text, reward, terminated, truncated) == ("", 0.0, False, True)
         assert (info["stop_reason"], info["failure"]) == ("failure", failure)
+        *_, (_, reward, _, _, info) = play(env, [call("3"), "buy"], 3)
+        assert (reward, info["failure"]) == (1.0, "")
 
     def test_what_the_model_did_wrong_is_no_failure(self) -> None:
         steps = play(Shop(), [call("nothing"), '<tool_call>{"name": "take", "arguments": {"item": 3}}</tool_call>'])
         assert [step[4]["stop_reason"] for step in steps] == ["", ""]
         assert steps[1][0] == "Error: argument 'item' of take must be of type string, got 3"
 
-    def test_the_environment_can_be_reset_after_a_failure(self) -> None:
-        env = Shop()
-        play(env, [call("bomb")])
-        *_, (_, reward, _, _, info) = play(env, [call("3"), "buy"])
-        assert (reward, info["failure"]) == (1.0, "")
+    def test_an_interrupt_is_no_failure(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupted(*_: object) -> Reply:
+            raise KeyboardInterrupt
 
-    def test_an_interrupt_is_no_failure(self) -> None:
-        class Interrupted(Shop):
-            def reply(self, message: Message) -> Reply:
-                raise KeyboardInterrupt
-
+        monkeypatch.setattr(Shop, "reply", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            play(Interrupted(), ["buy"])
+            play(Shop(), ["buy"])
 
 
 class TestSnapshot:
-    def test_a_restored_episode_goes_on_as_the_original_did(self) -> None:
-        env = Shop()
-        play(env, [call("3"), "haggle"])
-        state = env.snapshot()
-        after = [env.step("haggle"), env.step("buy")]
+    def test_a_restored_episode_goes_on_as_the_original_did_here_and_elsewhere(self) -> None:
+        env, other, turns = Shop(), Shop(), [call("b"), "haggle", "haggle", "buy"]
+        play(env, [call("3"), "haggle"], 3)
+        state, seen = env.snapshot(), env.messages
+        after = [env.step(turn) for turn in turns]
+        assert after[1][0] != after[2][0]  # what was drawn is told apart
         env.reset(seed=99)
-        env.restore(state)
-        assert [env.step("haggle"), env.step("buy")] == after
-
-    def test_another_environment_with_the_same_arguments_can_take_over(self) -> None:
-        env, other = Shop(), Shop()
-        play(env, [call("3"), "haggle"])
-        other.restore(env.snapshot())
-        assert other.basket == ["3"]
-        assert other.messages == env.messages
-        assert other.step("haggle") == env.step("haggle")
-
-    def test_it_holds_the_random_generator(self) -> None:
-        env = Shop()
-        play(env, [])
-        state = env.snapshot()
-        first = env.step("haggle")[0]
-        assert env.step("haggle")[0] != first
-        env.restore(state)
-        assert env.step("haggle")[0] == first
-
-    def test_it_is_not_changed_by_what_happens_later(self) -> None:
-        env = Shop()
-        play(env, [call("a")])
-        state = env.snapshot()
-        env.step(call("b"))
-        env.restore(state)
-        assert env.basket == ["a"]
+        for restored in (env, other):
+            restored.restore(state)
+            assert (restored.basket, restored.messages) == (["3"], seen)
+            assert [restored.step(turn) for turn in turns] == after
 
     @pytest.mark.parametrize("state", [b"", b"nonsense", pickle.dumps(3)])
     def test_other_bytes_are_refused(self, state: bytes) -> None:
@@ -332,43 +284,21 @@ class TestSnapshot:
             Market().restore(Shop().snapshot())
 
 
-class TestGymnasium:
-    def test_render_shows_the_dialogue(self) -> None:
-        env = Shop(render_mode="ansi")
-        play(env, [call("3")])
-        rendered = env.render()
-        assert rendered is not None
-        assert rendered.startswith("[system] This is a shop.\n\n[user] Buy item 3.")
-        assert rendered.endswith("[tool] 1 in the basket")
+def test_it_keeps_the_rules_of_ours_and_of_gymnasium() -> None:
+    require_conformance(Shop, [call("3"), "haggle", "buy"])
 
-    def test_unknown_modes_and_formats_are_refused_at_once(self) -> None:
-        with pytest.raises(ValueError, match="render_mode must be 'ansi' or None, got 'human'"):
-            Shop(render_mode="human")
-        with pytest.raises(UnknownParser, match="did you mean 'compact'"):
-            Shop(tool_format="compct")
 
-    def test_a_copy_through_pickle_goes_on_alike(self) -> None:
-        env = Shop()
-        play(env, [call("3")])
-        copy = pickle.loads(pickle.dumps(env))
-        assert copy.step("haggle") == env.step("haggle")
+def test_unknown_modes_and_formats_are_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="render_mode must be 'ansi' or None, got 'human'"):
+        Shop(render_mode="human")
+    with pytest.raises(UnknownParser, match="did you mean 'compact'"):
+        Shop(tool_format="compct")
 
-    def test_it_is_a_gymnasium_environment_that_passes_the_checker(self, recwarn: pytest.WarningsRecorder) -> None:
-        env = Shop()
-        assert isinstance(env, gymnasium.Env)
-        check_env(env)
-        complaints = [str(warning.message) for warning in recwarn]
-        assert all("not having a spec" in complaint for complaint in complaints), complaints
 
-    def test_closing_twice_is_fine(self) -> None:
-        env = Shop()
-        env.close()
-        env.close()
+def test_an_environment_must_say_its_tasks_and_its_replies() -> None:
+    class Half(Env):
+        def reply(self, message: Message) -> Reply:
+            return Reply(done=True)
 
-    def test_an_environment_must_say_its_tasks_and_its_replies(self) -> None:
-        class Half(Env):
-            def reply(self, message: Message) -> Reply:
-                return Reply(done=True)
-
-        with pytest.raises(TypeError, match="task"):
-            Half()  # type: ignore[abstract]
+    with pytest.raises(TypeError, match="task"):
+        Half()  # type: ignore[abstract]

@@ -61,10 +61,7 @@ def test_a_wrong_answer_earns_nothing(data: Path) -> None:
         ({"answer": "#### 4"}, "the field 'question' is missing"),
         ({"question": "", "answer": "#### 4"}, "the field 'question' must be a text that is not empty"),
         ({"question": "?", "answer": None}, "the field 'answer' must be a text"),
-        (
-            {"question": "?", "answer": "It is four."},
-            "must end with '#### NUMBER' or be a number, got 'It is four.'",
-        ),
+        ({"question": "?", "answer": "It is four."}, "must end with '#### NUMBER' or be a number, got 'It is four.'"),
         ({"question": "?", "answer": "#### four"}, "must end with '#### NUMBER'"),
         ({"question": "?", "answer": "#### "}, "must end with '#### NUMBER'"),
         ({"question": "?", "answer": "4", "id": 7}, "the field 'id' must be a text"),

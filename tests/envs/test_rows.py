@@ -36,12 +36,7 @@ def test_blank_lines_count_but_hold_no_row_and_a_byte_order_mark_is_skipped(tmp_
 
 @pytest.mark.parametrize(
     ("line", "complaint"),
-    [
-        (b'{"n": ', "bad JSON"),
-        (b"[1]", "got list"),
-        (b'{"n": "\xff"}', "bad JSON"),
-        (b"[" * 100_000, "bad JSON"),
-    ],
+    [(b'{"n": ', "bad JSON"), (b"[1]", "got list"), (b'{"n": "\xff"}', "bad JSON"), (b"[" * 100_000, "bad JSON")],
 )
 def test_a_damaged_line_names_file_and_line(tmp_path: Path, line: bytes, complaint: str) -> None:
     path = tmp_path / "a.jsonl"

@@ -16,22 +16,21 @@ from turntree.envs import Context
 from turntree.envs.schema import function_schema
 
 utils = pytest.importorskip("transformers.utils", reason="the reference is transformers.utils.get_json_schema")
-SCOPE: dict[str, Any] = {
-    **{"Any": Any, "Literal": Literal, "Optional": Optional, "Union": Union, "Context": Context},
-}
+SCOPE: dict[str, Any] = {**{"Any": Any, "Literal": Literal, "Optional": Optional, "Union": Union, "Context": Context}}
 
 basic = st.sampled_from(["int", "float", "str", "bool"])
 literals = st.lists(st.sampled_from(['"a"', '"b"', "1", "2"]), min_size=1, max_size=3, unique=True).map(
     lambda values: f"Literal[{', '.join(values)}]"
 )
 hints = st.recursive(
-    basic | literals | st.sampled_from(["Any", "dict"]),
+    basic | literals | st.sampled_from(["Any", "dict", "dict[str, int]"]),
     lambda inner: st.one_of(
         inner.map("list[{}]".format),
         inner.map("dict[str, {}]".format),
         inner.map("Optional[{}]".format),
         st.lists(inner, min_size=2, max_size=3).map(lambda parts: f"tuple[{', '.join(parts)}]"),
         st.lists(inner, min_size=2, max_size=3).map(lambda parts: f"Union[{', '.join(parts)}]"),
+        st.lists(inner, min_size=1, max_size=2).map(lambda parts: " | ".join([*parts, "None"])),
     ),
     max_leaves=4,
 )
@@ -75,15 +74,16 @@ def build(source: str) -> Callable[..., Any]:
     return function
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(source=sources())
 def test_the_schema_equals_that_of_transformers(source: str) -> None:
     function = build(source)
     assert function_schema(function) == utils.get_json_schema(function)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(source=sources())
-def test_a_hidden_context_changes_nothing_in_the_schema(source: str) -> None:
-    hidden = source.replace("def f(", "def f(context: Context, ", 1).replace(", )", ")", 1)
-    assert function_schema(build(hidden)) == function_schema(build(source))
+def test_a_hidden_context_or_an_instance_changes_nothing_in_the_schema(source: str) -> None:
+    for first in ("self", "context: Context"):
+        hidden = source.replace("def f(", f"def f({first}, ", 1).replace(", )", ")", 1)
+        assert function_schema(build(hidden)) == function_schema(build(source))

@@ -44,10 +44,7 @@ def test_the_answer_names_the_tool_and_the_call() -> None:
     [
         (ToolCall(name="calculater"), "Error: there is no tool 'calculater'; did you mean 'calculator'?"),
         (ToolCall(name="xyz"), "Error: there is no tool 'xyz'; the tools are: calculator"),
-        (
-            ToolCall(name="calculator"),
-            "Error: calculator needs the argument 'expression'; it takes: expression",
-        ),
+        (ToolCall(name="calculator"), "Error: calculator needs the argument 'expression'; it takes: expression"),
         (ToolCall(name="calculator", arguments={"expression": "1/0"}), "Error: division by zero"),
     ],
 )

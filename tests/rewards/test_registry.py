@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -15,10 +16,7 @@ from turntree.rewards import (
     reward_names,
 )
 
-
-@pytest.fixture(autouse=True)
-def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+pytestmark = pytest.mark.usefixtures("own_rewards")
 
 
 def test_a_registered_function_is_found_by_its_name() -> None:
@@ -47,26 +45,29 @@ def length(sample: Sample) -> float:
     return float(len(sample.answer_text))
 
 
-NOT_CALLABLE = 5
 AS_REWARD = Reward(name="whole", function=length, decides=True)
 
 
-def entry_points_with(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    entry = EntryPoint(name=name, value=value, group=registry.GROUP)
-    entries = lambda **wanted: [entry] if wanted.get("name", name) == name else []  # noqa: E731
-    monkeypatch.setattr(registry, "entry_points", entries)
+@pytest.fixture
+def plugged(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
+    """Installs a package that brings an object as the reward ``plugged``."""
+
+    def install(loaded: object) -> None:
+        entry = EntryPoint(name="plugged", value="somewhere:it", group=registry.GROUP)
+        monkeypatch.setattr(registry, "entry_points", lambda **wanted: [entry])
+        monkeypatch.setattr(EntryPoint, "load", lambda entry: loaded)
+
+    return install
 
 
-@pytest.mark.parametrize("attribute", ["length", "AS_REWARD"])
-def test_installed_packages_bring_rewards(monkeypatch: pytest.MonkeyPatch, attribute: str) -> None:
-    monkeypatch.setattr(EntryPoint, "load", lambda entry: globals()[attribute])
-    entry_points_with(monkeypatch, "plugged", f"somewhere:{attribute}")
+@pytest.mark.parametrize("loaded", [length, AS_REWARD])
+def test_installed_packages_bring_rewards(plugged: Callable[[object], None], loaded: object) -> None:
+    plugged(loaded)
     assert get_reward("plugged").values([Sample(turns=("abc",))]) == [3.0]
     assert "plugged" in reward_names()
 
 
-def test_an_entry_point_that_is_no_function_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EntryPoint, "load", lambda entry: NOT_CALLABLE)
-    entry_points_with(monkeypatch, "broken", "somewhere:NOT_CALLABLE")
+def test_an_entry_point_that_is_no_function_is_refused(plugged: Callable[[object], None]) -> None:
+    plugged(5)
     with pytest.raises(RewardDefinitionError, match="no function"):
-        get_reward("broken")
+        get_reward("plugged")

@@ -18,7 +18,7 @@ USERS = {
             "paypal_1": {"source": "paypal", "id": "paypal_1"},
         },
         "orders": ["#W1", "#W2", "#W3"],
-    },
+    }
 }
 PRODUCTS = {
     "p1": {

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +22,6 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-PIECES = ["<tool_call>", "</tool_call>", "{", "}", '"name"', ":", '"x"', " "]
 tagless = st.text().filter(lambda text: "tool_call" not in text)
 
 
@@ -49,19 +46,11 @@ class TestHermes:
         assert turn.calls == (call,)
         assert turn.content == (before + after).strip()
 
-    def test_reads_several_calls_in_order(self) -> None:
-        calls = tuple(ToolCall(name="calculator", arguments={"expression": f"{i}+1"}) for i in range(3))
-        text = "Let me see.\n" + "\n".join(map(self.parser.format_call, calls)) + "\nThen."
-        turn = self.parser.parse(text)
-        assert turn.calls == calls
-        assert turn.content == "Let me see.\n\n\n\nThen."
-
-    def test_arguments_may_be_missing(self) -> None:
-        assert self.parser.parse('<tool_call>{"name": "now"}</tool_call>').calls == (ToolCall(name="now"),)
-
-    def test_text_without_calls_is_content(self) -> None:
-        turn = self.parser.parse("  #### 14 ")
-        assert (turn.content, turn.calls, turn.error) == ("#### 14", (), "")
+    def test_words_between_calls_are_content_and_arguments_may_be_missing(self) -> None:
+        calls = (ToolCall(name="calculator", arguments={"expression": "1"}), ToolCall(name="now"))
+        written = [self.parser.format_call(calls[0]), '<tool_call>{"name": "now"}</tool_call>']
+        turn = self.parser.parse("Let me see.\n" + "\n".join(written) + "\nThen.")
+        assert (turn.content, turn.calls) == ("Let me see.\n\n\nThen.", calls)
 
     @pytest.mark.parametrize(
         ("body", "reason"),
@@ -85,17 +74,6 @@ class TestHermes:
         assert reason in turn.error
         assert "Write it as <tool_call>" in turn.error
 
-    def test_a_call_that_is_not_closed_is_told_to_the_model(self) -> None:
-        turn = self.parser.parse('<tool_call>{"name": "now"}')
-        assert turn.calls == ()
-        assert "</tool_call> is missing" in turn.error
-
-    @given(text=st.lists(st.sampled_from(PIECES)).map("".join))
-    def test_no_text_makes_it_raise(self, text: str) -> None:
-        turn = self.parser.parse(text)
-        assert not (turn.calls and turn.error)
-        json.dumps([call.to_openai() for call in turn.calls])
-
 
 class TestCompact:
     parser = CompactParser([calculator, power])
@@ -118,16 +96,7 @@ class TestCompact:
 
     @pytest.mark.parametrize(
         "text",
-        [
-            "#### 14",
-            "calculator(3*4) then",
-            "so calculator(3*4)",
-            "other(3)",
-            "power(2)",
-            "calculator(3*4",
-            "",
-            "(3)",
-        ],
+        ["#### 14", "calculator(3*4) then", "so calculator(3*4)", "other(3)", "power(2)", "calculator(3*4", "", "(3)"],
     )
     def test_anything_else_is_content(self, text: str) -> None:
         turn = self.parser.parse(text)

@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from playing import call, use
 
-from turntree.envs import Env, ToolCall, ToolError, make, require_conformance
+from turntree.envs import ToolError, make, require_conformance
 from turntree.envs.service.airline import AirlineDesk
 from turntree.envs.service.airline_policy import FREE_BAGS, VOUCHER
 from turntree.envs.service.airline_service import AirlineService
@@ -19,10 +22,6 @@ from turntree.envs.service.database import Database
 from turntree.envs.service.desk import expected_changes
 
 TASKS = [airline_task("train", index) for index in range(120)]
-
-
-def call(env: Env, called: str, /, **arguments: Any) -> tuple[Any, ...]:
-    return env.step(env.parser.format_call(ToolCall(name=called, arguments=arguments)))
 
 
 def desk() -> AirlineDesk:
@@ -62,10 +61,10 @@ def test_an_agent_that_does_what_is_asked_and_tells_wins(kind: str) -> None:
     assert task.prompt in opening
     assert len(info["tools"]) == 14
     email = task.prompt.split("Your email is ")[1].split(". ")[0]
-    assert call(env, "find_customer_by_email", email=email)[0] in airline().records["customers"]
+    assert use(env, "find_customer_by_email", email=email) in airline().records["customers"]
     assert "go ahead" in env.step("Shall I?")[0]
     for action in task.metadata["actions"]:
-        assert "Error" not in call(env, action["name"], **action["kwargs"])[0]
+        assert "Error" not in use(env, action["name"], **action["kwargs"])
     _, reward, terminated, _, info = env.step(" ".join(["Done.", *task.metadata["outputs"]]))
     assert (reward, terminated, info["rewards"]) == (1.0, True, {"database": 1.0, "told": 1.0})
 
@@ -82,7 +81,7 @@ def test_an_agent_that_cancels_what_may_not_be_cancelled_loses() -> None:
     index = index_of("cancel_or_bags")
     env.reset(options={"index": index})
     booking = TASKS[index].metadata["actions"][0]["kwargs"]["booking_id"]
-    call(env, "cancel_booking", booking_id=booking)
+    use(env, "cancel_booking", booking_id=booking)
     assert env.step(f"Cancelled; {TASKS[index].metadata['outputs'][0]} dollars.")[4]["rewards"]["database"] == 0.0
 
 
@@ -126,15 +125,9 @@ def test_a_gift_card_has_to_cover_an_amount_in_full() -> None:
     customer = airline().records["customers"][booking["customer_id"]]
     gift = next(m for m in customer["payment_methods"].values() if m["source"] == "gift_card")
     most = int(gift["balance"] // 40)
+    arguments = {"bags": 9 + most, "paid_bags": most + 1, "payment_method_id": gift["id"]}
     with pytest.raises(ToolError, match="insufficient gift card balance"):
-        run(
-            own,
-            "add_bags",
-            booking_id=booking["booking_id"],
-            bags=9 + most,
-            paid_bags=most + 1,
-            payment_method_id=gift["id"],
-        )
+        run(own, "add_bags", booking_id=booking["booking_id"], **arguments)
     assert own.database.changes() == {}
 
 
@@ -153,16 +146,16 @@ def test_the_policy_states_the_amounts_that_tasks_count_with() -> None:
     assert f"{FREE_BAGS['gold']} with gold" in policy
 
 
+def world_and_task() -> str:
+    made = json.dumps([dict(airline().records), airline_task("train", 7).prompt])
+    return hashlib.sha256(made.encode()).hexdigest()
+
+
 def test_another_process_makes_the_same_world_and_tasks() -> None:
-    code = (
-        "import json, hashlib; from turntree.envs.service.airline_world import airline; "
-        "from turntree.envs.service.airline_tasks import airline_task; "
-        "made = json.dumps([dict(airline().records), airline_task('train', 7).prompt]); "
-        "print(hashlib.sha256(made.encode()).hexdigest())"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-    ours = json.dumps([dict(airline().records), airline_task("train", 7).prompt])
-    assert found == hashlib.sha256(ours.encode()).hexdigest()
+    code = f"import runpy; print(runpy.run_path({__file__!r})['world_and_task']())"
+    given = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "support")}
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=given)
+    assert shown.stdout.strip() == world_and_task()
 
 
 def test_splits_differ_and_copies_hold_no_records() -> None:
@@ -172,7 +165,6 @@ def test_splits_differ_and_copies_hold_no_records() -> None:
 
 
 def test_it_keeps_the_rules() -> None:
-    env = AirlineService()
     action = TASKS[0].metadata["actions"][0]
-    calls = [ToolCall(name=action["name"], arguments=action["kwargs"])]
-    require_conformance(AirlineService, [*map(env.parser.format_call, calls), "Are you sure?", "Good bye."])
+    turn = call(AirlineService(), action["name"], **action["kwargs"])
+    require_conformance(AirlineService, [turn, "Are you sure?", "Good bye."])

@@ -1,29 +1,26 @@
 import functools
 import json
-import os
 import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_shop import ORDERS, PRODUCTS, USERS, write_shop
+from playing import call, published, use
+from small_shop import ADDRESS, ORDERS, PRODUCTS, USERS, write_shop
 
-from turntree.envs import DataError, Env, Message, Role, Task, ToolCall, make, require_conformance
+from turntree.envs import DataError, Message, Role, Task, make, require_conformance
 from turntree.envs.service.database import Database, read_tables
 from turntree.envs.service.desk import expected_changes
 from turntree.envs.service.env import RetailService
 from turntree.envs.service.retail import TABLES, RetailDesk
 
-DATA = Path(os.environ.get("TURNTREE_DATA", Path(__file__).resolve().parents[4] / "shared")) / "data" / "tau_bench"
+CANCEL: tuple[str, dict[str, Any]] = ("cancel_pending_order", {"order_id": "#W1", "reason": "no longer needed"})
+MOVE: tuple[str, dict[str, Any]] = ("modify_user_address", {"user_id": "ann_lee_1", **ADDRESS, "zip": "1"})
 
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
     return write_shop(tmp_path)
-
-
-def call(env: Env, name: str, **arguments: Any) -> tuple[Any, ...]:
-    return env.step(env.parser.format_call(ToolCall(name=name, arguments=arguments)))
 
 
 def test_an_agent_that_does_what_is_asked_and_tells_wins(shop: Path) -> None:
@@ -32,9 +29,9 @@ def test_an_agent_that_does_what_is_asked_and_tells_wins(shop: Path) -> None:
     assert "cancel #W1" in opening
     assert "Be kind." in opening
     assert len(info["tools"]) == 16
-    assert call(env, "find_user_id_by_name_zip", first_name="Ann", last_name="Lee", zip="90001")[0] == "ann_lee_1"
+    assert use(env, "find_user_id_by_name_zip", first_name="Ann", last_name="Lee", zip="90001") == "ann_lee_1"
     assert "go ahead" in env.step("Shall I cancel #W1?")[0]
-    assert '"cancelled"' in call(env, "cancel_pending_order", order_id="#W1", reason="no longer needed")[0]
+    assert '"cancelled"' in use(env, CANCEL[0], **CANCEL[1])
     _, reward, terminated, _, info = env.step("Done. You get $15.0 back.")
     assert (reward, terminated, info["rewards"]) == (1.0, True, {"database": 1.0, "told": 1.0})
 
@@ -43,16 +40,9 @@ def test_an_agent_that_does_what_is_asked_and_tells_wins(shop: Path) -> None:
     ("calls", "said", "rewards"),
     [
         ([], "You get 15.0 back.", {"database": 0.0, "told": 1.0}),
-        ([("cancel_pending_order", {"order_id": "#W1", "reason": "no longer needed"})], "Done.", {"told": 0.0}),
+        ([CANCEL], "Done.", {"told": 0.0}),
         ([("cancel_pending_order", {"order_id": "#W1", "reason": "ordered by mistake"})], "15.0", {"database": 0.0}),
-        (
-            [
-                ("cancel_pending_order", {"order_id": "#W1", "reason": "no longer needed"}),
-                ("modify_user_address", {"user_id": "ann_lee_1", **USERS["ann_lee_1"]["address"], "zip": "1"}),  # type: ignore[dict-item]
-            ],
-            "15.0",
-            {"database": 0.0},
-        ),
+        ([CANCEL, MOVE], "15.0", {"database": 0.0}),
     ],
 )
 def test_an_agent_that_does_something_else_or_does_not_tell_loses(
@@ -61,7 +51,7 @@ def test_an_agent_that_does_something_else_or_does_not_tell_loses(
     env = make("turntree/RetailService-v0", data=shop)
     env.reset(options={"index": 0})
     for name, arguments in calls:
-        assert "Error" not in call(env, name, **arguments)[0]
+        assert "Error" not in use(env, name, **arguments)
     _, reward, terminated, _, info = env.step(said)
     assert (reward, terminated) == (0.0, True)
     assert rewards.items() <= info["rewards"].items()
@@ -70,8 +60,8 @@ def test_an_agent_that_does_something_else_or_does_not_tell_loses(
 def test_what_tools_say_is_not_told_by_the_agent(shop: Path) -> None:
     env = make("turntree/RetailService-v0", data=shop)
     env.reset(options={"index": 0})
-    assert "15.0" in call(env, "get_order_details", order_id="#W1")[0]
-    call(env, "think", thought="15.0")
+    assert "15.0" in use(env, "get_order_details", order_id="#W1")
+    use(env, "think", thought="15.0")
     assert "malformed" in env.step("15.0 <tool_call>{")[0]
     assert env.step("Good bye.")[4]["rewards"]["told"] == 0.0
 
@@ -79,7 +69,7 @@ def test_what_tools_say_is_not_told_by_the_agent(shop: Path) -> None:
 def test_after_a_transfer_the_next_words_end_the_dialogue(shop: Path) -> None:
     env = make("turntree/RetailService-v0", data=shop)
     env.reset(options={"index": 1})
-    call(env, "transfer_to_human_agents", summary="?")
+    use(env, "transfer_to_human_agents", summary="?")
     assert env.step("Is there anything else?")[2] is True
 
 
@@ -99,26 +89,21 @@ def test_another_customer_may_take_part(shop: Path) -> None:
 
 
 def test_it_keeps_the_rules(shop: Path) -> None:
-    address = USERS["ann_lee_1"]["address"]
     env = RetailService(data=shop)
-    calls = [
-        ToolCall(name="modify_pending_order_address", arguments={"order_id": "#W1", **address}),  # type: ignore[dict-item]
-        ToolCall(name="cancel_pending_order", arguments={"order_id": "#W1", "reason": "no longer needed"}),
-    ]
-    turns = [*map(env.parser.format_call, calls), "Are you sure?", "Good bye."]
-    require_conformance(functools.partial(RetailService, data=shop), turns)
+    calls = [call(env, "modify_pending_order_address", order_id="#W1", **ADDRESS), call(env, CANCEL[0], **CANCEL[1])]
+    require_conformance(functools.partial(RetailService, data=shop), [*calls, "Are you sure?", "Good bye."])
 
 
 def test_snapshots_hold_the_edited_records_only(shop: Path) -> None:
     env = RetailService(data=shop)
     env.reset(options={"index": 0})
-    call(env, "cancel_pending_order", order_id="#W1", reason="no longer needed")
+    use(env, CANCEL[0], **CANCEL[1])
     state = env.snapshot()
     assert b"Bowl" in state
     assert b"processed" not in state  # the status of an order that nobody touched
     env.reset(options={"index": 0})
     env.restore(state)
-    assert '"cancelled"' in call(env, "get_order_details", order_id="#W1")[0]
+    assert '"cancelled"' in use(env, "get_order_details", order_id="#W1")
 
 
 @pytest.fixture
@@ -132,7 +117,7 @@ def run(desk: RetailDesk, name: str, **arguments: Any) -> str:
 
 
 def test_cancelling_refunds_a_gift_card_at_once(desk: RetailDesk) -> None:
-    run(desk, "cancel_pending_order", order_id="#W1", reason="no longer needed")
+    run(desk, CANCEL[0], **CANCEL[1])
     changes = desk.database.changes()
     assert changes["users"]["ann_lee_1"]["payment_methods"]["gift_card_1"]["balance"] == 45.0
     assert changes["orders"]["#W1"]["payment_history"][1] == {
@@ -146,22 +131,17 @@ def test_another_method_pays_and_the_first_gets_its_money_back(desk: RetailDesk)
     run(desk, "modify_pending_order_payment", order_id="#W1", payment_method_id="paypal_1")
     changes = desk.database.changes()
     assert changes["users"]["ann_lee_1"]["payment_methods"]["gift_card_1"]["balance"] == 45.0
-    assert [entry["transaction_type"] for entry in changes["orders"]["#W1"]["payment_history"]] == [
-        "payment",
-        "payment",
-        "refund",
-    ]
+    history = changes["orders"]["#W1"]["payment_history"]
+    assert [entry["transaction_type"] for entry in history] == ["payment", "payment", "refund"]
 
 
 def test_swapping_items_pays_the_difference_once(desk: RetailDesk) -> None:
     arguments = {"order_id": "#W1", "item_ids": ["i1"], "new_item_ids": ["i2"], "payment_method_id": "gift_card_1"}
     run(desk, "modify_pending_order_items", **arguments)
-    order = desk.database.read("orders", "#W1")
-    assert order is not None
+    changes = desk.database.changes()
+    order, user = changes["orders"]["#W1"], changes["users"]["ann_lee_1"]
     assert order["status"] == "pending (item modified)"
     assert (order["items"][0]["item_id"], order["items"][0]["price"]) == ("i2", 12.5)
-    user = desk.database.read("users", "ann_lee_1")
-    assert user is not None
     assert user["payment_methods"]["gift_card_1"]["balance"] == 27.5
     with pytest.raises(Exception, match=r"the order is pending \(item modified\)"):
         run(desk, "modify_pending_order_items", **arguments)
@@ -188,6 +168,11 @@ def test_exchanges_and_returns_are_noted_on_the_order(desk: RetailDesk) -> None:
         ("cancel_pending_order", {"order_id": "#W1", "reason": "bored"}, "must be one of"),
         ("modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"}, "different"),
         ("modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "x"}, "payment method not found"),
+        (
+            "return_delivered_order_items",
+            {"order_id": "#W2", "item_ids": ["i1"], "payment_method_id": "paypal_1"},
+            "original payment method or a gift card",
+        ),
         ("calculate", {"expression": "__import__('os')"}, "expected numbers"),
     ],
 )
@@ -217,11 +202,6 @@ def test_a_refused_swap_changes_nothing(
         with pytest.raises(Exception, match=complaint):
             run(desk, name, order_id=order_id, **arguments)
     assert desk.database.changes() == {}
-
-
-def test_a_refund_goes_to_the_method_that_paid_or_to_a_gift_card(desk: RetailDesk) -> None:
-    with pytest.raises(Exception, match="original payment method or a gift card"):
-        run(desk, "return_delivered_order_items", order_id="#W2", item_ids=["i1"], payment_method_id="paypal_1")
 
 
 def test_edits_stay_with_their_database(shop: Path) -> None:
@@ -273,24 +253,20 @@ def test_published_schemas_are_shown_only_if_they_fit_our_tools(shop: Path) -> N
 
 @pytest.mark.parametrize(("split", "count"), [("test", 115), ("dev", 20), ("train", 500)])
 def test_the_published_tasks_are_won_by_their_own_actions(split: str, count: int) -> None:
-    if not DATA.is_dir():
-        pytest.skip(f"no tau-bench data in {DATA}; set TURNTREE_DATA to the folder that holds data/tau_bench")
-    env = RetailService(data=DATA, split=split)
+    env = RetailService(data=published("tau_bench"), split=split)
     assert env.num_tasks == count
     assert len(env.reset(seed=0)[1]["tools"]) == 16
     for index in range(0, count, 9):
         task = env.task(index)
         env.reset(options={"task": task})
         for action in task.metadata["actions"]:
-            call(env, action["name"], **action["kwargs"])
+            use(env, action["name"], **action["kwargs"])
         assert env.step(f"Done: {', '.join(task.metadata['outputs'])}.")[1] == 1.0, task.id
 
 
 def test_the_published_actions_are_accepted_by_our_tools() -> None:
-    if not DATA.is_dir():
-        pytest.skip(f"no tau-bench data in {DATA}; set TURNTREE_DATA to the folder that holds data/tau_bench")
-    database = Database(read_tables(DATA, "retail", TABLES))
-    env = RetailService(data=DATA, split="train")
+    data = published("tau_bench")
+    database, env = Database(read_tables(data, "retail", TABLES)), RetailService(data=data, split="train")
     writes = refused = 0
     for index in range(env.num_tasks or 0):
         actions = [a for a in env.task(index).metadata["actions"] if a["name"].split("_")[0] not in ("get", "find")]

@@ -1,0 +1,58 @@
+"""What tests of environments write again and again: turns that call a tool, rows of data, published data."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turntree.envs import Env, ToolCall
+from turntree.envs.catalogue import Entry
+
+SHARED = Path(os.environ.get("TURNTREE_DATA") or Path(__file__).resolve().parents[2].parent / "shared")
+"""The folder that holds ``data``."""
+
+
+def call(env: Env, called: str, /, **arguments: Any) -> str:
+    """The text of a turn that calls a tool."""
+    return env.parser.format_call(ToolCall(name=called, arguments=arguments))
+
+
+def use(env: Env, called: str, /, **arguments: Any) -> str:
+    """What a tool says in a turn of its own."""
+    return str(env.step(call(env, called, **arguments))[0])
+
+
+def write_rows(path: Path, rows: Iterable[Any]) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def published(name: str) -> Path:
+    """A folder of data that is not part of the repository; the test is skipped without it."""
+    if not (folder := SHARED / "data" / name).is_dir():
+        pytest.skip(f"no {name} in {SHARED}; set TURNTREE_DATA to the folder that holds data/{name}")
+    return folder
+
+
+def play(env: Env, turns: Sequence[str], index: int = 0) -> list[tuple[str, float, bool, bool, dict[str, Any]]]:
+    """The steps of one episode."""
+    env.reset(seed=1, options={"index": index})
+    return [env.step(turn) for turn in turns]
+
+
+def arguments_of(entry: Entry, folder: Path) -> dict[str, Any]:
+    """What an entry of the catalogue needs to be made; data of our own is written to ``folder``."""
+    from small_shop import write_shop
+
+    if not entry.needs_data:
+        return {}
+    if "Retail" in entry.id:
+        return {"data": write_shop(folder)}
+    rows = [{"question": f"{n} and {n}?", "answer": f"It is {2 * n}.\n#### {2 * n}"} for n in range(1, 5)]
+    choices = [{"question": "?", "choices": ["a", "b", "c", "d"], "answer": "C"}] * 3
+    return {"data": write_rows(folder / "rows.jsonl", choices if "MMLU" in entry.id else rows)}
