@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,11 @@ from turntree.spec_tree.verify import race
 Law = Callable[[tuple[int, ...]], NDArray[np.float64]]
 
 
+async def others_first() -> None:
+    """Let whoever else is ready go on."""
+    await asyncio.sleep(0)
+
+
 @dataclass
 class TabledEngine:
     """Draws from ``policy(context)`` with seeded clocks, and counts what a real engine would compute."""
@@ -36,6 +42,10 @@ class TabledEngine:
     drawn: list[tuple[tuple[int, ...], Sampling]] = field(default_factory=list)
     scored: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     fresh: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    edit: Callable[[Completion], Completion] = lambda turn: turn
+    """What becomes of a turn before it is handed over."""
+    before_score: Callable[[], Awaitable[None]] = others_first
+    """What a scoring waits for."""
 
     def law(self, context: tuple[int, ...], sampling: Sampling, bare: bool = False) -> NDArray[np.float64]:
         settings = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k", "min_p")}
@@ -72,7 +82,7 @@ class TabledEngine:
         self.passes += passes
         moments = surprise(np.array(laws))
         own = np.log([p[token] for p, token in zip(laws, out, strict=True)])
-        return Completion(
+        turn = Completion(
             token_ids=tuple(out),
             logprobs=tuple(np.log(bare).tolist()),
             finish_reason=reason,
@@ -88,12 +98,14 @@ class TabledEngine:
             behaviour_logprobs=tuple(own.tolist()),
             top=_top(laws, sampling.top_logprobs),
         )
+        return self.edit(turn)
 
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
     ) -> Scores:
         context, tokens = tuple(prompt_ids), tuple(token_ids)
         self.scored.append((context, tokens))
+        await self.before_score()
         self.passes += 1
         laws = [self.law(context + tokens[:place], sampling) for place in range(len(tokens) + 1)]
         bare = [self.law(context + tokens[:place], sampling, bare=True) for place in range(len(tokens))]
