@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chat_tokenizers import CHATML, LLAMA3, make_tokenizer
+from command import Said, run_command
 from tiny_llama import save_chat_llama
 
 from turntree.agents.renderer import Renderer
@@ -34,3 +37,10 @@ def renderer(chatml: Any) -> Renderer:
 def tiny_model(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Hugging Face directory with an untrained Llama of a few thousand parameters."""
     return save_chat_llama(tmp_path_factory.mktemp("tiny_model"), chatml)
+
+
+@pytest.fixture
+def turntree(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
+    """Runs the command with some words."""
+    monkeypatch.setenv("COLUMNS", "160")
+    return partial(run_command, capsys)

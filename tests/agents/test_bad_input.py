@@ -4,32 +4,40 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from machine_speed import patience
+from command import Said
 from recorded_run import write_run
 
-from turntree.agents.cli import main
 from turntree.agents.os_errors import in_words
-from turntree.agents.whole_file import ensure_writable, whole_file, write_whole
 
+Run = Callable[[Sequence[str]], Said]
+"""Words to what a command says of them."""
 ROW = {"prediction": "#### 4", "gold": "4", "data_source": "gsm8k"}
 ARITHMETIC = "turntree/Arithmetic-v0"
 SMALL = ("-n", "2", "--max-tokens", "4", "--concurrency", "2")
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("recorded") / "run", tokenizer=False)
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(recorded: Path, tmp_path: Path) -> Path:
     """A folder with a recorded run, a file of rows, and files that are neither."""
-    write_run(tmp_path / "run", tokenizer=False)
+    shutil.copytree(recorded, tmp_path / "run")
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(ROW) + "\n" for _ in range(40)))
     (tmp_path / "notes.txt").write_text("my notes\n")
     (tmp_path / "notes.yaml").write_text("my: notes\n")
@@ -38,25 +46,29 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def turntree(capsys: pytest.CaptureFixture[str], place: Path, tiny_model: Path) -> Any:
-    def run(words: tuple[str, ...]) -> tuple[Any, str, str]:
-        capsys.readouterr()
-        known = {"{at}": str(place), "{model}": str(tiny_model)}
-        for name, value in known.items():
-            words = tuple(word.replace(name, value) for word in words)
-        with pytest.raises(SystemExit) as stopped:
-            main(list(words))
-        captured = capsys.readouterr()
-        return stopped.value.code, captured.out, captured.err
-
-    return run
+def run(turntree: Callable[..., Said], place: Path, tiny_model: Path) -> Run:
+    """The command, with the places in its words filled in."""
+    return lambda words: turntree(
+        *(word.replace("{at}", str(place)).replace("{model}", str(tiny_model)) for word in words)
+    )
 
 
-def assert_one_line(err: str) -> None:
-    """Beside the progress of a library that reads weights."""
-    lines = [line for line in err.splitlines() if line and not line.lstrip().startswith("Loading weights")]
-    assert len(lines) == 1, err
-    assert lines[0].startswith("turntree: "), err
+@pytest.fixture
+def refused(run: Run, place: Path) -> Run:
+    """A command that must end with status 2 and one line, beside the progress of a library that reads weights, and
+    write nothing."""
+
+    def refuse(words: Sequence[str]) -> Said:
+        before = files(place)
+        said = run(words)
+        assert said.status == 2, said.err
+        lines = [line for line in said.err.splitlines() if line and not line.lstrip().startswith("Loading weights")]
+        assert len(lines) == 1, said.err
+        assert lines[0].startswith("turntree: "), said.err
+        assert files(place) == before
+        return said
+
+    return refuse
 
 
 def files(place: Path) -> dict[str, bytes]:
@@ -77,7 +89,15 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("tree", "{at}/run", "--task", "arithmetic/train/1"), "arithmetic/train/0"),
     (("train", "grpo_arithmetic_cp"), "did you mean 'grpo_arithmetic_cpu'?"),
     (("train", "algorithm=gpro", "engine=local"), "did you mean 'grpo'?"),
+    (("eval", ARITHMETIC, "--model", "x", "--tool-format", "herms"), "mean 'hermes'?"),
     # nothing is there
+    (("check", "no_such_module:local/X-v0"), "no module 'no_such_module' in this folder or among the installed ones"),
+    (("train", "no_such_config"), "no_such_config"),
+    (("tree", "{at}/run", "--turn", "7"), "counted from 0"),
+    (("view", "{at}/run", "--tokenizer", "/no/such"), "expected a model directory"),
+    (("score", "{at}/rows.jsonl", "--gold", "target"), "line 1: field 'target'"),
+    (("eval", "turntree/GSM8K-v0", "--model", "{model}", "--data", "{at}/no.jsonl"), "no.jsonl"),
+    (("eval", ARITHMETIC, "--engine", "openai", "--base-url", "http://127.0.0.1:9/v1"), "is a server running there?"),
     (("play", "turntree/GSM8K-v0", "--data", "{at}/no.jsonl"), "no.jsonl"),
     (("check", "turntree/GSM8K-v0", "--data", "{at}/no.jsonl"), "no.jsonl"),
     (("eval", "{at}/no.yaml", "--model", "{model}"), "no.yaml'; check the path"),
@@ -107,28 +127,61 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("view", "{at}/empty"), "holds no episodes"),
     (("tree", "{at}/notes.txt"), "line 1: expected one JSON object"),
     (("train", "{at}/notes.yaml"), "unknown key 'my'"),
+    (("train", "demo", "actor_rollout_ref.model.path={model}", "turntree.run_dir={at}/notes.txt/run"), "notes.txt"),
     (("new", "env", "9lives", "--out", "{at}"), "expected a name like WordGame"),
     # the words of the command line themselves
     (("lst",), "Did you mean 'list'?"),
     (("eval", ARITHMETIC, "--modle", "{model}"), "--model"),
     (("eval", ARITHMETIC, "--model", "{model}", "-n", "two"), "'-n'"),
-    (("eval", ARITHMETIC, "--model", "{model}", "--engine", "vlm"), "vllm"),
+    (("eval", ARITHMETIC, "--model", "{model}", "--engine", "vlm"), "'vlm' is not one of 'local', 'vllm'"),
     (("score",), "argument"),
+    (("score", "{at}/rows.jsonl", "--reward", "answer=x"), "NAME=WEIGHT"),
+    (("eval", ARITHMETIC, "--model", "x", "--data", "y"), "does not take these arguments"),
+    (("eval", ARITHMETIC, "--model", "x", "--env-arg", "a"), "KEY=VALUE"),
+    (("eval", ARITHMETIC, "--model", "{model}", "--max-context", "4096"), "the model has 512 positions"),
+    (("eval", ARITHMETIC, "--engine", "local"), "--model is needed"),
+    (("eval", ARITHMETIC, "--engine", "openai"), "--engine openai needs --base-url"),
+    (("eval", ARITHMETIC, "--engine", "openai", "--base-url", "here"), "expected a URL"),
+    (
+        ("eval", ARITHMETIC, "--engine", "openai", "--base-url", "http://h", "--max-context", "64"),
+        "--max-context is for engines",
+    ),
+    (("bench", "{model}", ARITHMETIC, "--engine", "openai"), "gives text alone"),
+    (("bench", "{model}", ARITHMETIC, "--engine-args", "{}"), "the local engine has none"),
+    (("bench", "{model}", ARITHMETIC, "--engine", "vllm", "--engine-args", "[1]"), "must be a JSON object"),
+    (("bench", "{model}", ARITHMETIC, "--out", "{model}"), "is a folder"),
 ]
 
 
 @pytest.mark.parametrize(
     ("words", "says"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
 )
-def test_wrong_input_is_one_line_and_writes_nothing(
-    turntree: Any, place: Path, words: tuple[str, ...], says: str
+def test_wrong_input_is_one_line_and_writes_nothing(refused: Run, words: Sequence[str], says: str) -> None:
+    assert says in refused(words).err
+
+
+GSM8K = ("eval", "turntree/GSM8K-v0", "--model", "{model}", "--data", "{at}/given.jsonl")
+SUITE = ("eval", "{at}/given.yaml", "--model", "x")
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "says"),
+    [
+        (SUITE, "suite: []", "expected a list `suite`"),
+        (SUITE, "- env: turntree/Arithmetic-v0", "expected a list `suite`"),
+        (SUITE, "suite: [{name: x}]", "with `env`"),
+        (SUITE, "suite: [{env: turntree/Arithmetic-v0, sample: 3}]", "did you mean 'samples'?"),
+        (SUITE, "suite: [{env: a}, {env: a}]", "same name"),
+        (SUITE, "suite: [", "no YAML file"),
+        (GSM8K, '{"question": "One?", "answer": "#### 1"}\n{"question": "Two?"}\n', "given.jsonl:2: the field"),
+    ],
+)
+def test_a_file_that_is_none_of_its_kind_is_refused(
+    refused: Run, place: Path, words: Sequence[str], text: str, says: str
 ) -> None:
-    before = files(place)
-    status, _, err = turntree(words)
-    assert status == 2, err
-    assert says in err
-    assert_one_line(err)
-    assert files(place) == before
+    for name in ("given.yaml", "given.jsonl"):
+        (place / name).write_text(text)
+    assert says in refused(words).err
 
 
 WRITERS: dict[str, tuple[str, ...]] = {
@@ -146,24 +199,10 @@ WRITERS: dict[str, tuple[str, ...]] = {
 
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("where", ["{at}/notes.txt/below/new", "/proc/turntree/new"])
-def test_a_place_that_takes_no_file_is_named(turntree: Any, place: Path, writer: str, where: str) -> None:
-    before = files(place)
-    status, _, err = turntree((*WRITERS[writer], where))
-    assert status == 2, err
-    assert_one_line(err)
+def test_a_place_that_takes_no_file_is_named(refused: Run, writer: str, where: str) -> None:
+    err = refused((*WRITERS[writer], where)).err
     assert ("notes.txt" if "notes.txt" in where else "/proc/turntree") in err
     assert "place" in err or "check the path" in err
-    assert files(place) == before
-
-
-def test_a_training_whose_folder_cannot_be_made_is_not_started(turntree: Any, place: Path) -> None:
-    before = files(place)
-    words = ("actor_rollout_ref.model.path={model}", "turntree.run_dir={at}/notes.txt/run", "turntree.train_tasks=2")
-    status, _, err = turntree(("train", "demo", *words))
-    assert status == 2, err
-    assert_one_line(err)
-    assert "notes.txt" in err
-    assert files(place) == before
 
 
 @contextmanager
@@ -180,86 +219,59 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("writer", [name for name in WRITERS if name != "eval"])
-@pytest.mark.parametrize("old", [None, "what stood there before\n"])
-def test_where_no_space_is_left_stays_what_was_there(turntree: Any, place: Path, writer: str, old: str | None) -> None:
-    if old is not None and writer in ("rescore", "new env"):
-        pytest.skip("it overwrites nothing")
+@pytest.mark.parametrize("old", [False, True])
+def test_where_no_space_is_left_stays_what_was_there(
+    run: Run, refused: Run, place: Path, writer: str, old: bool
+) -> None:
     target = place / "new"
-    if old is not None:
-        target.write_text(old)
+    if old and writer not in ("rescore", "new env"):  # they overwrite nothing
+        target.write_text("what stood there before\n")
     before = files(place)
+    words = (*WRITERS[writer], str(target))
     with files_of_at_most(100):
-        status, _, err = turntree((*WRITERS[writer], str(target)))
-    assert status == 2, err
-    assert_one_line(err)
+        err = refused(words).err
     assert "large" in err or "is the disk full?" in err
-    assert files(place) == before
-    assert turntree((*WRITERS[writer], str(target)))[0] == 0  # control: with space it is written
+    assert run(words).status == 0  # control: with space it is written
     assert files(place) != before
 
 
-def test_an_evaluation_without_space_keeps_its_whole_lines(turntree: Any, place: Path) -> None:
+def test_an_evaluation_without_space_keeps_its_whole_lines(run: Run, refused: Run, place: Path) -> None:
     out = place / "episodes.jsonl"
-    assert turntree((*WRITERS["eval"], str(out)))[0] == 0
-    before = files(place)
+    words = (*WRITERS["eval"], str(out))
+    assert run(words).status == 0
     with files_of_at_most(out.stat().st_size + 50):
-        status, _, err = turntree((*WRITERS["eval"], str(out), "-n", "4"))
-    assert status == 2, err
-    assert_one_line(err)
-    assert files(place) == before
-    assert turntree((*WRITERS["eval"], str(out), "-n", "4"))[0] == 0
+        refused((*words, "-n", "4"))
+    assert run((*words, "-n", "4")).status == 0
     assert len(out.read_bytes().splitlines()) == 4
 
 
 @pytest.mark.parametrize("writer", ["score", "rescore", "export", "view", "new env", "eval's table", "bench"])
 def test_a_command_that_is_interrupted_leaves_nothing_behind(
-    turntree: Any, place: Path, writer: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, place: Path, writer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = files(place)
-
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(Path, "replace", interrupted)  # the last moment: everything is written, nothing in its place
-    status, _, err = turntree((*WRITERS[writer], str(place / "new")))
-    assert status == 130
-    assert "Traceback" not in err
+    said = run((*WRITERS[writer], str(place / "new")))
+    assert said.status == 130
+    assert "Traceback" not in said.err
     assert files(place) == before
 
 
-def test_an_interrupted_training_or_game_has_the_status_of_shells(
-    turntree: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Keyboard:
-        def isatty(self) -> bool:
-            return False
+def interrupted(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt
 
-        def readline(self) -> str:
-            raise KeyboardInterrupt
 
-    def interrupted(*_: Any, **__: Any) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys, "stdin", Keyboard())
+def test_an_interrupted_training_or_game_has_the_status_of_shells(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: False, readline=interrupted))
     monkeypatch.setattr("turntree.agents.verl.launch.train", interrupted)
-    assert turntree(("play", ARITHMETIC))[0] == 130
-    assert turntree(("train", "demo"))[0] == 130
+    assert run(("play", ARITHMETIC)).status == 130
+    assert run(("train", "demo")).status == 130
 
 
-def test_an_interrupted_evaluation_has_whole_lines_and_goes_on(turntree: Any, place: Path, tiny_model: Path) -> None:
+def test_an_interrupted_evaluation_has_whole_lines_and_goes_on(run: Run, place: Path, tiny_model: Path) -> None:
     out = place / "episodes.jsonl"
-    words = (
-        "eval",
-        ARITHMETIC,
-        "--model",
-        str(tiny_model),
-        "--max-tokens",
-        "8",
-        "--concurrency",
-        "2",
-        "--out",
-        str(out),
-    )
+    small = ("--max-tokens", "8", "--concurrency", "2")
+    words = ("eval", ARITHMETIC, "--model", str(tiny_model), *small, "--out", str(out))
     process = subprocess.Popen(
         [sys.executable, "-X", "faulthandler", "-m", "turntree.agents.cli", *words, "-n", "1000000"],
         stdout=subprocess.PIPE,
@@ -284,23 +296,10 @@ def test_an_interrupted_evaluation_has_whole_lines_and_goes_on(turntree: Any, pl
     assert "Traceback" not in err
     lines = out.read_bytes().splitlines(keepends=True)
     assert all(line.endswith(b"\n") and json.loads(line)["episode"] for line in lines)
-    status, _, err = turntree((*words, "-n", str(len(lines) + 2)))
-    assert status == 0, err
+    said = run((*words, "-n", str(len(lines) + 2)))
+    assert said.status == 0, said.err
     assert out.read_bytes().startswith(b"".join(lines))
     assert len(out.read_bytes().splitlines()) >= len(lines) + 2
-
-
-def test_a_file_takes_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
-    target = tmp_path / "folder" / "table.md"
-    write_whole(target, "old")
-    with pytest.raises(ZeroDivisionError), whole_file(target) as partial:
-        partial.write_text(f"half{1 / 0}" if partial.write_text("half") else "")
-    assert files(tmp_path) == {"folder/table.md": b"old"}
-    with pytest.raises(IsADirectoryError), whole_file(tmp_path / "folder"):
-        raise AssertionError("a folder is no file")
-    ensure_writable(target)
-    ensure_writable(tmp_path / "other" / "new")
-    assert files(tmp_path) == {"folder/table.md": b"old"}
 
 
 def test_an_error_that_says_enough_is_left_as_it_is() -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from turntree.agents import bench as bench_module
 from turntree.agents.bench import Epoch, Spent, bench, whole
-from turntree.agents.cli import main
 from turntree.agents.engine_choice import EngineChoice, EngineName
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.errors import EngineFailed
@@ -101,21 +100,12 @@ async def test_an_epoch_with_a_failure_is_no_measurement(
         await bench(planned, choice, renderer, epochs=1, concurrency=4, seed=0)
 
 
-def turntree(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[Any, str, str]:
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return stopped.value.code, captured.out, captured.err
-
-
 def test_the_command_prints_a_table_and_writes_what_makes_it_again(
-    capsys: pytest.CaptureFixture[str], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    turntree: Any, tiny_model: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
     out = tmp_path / "results" / "bench.json"
     small = ("-n", 2, "--samples", 2, "--epochs", 2, "--max-tokens", 8, "--env-arg", "max_numbers=2")
-    status, shown, err = turntree(capsys, "bench", tiny_model, "turntree/Arithmetic-v0", *small, "--out", out)
+    status, shown, err = turntree("bench", tiny_model, "turntree/Arithmetic-v0", *small, "--out", out)
     assert status == 0, err
     written = json.loads(out.read_text())
     assert [line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│")] == ["1", "2", "all"]
@@ -129,27 +119,7 @@ def test_the_command_prints_a_table_and_writes_what_makes_it_again(
         assert epoch["ratio"] == pytest.approx(rates[0] / rates[1])
         assert epoch["without"]["tokens_per_step"] == 1.0
     again = shlex.split(written["command"])[1:]
-    status, shown, err = turntree(capsys, *again, "--json")
+    status, shown, err = turntree(*again, "--json")
     assert status == 0, err
     assert json.loads(shown)["settings"] == written["settings"]
     assert json.loads(shown)["command"] == written["command"]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("{model}", "turntree/Arithmetik-v0"), "did you mean 'turntree/Arithmetic-v0'?"),
-        (("/no/such", "turntree/Arithmetic-v0"), "'/no/such' is not a model directory"),
-        (("{model}", "turntree/Arithmetic-v0", "--engine", "openai"), "gives text alone"),
-        (("{model}", "turntree/Arithmetic-v0", "--engine-args", "{}"), "the local engine has none"),
-        (("{model}", "turntree/Arithmetic-v0", "--engine", "vllm", "--engine-args", "[1]"), "must be a JSON object"),
-        (("{model}", "turntree/Arithmetic-v0", "--out", "{model}"), "is a folder"),
-    ],
-)
-def test_wrong_input_is_one_line(
-    capsys: pytest.CaptureFixture[str], tiny_model: Path, words: tuple[str, ...], says: str
-) -> None:
-    status, _, err = turntree(capsys, "bench", *(word.replace("{model}", str(tiny_model)) for word in words))
-    assert status == 2
-    assert says in err
-    assert (err.startswith("turntree: "), err.count("\n")) == (True, 1)

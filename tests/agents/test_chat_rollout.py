@@ -11,7 +11,6 @@ import pytest
 from chat_stand_in import Answer, ChatStandIn, said
 
 from turntree.agents.chat_rollout import chat_rollout
-from turntree.agents.cli import main
 from turntree.agents.engine_choice import ToolCalls
 from turntree.agents.engines.chat_server import ChatServer
 from turntree.agents.engines.protocol import Sampling
@@ -134,14 +133,6 @@ async def test_an_engine_of_tokens_needs_a_renderer() -> None:
         await evaluate(Arithmetic, object(), None, range(1))  # type: ignore[arg-type]
 
 
-def turntree(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[Any, str, str]:
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return stopped.value.code, captured.out, captured.err
-
-
 def oracle(body: dict[str, Any]) -> Answer:
     """Right for all tasks but one."""
     asked = body["messages"][-1]["content"]
@@ -151,49 +142,27 @@ def oracle(body: dict[str, Any]) -> Answer:
     raise AssertionError(asked)
 
 
-def test_eval_plays_a_server_and_counts_no_tokens(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+def test_eval_plays_a_server_and_counts_no_tokens(turntree: Any, tmp_path: Path) -> None:
     out, table = tmp_path / "episodes.jsonl", tmp_path / "table.md"
     with ChatStandIn(oracle) as there:
         words = ("eval", "turntree/Arithmetic-v0", "--engine", "openai", "--base-url", there.url, "-n", 3)
-        status, shown, err = turntree(capsys, *words, "--out", out, "--markdown", table)
+        status, shown, err = turntree(*words, "--out", out, "--markdown", table)
         assert status == 0, err
         assert "0.667 (2 of 3)" in shown
         assert "not known: the server gives text alone" in shown
         assert "verify step" not in shown
         assert "| not known |" in table.read_text()
         asked = len(there.asked)
-        status, shown, err = turntree(capsys, *words, "--out", out, "--json")
+        status, shown, err = turntree(*words, "--out", out, "--json")
         assert len(there.asked) == asked, "what the file holds is not played again"
         told = json.loads(shown)[0]
         assert (told["model"], told["tokens per episode"], told["prompt tokens"]) == ("small", None, None)
-        status, _, err = turntree(capsys, *words, "--out", out, "--tool-calls", "text")
+        status, _, err = turntree(*words, "--out", out, "--tool-calls", "text")
         assert (status, "--restart" in err) == (2, True)
-    assert turntree(capsys, "view", out, "--out", tmp_path / "page.html")[0] == 0
-    assert turntree(capsys, "rescore", out, "--contract", "math", "--out", tmp_path / "again.jsonl")[0] == 0
-    status, _, err = turntree(capsys, "tree", out)
+    assert turntree("view", out, "--out", tmp_path / "page.html")[0] == 0
+    assert turntree("rescore", out, "--contract", "math", "--out", tmp_path / "again.jsonl")[0] == 0
+    status, _, err = turntree("tree", out)
     assert (status, "only texts are recorded" in err) == (2, True)
     with pytest.raises(ValueError, match="played by text alone"):
         TokenView.of(next(read_episodes(out)))
     assert [episode.reward for episode in sorted(read_episodes(out), key=lambda one: one.task.id)] == [1.0, 0.0, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("--engine", "openai"), "--engine openai needs --base-url"),
-        (("--engine", "openai", "--base-url", "http://127.0.0.1:9/v1"), "is a server running there?"),
-        (("--engine", "openai", "--base-url", "here"), "expected a URL"),
-        (("--engine", "openai", "--base-url", "http://h", "--max-context", "64"), "--max-context is for engines"),
-        (("--engine", "local"), "--model is needed"),
-    ],
-)
-def test_words_that_do_not_fit_a_server_are_refused(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], says: str
-) -> None:
-    status, _, err = turntree(capsys, "eval", "turntree/Arithmetic-v0", *words)
-    assert status == 2
-    assert says in err
-    assert (err.startswith("turntree: "), err.count("\n")) == (True, 1)

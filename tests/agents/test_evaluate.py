@@ -4,10 +4,11 @@ import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from adder import Adder, play
+from recording_engine import RecordingEngine
 
 from turntree.agents.engines.protocol import Completion, DraftStats, Sampling
 from turntree.agents.engines.scripted import ScriptedEngine
@@ -16,7 +17,7 @@ from turntree.agents.evaluate import Evaluation, evaluate, solved, wilson_interv
 from turntree.agents.renderer import Renderer
 from turntree.agents.scorer import Scorer
 from turntree.envs.task import Task
-from turntree.rewards import Sample, registry, reward
+from turntree.rewards import Sample, reward
 
 
 def answer(renderer: Renderer, crash_on: int = -1) -> Any:
@@ -29,19 +30,20 @@ def answer(renderer: Renderer, crash_on: int = -1) -> Any:
 
 
 async def test_episodes_come_in_the_order_of_their_tasks_whatever_ends_first(renderer: Renderer) -> None:
-    class Hasty(ScriptedEngine):
-        async def generate(self, *args: Any, **options: Any) -> Completion:
-            await asyncio.sleep(0.02 if "0+1" in renderer.decode(args[0]) else 0)
-            return await super().generate(*args, **options)
+    engine, ended = answer(renderer), []
+    others = asyncio.Event()
 
-    ended: list[str] = []
-    episodes = await evaluate(
-        Adder,
-        Hasty(lambda _: "5", renderer.tokenizer),
-        renderer,
-        [0, 4, 2],
-        on_episode=lambda sampled: ended.append(sampled.episode.task.id),
-    )
+    async def hasty(prompt: tuple[int, ...], sampling: Sampling) -> Completion:
+        if "0+1" in renderer.decode(prompt):
+            await others.wait()
+        return await engine.generate(prompt, sampling)
+
+    def end(sampled: Any) -> None:
+        ended.append(sampled.episode.task.id)
+        if len(ended) == 2:
+            others.set()
+
+    episodes = await evaluate(Adder, RecordingEngine(hasty), renderer, [0, 4, 2], on_episode=end)
     assert [episode.task.id for episode in episodes] == ["adder/0", "adder/4", "adder/2"]
     assert ended == ["adder/4", "adder/2", "adder/0"]
     assert [solved(episode) for episode in episodes] == [False, True, False]
@@ -70,16 +72,10 @@ async def test_an_episode_does_not_depend_on_what_else_is_played(renderer: Rende
 
 
 async def test_each_task_samples_with_its_own_noise(renderer: Renderer) -> None:
-    seeds: list[int | None] = []
-
-    class Noting(ScriptedEngine):
-        async def generate(self, prompt: Any, sampling: Sampling, **options: Any) -> Completion:
-            seeds.append(sampling.seed)
-            return await super().generate(prompt, sampling, **options)
-
-    await evaluate(Adder, Noting(lambda _: "5", renderer.tokenizer), renderer, range(5))
-    assert len(set(seeds)) == 5
-    assert None not in seeds
+    engine = RecordingEngine(answer(renderer))
+    await evaluate(Adder, engine, renderer, range(5))
+    assert len(set(engine.seeds)) == 5
+    assert None not in engine.seeds
 
 
 async def test_a_failed_episode_is_neither_right_nor_wrong(renderer: Renderer) -> None:
@@ -138,9 +134,8 @@ def test_the_interval_is_wilsons(successes: int, trials: int, low: float, high: 
 
 
 async def test_samples_of_a_task_start_alike_are_drawn_apart_and_scored_together(
-    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+    renderer: Renderer, own_rewards: None
 ) -> None:
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
     sizes: list[tuple[str, int]] = []
 
     @reward("place", group=True, decides=True)
@@ -148,17 +143,11 @@ async def test_samples_of_a_task_start_alike_are_drawn_apart_and_scored_together
         sizes.append((samples[0].task_id, len(samples)))
         return [index / len(samples) for index in range(len(samples))]
 
-    class Seeds(ScriptedEngine):
-        seeds: ClassVar[list[Any]] = []
-
-        async def generate(self, *args: Any, **options: Any) -> Completion:
-            self.seeds.append(args[1].seed)
-            return await super().generate(*args, **options)
-
     ended: list[Episode] = []
+    engine = RecordingEngine(answer(renderer))
     episodes = await evaluate(
         Adder,
-        Seeds(lambda _: "5", renderer.tokenizer),
+        engine,
         renderer,
         [0, 4],
         samples=3,
@@ -169,7 +158,7 @@ async def test_samples_of_a_task_start_alike_are_drawn_apart_and_scored_together
     assert [episode.task.id for episode in episodes] == ["adder/0"] * 3 + ["adder/4"] * 3
     assert [episode.reward for episode in episodes] == [0.0, 1 / 3, 2 / 3] * 2
     assert sorted(sizes) == [("adder/0", 3), ("adder/4", 3)]
-    assert len(set(Seeds.seeds)) == 6
+    assert len(set(engine.seeds)) == 6
     assert len({episode.seed for episode in episodes}) == 2
     assert ended == episodes
     assert episodes[0].turns[0].prompt_ids == episodes[1].turns[0].prompt_ids

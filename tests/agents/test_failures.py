@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from machine_speed import patience
+from recording_engine import RecordingEngine
 
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episode import Episode
@@ -22,7 +23,7 @@ from turntree.envs import Env, Message, Reply, Task, ToolError, tool
 from turntree.envs.errors import UndecidedAnswer
 from turntree.envs.executor import ToolExecutor
 from turntree.envs.sandbox import SandboxError
-from turntree.rewards import Sample, registry, reward
+from turntree.rewards import Sample, reward
 
 
 class Breaking(Env):
@@ -60,16 +61,6 @@ class Breaking(Env):
         return Reply(reward=1.0, done=True)
 
 
-class Failing:
-    """An engine that raises."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    async def generate(self, *args: Any, **kwargs: Any) -> Any:
-        raise self.error
-
-
 async def said(renderer: Renderer, tokenizer: Any, *texts: str) -> Episode:
     env = Breaking(tool_format="compact")
     return await rollout(env, ScriptedEngine(texts, tokenizer), renderer, index=0)
@@ -101,22 +92,20 @@ async def test_a_tool_that_is_used_wrongly_is_no_failure(renderer: Renderer, cha
     "error", [EngineLost("gone"), EngineFailed("ValueError: too long"), EngineAborted("given up"), NoReplicas("all")]
 )
 async def test_what_an_engine_raises_counts_as_the_engine(renderer: Renderer, error: Exception) -> None:
-    episode = await rollout(Breaking(), Failing(error), renderer, index=0)
+    episode = await rollout(Breaking(), RecordingEngine(error), renderer, index=0)
     assert failure_kind(episode) is FailureKind.ENGINE
 
 
 async def test_a_death_of_a_ray_actor_counts_as_the_engine(renderer: Renderer) -> None:
     exceptions = pytest.importorskip("ray.exceptions")
     for error in (exceptions.RayActorError(), exceptions.ActorUnavailableError("busy", None)):
-        episode = await rollout(Breaking(), Failing(error), renderer, index=0)
+        episode = await rollout(Breaking(), RecordingEngine(error), renderer, index=0)
         assert failure_kind(episode) is FailureKind.ENGINE
 
 
 async def test_rewards_that_raise_or_cannot_decide_count_as_the_reward(
-    renderer: Renderer, chatml: Any, monkeypatch: pytest.MonkeyPatch
+    renderer: Renderer, chatml: Any, own_rewards: None
 ) -> None:
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-
     @reward("raising")
     def raising(sample: Sample) -> float:
         raise TimeoutError("the judge took longer than 5 s")

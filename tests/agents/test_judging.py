@@ -9,12 +9,9 @@ from turntree.agents.episode import Episode, StopReason
 from turntree.agents.judging import judge_episodes
 from turntree.agents.record import episode_from_dict, episode_to_dict
 from turntree.agents.scorer import Scorer
-from turntree.rewards import Sample, registry, reward
+from turntree.rewards import Sample, reward
 
-
-@pytest.fixture(autouse=True)
-def named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+pytestmark = pytest.mark.usefixtures("own_rewards")
 
 
 async def judged(episode: Episode, **rewards: float) -> Episode:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recording_engine import RecordingEngine, a_turn
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling
 from turntree.agents.monitors import ALARM, MonitoredEngine, Monitors
@@ -70,29 +71,26 @@ def test_a_step_begins_at_zero_and_says_nothing_without_data() -> None:
     monitors.add([turn(shift=3)])
     monitors.close_step()
     assert monitors.close_step() == {}
-    bare = Completion(token_ids=(1,), logprobs=(0.0,), finish_reason=FinishReason.LENGTH)
-    monitors.add([bare])
+    monitors.add([a_turn(1)])
     assert monitors.close_step() == {}
 
 
-class Memory:
+def remembering() -> RecordingEngine:
     """Says what it said to the same seed before, and drafts it: every child is hit, however improbable."""
 
-    async def generate(self, prompt_ids: Any, sampling: Sampling, **kwargs: Any) -> Completion:
-        known = sampling.seed in self.seen
-        self.seen.add(sampling.seed)
-        tested = DraftStats(tested=20, matched=20 if known else 4, expected=4.0, variance=3.2)
-        return Completion(token_ids=(1,), logprobs=(0.0,), finish_reason=FinishReason.STOP, draft=tested)
+    def say(_: Any, sampling: Sampling) -> Completion:
+        known = engine.seeds.count(sampling.seed) > 1
+        return a_turn(1, draft=DraftStats(tested=20, matched=20 if known else 4, expected=4.0, variance=3.2))
 
-    def __init__(self) -> None:
-        self.seen: set[int | None] = set()
+    engine = RecordingEngine(say)
+    return engine
 
 
 @pytest.mark.parametrize(("seeds", "quiet"), [((1, 1), True), ((1, 2), True), ((None, None), False)])
 def test_an_episode_that_is_tried_again_raises_no_alarm(seeds: tuple[int | None, ...], quiet: bool) -> None:
     """Its turns are drafted from their own noise. Turns without a seed are all counted: here that shows the fault."""
     monitors = Monitors()
-    engine = MonitoredEngine(Memory(), monitors)
+    engine = MonitoredEngine(remembering(), monitors)
     for seed in seeds:
         asyncio.run(engine.generate((1,), Sampling(seed=seed)))
     z = monitors.close_step()["exactness/exact_acceptance_z"]
@@ -102,5 +100,5 @@ def test_an_episode_that_is_tried_again_raises_no_alarm(seeds: tuple[int | None,
 def test_a_seed_counts_again_in_the_next_step() -> None:
     monitors = Monitors()
     for _ in range(2):
-        asyncio.run(MonitoredEngine(Memory(), monitors).generate((1,), Sampling(seed=1)))
+        asyncio.run(MonitoredEngine(remembering(), monitors).generate((1,), Sampling(seed=1)))
         assert monitors.close_step()

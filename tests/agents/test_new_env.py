@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import gymnasium
 import pytest
 
 from turntree.agents.new_env import NameTaken, write_env
@@ -16,8 +15,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
     for id in [id for id in registry.list_envs() if id.startswith("local/")]:
-        gymnasium.registry.pop(id)
-        registry._registered.discard(id)
+        registry.unregister(id)
     for name in ("word_game", "test_word_game"):
         sys.modules.pop(name, None)
 

@@ -7,24 +7,9 @@ from typing import Any
 import pytest
 from recorded_run import write_run
 
-from turntree.agents.cli import main
 from turntree.agents.errors import AgentError
 from turntree.agents.record import read_episodes, read_records
 from turntree.agents.reward_commands import parse_rewards
-
-
-@pytest.fixture
-def turntree(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("COLUMNS", "140")
-
-    def run(*arguments: Any) -> tuple[Any, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return stopped.value.code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture
@@ -89,25 +74,6 @@ def test_eval_scores_the_samples_of_a_task_by_named_rewards(turntree: Any, tiny_
     assert first.messages[1] == second.messages[1]
     assert first.turns[0].text != second.turns[0].text
     assert "undecided (left out)" in said
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("score", "ROWS", "--reward", "anser"), "did you mean 'answer'"),
-        (("score", "ROWS", "--reward", "answer=x"), "NAME=WEIGHT"),
-        (("score", "ROWS", "--contract", "mth"), "no contract for data set 'mth'"),
-        (("score", "ROWS", "--gold", "target"), "line 1: field 'target'"),
-        (("score", "/no/such.jsonl"), "/no/such.jsonl"),
-        (("rescore", "/no/such/run"), "expected a run's folder"),
-    ],
-)
-def test_wrong_input_is_one_line_with_status_2(turntree: Any, rows: Path, words: Any, message: str) -> None:
-    status, _, err = turntree(*(rows if word == "ROWS" else word for word in words))
-    assert status == 2
-    assert message in err
-    assert err.startswith("turntree: ")
-    assert err.count("\n") == 1
 
 
 def test_a_reward_is_named_once() -> None:

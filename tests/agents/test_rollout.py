@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import pytest
 from adder import Adder, play
+from recording_engine import RecordingEngine, a_turn
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
 from turntree.agents.engines.scripted import ScriptedEngine
@@ -65,7 +66,7 @@ async def test_a_task_can_be_given_drawn_or_named_by_its_index(renderer: Rendere
 async def test_each_turn_draws_with_its_own_seed_derived_from_the_episodes(renderer: Renderer) -> None:
     async def seeds(**options: Any) -> list[int | None]:
         _, engine = await play(renderer, "call 4", "5", **options)
-        return [sampling.seed for _, sampling, _ in engine.asked]
+        return engine.seeds
 
     assert await seeds() == [None, None]
     assert await seeds(seed=7) == [derive_seed(7, 0), derive_seed(7, 1)]
@@ -133,38 +134,26 @@ async def test_a_failure_that_the_environment_reports_is_masked(renderer: Render
 
 
 @pytest.mark.parametrize(
-    ("completion", "says"),
+    ("then", "says"),
     [
-        (Completion(token_ids=(5,), logprobs=(0.0,), finish_reason=FinishReason.ABORT), "aborted turn 1"),
-        (Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.STOP), "sampled nothing in turn 1"),
-        (None, "the script has 1 texts"),
+        ([a_turn(5, finish_reason=FinishReason.ABORT)], "aborted turn 1"),
+        ([a_turn()], "sampled nothing in turn 1"),
+        ([], "the script has 1 texts"),
     ],
 )
 async def test_an_engine_that_fails_gives_a_masked_episode(
-    renderer: Renderer, completion: Completion | None, says: str
+    renderer: Renderer, then: list[Completion], says: str
 ) -> None:
-    class Failing(ScriptedEngine):
-        calls = 0
-
-        async def generate(self, *args: Any, **options: Any) -> Completion:
-            self.calls += 1
-            if self.calls > 1 and completion is not None:
-                return completion
-            return await super().generate(*args, **options)
-
-    episode = await rollout(Adder(), Failing(["call 4"], renderer.tokenizer), renderer, index=4)
+    engine = RecordingEngine(ScriptedEngine(["call 4"], renderer.tokenizer), *then)
+    episode = await rollout(Adder(), engine, renderer, index=4)
     assert episode.stop_reason is StopReason.FAILURE
     assert says in episode.failure
     assert len(episode.turns) == 1
 
 
 async def test_a_cancelled_rollout_is_cancelled_and_not_a_failure(renderer: Renderer) -> None:
-    class Slow:
-        async def generate(self, *_: Any, **__: Any) -> Completion:
-            await asyncio.sleep(60)
-            raise AssertionError
-
-    running = asyncio.create_task(rollout(Adder(), Slow(), renderer, index=4))
+    slow = RecordingEngine(lambda *_: asyncio.sleep(60))
+    running = asyncio.create_task(rollout(Adder(), slow, renderer, index=4))
     await asyncio.sleep(0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -12,13 +12,9 @@ from machine_speed import patience, soon
 
 from turntree.agents.policy_sample import ENVIRONMENT_REWARD
 from turntree.agents.scorer import Scored, Scorer
-from turntree.rewards import RewardDefinitionError, Sample, UnknownContract, UnknownReward, registry, reward
+from turntree.rewards import RewardDefinitionError, Sample, UnknownContract, UnknownReward, reward
 
-
-@pytest.fixture(autouse=True)
-def named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rewards registered in a test are forgotten after it."""
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+pytestmark = pytest.mark.usefixtures("own_rewards")
 
 
 def sample(text: str, gold: str = "5", **changes: Any) -> Sample:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from viewed_run import write_run
 
-from turntree.agents.cli import main
 from turntree.agents.renderer import Renderer
 
 
@@ -16,70 +15,38 @@ async def run(renderer: Renderer, tmp_path: Path) -> Path:
     return await write_run(tmp_path / "run", renderer, episodes=8)
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return int(stopped.value.code or 0), captured.out, captured.err
-
-
-def test_view_writes_the_page_into_the_folder_of_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = said(capsys, "view", run, "--json")
+def test_view_writes_the_page_into_the_folder_of_the_run(run: Path, turntree: Any) -> None:
+    status, out, _ = turntree("view", run, "--json")
     assert (status, json.loads(out)) == (0, {"page": str(run / "view.html"), "episodes": 8, "token_texts": False})
     assert (run / "view.html").stat().st_size > 10_000
 
 
-def test_view_reads_tokens_with_the_tokenizer_that_is_named(
-    run: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, _ = said(capsys, "view", run, "--json", "--tokenizer", tiny_model)
+def test_view_reads_tokens_with_the_tokenizer_that_is_named(run: Path, tiny_model: Path, turntree: Any) -> None:
+    status, out, _ = turntree("view", run, "--json", "--tokenizer", tiny_model)
     assert status == 0
     assert json.loads(out)["token_texts"]
 
 
-def test_tree_prints_what_was_said_at_a_state_with_counts(
-    run: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, _ = said(capsys, "tree", run, "--tokenizer", tiny_model)
+def test_tree_prints_what_was_said_at_a_state_with_counts(run: Path, tiny_model: Path, turntree: Any) -> None:
+    status, out, _ = turntree("tree", run, "--tokenizer", tiny_model)
     assert status == 0
     assert "8 of 8 turns began at this state" in out
     assert "4x 50% call 4" in out
 
 
-def test_what_all_turns_began_with_is_in_the_tree(
-    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_what_all_turns_began_with_is_in_the_tree(run: Path, turntree: Any, tmp_path: Path) -> None:
     line = next(run.glob("episodes/*.jsonl")).read_text().splitlines()[0]
     (tmp_path / "alone.jsonl").write_text(f"{line}\n{line}\n")
-    status, out, _ = said(capsys, "tree", tmp_path / "alone.jsonl")
+    status, out, _ = turntree("tree", tmp_path / "alone.jsonl")
     first = json.loads(line)["episode"]["turns"][0]["completion"]["token_ids"]
     assert status == 0
     assert "2x100%" + "".join(f"⟨{token}⟩" for token in first) in "".join(out.split())
 
 
-def test_tree_as_json_is_flat_with_parents_before_children(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = said(capsys, "tree", run, "--json")
+def test_tree_as_json_is_flat_with_parents_before_children(run: Path, turntree: Any) -> None:
+    _, out, _ = turntree("tree", run, "--json")
     tree = json.loads(out)
     assert tree["parents"][0] == -1
     assert all(parent < place for place, parent in enumerate(tree["parents"]))
     below_root = [count for count, parent in zip(tree["counts"], tree["parents"], strict=True) if parent == 0]
     assert (tree["counts"][0], sum(below_root)) == (8, 8)
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("view", "RUN/missing"), "folder of a run or a file of episodes"),
-        (("view", "RUN", "--out", "/proc/none/page.html"), "/proc/none"),
-        (("view", "RUN", "--tokenizer", "/no/such"), "expected a model directory"),
-        (("tree", "RUN", "--task", "nobody"), "adder/4"),
-        (("tree", "RUN", "--turn", "7"), "counted from 0"),
-    ],
-)
-def test_wrong_input_is_one_line_with_status_2(
-    run: Path, words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, _, err = said(capsys, *(word.replace("RUN", str(run)) for word in words))
-    assert status == 2
-    assert says in err
-    assert err.count("\n") == 1

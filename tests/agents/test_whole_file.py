@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from turntree.agents.whole_file import whole_file, write_whole
+from turntree.agents.whole_file import ensure_writable, whole_file, write_whole
 
 
 def test_a_file_is_written_with_its_folder_and_over_an_old_one(tmp_path: Path) -> None:
@@ -28,5 +28,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
         write_whole(path, "half \ud800")
     with pytest.raises(KeyError):
         break_off(path)
+    with pytest.raises(IsADirectoryError), whole_file(tmp_path):
+        raise AssertionError("a folder is no file")
+    ensure_writable(path)
+    ensure_writable(tmp_path / "other" / "new")
     assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
+    assert [place for place in tmp_path.rglob("*") if place.is_file()] == [path]

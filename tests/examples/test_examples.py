@@ -33,10 +33,7 @@ def test_an_environment_in_fifteen_lines() -> None:
     assert [finding for finding in check_environment(example.Doubling) if not finding.passed] == []
 
 
-def test_a_reward_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    from turntree.rewards import registry
-
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+def test_a_reward_of_ones_own(own_rewards: None) -> None:
     assert load("custom_reward").main() == pytest.approx([1 + 0.2 * 2 / 3, 1.0, 0.2 / 3])
 
 

@@ -1,4 +1,4 @@
-"""An environment of a few lines that speaks the contract, and an engine that remembers what it was asked."""
+"""An environment of a few lines that speaks the contract, and an episode in it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from threading import current_thread
 from typing import Any
 
 import gymnasium
+from recording_engine import RecordingEngine
 
-from turntree.agents.engines.protocol import Completion, Sampling
 from turntree.agents.engines.scripted import ScriptedEngine
+from turntree.agents.episode import Episode
 from turntree.agents.renderer import Renderer
 from turntree.agents.rollout import rollout
 from turntree.envs.limits import Limits
 from turntree.envs.task import Task
-from turntree.spec_tree import DialogueState
 
 
 class Adder(gymnasium.Env[str, str]):
@@ -64,20 +64,7 @@ class Adder(gymnasium.Env[str, str]):
         }
 
 
-class Recording:
-    """Passes requests on and remembers them."""
-
-    def __init__(self, engine: Any) -> None:
-        self.engine = engine
-        self.asked: list[tuple[tuple[int, ...], Sampling, DialogueState]] = []
-
-    async def generate(self, prompt_ids: Any, sampling: Sampling, *, state: Any = None) -> Completion:
-        self.asked.append((prompt_ids, sampling, state))
-        return await self.engine.generate(prompt_ids, sampling, state=state)
-
-
-async def play(renderer: Renderer, *texts: str, env: Any = None, **options: Any) -> Any:
-    engine = Recording(ScriptedEngine(texts, renderer.tokenizer))
-    options = {"index": 4, **options}
-    episode = await rollout(env or Adder(), engine, renderer, **options)
+async def play(renderer: Renderer, *texts: str, env: Any = None, **options: Any) -> tuple[Episode, RecordingEngine]:
+    engine = RecordingEngine(ScriptedEngine(texts, renderer.tokenizer))
+    episode = await rollout(env or Adder(), engine, renderer, **{"index": 4, **options})
     return episode, engine

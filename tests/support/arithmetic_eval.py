@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from command import run_command
 
-from turntree.agents.cli import main
 from turntree.agents.engines.protocol import Completion
 from turntree.agents.record import read_episodes
 
@@ -24,10 +24,8 @@ def evaluated(engine: str, model: Path, out: Path, capsys: pytest.CaptureFixture
         capsys: pytest's.
     """
     asked = ("eval", "turntree/Arithmetic-v0", "--engine", engine, "--model", model, "-n", 3, "--samples", 2)
-    with pytest.raises(SystemExit) as stopped:
-        main([str(word) for word in (*asked, "--max-tokens", TOKENS, "--out", out)])
-    said = capsys.readouterr()
-    assert stopped.value.code == 0, said.err[-3000:]
+    said = run_command(capsys, *asked, "--max-tokens", TOKENS, "--out", out)
+    assert said.status == 0, said.err[-3000:]
     assert "Arithmetic-v0" in said.out
     episodes = list(read_episodes(out))
     assert len(episodes) == 6

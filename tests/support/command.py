@@ -1,0 +1,44 @@
+"""The command line as it is met: words in; status, what was printed and what was complained of out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import pytest
+
+from turntree.agents.cli import main
+
+
+class Said(NamedTuple):
+    """What a command printed and its exit status."""
+
+    status: Any
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What was printed with ``--json``, of a command that succeeded."""
+        assert self.status == 0, self.err
+        return json.loads(self.out)
+
+    @property
+    def row(self) -> dict[str, str]:
+        """The printed table of two columns."""
+        cells = [line.split("│") for line in self.out.splitlines() if line.count("│") == 3]
+        return {name.strip(): value.strip() for _, name, value, _ in cells}
+
+
+def run_command(capsys: pytest.CaptureFixture[str], *words: Any) -> Said:
+    """Run ``turntree`` in this process.
+
+    Args:
+        capsys: pytest's.
+        words: Behind its name; numbers and paths become text.
+    """
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return Said(stopped.value.code, captured.out, captured.err)
