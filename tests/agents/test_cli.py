@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import subprocess
@@ -10,7 +9,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from command import Said
 
+from turntree.agents.engine_choice import EngineChoice, EngineName, open_engine
 from turntree.agents.errors import MissingExtra
 from turntree.agents.record import read_episodes
 from turntree.envs import registry
@@ -22,18 +23,27 @@ def play(model: Path, *more: Any) -> tuple[Any, ...]:
     return ("eval", "turntree/Arithmetic-v0", "--engine", "local", "--model", model, "-n", 5, *short, *more)
 
 
+@pytest.fixture
+def evaluate(turntree: Any, tiny_model: Path) -> Any:
+    """Plays five tasks, which must end well."""
+
+    def run(*more: Any) -> Said:
+        said = turntree(*play(tiny_model, *more))
+        assert said.status == 0, said.err
+        return said
+
+    return run
+
+
 def test_list_shows_every_environment_with_a_line_about_it(turntree: Any) -> None:
-    said = turntree("list")
-    assert said.status == 0
-    lines = {line.split()[0]: line.split()[1:] for line in said.out.splitlines()[1:] if line.strip()}
+    lines = {line.split()[0]: line.split()[1:] for line in turntree("list").out.splitlines()[1:] if line.strip()}
     assert len(lines["turntree/Arithmetic-v0"]) > 2
     assert len(lines["turntree/GSM8K-v0"]) > 2
 
 
-def test_eval_plays_tasks_and_prints_how_it_went(turntree: Any, tiny_model: Path, tmp_path: Path) -> None:
+def test_eval_plays_tasks_and_prints_how_it_went(evaluate: Any, tmp_path: Path) -> None:
     out = tmp_path / "episodes.jsonl"
-    said = turntree(*play(tiny_model, "--out", out))
-    assert said.status == 0, said.err
+    said = evaluate("--out", out)
     episodes = list(read_episodes(out))
     assert len(episodes) == 5
     tokens = sum(len(turn.completion.token_ids) for episode in episodes for turn in episode.turns)
@@ -44,38 +54,30 @@ def test_eval_plays_tasks_and_prints_how_it_went(turntree: Any, tiny_model: Path
     assert said.row["failures (left out)"] == "0"
 
 
-def test_an_evaluation_goes_on_where_it_was_killed_and_can_be_extended(
-    turntree: Any, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_an_evaluation_goes_on_where_it_was_killed_and_can_be_extended(evaluate: Any, tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
     sampled = ("--temperature", 1, "--samples", 2)
-    assert turntree(*play(tiny_model, *sampled, "--out", whole)).status == 0
+    evaluate(*sampled, "--out", whole)
     lines = whole.read_bytes().splitlines(keepends=True)
     cut.write_bytes(b"".join(lines[:4]) + lines[4][:100])  # killed while the fifth was written
-    said = turntree(*play(tiny_model, *sampled, "--out", cut, "--json"))
-    assert said.status == 0, said.err
+    told = evaluate(*sampled, "--out", cut, "--json").json[0]
     assert cut.read_bytes().splitlines()[:4] == [line.rstrip() for line in lines[:4]]
     assert len(cut.read_bytes().splitlines()) == 10
-    told = json.loads(said.out)[0]
     assert {"avg@2", "pass@1", "pass@2", "maj@2"} <= set(told)
-    again = json.loads(turntree(*play(tiny_model, *sampled, "--out", whole, "--json")).out)[0]
+    again = evaluate(*sampled, "--out", whole, "--json").json[0]
     how_fast = ("seconds", "cached prompt tokens", "tokens per verify step")
     assert {**told, **dict.fromkeys(how_fast)} == {**again, **dict.fromkeys(how_fast)}
 
 
 def test_episodes_of_other_settings_are_neither_mixed_in_nor_lost(
-    turntree: Any, tiny_model: Path, tmp_path: Path
+    turntree: Any, evaluate: Any, tiny_model: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "episodes.jsonl"
-    assert turntree(*play(tiny_model, "--out", out)).status == 0
+    evaluate("--out", out)
     before = out.read_bytes()
     said = turntree(*play(tiny_model, "--seed", 1, "--out", out))
     assert (said.status, "--restart" in said.err, out.read_bytes()) == (2, True, before)
-    assert turntree(*play(tiny_model, "--seed", 1, "--out", out, "--restart")).status == 0
-    notes = tmp_path / "notes.txt"
-    notes.write_text("my notes\n")
-    assert turntree(*play(tiny_model, "--out", notes)).status == 2
-    assert notes.read_text() == "my notes\n"
+    evaluate("--seed", 1, "--out", out, "--restart")
 
 
 def test_a_suite_plays_each_of_its_sets_and_writes_one_table(turntree: Any, tiny_model: Path, tmp_path: Path) -> None:
@@ -92,12 +94,9 @@ def test_a_suite_plays_each_of_its_sets_and_writes_one_table(turntree: Any, tiny
     assert json.loads((tmp_path / "results" / "results.json").read_text())[1]["tasks"] == 1
 
 
-def test_the_same_seed_samples_the_same_with_and_without_speculation(
-    turntree: Any, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_the_same_seed_samples_the_same_with_and_without_speculation(evaluate: Any, tmp_path: Path) -> None:
     def tokens(name: str, *more: Any) -> list[Any]:
-        said = turntree(*play(tiny_model, "--temperature", 1, "--out", tmp_path / name, *more))
-        assert said.status == 0, said.err
+        evaluate("--temperature", 1, "--out", tmp_path / name, *more)
         episodes = sorted(read_episodes(tmp_path / name), key=lambda episode: episode.task.id)
         return [turn.completion.token_ids for episode in episodes for turn in episode.turns]
 
@@ -129,10 +128,10 @@ def test_a_tool_that_raises_is_counted_and_left_out(
     assert "Traceback" not in said.err
 
 
-def test_arguments_reach_the_environment(turntree: Any, tiny_model: Path, tmp_path: Path) -> None:
+def test_arguments_reach_the_environment(evaluate: Any, tmp_path: Path) -> None:
     out = tmp_path / "episodes.jsonl"
     pairs = ("--env-arg", "max_numbers=2", "--env-arg", "system_prompt=Be brief.")
-    turntree(*play(tiny_model, "--tool-format", "compact", *pairs, "--out", out))
+    evaluate("--tool-format", "compact", *pairs, "--out", out)
     for episode in read_episodes(out):
         assert episode.messages[0].content == "Be brief."
         assert sum(episode.task.prompt.count(operator) for operator in "+-*") == 1
@@ -150,20 +149,14 @@ def test_a_missing_library_names_the_extra(
     assert said.err.count("\n") == 1
 
 
-def test_a_missing_torch_names_the_extra(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from turntree.agents.engine_choice import EngineChoice, EngineName, open_engine
-
-    async def start() -> None:
-        choice = EngineChoice(name=EngineName.LOCAL, model=str(tiny_model), max_batch=1, max_context=64)
+async def test_a_missing_torch_names_the_extra(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("turntree.agents.engines.local")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    choice = EngineChoice(name=EngineName.LOCAL, model=str(tiny_model), max_batch=1, max_context=64)
+    with pytest.raises(MissingExtra, match=r"turntree\[local\]"):
         async with open_engine(choice):
             pass
-
-    for name in list(sys.modules):
-        if name.startswith("turntree.agents.engines.local"):
-            monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtra, match=r"turntree\[local\]"):
-        asyncio.run(start())
 
 
 def test_train_and_demo_hand_their_arguments_on(turntree: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,20 +28,19 @@ def cells(out: str) -> list[list[str]]:
 
 
 def test_score_prints_a_table_by_data_set_and_writes_the_rows(turntree: Any, rows: Path) -> None:
-    status, out, _ = turntree("score", rows, "--reward", "answer")
-    assert status == 0
-    assert cells(out) == [["math", "2", "0.5000", "1", "1", "0", "0"], ["gsm8k", "1", "1.0000", "1", "0", "0", "0"]]
+    said = turntree("score", rows, "--reward", "answer")
+    assert cells(said.out) == [
+        ["math", "2", "0.5000", "1", "1", "0", "0"],
+        ["gsm8k", "1", "1.0000", "1", "0", "0", "0"],
+    ]
     written = [json.loads(line)["scored"]["reward"] for line in rows.with_name("rows.scored.jsonl").open()]
     assert written == [1.0, 0.0, 1.0]
 
 
 def test_score_takes_a_rubric_and_prints_json(turntree: Any, rows: Path, tmp_path: Path) -> None:
     out = tmp_path / "new.jsonl"
-    status, said, _ = turntree(
-        "score", rows, "--reward", "answer", "--reward", "answer_format=0.25", "--json", "--out", out
-    )
-    assert status == 0
-    table = json.loads(said)
+    rubric = ("--reward", "answer", "--reward", "answer_format=0.25")
+    table = turntree("score", rows, *rubric, "--json", "--out", out).json
     assert table["rows"]["math"]["reward"] == 0.75
     assert table["out"] == str(out)
     assert json.loads(out.read_text().splitlines()[0])["scored"]["parts"] == {"answer": 1.0, "answer_format": 1.0}

@@ -16,15 +16,13 @@ async def run(renderer: Renderer, tmp_path: Path) -> Path:
 
 
 def test_view_writes_the_page_into_the_folder_of_the_run(run: Path, turntree: Any) -> None:
-    status, out, _ = turntree("view", run, "--json")
-    assert (status, json.loads(out)) == (0, {"page": str(run / "view.html"), "episodes": 8, "token_texts": False})
+    told = turntree("view", run, "--json").json
+    assert told == {"page": str(run / "view.html"), "episodes": 8, "token_texts": False}
     assert (run / "view.html").stat().st_size > 10_000
 
 
 def test_view_reads_tokens_with_the_tokenizer_that_is_named(run: Path, tiny_model: Path, turntree: Any) -> None:
-    status, out, _ = turntree("view", run, "--json", "--tokenizer", tiny_model)
-    assert status == 0
-    assert json.loads(out)["token_texts"]
+    assert turntree("view", run, "--json", "--tokenizer", tiny_model).json["token_texts"]
 
 
 def test_tree_prints_what_was_said_at_a_state_with_counts(run: Path, tiny_model: Path, turntree: Any) -> None:
@@ -44,8 +42,7 @@ def test_what_all_turns_began_with_is_in_the_tree(run: Path, turntree: Any, tmp_
 
 
 def test_tree_as_json_is_flat_with_parents_before_children(run: Path, turntree: Any) -> None:
-    _, out, _ = turntree("tree", run, "--json")
-    tree = json.loads(out)
+    tree = turntree("tree", run, "--json").json
     assert tree["parents"][0] == -1
     assert all(parent < place for place, parent in enumerate(tree["parents"]))
     below_root = [count for count, parent in zip(tree["counts"], tree["parents"], strict=True) if parent == 0]
