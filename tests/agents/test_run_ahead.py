@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -23,46 +22,35 @@ class SlowEngine(TabledEngine):
     """Finishes turns made ahead when it is told to, or ends them after ``cut`` tokens."""
 
     cut: int = 2
-    held: list[asyncio.Event] = field(default_factory=list)
-    aborted: set[int] = field(default_factory=set)
+    held: list[asyncio.Future[bool]] = field(default_factory=list)
+    """Of turns made ahead: whether they may be finished."""
     drafts: list[tuple[int, ...]] = field(default_factory=list)
 
     async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        state: Any = None,
-        draft: Sequence[int] = (),
-        ahead: bool = False,
+        self, prompt_ids: Any, sampling: Sampling, *, state: Any = None, draft: Any = (), ahead: bool = False
     ) -> Completion:
         whole = await super().generate(prompt_ids, sampling, state=state, draft=draft)
         self.drafts.append(tuple(draft))
-        if not ahead:
-            return whole
-        self.loop = asyncio.get_running_loop()
-        event = asyncio.Event()
-        self.held.append(event)
-        await event.wait()
-        if id(event) not in self.aborted:
+        if ahead:
+            self.held.append(asyncio.get_running_loop().create_future())
+        if not ahead or await self.held[-1]:
             return whole
         had = max(self.cut, len(draft))
-        return Completion(
-            token_ids=whole.token_ids[:had], logprobs=whole.logprobs[:had], finish_reason=FinishReason.ABORT
+        return replace(
+            whole, token_ids=whole.token_ids[:had], logprobs=whole.logprobs[:had], finish_reason=FinishReason.ABORT
         )
 
+    def answer(self, whole: bool) -> int:
+        held, self.held = self.held, []
+        for future in held:
+            future.get_loop().call_soon_threadsafe(future.set_result, whole)
+        return len(held)
+
     def abort_ahead(self) -> int:
-        for event in self.held:
-            self.aborted.add(id(event))
-            self.loop.call_soon_threadsafe(event.set)
-        count, self.gone = len(self.held), self.held
-        self.held = []
-        return count
+        return self.answer(False)
 
     def let_finish(self) -> None:
-        for event in self.held:
-            event.set()
-        self.held = []
+        self.answer(True)
 
 
 def make(**settings: Any) -> tuple[RunAhead, SlowEngine]:
@@ -74,21 +62,32 @@ def sampling(seed: int | None) -> Sampling:
     return Sampling(max_tokens=6, seed=seed)
 
 
+async def plain(policy: int) -> tuple[int, ...]:
+    """What a policy says by itself."""
+    return (await TabledEngine(random_policy(policy, 5)).generate(PROMPT, sampling(7))).token_ids
+
+
 async def settled() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
 
-async def make_ahead(run_ahead: RunAhead, engine: SlowEngine, *seeds: int, step: int = 2) -> list[Completion]:
+async def begun(run_ahead: RunAhead, *seeds: int, step: int = 2) -> list[asyncio.Task[Completion]]:
+    """Turns that are being made ahead."""
     tasks = [asyncio.create_task(run_ahead.sample_ahead(PROMPT, sampling(seed), step=step)) for seed in seeds]
     await settled()
+    return tasks
+
+
+async def make_ahead(run_ahead: RunAhead, engine: SlowEngine, seed: int, *, step: int = 2) -> Completion:
+    (task,) = await begun(run_ahead, seed, step=step)
     engine.let_finish()
-    return await asyncio.gather(*tasks)
+    return await task
 
 
 async def test_what_was_made_ahead_is_the_guess_of_the_turn_that_its_step_asks_for() -> None:
     run_ahead, engine = make()
-    (made,) = await make_ahead(run_ahead, engine, 7)
+    made = await make_ahead(run_ahead, engine, 7)
     await run_ahead.begin_step(2)
     turn = await run_ahead.generate(PROMPT, sampling(7))
     assert engine.drafts[-1] == made.token_ids == turn.token_ids
@@ -100,26 +99,20 @@ async def test_what_was_made_ahead_is_the_guess_of_the_turn_that_its_step_asks_f
 
 async def test_the_new_policy_has_the_last_word() -> None:
     run_ahead, engine = make()
-    (made,) = await make_ahead(run_ahead, engine, 7)
+    made = await make_ahead(run_ahead, engine, 7)
     engine.policy = random_policy(4, 5)
     run_ahead.close_step(1)
     turn = await run_ahead.generate(PROMPT, sampling(7))
-    assert turn.token_ids == (await TabledEngine(random_policy(4, 5)).generate(PROMPT, sampling(7))).token_ids
-    assert turn.token_ids != made.token_ids
+    assert turn.token_ids == await plain(4) != made.token_ids
     assert run_ahead.stats.wasted == 6 - run_ahead.stats.promoted > 0
 
 
-async def test_turns_whose_noise_was_not_used_are_what_the_engine_says_of_them() -> None:
+async def test_a_turn_of_used_noise_is_level_b_at_another_prompt_too_and_says_nothing_of_acceptance() -> None:
     run_ahead, engine = make()
     await make_ahead(run_ahead, engine, 7)
-    turn = await run_ahead.generate(PROMPT, sampling(8))
-    assert (turn.levels, engine.drafts[-1]) == ("", ())
-    assert (await run_ahead.generate(PROMPT, sampling(None))).levels == ""
-
-
-async def test_a_turn_of_used_noise_at_another_prompt_is_level_b_and_says_nothing_of_acceptance() -> None:
-    run_ahead, engine = make()
-    await make_ahead(run_ahead, engine, 7)
+    for seed in (8, None):
+        turn = await run_ahead.generate(PROMPT, sampling(seed))
+        assert (turn.levels, engine.drafts[-1]) == ("", ())
     turn = await run_ahead.generate((9,), sampling(7))
     assert turn.levels == "B" * 6
     assert engine.drafts[-1] == ()
@@ -128,23 +121,20 @@ async def test_a_turn_of_used_noise_at_another_prompt_is_level_b_and_says_nothin
 
 async def test_a_preempted_turn_goes_on_from_what_it_had() -> None:
     run_ahead, engine = make()
-    task = asyncio.create_task(run_ahead.sample_ahead(PROMPT, sampling(7), step=2))
-    await settled()
+    (task,) = await begun(run_ahead, 7)
     engine.abort_ahead()
     await settled()
     assert len(engine.drafts[-1]) == engine.cut
     engine.let_finish()
     turn = await task
     assert turn.finish_reason is FinishReason.LENGTH
-    assert turn.token_ids == (await TabledEngine(random_policy(3, 5)).generate(PROMPT, sampling(7))).token_ids
+    assert turn.token_ids == await plain(3)
     assert (run_ahead.stats.preempted, run_ahead.stats.turns, run_ahead.stats.tokens) == (1, 1, 6)
 
 
 async def test_when_a_step_begins_what_was_being_made_for_it_is_a_guess_at_once() -> None:
     run_ahead, engine = make()
-    task = asyncio.create_task(run_ahead.sample_ahead(PROMPT, sampling(7), step=2))
-    later = asyncio.create_task(run_ahead.sample_ahead(PROMPT, sampling(8), step=3))
-    await settled()
+    (task,), (later,) = await begun(run_ahead, 7), await begun(run_ahead, 8, step=3)
     await run_ahead.begin_step(2)
     assert task.result().finish_reason is FinishReason.ABORT
     await run_ahead.generate(PROMPT, sampling(7))
@@ -162,12 +152,18 @@ async def test_nothing_is_made_for_a_step_that_has_begun() -> None:
     assert engine.drafts == []
 
 
-async def test_a_pause_keeps_what_was_made_and_a_step_can_begin_in_it() -> None:
+async def test_a_pause_keeps_what_was_made_to_go_on_and_a_step_can_begin_in_it() -> None:
     run_ahead, engine = make()
-    task = asyncio.create_task(run_ahead.sample_ahead(PROMPT, sampling(7), step=2))
-    await settled()
+    (task,) = await begun(run_ahead, 7)
     await run_ahead.pause()
     assert run_ahead.stock.tokens == engine.cut
+    run_ahead.resume()
+    await settled()
+    engine.let_finish()
+    assert (await task).finish_reason is FinishReason.LENGTH
+    assert run_ahead.stats.preempted == 0, "nobody wanted its slot"
+    (task,) = await begun(run_ahead, 8)
+    await run_ahead.pause()
     await settled()
     assert not engine.held
     assert not task.done()
@@ -175,24 +171,12 @@ async def test_a_pause_keeps_what_was_made_and_a_step_can_begin_in_it() -> None:
     assert task.done()
 
 
-async def test_after_a_pause_turns_go_on() -> None:
-    run_ahead, engine = make()
-    task = asyncio.create_task(run_ahead.sample_ahead(PROMPT, sampling(7), step=2))
-    await settled()
-    await run_ahead.pause()
-    run_ahead.resume()
-    await settled()
-    engine.let_finish()
-    assert (await task).finish_reason is FinishReason.LENGTH
-    assert run_ahead.stats.preempted == 0, "nobody wanted its slot"
-
-
 async def test_the_budget_of_a_step_ends_what_is_made_ahead_and_comes_back_with_the_next() -> None:
     run_ahead, engine = make(tokens=6)
     await make_ahead(run_ahead, engine, 7)
     assert (await run_ahead.sample_ahead(PROMPT, sampling(8), step=2)).token_ids == ()
     run_ahead.close_step(1)
-    assert len((await make_ahead(run_ahead, engine, 8, step=3))[0].token_ids) == 6
+    assert len((await make_ahead(run_ahead, engine, 8, step=3)).token_ids) == 6
 
 
 async def test_a_turn_without_a_seed_cannot_be_made_ahead() -> None:
@@ -204,16 +188,11 @@ async def test_a_turn_without_a_seed_cannot_be_made_ahead() -> None:
 @pytest.mark.parametrize("mode", ["replay", "exact"])
 async def test_a_turn_made_ahead_goes_before_a_stored_one(mode: str) -> None:
     run_ahead, engine = make()
-    reuse = PrefixReuse(
-        run_ahead,
-        ReuseConfig(mode=mode, top_k=5),
-        vocabulary=5,
-        ready=run_ahead.ready,  # type: ignore[arg-type]
-    )
+    reuse = PrefixReuse(run_ahead, ReuseConfig(mode=mode, top_k=5), vocabulary=5, ready=run_ahead.ready)  # type: ignore
     await reuse.generate(PROMPT, sampling(1))
     reuse.close_step()
     run_ahead.close_step(1)
-    (made,) = await make_ahead(run_ahead, engine, reuse.base_seed(7), step=2)
+    made = await make_ahead(run_ahead, engine, reuse.base_seed(7), step=2)
     turn = await reuse.generate(PROMPT, sampling(7))
     assert (turn.levels, turn.token_ids) == ("B" * 6, made.token_ids)
     assert (await reuse.generate(PROMPT, sampling(8))).levels[0] == "C", "the stored turn is still there"
@@ -231,8 +210,7 @@ def test_settings_that_make_nothing_are_refused(name: str, value: float) -> None
 
 async def test_a_turn_that_is_asked_for_twice_is_made_once() -> None:
     run_ahead, engine = make()
-    twice = [asyncio.create_task(run_ahead.sample_ahead(PROMPT, sampling(7), step=2)) for _ in range(2)]
-    await settled()
+    twice = await begun(run_ahead, 7, 7)
     assert len(engine.held) == 1
     engine.let_finish()
     one, other = await asyncio.gather(*twice)
@@ -246,4 +224,4 @@ async def test_an_engine_that_breaks_breaks_the_turn_and_nothing_else() -> None:
     with pytest.raises(ZeroDivisionError):
         await run_ahead.sample_ahead(PROMPT, sampling(7), step=2)
     engine.policy = random_policy(3, 5)
-    assert len((await make_ahead(run_ahead, engine, 7))[0].token_ids) == 6
+    assert len((await make_ahead(run_ahead, engine, 7)).token_ids) == 6

@@ -18,30 +18,18 @@ def full() -> RunAheadStock:
     return stock
 
 
-def test_a_restored_stock_hands_out_the_same_turns():
+def test_a_restored_stock_hands_out_and_refuses_what_the_saved_one_would():
     stock = stock_of_arrays(stock_arrays(full()), max_tokens=100)
     assert list(stock.turns()) == list(full().turns())
+    assert [stock.used(seed) for seed in (1, 9, 4)] == [True, True, False]
     made = stock.take(KEYS[0], 1)
     assert made is not None
     assert made.tokens == (5, 6)
-
-
-def test_what_was_trained_on_before_is_still_refused():
-    stock = stock_of_arrays(stock_arrays(full()), max_tokens=100)
     assert stock.take(KEYS[1], 3) is None
     assert stock.counts.refused == 1
-
-
-def test_what_the_running_step_showed_is_trained_on_when_it_closes():
-    stock = stock_of_arrays(stock_arrays(full()), max_tokens=100)
     assert stock.holds(KEYS[1], 2)
     stock.close_step(2)
-    assert not stock.holds(KEYS[1], 2)
-
-
-def test_noise_that_was_used_is_still_known():
-    stock = stock_of_arrays(stock_arrays(full()), max_tokens=100)
-    assert [stock.used(seed) for seed in (1, 9, 4)] == [True, True, False]
+    assert not stock.holds(KEYS[1], 2), "what the running step showed is trained on when it closes"
 
 
 def test_less_room_keeps_the_newest_turns():
