@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from adder import Adder, play
@@ -50,16 +51,10 @@ async def test_episodes_come_in_the_order_of_their_tasks_whatever_ends_first(ren
 
 
 async def test_no_more_environments_are_made_than_play_at_once(renderer: Renderer) -> None:
-    made: list[Adder] = []
-
-    def make() -> Adder:
-        made.append(Adder())
-        return made[-1]
-
-    await evaluate(make, answer(renderer), renderer, range(10), concurrency=3)
-    assert len(made) == 3
-    await evaluate(make, answer(renderer), renderer, range(2), concurrency=16)
-    assert len(made) == 5
+    for tasks, concurrency, most in ((10, 3, 3), (2, 16, 2)):
+        make = Mock(side_effect=Adder)
+        await evaluate(make, answer(renderer), renderer, range(tasks), concurrency=concurrency)
+        assert make.call_count == most
 
 
 async def test_an_episode_does_not_depend_on_what_else_is_played(renderer: Renderer) -> None:
@@ -92,13 +87,11 @@ async def test_a_failed_episode_is_neither_right_nor_wrong(renderer: Renderer) -
 async def test_counts_are_summed_over_turns(renderer: Renderer) -> None:
     episode, _ = await play(renderer, "call 4", "5")
     sizes = [len(turn.completion.token_ids) for turn in episode.turns]
-    turns = tuple(
-        replace(
-            turn,
-            completion=replace(turn.completion, draft=DraftStats(verify_steps=steps), cached_tokens=cached),
-        )
+    said = [
+        replace(turn.completion, draft=DraftStats(verify_steps=steps), cached_tokens=cached)
         for turn, steps, cached in zip(episode.turns, (1, 2), (0, 7), strict=True)
-    )
+    ]
+    turns = tuple(replace(turn, completion=one) for turn, one in zip(episode.turns, said, strict=True))
     result = Evaluation.of([replace(episode, turns=turns)] * 2)
     assert (result.turns, result.tokens, result.cached_tokens) == (4, 2 * sum(sizes), 14)
     assert result.prompt_tokens == 2 * sum(len(turn.prompt_ids) for turn in turns)

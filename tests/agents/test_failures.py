@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from machine_speed import patience
@@ -61,31 +60,28 @@ class Breaking(Env):
         return Reply(reward=1.0, done=True)
 
 
-async def said(renderer: Renderer, tokenizer: Any, *texts: str) -> Episode:
+async def said(renderer: Renderer, *texts: str) -> Episode:
     env = Breaking(tool_format="compact")
-    return await rollout(env, ScriptedEngine(texts, tokenizer), renderer, index=0)
+    return await rollout(env, ScriptedEngine(texts, renderer.tokenizer), renderer, index=0)
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
+    ("texts", "kind"),
     [
-        ("act(tool)", FailureKind.TOOL),
-        ("act(killed)", FailureKind.TOOL),
-        ("act(late)", FailureKind.TIMEOUT),
-        ("sandbox", FailureKind.TOOL),
-        ("environment", FailureKind.ENVIRONMENT),
-        ("undecided", FailureKind.REWARD),
-        ("5", None),
+        (["act(tool)"], FailureKind.TOOL),
+        (["act(killed)"], FailureKind.TOOL),
+        (["act(late)"], FailureKind.TIMEOUT),
+        (["sandbox"], FailureKind.TOOL),
+        (["environment"], FailureKind.ENVIRONMENT),
+        (["undecided"], FailureKind.REWARD),
+        (["act(wrong)", "5"], None),
+        (["5"], None),
     ],
 )
 async def test_what_broke_in_an_environment_is_told_apart(
-    renderer: Renderer, chatml: Any, text: str, kind: FailureKind | None
+    renderer: Renderer, texts: list[str], kind: FailureKind | None
 ) -> None:
-    assert failure_kind(await said(renderer, chatml, text)) is kind
-
-
-async def test_a_tool_that_is_used_wrongly_is_no_failure(renderer: Renderer, chatml: Any) -> None:
-    assert failure_kind(await said(renderer, chatml, "act(wrong)", "5")) is None
+    assert failure_kind(await said(renderer, *texts)) is kind
 
 
 @pytest.mark.parametrize(
@@ -103,18 +99,16 @@ async def test_a_death_of_a_ray_actor_counts_as_the_engine(renderer: Renderer) -
         assert failure_kind(episode) is FailureKind.ENGINE
 
 
-async def test_rewards_that_raise_or_cannot_decide_count_as_the_reward(
-    renderer: Renderer, chatml: Any, own_rewards: None
-) -> None:
+async def test_rewards_that_raise_or_cannot_decide_count_as_the_reward(renderer: Renderer, own_rewards: None) -> None:
     @reward("raising")
     def raising(sample: Sample) -> float:
         raise TimeoutError("the judge took longer than 5 s")
 
-    episode = await said(renderer, chatml, "5")
+    episode = await said(renderer, "5")
     (judged,) = await judge_episodes([episode], Scorer({"raising": 1.0}))
     assert failure_kind(judged) is failure_kind(replace(episode, undecided=("answer",))) is FailureKind.REWARD
 
 
-async def test_failures_are_counted_by_kind(renderer: Renderer, chatml: Any) -> None:
-    episodes = [await said(renderer, chatml, text) for text in ("act(tool)", "act(tool)", "environment", "5")]
+async def test_failures_are_counted_by_kind(renderer: Renderer) -> None:
+    episodes = [await said(renderer, text) for text in ("act(tool)", "act(tool)", "environment", "5")]
     assert count_failures(episodes) == {FailureKind.TOOL: 2, FailureKind.ENVIRONMENT: 1}

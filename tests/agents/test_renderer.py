@@ -14,6 +14,7 @@ from turntree.agents.renderer import Renderer
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 12 + 34?"}]
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "12 + 34"}}\n</tool_call>'
 HEARD = [{"role": "tool", "content": "46", "name": "calculator", "tool_call_id": "call-0"}]
+USER = [{"role": "user", "content": "46"}]
 TOOLS = [{"type": "function", "function": {"name": "calculator", "parameters": {}}}]
 NO_TOOL_ROLE = (
     "{% for m in messages %}"
@@ -43,6 +44,12 @@ def whole(tokenizer: Any, messages: list[dict[str, Any]], tools: Any = None) -> 
     return encode(tokenizer, rendered)
 
 
+def heard(renderer: Renderer, messages: list[dict[str, Any]]) -> str:
+    """What stands behind a turn that has ended when some messages have come."""
+    prompt = renderer.initial(ASKED)
+    return renderer.decode(renderer.extend(prompt, (renderer.stop_token_ids[0],), messages)[len(prompt) :])
+
+
 def test_the_first_prompt_is_the_templates_own_rendering(tokenizer: Any) -> None:
     assert Renderer(tokenizer).initial(ASKED) == whole(tokenizer, ASKED)
 
@@ -55,27 +62,14 @@ def test_tools_reach_a_template_that_uses_them(llama3: Any) -> None:
     assert "calculator" not in renderer.decode(renderer.initial(ASKED))
 
 
-@pytest.mark.parametrize(
-    "heard",
-    [HEARD, [*HEARD, *HEARD], [{"role": "user", "content": "Are you sure?"}]],
-    ids=["one tool", "two tools", "user"],
-)
-def test_a_canonical_turn_extends_to_the_templates_own_rendering(tokenizer: Any, heard: Any) -> None:
-    renderer = Renderer(tokenizer)
-    prompt = renderer.initial(ASKED)
-    response = (*encode(tokenizer, CALL), renderer.stop_token_ids[0])
-    said = {"role": "assistant", "content": CALL}
-    assert renderer.extend(prompt, response, heard) == whole(tokenizer, [*ASKED, said, *heard])
-
-
-def test_three_turns_extend_to_the_templates_own_rendering(tokenizer: Any) -> None:
+def test_canonical_turns_extend_to_the_templates_own_rendering(tokenizer: Any) -> None:
     renderer = Renderer(tokenizer)
     dialogue = list(ASKED)
     prompt = renderer.initial(ASKED)
-    for text in (CALL, "wait", "#### 46"):
-        prompt = renderer.extend(prompt, (*encode(tokenizer, text), renderer.stop_token_ids[0]), HEARD)
-        dialogue += [{"role": "assistant", "content": text}, *HEARD]
-    assert prompt == whole(tokenizer, dialogue)
+    for text, then in ((CALL, HEARD), ("wait", USER), (CALL, [*HEARD, *HEARD]), ("#### 46", HEARD)):
+        prompt = renderer.extend(prompt, (*encode(tokenizer, text), renderer.stop_token_ids[0]), then)
+        dialogue += [{"role": "assistant", "content": text}, *then]
+        assert prompt == whole(tokenizer, dialogue)
 
 
 @settings(max_examples=60, deadline=None)
@@ -130,30 +124,29 @@ def test_decoding_skips_special_tokens_and_keeps_spaces(chatml: Any) -> None:
 def test_a_template_without_a_tool_role_gets_tool_answers_as_one_user_message(
     template: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tokenizer = with_template(template)
-    renderer = Renderer(tokenizer)
-    prompt = renderer.initial(ASKED)
+    answer = "<tool_response>\n46\n</tool_response>\n"
     with caplog.at_level(logging.WARNING):
-        extended = renderer.extend(prompt, (renderer.stop_token_ids[0],), [*HEARD, *HEARD])
+        assert heard(Renderer(with_template(template)), [*HEARD, *HEARD]) == f"\nuser\n{answer}{answer}assistant\n"
     assert "no tool role" in caplog.text
-    heard = renderer.decode(extended[len(prompt) :])
-    assert heard == (
-        "\nuser\n<tool_response>\n46\n</tool_response>\n<tool_response>\n46\n</tool_response>\nassistant\n"
-    )
 
 
-def test_a_template_that_wants_the_call_before_the_answer_is_served() -> None:
-    template = (
-        "{% for m in messages %}"
-        "{% if m.role == 'tool' and not messages[loop.index0 - 1].tool_calls %}"
-        "{{ raise_exception('a tool answers a call') }}{% endif %}"
-        "<|im_start|>{{ m.role }}\n{% if not m.tool_calls %}{{ m.content }}{% endif %}<|im_end|>\n"
-        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    renderer = Renderer(with_template(template))
-    prompt = renderer.initial(ASKED)
-    extended = renderer.extend(prompt, (renderer.stop_token_ids[0],), HEARD)
-    assert renderer.decode(extended[len(prompt) :]) == "\ntool\n46\nassistant\n"
+WANTS_THE_CALL = (
+    "{% for m in messages %}"
+    "{% if m.role == 'tool' and not messages[loop.index0 - 1].tool_calls %}"
+    "{{ raise_exception('a tool answers a call') }}{% endif %}"
+    "<|im_start|>{{ m.role }}\n{% if not m.tool_calls %}{{ m.content }}{% endif %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+THINKS = "\n{% if m.role == 'assistant' and loop.last %}<think></think>{% endif %}{{ m.content }}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [WANTS_THE_CALL, CHATML.replace("\n{{ m.content }}", THINKS)],
+    ids=["the call before the answer", "an empty block before the last answer"],
+)
+def test_what_a_template_wants_around_an_answer_does_not_matter(template: str) -> None:
+    assert heard(Renderer(with_template(template)), HEARD) == "\ntool\n46\nassistant\n"
 
 
 def test_a_template_whose_turns_end_where_the_next_begins_gets_no_token_twice() -> None:
@@ -164,20 +157,9 @@ def test_a_template_whose_turns_end_where_the_next_begins_gets_no_token_twice() 
     tokenizer = with_template(template)
     opens = tokenizer.convert_tokens_to_ids("<|im_start|>")
     renderer = Renderer(tokenizer, stop_token_ids=[opens])
-    heard = [{"role": "user", "content": "46"}]
-    ended = renderer.extend((5,), (6, opens), heard)
+    ended = renderer.extend((5,), (6, opens), USER)
     assert ended.count(opens) == 1
-    assert ended == renderer.extend((5,), (6,), heard)
-
-
-def test_an_empty_answer_block_before_the_last_answer_does_not_matter() -> None:
-    template = CHATML.replace(
-        "\n{{ m.content }}",
-        "\n{% if m.role == 'assistant' and loop.last %}<think></think>{% endif %}{{ m.content }}",
-    )
-    renderer = Renderer(with_template(template))
-    extended = renderer.extend((5,), (6, renderer.stop_token_ids[0]), HEARD)
-    assert renderer.decode(extended[3:]) == "\ntool\n46\nassistant\n"
+    assert ended == renderer.extend((5,), (6,), USER)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +183,7 @@ def test_a_template_that_ends_the_last_turn_differently_is_refused_when_it_exten
     )
     renderer = Renderer(with_template(template))
     with pytest.raises(RenderError, match="cannot be extended"):
-        renderer.extend((5,), (6,), [{"role": "user", "content": "46"}])
+        renderer.extend((5,), (6,), USER)
 
 
 def test_a_refused_first_prompt_names_the_roles() -> None:

@@ -15,6 +15,7 @@ from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episode import StopReason
 from turntree.agents.renderer import Renderer
 from turntree.agents.rollout import derive_seed, rollout
+from turntree.envs import make
 from turntree.envs.limits import Limits
 from turntree.envs.message import Role
 from turntree.envs.task import Task
@@ -87,35 +88,30 @@ async def test_a_turn_gets_what_the_limits_leave(renderer: Renderer) -> None:
     assert await rooms(max_turn_tokens=40, max_episode_tokens=100) == [40, 40]
     assert await rooms(max_turn_tokens=40, max_episode_tokens=35) == [35, 35 - (second - first)]
     assert await rooms(max_turn_tokens=40, max_context_tokens=first + 35) == [35, 35 - (second - first)]
-
-
-async def test_the_environments_own_limits_hold_where_none_are_given(renderer: Renderer) -> None:
     _, engine = await play(renderer, "5", env=Adder(max_turn_tokens=17))
-    assert engine.asked[0][1].max_tokens == 17
+    assert engine.asked[0].sampling.max_tokens == 17, "the environment's own hold where none are given"
 
 
-async def test_an_episode_without_room_for_a_turn_ends_for_its_tokens(renderer: Renderer) -> None:
+async def test_an_episode_without_room_for_a_turn_ends_for_its_tokens_or_turns(renderer: Renderer) -> None:
     none, engine = await play(renderer, "5", limits=Limits(max_context_tokens=3))
     assert (none.stop_reason, none.turns, engine.asked) == (StopReason.MAX_TOKENS, (), [])
     one, _ = await play(renderer, "call 4", "5", limits=Limits(max_episode_tokens=8))
     assert one.stop_reason is StopReason.MAX_TOKENS
     assert [turn.reward for turn in one.turns] == [0.25]
     assert not one.masked
+    two, _ = await play(renderer, "call 4", "call 5", "5", env=Adder(max_turns=2))
+    assert (two.stop_reason, len(two.turns)) == (StopReason.MAX_TURNS, 2)
 
 
-async def test_the_environment_ends_an_episode_at_its_own_limit(renderer: Renderer) -> None:
-    episode, _ = await play(renderer, "call 4", "call 5", "5", env=Adder(max_turns=2))
-    assert (episode.stop_reason, len(episode.turns)) == (StopReason.MAX_TURNS, 2)
-
-
-async def test_an_environment_that_raises_gives_a_masked_episode_with_the_turns_so_far(
-    renderer: Renderer,
-) -> None:
-    episode, _ = await play(renderer, "call 4", "crash", "5")
+async def test_an_environment_that_raises_gives_a_masked_episode_and_plays_on(renderer: Renderer) -> None:
+    env = Adder()
+    episode, _ = await play(renderer, "call 4", "crash", "5", env=env)
     assert episode.masked
     assert episode.failure == "RuntimeError: the disk is full"
     assert [turn.text for turn in episode.turns] == ["call 4", "crash"]
     assert episode.messages[-1].role is Role.ASSISTANT
+    after, _ = await play(renderer, "5", env=env)
+    assert (after.masked, after.reward) == (False, 1.0)
 
 
 async def test_a_reset_that_raises_gives_a_masked_episode_without_turns(renderer: Renderer) -> None:
@@ -154,7 +150,8 @@ async def test_an_engine_that_fails_gives_a_masked_episode(
 async def test_a_cancelled_rollout_is_cancelled_and_not_a_failure(renderer: Renderer) -> None:
     slow = RecordingEngine(lambda *_: asyncio.sleep(60))
     running = asyncio.create_task(rollout(Adder(), slow, renderer, index=4))
-    await asyncio.sleep(0)
+    while not (slow.asked or running.done()):
+        await asyncio.sleep(0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -175,28 +172,7 @@ async def test_a_wrapped_environment_plays_like_the_bare_one(renderer: Renderer)
     assert wrapped == bare
 
 
-async def test_the_arithmetic_environment_plays_through_to_its_reward(renderer: Renderer) -> None:
-    from turntree.envs import make
-
-    env = make("turntree/Arithmetic-v0", tool_format="compact")
-    task = Task(id="mine", prompt="2+3*4-1", answer="13")
-    turns = ("calculator(3*4)", "calculator(2+12)", "calculator(14-1)", "#### 13")
-    episode, engine = await play(renderer, *turns, env=env, task=task, index=None)
-    assert (episode.stop_reason, episode.reward) == (StopReason.DONE, 1.0)
-    assert [message.content for message in episode.messages if message.role is Role.TOOL] == [
-        "12",
-        "14",
-        "13",
-    ]
+async def test_an_environment_of_the_registry_goes_by_its_id(renderer: Renderer) -> None:
+    episode, engine = await play(renderer, "#### 12", env=make("turntree/Arithmetic-v0"))
     assert episode.env_id == "turntree/Arithmetic-v0"
-    assert len({state.tools for _, _, state in engine.asked}) == 4
-    wrong, _ = await play(renderer, "#### 12", env=env, task=task, index=None)
-    assert (wrong.stop_reason, wrong.reward) == (StopReason.DONE, 0.0)
-
-
-async def test_an_environment_plays_on_after_an_episode_that_failed(renderer: Renderer) -> None:
-    env = Adder()
-    failed, _ = await play(renderer, "crash", env=env)
-    after, _ = await play(renderer, "5", env=env)
-    assert [failed.masked, after.masked] == [True, False]
-    assert after.reward == 1.0
+    assert engine.asked[0].state.env == episode.env_id
