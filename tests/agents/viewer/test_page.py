@@ -5,15 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from viewed_run import write_run
 
 from turntree.agents.errors import RecordError
-from turntree.agents.renderer import Renderer
 from turntree.agents.viewer import view
 
 
-async def test_the_page_holds_everything_and_asks_nobody(renderer: Renderer, chatml: Any, tmp_path: Path) -> None:
-    run = await write_run(tmp_path / "run", renderer)
+def test_the_page_holds_everything_and_asks_nobody(run: Path, chatml: Any, tmp_path: Path) -> None:
     viewed = view(run, tmp_path / "page.html", tokenizer=chatml)
     page = viewed.path.read_text(encoding="utf-8")
     assert viewed.episodes == 40
@@ -22,13 +19,11 @@ async def test_the_page_holds_everything_and_asks_nobody(renderer: Renderer, cha
     assert "<!--" not in page
 
 
-async def test_without_a_tokenizer_the_page_says_so(renderer: Renderer, tmp_path: Path) -> None:
-    run = await write_run(tmp_path / "run", renderer)
+def test_without_a_tokenizer_the_page_says_so(run: Path, tmp_path: Path) -> None:
     assert not view(run, tmp_path / "page.html").token_texts
 
 
-async def test_a_damaged_run_leaves_an_old_page_and_no_half_of_a_new_one(renderer: Renderer, tmp_path: Path) -> None:
-    run = await write_run(tmp_path / "run", renderer)
+def test_a_damaged_run_leaves_an_old_page_and_no_half_of_a_new_one(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     out.write_text("old")
     (run / "episodes" / "step_000003.jsonl").write_text("{}\n")

@@ -1,27 +1,21 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from viewed_run import write_run
 
 from turntree.agents.errors import RecordError
-from turntree.agents.renderer import Renderer
 from turntree.agents.viewer.source import Source
 from turntree.agents.viewer.state_turns import state_turns
 
 
-async def test_the_turns_of_the_most_frequent_state_are_found(renderer: Renderer, tmp_path: Path) -> None:
-    source = Source.open(await write_run(tmp_path / "run", renderer, episodes=8))
+def test_the_turns_of_the_most_frequent_state_are_found(source: Source) -> None:
     first = state_turns(source.records(), task=None, turn=0)
-    assert (first.task, len(first.turns), first.all_turns) == ("adder/4", 8, 8)
+    assert (first.task, len(first.turns), first.all_turns) == ("adder/4", 40, 40)
     # Two of four kinds called the tool before the second turn, the others had ended.
     second = state_turns(source.records(), task="adder/4", turn=1)
-    assert len(second.turns) == 4
+    assert len(second.turns) == 20
 
 
-async def test_an_unknown_task_or_turn_is_refused_with_what_there_is(renderer: Renderer, tmp_path: Path) -> None:
-    source = Source.open(await write_run(tmp_path / "run", renderer, episodes=4))
+def test_an_unknown_task_or_turn_is_refused_with_what_there_is(source: Source) -> None:
     with pytest.raises(RecordError, match="there are, for example, adder/4"):
         state_turns(source.records(), task="adder/5", turn=0)
     with pytest.raises(RecordError, match="has a turn 9"):

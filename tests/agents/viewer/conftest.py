@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from viewed_run import write_run
+
+from turntree.agents.renderer import Renderer
+from turntree.agents.viewer.source import Source
+
+
+@pytest.fixture
+async def run(renderer: Renderer, tmp_path: Path) -> Path:
+    """The folder of a run of 40 episodes in four steps."""
+    return await write_run(tmp_path / "run", renderer)
+
+
+@pytest.fixture
+def source(run: Path) -> Source:
+    return Source.open(run)
