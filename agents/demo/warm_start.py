@@ -169,7 +169,7 @@ def _backward(model: LlamaForCausalLM, batch: list[TokenView]) -> float:
     part = math.ceil(len(batch) / _HALVES)
     loss = 0.0
     for start in range(0, len(batch), part):
-        inputs, targets = _tensors(batch[start : start + part])
+        inputs, targets = training_tensors(batch[start : start + part])
         logits = model(input_ids=inputs, use_cache=False).logits
         part_loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum")
         (part_loss / total).backward()
@@ -177,7 +177,7 @@ def _backward(model: LlamaForCausalLM, batch: list[TokenView]) -> float:
     return loss
 
 
-def _tensors(views: Sequence[TokenView]) -> tuple[Tensor, Tensor]:
+def training_tensors(views: Sequence[TokenView]) -> tuple[Tensor, Tensor]:
     """Inputs and, where the policy spoke, the next tokens (-1 elsewhere), both (rows, longest - 1)."""
     import torch
 

@@ -35,37 +35,24 @@ def an_episode(accepted: tuple[bool, ...] = (True, False)) -> Episode:
 
 
 def test_the_policys_tokens_carry_whether_they_were_drafted_and_how_likely_they_were():
-    said = bubbles(an_episode(), letter)[-1]
+    *shown, said = bubbles(an_episode(), letter)
     assert [(p.text, p.accepted, p.probability) for p in said.pieces] == [("a", True, 1.0), ("b", False, 0.5)]
     assert (said.accepted, said.verify_steps) == (1, 1)
-
-
-def test_an_example_in_the_opening_is_not_taken_for_the_policys():
-    shown = bubbles(an_episode(), letter)
-    assert [bool(bubble.pieces) for bubble in shown] == [False, False, False, True]
-    assert [bubble.text for bubble in shown[:3]] == ["q", "an example of the environment's", "now you"]
-
-
-def test_an_engine_that_cannot_tell_marks_nothing():
-    assert bubbles(an_episode(accepted=()), letter)[-1].accepted == 0
+    assert not any(bubble.pieces for bubble in shown), "an example in the opening is not taken for the policy's"
+    assert [bubble.text for bubble in shown] == ["q", "an example of the environment's", "now you"]
+    assert bubbles(an_episode(accepted=()), letter)[-1].accepted == 0, "an engine that cannot tell marks nothing"
 
 
 def test_paths_without_forks_are_joined_and_shares_refer_to_the_fork():
     top = branches(TreeNode.from_turns([(0, 1, 2), (0, 1, 2), (0, 1, 2), (0, 3)]), letter)
     assert (top.text, top.count) == ("a", 4)
     assert [(b.text, b.count, b.share) for b in top.children] == [("bc", 3, 0.75), ("d", 1, 0.25)]
-
-
-def test_a_turn_that_ends_inside_another_one_is_not_joined_away():
     top = branches(TreeNode.from_turns([(0, 1), (0,)]), letter)
-    assert (top.text, top.count) == ("a", 2)
+    assert (top.text, top.count) == ("a", 2), "a turn that ends inside another one is not joined away"
     assert [(b.text, b.count) for b in top.children] == [("b", 1)]
 
 
 def test_wide_forks_are_cut_and_say_so():
     top = branches(TreeNode.from_turns([(n,) for n in range(5)]), letter, widest=3)
     assert (len(top.children), top.hidden) == (3, 2)
-
-
-def test_an_empty_tree_has_no_branches():
     assert branches(TreeNode(token=-1), letter).children == ()

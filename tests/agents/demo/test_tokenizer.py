@@ -32,13 +32,12 @@ def test_text_of_known_words_survives_a_round_trip(tokenizer, text):
     assert tokenizer.decode(ids(tokenizer, text)) == text
 
 
-def test_digits_are_tokens_and_so_are_the_words_of_the_dialogue(tokenizer):
-    tokens = tokenizer.convert_ids_to_tokens(ids(tokenizer, "calculator(13*4)"))
-    assert tokens == ["calculator", "(", "1", "3", "*", "4", ")"]
-
-
-def test_a_run_of_unknown_text_is_one_unknown_token(tokenizer):
-    assert tokenizer.convert_ids_to_tokens(ids(tokenizer, "12Fehlerß3")) == ["1", "2", UNKNOWN, "3"]
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [("calculator(13*4)", ["calculator", "(", "1", "3", "*", "4", ")"]), ("12Fehlerß3", ["1", "2", UNKNOWN, "3"])],
+)
+def test_digits_are_tokens_and_so_are_words_of_the_dialogue_and_runs_of_unknown_text(tokenizer, text, tokens):
+    assert tokenizer.convert_ids_to_tokens(ids(tokenizer, text)) == tokens
 
 
 def test_the_vocabulary_is_small_and_ids_are_dense(tokenizer):
@@ -63,13 +62,9 @@ def test_the_renderer_extends_to_what_the_template_renders_at_once(tokenizer):
         prompt = renderer.extend(prompt, said, DIALOGUE[at + 1 : at + 2])
         assert prompt == renderer.initial(DIALOGUE[: at + 2])
     assert renderer.stop_token_ids == (vocabulary()[END],)
-
-
-def test_a_turn_that_was_cut_gets_its_end(tokenizer):
-    renderer = Renderer(tokenizer)
     cut = tuple(ids(tokenizer, "calculator(3"))
     extended = renderer.extend((1,), cut, DIALOGUE[2:3])
-    assert extended[: 1 + len(cut) + 1] == (1, *cut, vocabulary()[END])
+    assert extended[: 1 + len(cut) + 1] == (1, *cut, vocabulary()[END]), "a turn that was cut gets its end"
 
 
 def test_the_template_refuses_an_unknown_role(tokenizer):
