@@ -21,10 +21,11 @@ def part(*tokens: int, **changes: object) -> Completion:
     return Completion(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def test_every_sequence_of_a_joined_turn_has_one_entry_a_token() -> None:
-    head = part(1, 2, levels="CC", accepted=(True, False), top=top(2, 3), cached_tokens=5)
-    tail = part(3, finish_reason=FinishReason.STOP, top=top(1, 4), cached_tokens=8, weights_version=7)
-    whole = join(head, tail)
+def test_a_joined_turn_has_one_entry_a_token_and_the_counters_of_both_parts() -> None:
+    first = DraftStats(verify_steps=1, drafted=4, accepted=1, expected=0.5)
+    head = part(1, 2, levels="CC", accepted=(True, False), top=top(2, 3), cached_tokens=5, draft=first)
+    last = {"draft": DraftStats(verify_steps=2, surprise=0.25), "cached_tokens": 8, "weights_version": 7}
+    whole = join(head, part(3, finish_reason=FinishReason.STOP, top=top(1, 4), **last))
     assert whole.token_ids == (1, 2, 3)
     assert whole.levels == "CCA"
     assert whole.accepted == (True, False, False)
@@ -32,13 +33,8 @@ def test_every_sequence_of_a_joined_turn_has_one_entry_a_token() -> None:
     assert whole.top is not None
     assert whole.top.ids.shape == (3, 3)
     assert (whole.finish_reason, whole.cached_tokens, whole.weights_version) == (FinishReason.STOP, 5, 7)
-
-
-def test_counters_of_both_parts_are_summed() -> None:
-    head = part(1, draft=DraftStats(verify_steps=1, drafted=4, accepted=1, expected=0.5), levels="B", top=top(1, 1))
-    tail = part(2, draft=DraftStats(verify_steps=2, surprise=0.25))
-    draft = join(head, tail).draft
-    assert (draft.verify_steps, draft.drafted, draft.accepted) == (3, 4, 1)
+    draft = whole.draft
+    assert (draft.verify_steps, draft.drafted, draft.accepted) == (3, 4, 1), "counters of both are summed"
     assert (draft.expected, draft.surprise) == (0.5, 0.25)
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -35,17 +34,13 @@ def test_the_build_of_vllm_for_the_cpu_counts_as_vllm(monkeypatch: pytest.Monkey
     assert found()["engine vllm"][1:3] == (Health.OK, "vllm 0.28.0")
 
 
-def test_gpus_are_named_with_their_memory() -> None:
-    cuda = SimpleNamespace(
-        is_available=lambda: True,
-        device_count=lambda: 2,
-        get_device_properties=lambda number: SimpleNamespace(name=f"GPU {number}", total_memory=80 * 2**30),
-    )
-    torch: Any = SimpleNamespace(cuda=cuda)
-    assert [finding[:3] for finding in doctor._gpus(torch)] == [
-        ("device cuda:0", Health.OK, "GPU 0, 80 GiB"),
-        ("device cuda:1", Health.OK, "GPU 1, 80 GiB"),
-    ]
+def test_gpus_are_named_with_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [SimpleNamespace(name=f"GPU {number}", total_memory=80 * 2**30) for number in range(2)]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: len(gpus))
+    monkeypatch.setattr("torch.cuda.get_device_properties", gpus.__getitem__)
+    for number in range(2):
+        assert found()[f"device cuda:{number}"][1:3] == (Health.OK, f"GPU {number}, 80 GiB")
 
 
 def test_a_wrong_data_folder_is_broken_and_ends_with_status_1(

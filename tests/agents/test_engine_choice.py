@@ -6,18 +6,16 @@ from turntree.agents.engine_choice import EngineChoice, EngineName, open_engine,
 from turntree.agents.errors import UsageError
 
 
+def at_a_url(name: EngineName) -> EngineChoice:
+    return EngineChoice(name=name, model="m", max_batch=1, max_context=8, base_url="http://localhost:1")
+
+
 @pytest.mark.parametrize("name", [name for name in EngineName if name is not EngineName.LOCAL])
 def test_an_engine_that_serves_may_be_found_at_a_url(name: EngineName) -> None:
-    open_policy(EngineChoice(name=name, model="m", max_batch=1, max_context=8, base_url="http://localhost:1"))
+    open_policy(at_a_url(name))
 
 
-def test_an_engine_that_does_not_serve_is_not_looked_for_at_a_url() -> None:
-    choice = EngineChoice(name=EngineName.LOCAL, model="m", max_batch=1, max_context=8, base_url="http://localhost:1")
-    with pytest.raises(UsageError, match="--engine local"):
-        open_engine(choice)
-
-
-def test_what_gives_text_alone_is_no_engine() -> None:
-    choice = EngineChoice(name=EngineName.OPENAI, model="m", max_batch=1, max_context=8, base_url="http://localhost:1")
-    with pytest.raises(UsageError, match="text alone"):
-        open_engine(choice)
+@pytest.mark.parametrize(("name", "says"), [(EngineName.LOCAL, "--engine local"), (EngineName.OPENAI, "text alone")])
+def test_what_does_not_serve_tokens_is_no_engine_at_a_url(name: EngineName, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        open_engine(at_a_url(name))

@@ -56,8 +56,7 @@ async def test_rewards_that_raise_are_a_failure_of_the_surroundings() -> None:
 
 
 async def test_failures_stay_what_they_are() -> None:
-    failed = replace(spoken("#### 42"), stop_reason=StopReason.FAILURE, failure="no disk")
     right = spoken("#### 42")
+    failed = replace(right, stop_reason=StopReason.FAILURE, failure="no disk")
     first, second = await judge_episodes([failed, right], Scorer({"answer": 1}))
-    assert first == failed
-    assert second.reward == 1.0
+    assert (first, second.reward) == (failed, 1.0)

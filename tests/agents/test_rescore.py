@@ -64,10 +64,12 @@ def test_what_was_recorded_is_not_touched(run: Path, tmp_path: Path) -> None:
     before = held()
     rescore(run, tmp_path / "new.jsonl", ANSWER)
     assert held() == before
-    old = run / "episodes" / "step_000001.jsonl"
     with pytest.raises(RecordError, match="exists and is not overwritten"):
-        rescore(run, old, ANSWER)
+        rescore(run, run / "episodes" / "step_000001.jsonl", ANSWER)
     assert held() == before
+    rescore(run, run / "rescored.jsonl", ANSWER)
+    again = rescore(run, run / "again.jsonl", ANSWER)
+    assert list(again) == ["step_000001", "step_000002"], "what was scored before is no part of the run"
 
 
 def test_one_file_of_episodes_will_do(run: Path, tmp_path: Path) -> None:
@@ -83,17 +85,9 @@ def test_a_step_without_verdicts_has_no_mean(tmp_path: Path) -> None:
     assert math.isnan(change.new)
 
 
-def test_a_run_scored_twice_leaves_its_own_output_out(run: Path) -> None:
-    rescore(run, run / "rescored.jsonl", ANSWER)
-    assert list(rescore(run, run / "again.jsonl", ANSWER)) == ["step_000001", "step_000002"]
-
-
-def test_a_folder_without_episodes_says_what_was_expected(tmp_path: Path) -> None:
+def test_a_damaged_line_or_a_folder_without_episodes_leaves_no_file_behind(run: Path, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"expected a run's folder with episodes/\*\.jsonl"):
         rescore(tmp_path, tmp_path / "new.jsonl", ANSWER)
-
-
-def test_a_damaged_line_leaves_no_file_behind(run: Path, tmp_path: Path) -> None:
     with (run / "episodes" / "step_000002.jsonl").open("a") as file:
         file.write("{")
     with pytest.raises(RecordError, match="line 4"):

@@ -15,9 +15,7 @@ def test_the_turns_of_a_dialogue_and_the_samples_of_a_task_have_one_key() -> Non
     later = DialogueState.from_tokens([1, 2, 3, 4], task="7", tools="add(1,2)", env="sums")
     other = DialogueState.from_tokens([1, 2], task="8", env="sums")
     assert route_key(first) == route_key(later) != route_key(other)
-
-
-def test_states_without_a_task_are_told_apart_by_their_tokens() -> None:
+    # States without a task are told apart by their tokens.
     assert route_key(DialogueState.from_tokens([1])) != route_key(DialogueState.from_tokens([2]))
 
 
@@ -41,11 +39,10 @@ def test_only_the_tasks_of_a_lost_replica_move() -> None:
 
 def test_no_replica_gets_more_than_its_share_and_the_slack() -> None:
     routes = TaskRoutes(range(16), slack=1.25)
-    for key in KEYS:
-        routes.acquire(key)
+    places = {key: routes.acquire(key) for key in KEYS}
     assert max(routes.loads().values()) <= 1.25 * len(KEYS) / 16 + 1
     plain = Counter(preference(key, range(16))[0] for key in KEYS)
-    at_home = sum(routes._place[key] == preference(key, range(16))[0] for key in KEYS)
+    at_home = sum(places[key] == preference(key, range(16))[0] for key in KEYS)
     assert at_home > 0.8 * len(KEYS)
     assert max(plain.values()) > max(routes.loads().values()) * 0.9
 
@@ -66,9 +63,8 @@ def test_a_task_that_has_ended_goes_home_again() -> None:
     routes.acquire("x/1", avoid=away)
     assert routes.acquire("sums/1") == away
     routes.release("sums/1", away)
-    for key, replica in zip(crowd, (home, away), strict=True):
+    for key, replica in (*zip(crowd, (home, away), strict=True), ("x/1", home)):
         routes.release(key, replica)
-    routes.release("x/1", home)
     assert set(routes.loads().values()) == {0}
     assert routes.acquire("sums/1") == home
 
@@ -81,7 +77,7 @@ def test_a_second_try_avoids_the_replica_of_the_first_where_it_can() -> None:
     assert routes.acquire("sums/2", avoid="a") == "a"
 
 
-def test_a_replica_that_comes_back_starts_empty() -> None:
+def test_a_replica_that_comes_back_starts_empty_and_one_that_is_removed_is_gone() -> None:
     routes = TaskRoutes(["a", "b"])
     place = routes.acquire("sums/1")
     routes.lose(place)
@@ -90,6 +86,8 @@ def test_a_replica_that_comes_back_starts_empty() -> None:
     routes.release("sums/1", place)  # what was placed before it was lost
     assert routes.loads() == {"a": 0, "b": 0}
     assert routes.alive == ["a", "b"]
+    routes.remove(routes.acquire("sums/1"))
+    assert [routes.acquire("sums/1")] == routes.alive, "one that is removed is not routed to"
 
 
 def test_no_replica_at_all_is_an_error() -> None:
@@ -101,13 +99,6 @@ def test_no_replica_at_all_is_an_error() -> None:
         TaskRoutes([])
     with pytest.raises(ValueError, match="at least 1"):
         TaskRoutes(["a"], slack=0.5)
-
-
-def test_a_removed_replica_is_not_routed_to() -> None:
-    routes = TaskRoutes(["a", "b"])
-    routes.remove(routes.acquire("sums/1"))
-    assert routes.acquire("sums/1") in routes.alive
-    assert len(routes.alive) == 1
 
 
 def test_a_dialogue_may_stay_where_it_is_unless_that_replica_is_lost() -> None:

@@ -45,28 +45,20 @@ def test_rows_come_back_with_their_scores_and_sums_by_data_set(tmp_path: Path) -
     assert json.loads(out.read_text().splitlines()[0])["kept"] == [1]
 
 
-def test_only_the_assistants_words_in_messages_count(tmp_path: Path) -> None:
+def test_only_the_assistants_last_words_in_messages_count(tmp_path: Path) -> None:
     said = {"role": "assistant", "content": "I do not know"}
+    calling = {"role": "assistant", "content": "calculator(5)", "tool_calls": [{"function": {"name": "calculator"}}]}
     told = [{"role": role, "content": "\\boxed{5} #### 5"} for role in ("user", "tool", "system")]
     source = write(
         tmp_path / "rows.jsonl",
         {"messages": [*told, said, *told], "gold": "5"},
         {"messages": [*told, {**said, "content": "#### 5"}], "gold": "5"},
         {"turns": ["#### 5", "#### 6"], "gold": "5"},
-    )
-    score_file(source, tmp_path / "out.jsonl", ANSWER)
-    assert [one["reward"] for one in scored(tmp_path / "out.jsonl")] == [0.0, 1.0, 0.0]
-
-
-def test_a_cut_off_call_in_messages_is_no_answer(tmp_path: Path) -> None:
-    calling = {"role": "assistant", "content": "calculator(5)", "tool_calls": [{"function": {"name": "calculator"}}]}
-    source = write(
-        tmp_path / "rows.jsonl",
         {"messages": [calling], "gold": "5"},
         {"messages": [{"role": "assistant", "content": "5"}, {"role": "tool", "content": "5"}], "gold": "5"},
     )
     score_file(source, tmp_path / "out.jsonl", ANSWER)
-    assert [one["reward"] for one in scored(tmp_path / "out.jsonl")] == [0.0, 0.0]
+    assert [one["reward"] for one in scored(tmp_path / "out.jsonl")] == [0.0, 1.0, 0.0, 0.0, 0.0]
 
 
 def test_fields_may_have_other_names(tmp_path: Path) -> None:
@@ -75,11 +67,8 @@ def test_fields_may_have_other_names(tmp_path: Path) -> None:
     assert tallies[""].right == 1
 
 
-def test_an_empty_file_gives_no_sums(tmp_path: Path) -> None:
+def test_an_empty_file_gives_no_sums_and_a_data_set_without_a_verdict_no_mean(tmp_path: Path) -> None:
     assert score_file(write(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl", ANSWER) == {}
-
-
-def test_a_data_set_without_a_verdict_has_no_mean(tmp_path: Path) -> None:
     source = write(tmp_path / "rows.jsonl", {"prediction": "5", "gold": "\\frac{"})
     assert math.isnan(score_file(source, tmp_path / "out.jsonl", ANSWER)[""].reward)
 

@@ -37,15 +37,14 @@ async def test_the_token_view_lays_the_turns_end_to_end(renderer: Renderer) -> N
     assert all(view.mask[end] == 1 for end in view.turn_ends)
 
 
-async def test_the_token_view_refuses_turns_that_do_not_fit_together(renderer: Renderer) -> None:
+async def test_the_token_view_refuses_turns_that_do_not_fit_and_may_be_empty(
+    renderer: Renderer,
+) -> None:
     episode, _ = await play(renderer, "call 4", "5")
     first, last = episode.turns
     torn = replace(last, prompt_ids=(0, *last.prompt_ids[1:]))
     with pytest.raises(ValueError, match="the prompt of turn 1 does not begin"):
         TokenView.of(replace(episode, turns=(first, torn)))
-
-
-async def test_the_token_view_of_an_episode_without_turns_is_empty(renderer: Renderer) -> None:
-    episode, _ = await play(renderer, limits=Limits(max_context_tokens=3))
-    view = TokenView.of(episode)
+    empty, _ = await play(renderer, limits=Limits(max_context_tokens=3))
+    view = TokenView.of(empty)
     assert (view.prompt_ids, view.response_ids, view.turn_ends) == ((), (), ())

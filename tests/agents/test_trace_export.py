@@ -21,6 +21,8 @@ from turntree.agents.renderer import Renderer
 from turntree.agents.token_view import TokenView
 from turntree.agents.trace_export import export_trace
 
+Said = dict[tuple[int, int, int], Episode]
+"""Episodes by step, index and session."""
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
@@ -32,8 +34,8 @@ def traces() -> ModuleType:
 
 
 @pytest.fixture
-async def said(renderer: Renderer) -> dict[tuple[int, int, int], Episode]:
-    """Two epochs of two tasks, two samples each, by step, index and session."""
+async def said(renderer: Renderer) -> Said:
+    """Two epochs of two tasks, two samples each."""
     episodes = {}
     for step in range(1, 5):
         index = (step + 1) % 2
@@ -44,16 +46,14 @@ async def said(renderer: Renderer) -> dict[tuple[int, int, int], Episode]:
     return episodes
 
 
-def record(run: Path, episodes: dict[tuple[int, int, int], Episode]) -> Path:
+def record(run: Path, episodes: Said) -> Path:
     for (step, index, session), episode in episodes.items():
         with EpisodeWriter(run / "episodes" / f"step_{step:06d}.jsonl") as writer:
             writer.write(episode, step=step, index=index, session=session, seed=7)
     return run
 
 
-async def test_the_benchmarks_reader_gets_every_turn_back(
-    said: dict[tuple[int, int, int], Episode], traces: ModuleType, tmp_path: Path
-) -> None:
+async def test_the_benchmarks_reader_gets_every_turn_back(said: Said, traces: ModuleType, tmp_path: Path) -> None:
     export_trace(record(tmp_path, said), vocab=5000).trace.save(tmp_path / "run.npz")
     read = traces.load(tmp_path / "run.npz", states=2)
     order = sorted(said, key=lambda label: ((label[0] - 1) // 2, label[2], label[1]))  # epoch, sample, state
@@ -66,9 +66,7 @@ async def test_the_benchmarks_reader_gets_every_turn_back(
     assert len({turn.start for turn in read.turns}) == 2
 
 
-async def test_rewards_log_probabilities_and_levels_lie_beside_the_tokens(
-    said: dict[tuple[int, int, int], Episode], tmp_path: Path
-) -> None:
+async def test_rewards_log_probabilities_and_levels_lie_beside_the_tokens(said: Said, tmp_path: Path) -> None:
     said = {label: _changed(episode, step=label[0]) for label, episode in said.items()}
     trace = export_trace(record(tmp_path, said)).trace
     assert trace.epoch.tolist() == [0] * 4 + [1] * 4
@@ -96,9 +94,7 @@ def _changed(episode: Episode, *, step: int) -> Episode:
     return replace(episode, turns=tuple(turns))
 
 
-async def test_lost_episodes_are_left_out_and_the_later_of_two_stays(
-    said: dict[tuple[int, int, int], Episode], tmp_path: Path
-) -> None:
+async def test_lost_episodes_are_left_out_and_the_later_of_two_stays(said: Said, tmp_path: Path) -> None:
     lost = replace(said[1, 0, 0], stop_reason=StopReason.FAILURE, failure="gone")
     record(tmp_path, {(1, 0, 0): lost, (1, 0, 1): said[3, 0, 1]})
     exported = export_trace(record(tmp_path, {(1, 0, 1): said[1, 0, 1]}))
@@ -106,13 +102,11 @@ async def test_lost_episodes_are_left_out_and_the_later_of_two_stays(
     assert exported.trace.tokens.tolist() == list(TokenView.of(said[1, 0, 1]).response_ids)
 
 
-async def test_a_run_may_be_cut_after_some_steps(said: dict[tuple[int, int, int], Episode], tmp_path: Path) -> None:
+async def test_a_run_may_be_cut_after_some_steps(said: Said, tmp_path: Path) -> None:
     assert export_trace(record(tmp_path, said), steps=2).trace.epoch.tolist() == [0] * 4
 
 
-async def test_what_is_no_recorded_training_is_refused(
-    said: dict[tuple[int, int, int], Episode], tmp_path: Path
-) -> None:
+async def test_what_is_no_recorded_training_is_refused(said: Said, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="no folder of a recorded run"):
         export_trace(tmp_path)
     with EpisodeWriter(tmp_path / "evaluation.jsonl") as writer:
@@ -123,9 +117,7 @@ async def test_what_is_no_recorded_training_is_refused(
         export_trace(record(tmp_path, said), vocab=3)
 
 
-async def test_the_command_writes_the_trace_into_the_runs_folder(
-    said: dict[tuple[int, int, int], Episode], tmp_path: Path
-) -> None:
+async def test_the_command_writes_the_trace_into_the_runs_folder(said: Said, tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["export", str(record(tmp_path, said))])
     assert shown.exit_code == 0, shown.output
     assert "8 episodes of 2 states in 2 epochs" in shown.output
