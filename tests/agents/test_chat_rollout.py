@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +29,20 @@ def answer_of(index: int) -> str:
     return str(arithmetic().unwrapped.task(index).answer)
 
 
-async def played(answer: Callable[[dict[str, Any]], Answer], **options: Any) -> tuple[Episode, list[dict[str, Any]]]:
-    with ChatStandIn(answer) as there:
+CALL = said(None, ("calculator", {"expression": "1+1"}))
+RIGHT = said(f"#### {answer_of(3)}")
+
+
+async def played(*answers: Answer, env: Any = None, **options: Any) -> tuple[Episode, list[dict[str, Any]]]:
+    """An episode with a server that gives some answers in order, the last one from then on."""
+    with ChatStandIn(lambda _: answers[min(len(there.asked), len(answers)) - 1]) as there:
         async with ChatServer(there.url, first_wait=0.0) as server:
-            env = options.pop("env", None) or arithmetic()
-            episode = await chat_rollout(env, server, index=3, seed=1, **options)
+            episode = await chat_rollout(env or arithmetic(), server, index=3, seed=1, **options)
     return episode, there.asked
 
 
 async def test_a_right_answer_is_paid_and_no_token_is_made_up() -> None:
-    episode, (asked,) = await played(lambda body: said(f"#### {answer_of(3)}"))
+    episode, (asked,) = await played(RIGHT)
     assert (episode.reward, episode.stop_reason, episode.failure) == (1.0, StopReason.DONE, "")
     (turn,) = episode.turns
     assert turn.text_only
@@ -51,12 +54,8 @@ async def test_a_right_answer_is_paid_and_no_token_is_made_up() -> None:
 
 
 async def test_calls_that_the_server_read_are_run_and_answered_under_their_names() -> None:
-    def answer(body: dict[str, Any]) -> Answer:
-        if body["messages"][-1]["role"] == "user":
-            return said("Let me see.", ("calculator", {"expression": "2+3"}), ("calculator", {"expression": "2*3"}))
-        return said(f"#### {answer_of(3)}")
-
-    episode, (_, second) = await played(answer)
+    calls = [("calculator", {"expression": expression}) for expression in ("2+3", "2*3")]
+    episode, (_, second) = await played(said("Let me see.", *calls), RIGHT)
     assert episode.reward == 1.0
     call, five, six = second["messages"][-3:]
     assert (call["role"], call["content"]) == ("assistant", "Let me see.")
@@ -69,11 +68,7 @@ async def test_calls_that_the_server_read_are_run_and_answered_under_their_names
 
 async def test_calls_that_stand_in_the_text_are_run_and_answered_as_text() -> None:
     call = '<tool_call>{"name": "calculator", "arguments": {"expression": "2+3"}}</tool_call>'
-
-    def answer(body: dict[str, Any]) -> Answer:
-        return said(call) if len(body["messages"]) < 3 else said(f"#### {answer_of(3)}")
-
-    episode, (_, second) = await played(answer)
+    episode, (_, second) = await played(said(call), RIGHT)
     assert episode.reward == 1.0
     assert second["messages"][-2:] == [
         {"role": "assistant", "content": call},
@@ -83,7 +78,7 @@ async def test_calls_that_stand_in_the_text_are_run_and_answered_as_text() -> No
 
 async def test_a_server_that_reads_no_calls_is_told_of_the_tools_in_the_system_message() -> None:
     for env in (arithmetic(), arithmetic(system_prompt="")):
-        _, (asked, *_) = await played(lambda body: said("#### 1"), env=env, tool_calls=ToolCalls.TEXT)
+        _, (asked, *_) = await played(said("#### 1"), env=env, tool_calls=ToolCalls.TEXT)
         first, second = asked["messages"]
         assert "tools" not in asked
         assert (first["role"], second["role"]) == ("system", "user")
@@ -93,37 +88,25 @@ async def test_a_server_that_reads_no_calls_is_told_of_the_tools_in_the_system_m
 
 
 async def test_an_unreadable_call_is_an_error_that_the_policy_hears_of() -> None:
-    def answer(body: dict[str, Any]) -> Answer:
-        if body["messages"][-1]["role"] == "user":
-            return said(None, ("calculator", "2+3"))
-        return said(f"#### {answer_of(3)}")
-
-    episode, (_, second) = await played(answer)
+    episode, (_, second) = await played(said(None, ("calculator", "2+3")), RIGHT)
     assert episode.reward == 1.0
     assert "Error" in second["messages"][-1]["content"]
 
 
 async def test_each_turn_has_a_seed_of_its_own_and_the_turns_length() -> None:
-    limits = Limits(max_turns=2, max_turn_tokens=7)
-    env = arithmetic(limits=limits)
-    call = ("calculator", {"expression": "1+1"})
-    episode, asked = await played(lambda body: said(None, call), env=env, sampling=Sampling(temperature=0.0))
+    env = arithmetic(limits=Limits(max_turns=2, max_turn_tokens=7))
+    episode, asked = await played(CALL, env=env, sampling=Sampling(temperature=0.0))
     assert episode.stop_reason is StopReason.MAX_TURNS
     assert [body["max_tokens"] for body in asked] == [7, 7]
     assert len({body["seed"] for body in asked}) == 2
-    again = (await played(lambda body: said(None, call), env=arithmetic(limits=limits)))[1]
+    _, again = await played(CALL, env=env)
     assert [body["seed"] for body in again] == [body["seed"] for body in asked]
 
 
 async def test_a_full_context_ends_an_episode_and_a_broken_server_masks_it() -> None:
-    full = Answer({"error": {"code": "context_length_exceeded"}}, 400)
-
-    def answer(body: dict[str, Any]) -> Answer:
-        return full if len(body["messages"]) > 2 else said(None, ("calculator", {"expression": "1+1"}))
-
-    episode, _ = await played(answer)
+    episode, _ = await played(CALL, Answer({"error": {"code": "context_length_exceeded"}}, 400))
     assert (episode.stop_reason, episode.masked, len(episode.turns)) == (StopReason.MAX_TOKENS, False, 1)
-    episode, _ = await played(lambda body: Answer({"error": "no such model"}, 404))
+    episode, _ = await played(Answer({"error": "no such model"}, 404))
     assert (episode.stop_reason, episode.masked) == (StopReason.FAILURE, True)
     assert "no such model" in episode.failure
 

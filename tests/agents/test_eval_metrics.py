@@ -69,8 +69,6 @@ def test_the_suite_of_spec_rl_names_environments_that_there_are() -> None:
     for task in read_suite(path):
         assert find_entry(task.env) is not None
         assert task.temperature == 1.0
-
-
-def test_a_name_that_is_no_suite_is_an_environment() -> None:
+    # A name that is no suite is an environment.
     assert find_suite("turntree/GSM8K-v0") is None
     assert find_suite("no_such_suite") is None

@@ -39,23 +39,15 @@ def test_what_is_written_runs_and_its_tests_pass(folder: Path, name: str) -> Non
         test()
     assert written.id == "local/WordGame-v0"
     assert make(f"word_game:{written.id}").num_tasks == 4
+    assert len([line for line in written.environment.read_text().splitlines() if line.strip()]) <= 15
 
 
-def test_the_environment_is_about_fifteen_lines(folder: Path) -> None:
-    lines = [line for line in write_env("WordGame", folder).environment.read_text().splitlines() if line.strip()]
-    assert len(lines) <= 15
-
-
-def test_a_broken_environment_fails_the_test_that_was_written(folder: Path) -> None:
+def test_a_broken_environment_fails_the_test_that_was_written_and_is_not_overwritten(folder: Path) -> None:
     written = write_env("WordGame", folder)
     text = written.environment.read_text()
     written.environment.write_text(text.replace("reward=float(", "reward=1.0 - float("))
     with pytest.raises(AssertionError):
         load(written.test).test_the_right_answer_wins()
-
-
-def test_nothing_is_overwritten(folder: Path) -> None:
-    write_env("WordGame", folder)
     with pytest.raises(NameTaken, match=r"word_game.py is there already"):
         write_env("word_game", folder)
 
