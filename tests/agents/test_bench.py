@@ -41,8 +41,7 @@ class Opened:
     """Opens local engines that draft whatever the machine's timings say, and notes who plays when."""
 
     def __init__(self) -> None:
-        self.open = 0
-        self.most = 0
+        self.open = self.most = 0
         self.order: list[bool] = []
 
     @asynccontextmanager
@@ -119,7 +118,5 @@ def test_the_command_prints_a_table_and_writes_what_makes_it_again(
         assert epoch["ratio"] == pytest.approx(rates[0] / rates[1])
         assert epoch["without"]["tokens_per_step"] == 1.0
     again = shlex.split(written["command"])[1:]
-    status, shown, err = turntree(*again, "--json")
-    assert status == 0, err
-    assert json.loads(shown)["settings"] == written["settings"]
-    assert json.loads(shown)["command"] == written["command"]
+    told = turntree(*again, "--json").json
+    assert (told["settings"], told["command"]) == (written["settings"], written["command"])

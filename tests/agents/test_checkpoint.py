@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from turntree.agents.checkpoint import Checkpoint, CheckpointError
-from turntree.agents.errors import MissingExtra
 
 
 def test_a_model_directory_gives_tokenizer_and_size(tiny_model: Path) -> None:
@@ -29,9 +27,3 @@ def test_a_damaged_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match=f"{tmp_path.name}.* cannot be loaded"):
         Checkpoint.open(str(tmp_path))
-
-
-def test_a_missing_library_names_the_extra(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtra, match=r"turntree\[local\]"):
-        Checkpoint.open(str(tiny_model))

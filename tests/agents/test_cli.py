@@ -105,14 +105,6 @@ def test_the_same_seed_samples_the_same_with_and_without_speculation(evaluate: A
     assert tokens("c", "--seed", 1) != drafted
 
 
-def test_rows_of_a_file_are_played(turntree: Any, tiny_model: Path, tmp_path: Path) -> None:
-    data = tmp_path / "rows.jsonl"
-    data.write_text(json.dumps({"question": "One and one?", "answer": "#### 2"}) + "\n")
-    said = turntree("eval", "turntree/GSM8K-v0", "--model", tiny_model, "--data", data, "--max-tokens", 4, "-n", 20)
-    assert said.status == 0, said.err
-    assert said.row["accuracy"] == "0.000 (0 of 1)"
-
-
 def test_a_tool_that_raises_is_counted_and_left_out(
     turntree: Any, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,13 +120,19 @@ def test_a_tool_that_raises_is_counted_and_left_out(
     assert "Traceback" not in said.err
 
 
-def test_arguments_reach_the_environment(evaluate: Any, tmp_path: Path) -> None:
+def test_arguments_and_rows_reach_the_environment(
+    evaluate: Any, turntree: Any, tiny_model: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "episodes.jsonl"
     pairs = ("--env-arg", "max_numbers=2", "--env-arg", "system_prompt=Be brief.")
     evaluate("--tool-format", "compact", *pairs, "--out", out)
     for episode in read_episodes(out):
         assert episode.messages[0].content == "Be brief."
         assert sum(episode.task.prompt.count(operator) for operator in "+-*") == 1
+    data = tmp_path / "rows.jsonl"
+    data.write_text(json.dumps({"question": "One and one?", "answer": "#### 2"}) + "\n")
+    said = turntree("eval", "turntree/GSM8K-v0", "--model", tiny_model, "--data", data, "--max-tokens", 4, "-n", 20)
+    assert said.row["accuracy"] == "0.000 (0 of 1)"
 
 
 @pytest.mark.parametrize(("missing", "extra"), [("typer", "cli"), ("transformers", "local")])
@@ -174,15 +172,12 @@ def test_train_and_demo_hand_their_arguments_on(turntree: Any, monkeypatch: pyte
     ]
 
 
-def test_check_prints_each_rule_and_whether_it_is_kept(turntree: Any) -> None:
+def test_check_prints_each_rule_and_fails_where_one_is_broken(turntree: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     said = turntree("check", "turntree/Arithmetic-v0", "--env-arg", "max_numbers=3")
     assert said.status == 0, said.err
     lines = said.out.splitlines()[1:]
     assert len(lines) >= 12
     assert all(line.strip().startswith("ok") for line in lines)
-
-
-def test_check_fails_where_a_rule_is_broken(turntree: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Arithmetic, "close", lambda self: 1 / 0)
     said = turntree("check", "turntree/Arithmetic-v0")
     assert said.status == 1

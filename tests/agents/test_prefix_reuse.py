@@ -21,10 +21,6 @@ SHORT, LONG = fixed(1, 3, 3, 3), fixed(0, 1, 1, 1)
 """Turns that end before long, and those that only a limit ends."""
 
 
-def test_it_is_an_engine_that_scores() -> None:
-    assert isinstance(Reused(fixed(1, 1)).reuse, ScoringEngine)
-
-
 # When a stored turn is used.
 
 
@@ -50,13 +46,6 @@ def test_a_turn_of_another_law_or_prompt_is_left_and_one_of_the_same_used_once(c
         assert play.stats.tickets == 1
 
 
-def test_turns_of_the_running_step_are_not_used() -> None:
-    play = Reused(SHORT)
-    play.ask(seed=1)
-    play.ask(seed=2)
-    assert (play.stats.tickets, play.engine.scored) == (0, [])
-
-
 def test_greedy_turns_have_no_ratio() -> None:
     play = Reused(SHORT)
     play.ask(temperature=0.0)
@@ -66,12 +55,12 @@ def test_greedy_turns_have_no_ratio() -> None:
     assert play.held.added == 0, "they would only drive others out"
 
 
-def test_an_episode_that_is_tried_again_is_no_second_draw() -> None:
+def test_turns_of_the_running_step_are_not_used_and_one_that_is_tried_again_is_no_second_draw() -> None:
     play = Reused(SHORT)
     assert play.ask(seed=1).token_ids == play.ask(seed=1).token_ids
     assert play.held.turns == 1
     play.ask(seed=2)
-    assert play.held.turns == 2
+    assert (play.held.turns, play.stats.tickets, play.engine.scored) == (2, 0, [])
 
 
 def test_a_share_of_the_turns_can_be_kept_fresh() -> None:
@@ -116,25 +105,19 @@ def test_a_turn_that_is_cancelled_while_it_is_scored_has_used_its_ticket_and_lea
     assert play.held.turns == 1
 
 
-def test_a_turn_that_is_given_up_is_neither_stored_nor_drafted_from() -> None:
+def test_whole_turns_reach_the_store_of_drafts_and_those_that_are_given_up_no_store() -> None:
     kept: list[Any] = []
-    play = Reused(fixed(1, 0, 0, 0), remember=lambda state, tokens: kept.append(tokens))
-    play.ask()
-    play.update(LONG)
-    play.engine.edit = lambda turn: replace(turn, finish_reason=FinishReason.ABORT)
-    assert play.ask(state=DialogueState.from_tokens((9,))).finish_reason is FinishReason.ABORT
-    assert (play.held.used, play.held.turns, kept) == (1, 0, [])
-
-
-def test_whole_turns_reach_the_store_of_drafts() -> None:
-    kept: list[tuple[DialogueState, tuple[int, ...]]] = []
-    play = Reused(random_policy(1, 4), remember=lambda state, tokens: kept.append((state, tuple(tokens))))
+    play = Reused(fixed(1, 0, 0, 0), remember=lambda state, tokens: kept.append((state, tuple(tokens))))
     state = DialogueState.from_tokens((9,), task="t")
     play.ask(state=state)
     assert not kept, "the engine itself saw that turn"
-    play.update(random_policy(2, 4))
+    play.update(LONG)
     turn = play.ask(state=state)
     assert kept == [(state, turn.token_ids)]
+    play.update(fixed(0, 1, 0, 0))
+    play.engine.edit = lambda turn: replace(turn, finish_reason=FinishReason.ABORT)
+    assert play.ask(state=state).finish_reason is FinishReason.ABORT
+    assert (play.held.used, play.held.turns, len(kept)) == (2, 0, 1)
 
 
 @pytest.mark.parametrize("changes", [{"presence_penalty": 0.5}, {"frequency_penalty": 0.5}])
@@ -154,6 +137,7 @@ def test_an_engine_that_records_no_laws_is_no_less_exact() -> None:
 
 def test_a_mode_that_reuses_nothing_passes_everything_on() -> None:
     play = Reused(fixed(1, 3), ReuseConfig())
+    assert isinstance(play.reuse, ScoringEngine)
     play.ask()
     assert play.engine.drawn[0][1].top_logprobs == 0
     assert play.held.added == 0
@@ -352,11 +336,8 @@ def test_fresh_turns_are_level_a_those_sampled_ahead_b_and_those_emitted_c() -> 
     assert set(play.ask((2,)).levels) <= {"A"}
     play.update()
     assert [play.ask(prompt).levels[0] for prompt in ((1,), (2,))] == ["B", "C"]
-
-
-def test_a_turn_that_was_sampled_ahead_shares_no_noise_with_one_that_is_trained_on() -> None:
-    play = Reused(random_policy(1, 4))
-    asyncio.run(play.reuse.sample_ahead((1,), TURN))
-    play.ask((1,))
-    assert play.engine.drawn[0][1].seed != play.engine.drawn[1][1].seed
-    assert play.held.turns == 2
+    # What is sampled ahead shares no noise with what is trained on.
+    asyncio.run(play.reuse.sample_ahead((3,), TURN))
+    play.ask((3,))
+    ahead, emitted = (sampling.seed for prompt, sampling in play.engine.drawn if prompt == (3,))
+    assert ahead != emitted
