@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import is_dataclass, replace
 from pathlib import Path
-from threading import Thread
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -12,8 +14,8 @@ from adder import play
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, TopLogprobs
-from turntree.agents.episode import Episode, StopReason, Turn
+from turntree.agents.engines.protocol import TopLogprobs
+from turntree.agents.episode import Episode, StopReason
 from turntree.agents.errors import RecordError
 from turntree.agents.record import (
     EpisodeWriter,
@@ -23,62 +25,35 @@ from turntree.agents.record import (
     read_records,
 )
 from turntree.agents.renderer import Renderer
-from turntree.envs.message import Message, Role, ToolCall
-from turntree.envs.task import Task
 
-ids = st.lists(st.integers(0, 2**31), max_size=5).map(tuple)
-floats = st.floats(allow_nan=False)
 json_values = st.dictionaries(st.text(max_size=5), st.none() | st.booleans() | st.integers() | st.text(max_size=5))
-messages = st.lists(
-    st.builds(
-        Message,
-        role=st.sampled_from(list(Role)),
-        content=st.text(max_size=10),
-        tool_calls=st.lists(
-            st.builds(ToolCall, name=st.text(max_size=5), arguments=json_values, id=st.text(max_size=3)),
-            max_size=2,
-        ).map(tuple),
-    ),
-    max_size=3,
-).map(tuple)
 tops = st.integers(0, 3).map(
     lambda k: TopLogprobs(
         ids=np.arange(2 * k, dtype=np.int32).reshape(2, k),
         logprobs=np.log(np.linspace(0.1, 0.7, 2 * k, dtype=np.float32)).reshape(2, k),
     )
 )
-completions = st.builds(
-    Completion,
-    token_ids=ids,
-    logprobs=st.lists(floats, max_size=5).map(tuple),
-    finish_reason=st.sampled_from(list(FinishReason)),
-    draft=st.builds(DraftStats, verify_steps=st.integers(0), drafted=st.integers(0), accepted=st.integers(0)),
-    accepted=st.lists(st.booleans(), max_size=5).map(tuple),
-    cached_tokens=st.integers(0),
-    weights_version=st.integers(0),
-    levels=st.text("ABCD", max_size=5),
-    behaviour_logprobs=st.lists(floats, max_size=5).map(tuple),
-    top=st.none() | tops,
-)
-turns = st.builds(
-    Turn,
-    prompt_ids=ids,
-    completion=completions,
-    text=st.text(max_size=10),
-    observation=messages,
-    reward=floats,
-)
-episodes = st.builds(
-    Episode,
-    env_id=st.text(max_size=5),
-    task=st.none() | st.builds(Task, id=st.text(max_size=5), prompt=st.text(max_size=5), metadata=json_values),
-    seed=st.none() | st.integers(),
-    messages=messages,
-    turns=st.lists(turns, max_size=3).map(tuple),
-    stop_reason=st.sampled_from(list(StopReason)),
-    rewards=st.dictionaries(st.text(max_size=5), floats, max_size=2),
-    failure=st.text(max_size=5),
-)
+DRAWN: dict[Any, st.SearchStrategy[Any]] = {
+    bool: st.booleans(),
+    int: st.integers(),
+    float: st.floats(allow_nan=False),
+    str: st.text(max_size=5),
+    NoneType: st.none(),
+    TopLogprobs: tops,
+    Mapping[str, Any]: json_values,
+    Mapping[str, float]: st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False), max_size=2),
+}
+
+
+def drawn(kind: Any) -> st.SearchStrategy[Any]:
+    """Values of a type; of a dataclass with every field that it has."""
+    if kind in DRAWN:
+        return DRAWN[kind]
+    if is_dataclass(kind):
+        return st.builds(kind, **{name: drawn(hint) for name, hint in get_type_hints(kind).items()})
+    if get_origin(kind) is tuple:
+        return st.lists(drawn(get_args(kind)[0]), max_size=3).map(tuple)
+    return st.one_of(map(drawn, get_args(kind))) if get_args(kind) else st.sampled_from(kind)
 
 
 @pytest.fixture
@@ -86,7 +61,7 @@ async def episode(renderer: Renderer) -> Any:
     return (await play(renderer, "call 4", "call 5", "5", seed=3))[0]
 
 
-@given(episodes)
+@given(drawn(Episode))
 def test_an_episode_survives_json_unchanged(episode: Episode) -> None:
     assert episode_from_dict(json.loads(json.dumps(episode_to_dict(episode)))) == episode
 
@@ -133,11 +108,8 @@ def test_several_writers_never_mix_their_lines(episode: Episode, tmp_path: Path)
             for _ in range(20):
                 writer.write(episode, writer=number)
 
-    threads = [Thread(target=write, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
     writers = [record.labels["writer"] for record in read_records(path)]
     assert sorted(writers) == sorted(list(range(4)) * 20)
 
