@@ -35,7 +35,8 @@ class Hints(Env):
         return Task(id=f"hints/{index}", prompt=f"guess {index}")
 
     def reply(self, message: Message) -> Reply:
-        hint = "warm" if self._progress.turn < self.changed_from_turn else "cold"
+        turn = sum(said.role is Role.ASSISTANT for said in self.messages)
+        hint = "warm" if turn < self.changed_from_turn else "cold"
         return Reply(messages=(Message(role=Role.USER, content=f"{hint} after {len(message.content)}"),))
 
 

@@ -37,7 +37,7 @@ class Echoing(Env):
         return Task(id=f"echo/{index}", prompt=ECHO, answer=GOLD, data_source="math")
 
     def reply(self, message: Message) -> Reply:
-        done = self._progress is not None and self._progress.turn >= 2
+        done = sum(said.role is Role.ASSISTANT for said in self.messages) >= 2
         return Reply(messages=(Message(role="user", content=ECHO),), done=done)
 
 
