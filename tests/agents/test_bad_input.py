@@ -16,8 +16,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from machine_speed import patience
 from command import Said
+from machine_speed import patience
 from recorded_run import write_run
 
 from turntree.agents.os_errors import in_words

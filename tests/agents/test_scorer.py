@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machine_speed import patience, soon
+from machine_speed import patience
 
 from turntree.agents.policy_sample import ENVIRONMENT_REWARD
 from turntree.agents.scorer import Scored, Scorer
