@@ -130,7 +130,7 @@ def test_they_hold_the_same_turns_and_draft_what_was_said(
     both = Both(quota)
     state, said = st.sampled_from(STATES), turns_of(alphabet)
     asked = st.one_of(st.none(), turns_of((*alphabet, 77, 78)))
-    for kind in data.draw(st.lists(st.sampled_from("ibccddek"), min_size=1, max_size=25)):
+    for kind in data.draw(st.lists(st.sampled_from("iibccddek"), min_size=10, max_size=40)):
         if kind == "i":
             both.insert(data.draw(state), data.draw(said))
         elif kind == "b":
