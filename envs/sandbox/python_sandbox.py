@@ -163,7 +163,7 @@ class PythonSandbox:
             "isolation": str(self.wanted),
             "session": self.session,
             "packages": folders,
-            "paths": [*_interpreter_folders(self.python), *folders],
+            "paths": [*interpreter_folders(self.python), *folders],
         }
         answer = self._ask(process, config, _START_SECONDS)
         self.isolation, self.network = Isolation(answer["isolation"]), answer["network"]
@@ -210,11 +210,12 @@ class PythonSandbox:
         process.stdout.close()
 
 
-def _interpreter_folders(python: str) -> list[str]:
+def interpreter_folders(python: str) -> list[str]:
+    """What an interpreter must be able to read, below ``/`` and ``/usr``, which are kept anyway."""
     roots = {Path(os.path.realpath(python)).parent.parent, Path(python).parent.parent}
     if python == sys.executable:
         roots |= {Path(sys.base_prefix), Path(os.path.realpath(sys.base_prefix)), Path(sys.prefix)}
-    return sorted(str(root) for root in roots if len(root.parts) > 2)  # "/" and "/usr" are kept anyway
+    return sorted(str(root) for root in roots if len(root.parts) > 2)
 
 
 def _package_folders() -> list[str]:

@@ -1,15 +1,12 @@
 import json
-import os
 from pathlib import Path
 
-import gymnasium
 import pytest
-from gymnasium.utils.env_checker import check_env
+from playing import published, write_rows
 
 from turntree.envs import DataError, make
 from turntree.envs.gsm8k import GSM8K
 
-DATA = Path(os.environ.get("TURNTREE_DATA", Path(__file__).parents[2] / ".." / "shared")) / "data" / "gsm8k"
 ROWS = [
     {"question": "Two and two?", "answer": "It is <<2+2=4>>4.\n#### 4"},
     {"question": "A thousand and 200?", "answer": "#### 1,200", "id": "mine"},
@@ -17,14 +14,9 @@ ROWS = [
 ]
 
 
-def write(path: Path, rows: list[dict[str, object]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    return write(tmp_path / "test.jsonl", ROWS)
+    return write_rows(tmp_path / "test.jsonl", ROWS)
 
 
 def test_rows_become_tasks(data: Path) -> None:
@@ -48,12 +40,6 @@ def test_an_episode_with_the_calculator(data: Path) -> None:
     assert (reward, terminated, info["rewards"]) == (1.0, True, {"correct": 1.0})
 
 
-def test_a_wrong_answer_earns_nothing(data: Path) -> None:
-    env = GSM8K(data=data)
-    env.reset(options={"index": 0})
-    assert env.step("#### 5")[1:3] == (0.0, True)
-
-
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
@@ -68,7 +54,7 @@ def test_a_wrong_answer_earns_nothing(data: Path) -> None:
     ],
 )
 def test_a_malformed_row_names_file_and_line(tmp_path: Path, row: dict[str, object], complaint: str) -> None:
-    path = write(tmp_path / "rows.jsonl", [*ROWS, row])
+    path = write_rows(tmp_path / "rows.jsonl", [*ROWS, row])
     with pytest.raises(DataError) as error:
         make("turntree/GSM8K-v0", data=path)
     assert str(error.value).startswith(f"{path}:4: ")
@@ -77,7 +63,7 @@ def test_a_malformed_row_names_file_and_line(tmp_path: Path, row: dict[str, obje
 
 def test_rows_that_repeat_an_evaluation_set_are_left_out_on_request(tmp_path: Path) -> None:
     repeated = {"question": "?", "answer": "4", "overlaps_eval": ["math500"]}
-    data = write(tmp_path / "rows.jsonl", [repeated, {"question": "!", "answer": "5", "overlaps_eval": []}])
+    data = write_rows(tmp_path / "rows.jsonl", [repeated, {"question": "!", "answer": "5", "overlaps_eval": []}])
     env = GSM8K(data=data, without=["math500"])
     assert [env.task(i).id for i in range(env.num_tasks or 0)] == ["gsm8k/test/1"]
     assert GSM8K(data=data).num_tasks == 2
@@ -85,19 +71,19 @@ def test_rows_that_repeat_an_evaluation_set_are_left_out_on_request(tmp_path: Pa
 
 def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected rows with question and answer, got none"):
-        GSM8K(data=write(tmp_path / "a.jsonl", []))
+        GSM8K(data=write_rows(tmp_path / "a.jsonl", []))
 
 
 def test_a_file_is_read_once_until_it_changes(data: Path) -> None:
     first = GSM8K(data=data)
     assert GSM8K(data=data).task(0) is first.task(0)
-    write(data, ROWS[:1])
+    write_rows(data, ROWS[:1])
     assert GSM8K(data=data).num_tasks == 1
 
 
 def test_snapshots_leave_the_problems_out(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"question": "x" * 1000, "answer": str(i)} for i in range(100)]
-    env = GSM8K(data=write(tmp_path / "a.jsonl", rows))
+    env = GSM8K(data=write_rows(tmp_path / "a.jsonl", rows))
     env.reset(options={"index": 3})
     state = env.snapshot()
     assert len(state) < 10_000
@@ -106,16 +92,9 @@ def test_snapshots_leave_the_problems_out(tmp_path: Path) -> None:
     assert env.current_task.answer == "3"
 
 
-def test_gymnasiums_checker_has_no_complaint(data: Path, recwarn: pytest.WarningsRecorder) -> None:
-    check_env(gymnasium.make("turntree/GSM8K-v0", data=data).unwrapped)
-    assert [str(warning.message) for warning in recwarn] == []
-
-
 @pytest.mark.parametrize(("split", "count"), [("test", 1319), ("train", 7473)])
 def test_the_published_problems_can_be_read_and_their_answers_are_right(split: str, count: int) -> None:
-    if not DATA.is_dir():
-        pytest.skip(f"no GSM8K rows in {DATA}; set TURNTREE_DATA to the folder that holds data/gsm8k")
-    env = GSM8K(data=DATA, split=split)
+    env = GSM8K(data=published("gsm8k"), split=split)
     assert env.num_tasks == count
     for index in range(0, count, 50):
         env.reset(options={"index": index})

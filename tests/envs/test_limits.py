@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 from machine_speed import not_hanging
+from playing import call, play
 
 from turntree.agents.episode import StopReason
-from turntree.envs import Env, EnvStop, Limits, Message, Reply, Task, ToolCall, ToolError, ToolExecutor, tool
+from turntree.envs import Env, EnvStop, Limits, Message, Reply, Task, ToolError, ToolExecutor, tool
 
 GATE = threading.Event()
 
@@ -36,8 +37,7 @@ class Office(Env):
 
 
 def calls(*kinds: str) -> str:
-    env = Office()
-    return "".join(env.parser.format_call(ToolCall(name="work", arguments={"kind": kind})) for kind in kinds)
+    return "".join(call(Office(), "work", kind=kind) for kind in kinds)
 
 
 MALFORMED = "<tool_call>{</tool_call>"
@@ -54,8 +54,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def stops(limits: Limits, actions: Sequence[str], **attributes: Any) -> list[str]:
     env = Office(limits=limits)
     vars(env).update(attributes)
-    env.reset(seed=0, options={"index": 0})
-    return [env.step(action)[4]["stop_reason"] for action in actions]
+    return [step[4]["stop_reason"] for step in play(env, actions)]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,7 @@ def test_a_turn_that_is_no_error_begins_the_row_anew(good: str) -> None:
 
 def test_seconds_end_the_episode_and_the_last_turn_is_answered(now: list[float]) -> None:
     env = Office(limits=Limits(max_seconds=30))
-    env.reset(seed=0, options={"index": 0})
+    env.reset(seed=0)
     now[0] += 29
     assert env.step(calls("fine"))[4]["stop_reason"] == ""
     now[0] += 2
@@ -84,7 +83,7 @@ def test_seconds_end_the_episode_and_the_last_turn_is_answered(now: list[float])
 
 def test_a_task_that_decides_after_the_seconds_has_decided(now: list[float]) -> None:
     env = Office(limits=Limits(max_seconds=30))
-    env.reset(seed=0, options={"index": 0})
+    env.reset(seed=0)
     now[0] += 31
     assert env.step("end")[4]["stop_reason"] == "done"
 
@@ -107,7 +106,7 @@ def test_a_late_tool_within_the_seconds_is_an_error_for_the_model() -> None:
 
 def test_a_snapshot_keeps_the_seconds_and_the_errors(now: list[float]) -> None:
     env = Office(limits=Limits(max_seconds=30, max_errors=2))
-    env.reset(seed=0, options={"index": 0})
+    env.reset(seed=0)
     env.step(MALFORMED)
     now[0] += 20
     state = env.snapshot()

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import json
 from collections import Counter
-from threading import Thread
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
+import playing
 import pytest
+from playing import call
 
 from turntree.envs import Env, Message, Reply, ResultMemo, Task, tool
 from turntree.envs.calculator import calculator
@@ -65,20 +65,18 @@ def _no_runs() -> None:
     RUNS.clear()
 
 
-def call(name: str, **arguments: Any) -> str:
-    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+NOTES = Notes()
 
 
 def play(memo: ResultMemo | None, *turns: str, index: int = 0) -> list[str]:
     env = Notes()
     env.memo = memo
-    env.reset(options={"index": index})
-    return [env.step(turn)[0] for turn in turns]
+    return [step[0] for step in playing.play(env, turns, index)]
 
 
 def test_the_same_call_at_the_same_point_is_answered_from_memory() -> None:
     memo = ResultMemo(10)
-    turns = call("write", text="a"), call("read")
+    turns = call(NOTES, "write", text="a"), call(NOTES, "read")
     assert play(memo, *turns) == play(memo, *turns) == ["1 notes", "a"]
     assert (RUNS["write"], RUNS["read"]) == (2, 1)
     assert memo.stats() == (1, 1, 1)
@@ -86,32 +84,29 @@ def test_the_same_call_at_the_same_point_is_answered_from_memory() -> None:
 
 def test_a_tool_that_changes_something_always_runs() -> None:
     memo = ResultMemo(10)
-    assert play(memo, call("write", text="a"), call("write", text="a")) == ["1 notes", "2 notes"]
-    play(memo, call("write", text="a"))
+    assert play(memo, call(NOTES, "write", text="a"), call(NOTES, "write", text="a")) == ["1 notes", "2 notes"]
+    play(memo, call(NOTES, "write", text="a"))
     assert RUNS["write"] == 3
     assert memo.stats().results == 0
 
 
 def test_what_happened_before_is_part_of_the_point() -> None:
     memo = ResultMemo(10)
-    assert play(memo, call("write", text="a"), call("read"))[-1] == "a"
-    assert play(memo, call("write", text="b"), call("read"))[-1] == "b"
-    assert play(memo, call("write", text="a"), call("write", text="a"), call("read"))[-1] == "a, a"
-    assert play(memo, "hello", call("read"))[-1] == "said hello"
-    assert play(memo, call("write", text="a"), call("read"), index=1)[-1] == "a"
+    assert play(memo, call(NOTES, "write", text="a"), call(NOTES, "read"))[-1] == "a"
+    assert play(memo, call(NOTES, "write", text="b"), call(NOTES, "read"))[-1] == "b"
+    assert play(memo, call(NOTES, "write", text="a"), call(NOTES, "write", text="a"), call(NOTES, "read"))[-1] == "a, a"
+    assert play(memo, "hello", call(NOTES, "read"))[-1] == "said hello"
+    assert play(memo, call(NOTES, "write", text="a"), call(NOTES, "read"), index=1)[-1] == "a"
     assert RUNS["read"] == 5
 
 
-def test_nothing_is_remembered_without_a_memo() -> None:
+def test_errors_are_not_remembered_nor_is_anything_without_a_memo() -> None:
     for _ in range(3):
-        play(None, call("read"))
+        play(None, call(NOTES, "read"))
     assert RUNS["read"] == 3
-
-
-def test_errors_are_not_remembered() -> None:
     memo = ResultMemo(10)
     for _ in range(2):
-        assert play(memo, call("find", text="x")) == ["Error: no such note"]
+        assert play(memo, call(NOTES, "find", text="x")) == ["Error: no such note"]
     assert RUNS["find"] == 2
     assert memo.stats().results == 0
 
@@ -121,13 +116,13 @@ def test_a_restored_episode_remembers_at_its_own_point() -> None:
     env = Notes()
     env.memo = memo
     env.reset(options={"index": 0})
-    env.step(call("write", text="a"))
+    env.step(call(NOTES, "write", text="a"))
     state = env.snapshot()
-    env.step(call("write", text="b"))
-    assert env.step(call("read"))[0] == "a, b"
+    env.step(call(NOTES, "write", text="b"))
+    assert env.step(call(NOTES, "read"))[0] == "a, b"
     env.restore(state)
     assert env.memo is memo
-    assert env.step(call("read"))[0] == "a"
+    assert env.step(call(NOTES, "read"))[0] == "a"
 
 
 def test_the_oldest_results_go_first() -> None:
@@ -163,16 +158,13 @@ def test_points_differ_where_anything_differs() -> None:
 def test_threads_may_share_a_memo() -> None:
     memo = ResultMemo(5)
 
-    def work() -> None:
+    def work(_: int) -> None:
         for n in range(300):
             memo.put(str(n % 7), str(n % 7))
             assert memo.get(str(n % 7)) in (None, str(n % 7))
 
-    threads = [Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
     assert memo.stats().results == 5
 
 

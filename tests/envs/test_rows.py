@@ -1,11 +1,11 @@
-import builtins
-import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from playing import write_rows
 
 from turntree.envs import DataError, MissingExtra
 from turntree.envs.rows import FileRows, HubRows, Row, find_rows
@@ -13,13 +13,8 @@ from turntree.envs.rows import FileRows, HubRows, Row, find_rows
 ROWS = [{"question": "1+1?", "n": 2}, {"question": "naïve \N{LINE SEPARATOR} line", "n": 3}]
 
 
-def write_jsonl(path: Path, rows: list[Any]) -> Path:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
 def test_jsonl_rows_keep_their_order_and_know_their_line(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", ROWS)
+    path = write_rows(tmp_path / "a.jsonl", ROWS)
     rows = list(find_rows(path, split="x").read())
     assert [row.fields for row in rows] == ROWS
     assert [row.where for row in rows] == [f"{path}:1", f"{path}:2"]
@@ -47,7 +42,7 @@ def test_a_damaged_line_names_file_and_line(tmp_path: Path, line: bytes, complai
     assert complaint in str(error.value)
 
 
-def test_parquet_rows_equal_jsonl_rows(tmp_path: Path) -> None:
+def test_parquet_rows_equal_jsonl_rows_and_a_damaged_file_is_named(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="Parquet needs the extra turntree[data]")
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "a.parquet"
@@ -55,18 +50,13 @@ def test_parquet_rows_equal_jsonl_rows(tmp_path: Path) -> None:
     rows = list(find_rows(path, split="x").read())
     assert [row.fields for row in rows] == ROWS
     assert rows[1].where == f"{path}, row 2"
-
-
-def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow", reason="Parquet needs the extra turntree[data]")
-    path = tmp_path / "a.parquet"
     path.write_bytes(b"nonsense")
     with pytest.raises(DataError, match=r"a\.parquet: not a readable Parquet file"):
         list(find_rows(path, split="x").read())
 
 
 def test_a_folder_is_searched_for_the_split(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "test.jsonl", ROWS)
+    write_rows(tmp_path / "test.jsonl", ROWS)
     found = find_rows(tmp_path, split="test")
     assert isinstance(found, FileRows)
     assert found.path == tmp_path / "test.jsonl"
@@ -75,7 +65,7 @@ def test_a_folder_is_searched_for_the_split(tmp_path: Path) -> None:
 
 
 def test_a_changed_file_is_another_source(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", ROWS)
+    path = write_rows(tmp_path / "a.jsonl", ROWS)
     before = find_rows(path, split="x")
     assert find_rows(path, split="x") == before
     os.utime(path, (1, 1))
@@ -108,46 +98,34 @@ def test_other_names_are_data_sets_of_the_hub(name: str) -> None:
     assert find_rows(name, split="test", subset="main") == HubRows(name=name, subset="main", split="test")
 
 
-def test_hub_rows_come_from_the_datasets_library(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """The hub's answers, for the name, the subset and the split."""
     datasets = pytest.importorskip("datasets", reason="the hub needs the extra turntree[data]")
-    asked = []
+    asked = Mock(return_value=datasets.Dataset.from_list(ROWS))
+    monkeypatch.setattr(datasets, "load_dataset", asked)
+    return asked
 
-    def load_dataset(*args: Any, **kwargs: Any) -> Any:
-        asked.append((args, kwargs))
-        return datasets.Dataset.from_list(ROWS)
 
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+def test_hub_rows_come_from_the_datasets_library(hub: Mock) -> None:
     rows = list(find_rows("openai/gsm8k", split="test", subset="main").read())
-    assert asked == [(("openai/gsm8k", "main"), {"split": "test"})]
+    hub.assert_called_once_with("openai/gsm8k", "main", split="test")
     assert [row.fields for row in rows] == ROWS
     assert rows[1].where == "openai/gsm8k [test], row 2"
 
 
-def test_a_data_set_that_cannot_be_loaded_says_how_to_use_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets", reason="the hub needs the extra turntree[data]")
-
-    def load_dataset(*args: Any, **kwargs: Any) -> Any:
-        raise FileNotFoundError("no such data set")
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+def test_a_data_set_that_cannot_be_loaded_says_how_to_use_a_file(hub: Mock) -> None:
+    hub.side_effect = FileNotFoundError("no such data set")
     with pytest.raises(DataError, match=r"'a/b'.*no such data set; to read a file"):
         list(find_rows("a/b", split="test").read())
 
 
 @pytest.mark.parametrize("library", ["datasets", "pyarrow"])
 def test_a_missing_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
-    real_import = builtins.__import__
-
-    def blocked(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.split(".")[0] == library:
-            raise ImportError(name)
-        return real_import(name, *args, **kwargs)
-
     (tmp_path / "a.parquet").touch()
     source = find_rows("a/b" if library == "datasets" else tmp_path / "a.parquet", split="x")
-    for module in [name for name in sys.modules if name.split(".")[0] == library]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setattr(builtins, "__import__", blocked)
+    for module in [library, *(name for name in sys.modules if name.startswith(f"{library}."))]:
+        monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=rf'needs {library}; install it with: pip install "turntree\[data\]"'):
         list(source.read())
 

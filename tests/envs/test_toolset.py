@@ -1,9 +1,9 @@
 import pickle
-from typing import Any
 
 import pytest
+from playing import call, use
 
-from turntree.envs import Context, Env, Message, Reply, Task, ToolCall, ToolDefinitionError, Toolset, tool
+from turntree.envs import Context, Env, Message, Reply, Task, ToolDefinitionError, Toolset, tool
 
 
 class Notebook(Toolset):
@@ -47,10 +47,6 @@ class Desk(Env):
         return Reply(done=True)
 
 
-def say(env: Env, name: str, **arguments: Any) -> str:
-    return env.step(env.parser.format_call(ToolCall(name=name, arguments=arguments)))[0]
-
-
 @pytest.fixture
 def desk() -> Desk:
     Notebook.closed = []
@@ -60,19 +56,19 @@ def desk() -> Desk:
 
 
 def test_state_lasts_through_the_turns_of_an_episode(desk: Desk) -> None:
-    say(desk, "note", line="a")
-    assert say(desk, "note", line="b") == "Ada: a, b"
-    assert [say(desk, "count"), say(desk, "count")] == ["1", "2"]
+    use(desk, "note", line="a")
+    assert use(desk, "note", line="b") == "Ada: a, b"
+    assert [use(desk, "count"), use(desk, "count")] == ["1", "2"]
 
 
 def test_every_episode_begins_with_an_instance_of_its_own(desk: Desk) -> None:
     other = Desk()
     other.reset(seed=1)
-    say(desk, "note", line="a")
-    say(desk, "count")
-    assert (say(other, "note", line="x"), say(other, "count")) == ("Ada: x", "1")
+    use(desk, "note", line="a")
+    use(desk, "count")
+    assert (use(other, "note", line="x"), use(other, "count")) == ("Ada: x", "1")
     desk.reset(seed=1)
-    assert (say(desk, "note", line="b"), say(desk, "count")) == ("Ada: b", "1")
+    assert (use(desk, "note", line="b"), use(desk, "count")) == ("Ada: b", "1")
     [prototype] = Desk.toolsets
     assert isinstance(prototype, Notebook)
     assert prototype.lines == []
@@ -84,16 +80,16 @@ def test_the_model_sees_its_tools_beside_those_of_the_environment(desk: Desk) ->
 
 
 def test_the_instance_is_closed_at_the_end_of_the_episode_whichever_end(desk: Desk) -> None:
-    say(desk, "note", line="done")
+    use(desk, "note", line="done")
     desk.step("I am done.")
     assert Notebook.closed == ["done"]
     desk.reset(seed=1)
-    say(desk, "note", line="reset")
+    use(desk, "note", line="reset")
     desk.reset(seed=1)
-    say(desk, "note", line="failure")
-    say(desk, "note", line="fire")
+    use(desk, "note", line="failure")
+    use(desk, "note", line="fire")
     desk.reset(seed=1)
-    say(desk, "note", line="close")
+    use(desk, "note", line="close")
     desk.close()
     desk.close()
     assert list(dict.fromkeys(Notebook.closed)) == ["done", "reset", "failure", "close"]
@@ -106,18 +102,18 @@ def test_a_failing_close_fails_no_episode(desk: Desk, monkeypatch: pytest.Monkey
 
 
 def test_snapshots_hold_the_state(desk: Desk) -> None:
-    say(desk, "note", line="a")
-    say(desk, "count")
+    use(desk, "note", line="a")
+    use(desk, "count")
     state = desk.snapshot()
-    after = [say(desk, "note", line="b"), say(desk, "count")]
+    after = [use(desk, "note", line="b"), use(desk, "count")]
     desk.restore(state)
-    assert [say(desk, "note", line="b"), say(desk, "count")] == after == ["Ada: a, b", "2"]
+    assert [use(desk, "note", line="b"), use(desk, "count")] == after == ["Ada: a, b", "2"]
     copy = pickle.loads(pickle.dumps(desk))
-    assert say(copy, "note", line="c") == "Ada: a, b, c"
+    assert use(copy, "note", line="c") == "Ada: a, b, c"
 
 
 def test_a_failure_inside_is_a_failure_of_the_surroundings(desk: Desk) -> None:
-    *_, info = desk.step(desk.parser.format_call(ToolCall(name="note", arguments={"line": "fire"})))
+    *_, info = desk.step(call(desk, "note", line="fire"))
     assert (info["stop_reason"], info["failure"]) == ("failure", "tool 'note' raised OSError: the notebook burnt")
 
 

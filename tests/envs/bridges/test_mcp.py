@@ -1,9 +1,9 @@
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from playing import call, use
 
-from turntree.envs import Env, Message, Reply, Task, ToolCall, ToolError, tool
+from turntree.envs import Env, Message, Reply, Task, ToolError, tool
 from turntree.envs.bridges.mcp import McpTools, serve
 from turntree.envs.calculator import calculator
 
@@ -28,7 +28,7 @@ def fetch(key: str, times: int = 1) -> str:
 @pytest.fixture
 def env() -> Iterator[Env]:
     class Store(Env):
-        toolsets = (McpTools(serve([fetch, calculator]), seconds=20),)
+        toolsets = (McpTools(serve([fetch, calculator]), seconds=300),)
 
         def task(self, index: int) -> Task:
             return Task(id=str(index), prompt="Fetch.")
@@ -42,11 +42,6 @@ def env() -> Iterator[Env]:
     env.close()
 
 
-def say(env: Env, name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
-    text, *_, info = env.step(env.parser.format_call(ToolCall(name=name, arguments=arguments)))
-    return text, info
-
-
 def test_the_tools_of_a_server_are_there_with_their_schemas(env: Env) -> None:
     shown = [entry["function"] for entry in env.reset(seed=0)[1]["tools"]]
     assert [entry["name"] for entry in shown] == ["fetch", "calculator"]
@@ -55,15 +50,14 @@ def test_the_tools_of_a_server_are_there_with_their_schemas(env: Env) -> None:
 
 
 def test_calls_go_to_the_server_and_back(env: Env) -> None:
-    assert say(env, "fetch", key="ab", times=2)[0] == "abab"
-    assert say(env, "calculator", expression="6*7")[0] == "42"
+    assert use(env, "fetch", key="ab", times=2) == "abab"
+    assert use(env, "calculator", expression="6*7") == "42"
 
 
 def test_mistakes_of_the_model_are_told_to_it(env: Env) -> None:
-    assert say(env, "fetch", key="none")[0] == "Error: there is no such key"
-    assert say(env, "fetch")[0].startswith("Error: fetch needs the argument 'key'")
+    assert use(env, "fetch", key="none") == "Error: there is no such key"
+    assert use(env, "fetch").startswith("Error: fetch needs the argument 'key'")
 
 
 def test_a_tool_that_breaks_on_the_server_is_a_failure(env: Env) -> None:
-    _, info = say(env, "fetch", key="crash")
-    assert info["stop_reason"] == "failure"
+    assert env.step(call(env, "fetch", key="crash"))[4]["stop_reason"] == "failure"

@@ -1,28 +1,10 @@
-import functools
-from typing import Any
+import json
 
 import pytest
+from playing import call, use
 
-from turntree.envs import Env, ToolCall, make, require_conformance
+from turntree.envs import make, require_conformance
 from turntree.envs.lookup.key_value import KeyValue
-
-
-def call(env: Env, name: str, **arguments: Any) -> str:
-    return str(env.step(env.parser.format_call(ToolCall(name=name, arguments=arguments)))[0])
-
-
-def test_leaving_the_store_as_it_should_be_wins() -> None:
-    env = make("turntree/KeyValue-v0", max_operations=6)
-    for index in range(20):
-        env.reset(options={"index": index})
-        given, expected = env.current_task.metadata["store"], env.current_task.metadata["expected"]
-        for key in given:
-            assert call(env, "get", key=key) == str(given[key])
-            if key not in expected:
-                call(env, "delete", key=key)
-            elif given[key] != expected[key]:
-                call(env, "set", key=key, value=expected[key])
-        assert env.step("Done.")[1:4] == (1.0, True, False)
 
 
 def test_doing_nothing_or_something_besides_loses() -> None:
@@ -32,10 +14,10 @@ def test_doing_nothing_or_something_besides_loses() -> None:
         assert env.step("Done.")[1:4] == (0.0, True, False)
     env.reset(options={"index": 0})
     for key, value in env.current_task.metadata["expected"].items():
-        call(env, "set", key=key, value=value)
+        use(env, "set", key=key, value=value)
     for key in set(env.current_task.metadata["store"]) - set(env.current_task.metadata["expected"]):
-        call(env, "delete", key=key)
-    call(env, "set", key="extra", value=1)
+        use(env, "delete", key=key)
+    use(env, "set", key="extra", value=1)
     assert env.step("Done.")[1:3] == (0.0, True)
 
 
@@ -69,21 +51,18 @@ def test_a_missing_key_is_named_with_those_there_are() -> None:
     env = make("turntree/KeyValue-v0")
     env.reset(options={"index": 0})
     for name in ("get", "delete"):
-        said = call(env, name, key="nothing")
+        said = use(env, name, key="nothing")
         assert "there is no key 'nothing'" in said
         assert sorted(env.current_task.metadata["store"])[0] in said
-    assert call(env, "list_keys") == str(sorted(env.current_task.metadata["store"])).replace("'", '"')
+    store = env.current_task.metadata["store"]
+    assert use(env, "list_keys") == json.dumps(sorted(store))
+    assert [use(env, "get", key=key) for key in store] == [str(value) for value in store.values()]
 
 
 def test_the_rules_are_kept_while_the_store_changes() -> None:
     env = KeyValue()
-    turns = [
-        env.parser.format_call(ToolCall(name="set", arguments={"key": "apple", "value": 5})),
-        env.parser.format_call(ToolCall(name="list_keys", arguments={})),
-        env.parser.format_call(ToolCall(name="delete", arguments={"key": "apple"})),
-        "Done.",
-    ]
-    require_conformance(functools.partial(make, "turntree/KeyValue-v0"), turns)
+    turns = [call(env, "set", key="apple", value=5), call(env, "list_keys"), call(env, "delete", key="apple"), "Done."]
+    require_conformance(KeyValue, turns)
 
 
 def test_arguments_out_of_range_are_refused() -> None:

@@ -1,9 +1,8 @@
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from playing import use, write_rows
 
 from turntree.envs import DataError, MissingExtra, make
 from turntree.envs.lookup.corpus import Corpus, Document, read_corpus, words
@@ -18,24 +17,18 @@ TEXTS = [
 QUESTIONS = [{"question": "Which animal purrs?", "answer": "The cat"}, {"question": "Who barks?", "answer": "dog"}]
 
 
-def rows(path: Path, written: list[Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in written))
-    return path
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    return {"corpus": rows(tmp_path / "texts.jsonl", TEXTS), "data": rows(tmp_path / "questions.jsonl", QUESTIONS)}
+    written = {"corpus": TEXTS, "data": QUESTIONS}
+    return {name: write_rows(tmp_path / f"{name}.jsonl", rows) for name, rows in written.items()}
 
 
 def test_an_answer_that_was_looked_up_wins_and_another_loses(files: dict[str, Path]) -> None:
     env = make("turntree/Search-v0", **files, tool_format="hermes")
     assert env.num_tasks == 2
     env.reset(options={"index": 0})
-    said = env.step('<tool_call>{"name": "search", "arguments": {"query": "purring cat"}}</tool_call>')[0]
-    assert said.startswith("[a] Cats: A cat is")
-    said = env.step('<tool_call>{"name": "read", "arguments": {"id": "a"}}</tool_call>')[0]
-    assert said == "Cats\nA cat is a small animal that purrs."
+    assert use(env, "search", query="purring cat").startswith("[a] Cats: A cat is")
+    assert use(env, "read", id="a") == "Cats\nA cat is a small animal that purrs."
     assert env.step(r"It is \boxed{\text{a cat}}.")[1:4] == (1.0, True, False)
     env.reset(options={"index": 0})
     assert env.step(r"\boxed{dog}")[1:4] == (0.0, True, False)
@@ -86,19 +79,17 @@ def test_case_and_plural_make_no_difference() -> None:
 def test_what_the_tools_refuse_is_said(files: dict[str, Path]) -> None:
     env = make("turntree/Search-v0", **files)
     env.reset(seed=0)
-    said = env.step('<tool_call>{"name": "search", "arguments": {"query": "volcano"}}</tool_call>')[0]
-    assert said == "Nothing was found."
-    said = env.step('<tool_call>{"name": "read", "arguments": {"id": "../x"}}</tool_call>')[0]
-    assert "there is no text '../x'" in said
+    assert use(env, "search", query="volcano") == "Nothing was found."
+    assert "there is no text '../x'" in use(env, "read", id="../x")
 
 
 def test_rows_that_do_not_fit_are_named(files: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(DataError, match="corpus and data belong together"):
         Search(corpus=files["corpus"])
-    bad = rows(tmp_path / "bad.jsonl", [TEXTS[0], {"id": "z", "text": ""}])
+    bad = write_rows(tmp_path / "bad.jsonl", [TEXTS[0], {"id": "z", "text": ""}])
     with pytest.raises(DataError, match=r"bad.jsonl:2: the field 'text'"):
         Search(corpus=bad, data=files["data"])
-    twice = rows(tmp_path / "twice.jsonl", [TEXTS[0], TEXTS[0]])
+    twice = write_rows(tmp_path / "twice.jsonl", [TEXTS[0], TEXTS[0]])
     with pytest.raises(DataError, match="got 2 with 1 ids"):
         Search(corpus=twice, data=files["data"])
 

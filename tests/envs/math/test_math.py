@@ -1,21 +1,19 @@
 import functools
-import json
-import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from playing import SHARED, published, use, write_rows
 
-from turntree.envs import DataError, Env, ToolCall, make, require_conformance
+from turntree.envs import DataError, Env, make, require_conformance
 from turntree.envs.errors import UndecidedAnswer
 from turntree.envs.math.env import Math
 from turntree.envs.math.sets import MATH_SETS, MathSet, find_set
 from turntree.envs.math.tasks import read_tasks
 from turntree.rewards import Score, Status, contract_for
 
-DATA = Path(os.environ.get("TURNTREE_DATA", Path(__file__).resolve().parents[4] / "shared"))
 PUBLISHED = {
     "gsm8k": {"question": "Two and two?", "answer": "It is <<2+2=4>>4.\n#### 4"},
     "math": {"problem": "Half of one?", "answer": r"\frac{1}{2}", "level": 2, "subject": "Algebra"},
@@ -27,21 +25,9 @@ PUBLISHED = {
     "mmlu-stem": {"question": "Which?", "choices": ["x", "y", "z", "w"], "answer": 2},
     "dapo": {"prompt": "How many?", "solution": "34"},
 }
-RIGHT = {
-    "math": r"0.5",
-    "math500": r"(3,\pi/2)",
-    "olympiadbench": "-1, 1",
-    "aime": "73",
-    "amc": "142",
-    "mmlu-stem": "C",
-}
-RIGHT |= {"gsm8k": "4.0", "minerva": "1.6", "dapo": "34"}
+RIGHT = {"gsm8k": "4.0", "math": "0.5", "math500": r"(3,\pi/2)", "olympiadbench": "-1, 1", "aime": "73", "amc": "142"}
+RIGHT |= {"minerva": "1.6", "mmlu-stem": "C", "dapo": "34"}
 sets = pytest.mark.parametrize("entry", MATH_SETS, ids=lambda entry: entry.name)
-
-
-def rows(path: Path, *written: Any) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in written))
-    return path
 
 
 @pytest.fixture
@@ -49,7 +35,7 @@ def math(tmp_path: Path) -> Any:
     """Makes an environment with one published row of a set."""
 
     def build(name: str, **arguments: Any) -> Env:
-        path = rows(tmp_path / "rows.jsonl", arguments.pop("row", PUBLISHED[name]))
+        path = write_rows(tmp_path / "rows.jsonl", [arguments.pop("row", PUBLISHED[name])])
         return make(find_set(name).env_id, data=path, **arguments)
 
     return build
@@ -68,15 +54,6 @@ def test_a_published_row_is_read_and_its_right_answer_wins(entry: MathSet, math:
 
 
 @sets
-def test_a_wrong_answer_loses(entry: MathSet, math: Any) -> None:
-    env = math(entry.name)
-    env.reset(seed=0)
-    assert env.step(r"\boxed{999}")[1:4] == (0.0, True, False)
-    env.reset(seed=0)
-    assert env.step("I do not know.")[1:4] == (0.0, True, False)
-
-
-@sets
 def test_a_wrong_answer_may_be_mended_where_attempts_are_left(entry: MathSet, math: Any) -> None:
     env = math(entry.name, attempts=3, discount=0.5)
     env.reset(seed=0)
@@ -91,7 +68,10 @@ def test_a_wrong_answer_may_be_mended_where_attempts_are_left(entry: MathSet, ma
     assert (reward, terminated) == (0.25, True)
     assert info["rewards"] == {"correct": 1.0, "attempts": 3.0}
     env.reset(seed=0)
-    assert [env.step(r"\boxed{999}")[2] for _ in range(3)] == [False, False, True]
+    assert [env.step(turn)[1:4] for turn in (r"\boxed{999}", "I do not know.", r"\boxed{999}")] == [
+        *[(0.0, False, False)] * 2,
+        (0.0, True, False),
+    ]
 
 
 @sets
@@ -140,23 +120,19 @@ def test_python_is_a_tool_with_processes_of_its_own(math: Any) -> None:
     env = math("math", use=["calculator", "python"])
     _, info = env.reset(seed=0)
     assert [tool["function"]["name"] for tool in info["tools"]] == ["calculator", "python"]
-    call = env.parser.format_call(ToolCall(name="python", arguments={"code": "print(1 / 2)"}))
-    assert env.step(call)[0].strip() == "0.5"
+    assert use(env, "python", code="print(1 / 2)").strip() == "0.5"
     assert env.step(r"\boxed{0.5}")[1] == 1.0
     env.close()
 
 
 @pytest.mark.parametrize("arguments", [{}, {"attempts": 3}, {"use": ["calculator"]}], ids=str)
 def test_every_way_to_play_keeps_the_rules(arguments: dict[str, Any], tmp_path: Path) -> None:
-    data = rows(tmp_path / "rows.jsonl", *(PUBLISHED["math"] for _ in range(3)))
+    data = write_rows(tmp_path / "rows.jsonl", [PUBLISHED["math"]] * 3)
     require_conformance(functools.partial(Math, dataset="math", data=data, **arguments))
 
 
-def test_choices_are_shown_with_their_letters(math: Any) -> None:
+def test_choices_are_shown_with_their_letters_and_metadata_keeps_the_difficulty(math: Any) -> None:
     assert math("mmlu-stem").task(0).prompt == "Which?\nA. x\nB. y\nC. z\nD. w"
-
-
-def test_metadata_keeps_the_difficulty(math: Any) -> None:
     assert math("math").task(0).metadata == {"subject": "Algebra", "level": 2}
 
 
@@ -185,7 +161,7 @@ def test_an_answer_that_cannot_be_judged_is_a_failure_and_not_wrong(math: Any, m
     ],
 )
 def test_a_malformed_row_names_file_line_and_field(tmp_path: Path, name: str, row: Any, complaint: str) -> None:
-    path = rows(tmp_path / "rows.jsonl", PUBLISHED[name], row)
+    path = write_rows(tmp_path / "rows.jsonl", [PUBLISHED[name], row])
     with pytest.raises(DataError) as error:
         Math(dataset=name, data=path)
     assert str(error.value).startswith(f"{path}:2: ")
@@ -216,52 +192,44 @@ def test_an_unknown_set_or_split_is_refused_with_the_ones_there_are(monkeypatch:
 def test_the_folder_of_data_is_used_before_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "data" / "minerva_math"
     folder.mkdir(parents=True)
-    rows(folder / "test.jsonl", PUBLISHED["minerva"])
+    write_rows(folder / "test.jsonl", [PUBLISHED["minerva"]])
     monkeypatch.setenv("TURNTREE_DATA", str(tmp_path))
     assert Math(dataset="minerva").num_tasks == 1
 
 
-def test_rows_that_repeat_an_evaluation_set_are_left_out_on_request(tmp_path: Path) -> None:
-    path = rows(
-        tmp_path / "rows.jsonl",
-        {"question": "a", "answer": "1", "overlaps_eval": []},
-        {"question": "b", "answer": "1", "overlaps_eval": ["math500", "math_test"]},
-        {"question": "c", "answer": "1", "overlaps_eval": ["amc23"]},
-        {"question": "d", "answer": "1", "in_math500": True},
-    )
+def numbers(path: Path, **arguments: Any) -> str:
+    """Which rows become tasks."""
+    env = Math(dataset="math", data=path, split="s", **arguments)
+    return "".join(env.task(i).id[-1] for i in range(env.num_tasks or 0))
 
-    def ids(*without: str) -> str:
-        env = Math(dataset="math", data=path, split="s", without=without)
-        return "".join(env.task(i).id[-1] for i in range(env.num_tasks or 0))
 
-    assert ids() == "0123"
-    assert ids("math500") == "02"
-    assert ids("amc23") == "013"
-    assert ids("any") == "0"
-    assert ids("aime24") == "0123"
+@pytest.mark.parametrize(
+    ("without", "left"), [([], "0123"), (["math500"], "02"), (["amc23"], "013"), (["any"], "0"), (["aime24"], "0123")]
+)
+def test_rows_that_repeat_an_evaluation_set_are_left_out_on_request(
+    tmp_path: Path, without: list[str], left: str
+) -> None:
+    said = [{"overlaps_eval": []}, {"overlaps_eval": ["math500", "math_test"]}, {"overlaps_eval": ["amc23"]}]
+    rows = [{"question": "a", "answer": "1", **fields} for fields in (*said, {"in_math500": True})]
+    assert numbers(write_rows(tmp_path / "rows.jsonl", rows), without=without) == left
 
 
 def test_levels_choose_the_problems(tmp_path: Path) -> None:
     levels = [{"level": 1}, {"level": "Level 3"}, {"difficulty": 4.5}, {"level": "Level ?"}, {"level": None}, {}]
-    path = rows(tmp_path / "rows.jsonl", *({"question": "a", "answer": "1", **level} for level in levels))
-
-    def ids(**arguments: float) -> str:
-        env = Math(dataset="math", data=path, **arguments)
-        return "".join(env.task(i).id[-1] for i in range(env.num_tasks or 0))
-
-    assert ids() == "012345"
-    assert ids(max_level=3) == "01"
-    assert ids(min_level=3) == "12"
-    assert ids(min_level=2, max_level=4) == "1"
+    path = write_rows(tmp_path / "rows.jsonl", ({"question": "a", "answer": "1", **level} for level in levels))
+    assert numbers(path) == "012345"
+    assert numbers(path, max_level=3) == "01"
+    assert numbers(path, min_level=3) == "12"
+    assert numbers(path, min_level=2, max_level=4) == "1"
     with pytest.raises(DataError, match="no task has a level from 9 to None"):
-        ids(min_level=9)
+        numbers(path, min_level=9)
 
 
 def test_a_set_that_does_not_say_what_it_repeats_is_not_called_clean(tmp_path: Path) -> None:
-    path = rows(tmp_path / "rows.jsonl", PUBLISHED["math"])
+    path = write_rows(tmp_path / "rows.jsonl", [PUBLISHED["math"]])
     with pytest.raises(DataError, match=r"rows.jsonl:1: cannot leave out what math500 holds"):
         Math(dataset="math", data=path, without=["math500"])
-    wrong = rows(tmp_path / "wrong.jsonl", {**PUBLISHED["math"], "overlaps_eval": "math500"})
+    wrong = write_rows(tmp_path / "wrong.jsonl", [{**PUBLISHED["math"], "overlaps_eval": "math500"}])
     with pytest.raises(DataError, match="'overlaps_eval' must be a list of names"):
         Math(dataset="math", data=wrong, without=["any"])
 
@@ -286,9 +254,8 @@ COUNTS = {
 def test_the_published_sets_are_read_and_their_own_answers_win(
     name: str, split: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not (DATA / "data" / (find_set(name).folder or name)).is_dir():
-        pytest.skip(f"no {name} in {DATA}; set TURNTREE_DATA to the folder that holds data/{name}")
-    monkeypatch.setenv("TURNTREE_DATA", str(DATA))
+    published(find_set(name).folder or name)
+    monkeypatch.setenv("TURNTREE_DATA", str(SHARED))
     env = Math(dataset=name, split=split)
     assert env.num_tasks == COUNTS[name, split]
     for index in (0, env.num_tasks // 2, env.num_tasks - 1):

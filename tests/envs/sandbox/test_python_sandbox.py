@@ -83,15 +83,15 @@ def test_a_session_keeps_variables_also_after_an_exception(session: PythonSandbo
     assert session.run("x").stdout == "2\n"
 
 
-def test_a_session_begins_anew_after_a_deadline(session: PythonSandbox) -> None:
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("import time; time.sleep(1000)", CodeStatus.TIMEOUT), ("import os; os._exit(1)", CodeStatus.ERROR)],
+)
+def test_a_session_begins_anew_after_a_deadline_or_a_death(
+    session: PythonSandbox, code: str, status: CodeStatus
+) -> None:
     session.run("x = 1")
-    assert session.run("import time; time.sleep(1000)").status is CodeStatus.TIMEOUT
-    assert "NameError" in session.run("x").error
-
-
-def test_a_session_begins_anew_after_its_process_has_died(session: PythonSandbox) -> None:
-    session.run("x = 1")
-    assert session.run("import os; os._exit(1)").status is CodeStatus.ERROR
+    assert session.run(code).status is status
     assert "NameError" in session.run("x").error
 
 
@@ -137,10 +137,8 @@ def test_a_lost_supervisor_is_a_failure_and_the_next_run_begins_anew(sandbox: Py
 
 
 def test_isolation_that_cannot_be_had_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turntree.envs.sandbox.python_sandbox.interpreter_folders", lambda python: ["/dev/null/no"])
     sandbox = PythonSandbox(isolation="namespaces")
-    monkeypatch.setattr("turntree.envs.sandbox.python_sandbox._interpreter_folders", lambda python: ["/dev/null/no"])
-    monkeypatch.setattr("turntree.envs.sandbox.python_sandbox._ENVIRONMENT", {})
-    monkeypatch.setattr(sandbox, "limits", SandboxLimits(disk_bytes=1))
     with pytest.raises(SandboxError, match="cannot be confined here with isolation='namespaces'"):
         sandbox.run("1")
     sandbox.close()

@@ -2,8 +2,9 @@ from typing import Any
 
 import pytest
 from machine_speed import patience
+from playing import call, use
 
-from turntree.envs import Env, Message, Reply, Task, ToolCall, require_conformance
+from turntree.envs import Env, Message, Reply, Task, require_conformance
 from turntree.envs.sandbox import CodeResult, PythonTool, SandboxError, SandboxLimits
 
 SECONDS = patience(1.0)
@@ -19,16 +20,16 @@ class Bench(Env):
         return Reply(done=True)
 
 
+def say(env: Env, code: str) -> str:
+    return use(env, "python", code=code)
+
+
 @pytest.fixture
 def bench() -> Any:
     env = Bench()
     env.reset(seed=0)
     yield env
     env.close()
-
-
-def say(env: Env, code: str) -> str:
-    return env.step(env.parser.format_call(ToolCall(name="python", arguments={"code": code})))[0]
 
 
 def test_state_lasts_through_an_episode_and_no_longer(bench: Bench) -> None:
@@ -58,7 +59,7 @@ def test_a_snapshot_brings_the_variables_back(bench: Bench) -> None:
     assert say(bench, "x") == "[1]"
 
 
-def test_a_sandbox_that_fails_is_a_failure_of_the_surroundings() -> None:
+def test_a_sandbox_that_fails_is_a_failure_of_the_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def run(self, code: str) -> CodeResult:
             raise SandboxError("no room")
@@ -66,19 +67,13 @@ def test_a_sandbox_that_fails_is_a_failure_of_the_surroundings() -> None:
         def close(self) -> None:
             pass
 
-    class BrokenTool(PythonTool):
-        def make_runner(self) -> Broken:
-            return Broken()
-
-    class BrokenBench(Bench):
-        toolsets = (BrokenTool(),)
-
-    env = BrokenBench()
+    monkeypatch.setattr(PythonTool, "make_runner", lambda self: Broken())
+    env = Bench()
     env.reset(seed=0)
-    *_, info = env.step(env.parser.format_call(ToolCall(name="python", arguments={"code": "1"})))
+    *_, info = env.step(call(env, "python", code="1"))
     assert info["failure"] == "tool 'python' raised SandboxError: no room"
 
 
 def test_an_environment_with_python_keeps_the_rules() -> None:
-    call = Bench().parser.format_call(ToolCall(name="python", arguments={"code": "x = 1\nx"}))
-    require_conformance(Bench, turns=[call, call, "Done."])
+    turn = call(Bench(), "python", code="x = 1\nx")
+    require_conformance(Bench, turns=[turn, turn, "Done."])
