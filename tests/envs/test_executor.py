@@ -1,7 +1,7 @@
 import pickle
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from machine_speed import patience
@@ -27,6 +27,14 @@ def fail(error: Exception) -> Callable[[], str]:
         raise error
 
     return run
+
+
+@pytest.fixture
+def stuck() -> Iterator[Callable[[], str]]:
+    """Work that ends with the test, or not much before it."""
+    gate = threading.Event()
+    yield lambda: str(gate.wait(patience(30)))
+    gate.set()
 
 
 @pytest.mark.parametrize("seconds", [None, 1000.0])
@@ -69,55 +77,43 @@ def test_without_a_deadline_everything_runs_in_the_thread_of_the_caller() -> Non
     assert with_deadline[0].text != name
 
 
-def test_a_late_call_is_given_up_at_its_deadline_and_told_to_the_model() -> None:
-    gate = threading.Event()
+def test_a_late_call_is_given_up_at_its_deadline_and_told_to_the_model(stuck: Callable[[], str]) -> None:
     executor = ToolExecutor(seconds=patience(0.2))
-    quick, late, also = executor.run([job(say("a")), job(lambda: str(gate.wait(patience(30)))), job(say("b"))])
-    gate.set()
+    quick, late, also = executor.run([job(say("a")), job(stuck), job(say("b"))])
     assert (quick.text, also.text) == ("a", "b")
     assert isinstance(late.error, ToolError)
     assert str(late.error) == f"search took longer than {executor.seconds:g} s and was given up"
     assert late.late
 
 
-def test_a_late_call_with_state_is_a_failure_and_nothing_runs_after_it() -> None:
-    gate, ran = threading.Event(), []
-    late = job(lambda: str(gate.wait(patience(30))), shares_state=True)
+def test_a_late_call_with_state_is_a_failure_and_nothing_runs_after_it(stuck: Callable[[], str]) -> None:
+    ran: list[int] = []
+    late = job(stuck, shares_state=True)
     outcomes = ToolExecutor(seconds=0.1).run([late, job(lambda: str(ran.append(1)), shares_state=True)])
-    gate.set()
     assert len(outcomes) == 1
     assert outcomes[0].failed
     assert ran == []
 
 
-def test_a_call_that_found_no_thread_is_a_failure_not_the_fault_of_the_model() -> None:
-    gate = threading.Event()
+def test_a_call_that_found_no_thread_is_a_failure_not_the_fault_of_the_model(stuck: Callable[[], str]) -> None:
     executor = ToolExecutor(seconds=0.2, max_workers=1)
-    late, never = executor.run([job(lambda: str(gate.wait(patience(30)))), job(say("x"))])
-    gate.set()
+    late, never = executor.run([job(stuck), job(say("x"))])
     assert not late.failed
     assert isinstance(never.error, ToolFailure)
     assert "all 1 threads were busy" in str(never.error)
 
 
-def test_what_is_left_to_the_episode_bounds_a_call_too() -> None:
-    gate = threading.Event()
-    [outcome] = ToolExecutor(seconds=900).run([job(lambda: str(gate.wait(patience(30))))], seconds=0.1)
-    gate.set()
+def test_what_is_left_to_the_episode_bounds_a_call_too(stuck: Callable[[], str]) -> None:
+    [outcome] = ToolExecutor(seconds=900).run([job(stuck)], seconds=0.1)
     assert outcome.late
 
 
-def test_errors_are_told_apart() -> None:
-    said, failed = ToolExecutor().run([job(fail(ToolError("no such item"))), job(fail(OSError("disk full")))])
-    assert not said.failed
-    assert failed.failed
-
-
-def test_calls_after_a_failure_are_not_run() -> None:
+def test_errors_are_told_apart_and_calls_after_a_failure_are_not_run() -> None:
     ran: list[int] = []
-    outcomes = ToolExecutor().run([job(fail(OSError("gone"))), job(lambda: str(ran.append(1)))])
-    assert len(outcomes) == 1
-    assert ran == []
+    said, failed = ToolExecutor().run(
+        [job(fail(ToolError("no such item"))), job(fail(OSError("gone"))), job(lambda: str(ran.append(1)))]
+    )
+    assert (said.failed, failed.failed, ran) == (False, True, [])
 
 
 def test_long_output_is_cut_with_a_mark_that_says_how_much() -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 from machine_speed import not_hanging
-from playing import call, play
+from playing import Errand, call, play
 
 from turntree.agents.episode import StopReason
-from turntree.envs import Env, EnvStop, Limits, Message, Reply, Task, ToolError, ToolExecutor, tool
+from turntree.envs import EnvStop, Limits, Message, Reply, ToolError, ToolExecutor, tool
 
 GATE = threading.Event()
 
@@ -26,11 +26,8 @@ def work(kind: str) -> str:
     return "done"
 
 
-class Office(Env):
+class Office(Errand):
     tools = (work,)
-
-    def task(self, index: int) -> Task:
-        return Task(id=str(index), prompt="Work.")
 
     def reply(self, message: Message) -> Reply:
         return Reply(messages=[], done=message.content == "end")

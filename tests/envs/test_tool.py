@@ -3,8 +3,9 @@ import pickle
 from typing import Any
 
 import pytest
+from playing import Errand
 
-from turntree.envs import Env, Reply, Task, Tool, ToolDefinitionError, ToolError, tool
+from turntree.envs import Tool, ToolDefinitionError, ToolError, tool
 from turntree.envs.calculator import calculator, one_operation_calculator
 
 
@@ -19,7 +20,7 @@ def describe(name: str, count: int = 1) -> dict[str, Any]:
     return {"name": name, "count": count}
 
 
-class Counter(Env):
+class Counter(Errand):
     def __init__(self) -> None:
         super().__init__()
         self.total = 0
@@ -33,12 +34,6 @@ class Counter(Env):
         """
         self.total += amount
         return self.total
-
-    def task(self, index: int) -> Task:
-        return Task(id=str(index), prompt="count")
-
-    def reply(self, message: Any) -> Reply:
-        return Reply(done=True)
 
 
 class Doubling(Counter):

@@ -1,9 +1,9 @@
 import pickle
 
 import pytest
-from playing import call, use
+from playing import Errand, call, use
 
-from turntree.envs import Context, Env, Message, Reply, Task, ToolDefinitionError, Toolset, tool
+from turntree.envs import Context, ToolDefinitionError, Toolset, tool
 
 
 class Notebook(Toolset):
@@ -36,15 +36,9 @@ def count(context: Context) -> int:
     return int(context.state["count"])
 
 
-class Desk(Env):
+class Desk(Errand):
     tools = (count,)
     toolsets = (Notebook("Ada"),)
-
-    def task(self, index: int) -> Task:
-        return Task(id=str(index), prompt="Take notes.")
-
-    def reply(self, message: Message) -> Reply:
-        return Reply(done=True)
 
 
 @pytest.fixture

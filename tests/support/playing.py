@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from turntree.envs import Env, ToolCall
+from turntree.envs import Env, Message, Reply, Task, ToolCall
 from turntree.envs.catalogue import Entry
 
 SHARED = Path(os.environ.get("TURNTREE_DATA") or Path(__file__).resolve().parents[2].parent / "shared")
@@ -56,3 +56,13 @@ def arguments_of(entry: Entry, folder: Path) -> dict[str, Any]:
     rows = [{"question": f"{n} and {n}?", "answer": f"It is {2 * n}.\n#### {2 * n}"} for n in range(1, 5)]
     choices = [{"question": "?", "choices": ["a", "b", "c", "d"], "answer": "C"}] * 3
     return {"data": write_rows(folder / "rows.jsonl", choices if "MMLU" in entry.id else rows)}
+
+
+class Errand(Env):
+    """Ends with the first words; tests give it tools."""
+
+    def task(self, index: int) -> Task:
+        return Task(id=str(index), prompt="Do it.", answer=str(index))
+
+    def reply(self, message: Message) -> Reply:
+        return Reply(done=True)

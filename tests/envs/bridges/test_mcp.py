@@ -1,9 +1,9 @@
 from collections.abc import Iterator
 
 import pytest
-from playing import call, use
+from playing import Errand, call, use
 
-from turntree.envs import Env, Message, Reply, Task, ToolError, tool
+from turntree.envs import Env, ToolError, tool
 from turntree.envs.bridges.mcp import McpTools, serve
 from turntree.envs.calculator import calculator
 
@@ -27,14 +27,8 @@ def fetch(key: str, times: int = 1) -> str:
 
 @pytest.fixture
 def env() -> Iterator[Env]:
-    class Store(Env):
+    class Store(Errand):
         toolsets = (McpTools(serve([fetch, calculator]), seconds=300),)
-
-        def task(self, index: int) -> Task:
-            return Task(id=str(index), prompt="Fetch.")
-
-        def reply(self, message: Message) -> Reply:
-            return Reply(done=True)
 
     env = Store()
     env.reset(seed=0)

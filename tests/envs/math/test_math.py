@@ -168,19 +168,6 @@ def test_a_malformed_row_names_file_line_and_field(tmp_path: Path, name: str, ro
     assert complaint in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ({"attempts": 0}, "attempts must be at least 1"),
-        ({"discount": 1.5}, "discount must lie in"),
-        ({"use": ["calcualtor"]}, "use takes names of tools"),
-    ],
-)
-def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        Math(**arguments)
-
-
 def test_an_unknown_set_or_split_is_refused_with_the_ones_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TURNTREE_DATA", raising=False)
     with pytest.raises(DataError, match="did you mean 'math500'"):

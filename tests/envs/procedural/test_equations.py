@@ -65,8 +65,3 @@ def test_text_of_the_policy_is_never_run(tmp_path: Path) -> None:
     victim = tmp_path / "x"
     env.step(rf'\boxed{{open("{victim}","w")}}')
     assert not victim.exists()
-
-
-def test_levels_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(ValueError, match="max_level <= 4"):
-        Equations(max_level=5)

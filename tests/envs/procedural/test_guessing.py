@@ -1,7 +1,6 @@
 import pytest
 
 from turntree.envs import make
-from turntree.envs.procedural.guessing import NumberGuessing
 
 
 def test_halving_the_range_always_wins() -> None:
@@ -41,8 +40,3 @@ def test_what_is_no_guess_is_not_taken_for_one(text: str) -> None:
     env = make("turntree/NumberGuessing-v0")
     env.reset(seed=0)
     assert "no number" in env.step(text)[0]
-
-
-def test_an_empty_range_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_number >= 1"):
-        NumberGuessing(max_number=0)

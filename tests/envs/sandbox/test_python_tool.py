@@ -2,22 +2,16 @@ from typing import Any
 
 import pytest
 from machine_speed import patience
-from playing import call, use
+from playing import Errand, call, use
 
-from turntree.envs import Env, Message, Reply, Task, require_conformance
+from turntree.envs import Env, require_conformance
 from turntree.envs.sandbox import CodeResult, PythonTool, SandboxError, SandboxLimits
 
 SECONDS = patience(1.0)
 
 
-class Bench(Env):
+class Bench(Errand):
     toolsets = (PythonTool(session=True, limits=SandboxLimits(seconds=SECONDS)),)
-
-    def task(self, index: int) -> Task:
-        return Task(id=str(index), prompt="Compute.")
-
-    def reply(self, message: Message) -> Reply:
-        return Reply(done=True)
 
 
 def say(env: Env, code: str) -> str:
