@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from playing import Errand
 
-from turntree.envs import Tool, ToolDefinitionError, ToolError, tool
+from turntree.envs import Tool, ToolDefinitionError, tool
 from turntree.envs.calculator import calculator, one_operation_calculator
 
 
@@ -36,18 +36,6 @@ class Counter(Errand):
         return self.total
 
 
-class Doubling(Counter):
-    @tool
-    def add(self, amount: int) -> int:
-        """Add twice to the total.
-
-        Args:
-            amount: How much
-        """
-        self.total += 2 * amount
-        return self.total
-
-
 def test_a_tool_still_is_its_function() -> None:
     assert describe("cup", count=2) == {"name": "cup", "count": 2}
     assert describe.__doc__ is not None
@@ -60,36 +48,26 @@ def test_run_returns_text_as_it_is_and_anything_else_as_json() -> None:
     assert describe.run({"name": "cüp"}) == '{"name": "cüp", "count": 1}'
 
 
-def test_run_checks_arguments_before_the_function_sees_them() -> None:
-    with pytest.raises(ToolError, match="must be of type string"):
-        describe.run({"name": 3})
-
-
-def test_other_exceptions_of_the_function_pass_through() -> None:
-    @tool
-    def broken() -> str:
-        """Break."""
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        broken.run({})
-
-
 def test_another_name_can_be_given() -> None:
     assert one_operation_calculator.name == "calculator"
 
 
-def test_a_decorated_method_becomes_a_tool_of_its_environment() -> None:
-    assert [t.name for t in Counter.tools] == ["add"]
-    counter = Counter()
-    assert counter.add(3) == 3
-    assert counter.tools[0].run({"amount": 4}, owner=counter) == "7"
+def test_a_decorated_method_becomes_a_tool_of_its_environment_and_a_subclass_may_replace_it() -> None:
+    class Doubling(Counter):
+        @tool
+        def add(self, amount: int) -> int:
+            """Add twice to the total.
 
+            Args:
+                amount: How much
+            """
+            return Counter.add(self, 2 * amount)
 
-def test_a_subclass_replaces_a_tool_of_the_same_name() -> None:
-    doubling = Doubling()
-    assert len(doubling.tools) == 1
-    assert doubling.tools[0].run({"amount": 4}, owner=doubling) == "8"
+    for kind, said in ((Counter, "4"), (Doubling, "8")):
+        counter = kind()
+        assert [t.name for t in counter.tools] == ["add"]
+        assert counter.tools[0].run({"amount": 4}, owner=counter) == said
+        assert counter.add(3) == int(said) * 7 // 4
 
 
 def test_tools_survive_copy_and_pickle_as_themselves() -> None:

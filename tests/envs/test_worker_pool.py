@@ -1,11 +1,20 @@
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 from machine_speed import eventually, patience
 
 from turntree.envs import WorkerPool
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Holds calls until it is set, by the test or after it."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
 
 
 def test_results_and_errors_come_back_through_the_future() -> None:
@@ -23,8 +32,8 @@ def test_no_more_threads_are_started_than_calls_wait() -> None:
         assert pool.num_threads == 1
 
 
-def test_calls_beyond_the_bound_wait_for_their_turn() -> None:
-    gate, running = threading.Event(), []
+def test_calls_beyond_the_bound_wait_for_their_turn(gate: threading.Event) -> None:
+    running: list[int] = []
     with WorkerPool(2) as pool:
         futures = [pool.submit(lambda i=i: (running.append(i), gate.wait(1000))) for i in range(5)]
         eventually(lambda: len(running) == 2)
@@ -34,8 +43,7 @@ def test_calls_beyond_the_bound_wait_for_their_turn() -> None:
         assert pool.num_threads == 2
 
 
-def test_a_call_that_is_given_up_makes_room_for_others() -> None:
-    gate = threading.Event()
+def test_a_call_that_is_given_up_makes_room_for_others(gate: threading.Event) -> None:
     with WorkerPool(1) as pool:
         stuck = pool.submit(gate.wait, 1000)
         after = pool.submit(lambda: "went on")
@@ -44,11 +52,9 @@ def test_a_call_that_is_given_up_makes_room_for_others() -> None:
         pool.give_up(stuck)
         assert after.result(timeout=patience(10)) == "went on"
         assert pool.num_threads == 1
-        gate.set()
 
 
-def test_a_call_that_has_not_begun_is_cancelled_when_given_up() -> None:
-    gate = threading.Event()
+def test_a_call_that_has_not_begun_is_cancelled_when_given_up(gate: threading.Event) -> None:
     with WorkerPool(1) as pool:
         pool.submit(gate.wait, 1000)
         waiting = pool.submit(int)

@@ -74,18 +74,13 @@ def text_of(observation: Any) -> str:
 
 
 def test_openenv_is_told_actions_and_says_observations() -> None:
-    made: list[Echo] = []
-
-    def make() -> Echo:
-        made.append(Echo())
-        return made[-1]
-
-    env = OpenEnv(make, to_action=words, to_text=text_of)
+    echo = Echo()
+    env = OpenEnv(lambda: echo, to_action=words, to_text=text_of)
     assert env.reset(options={"index": 3})[0] == "seed 3"
     assert env.step("hi")[:3] == ("heard hi", 0.5, False)
     assert env.step("end")[:3] == ("heard end", 0.5, True)
     env.close()
-    assert made[0].closed
+    assert echo.closed
     require_conformance(lambda: OpenEnv(Echo, to_action=words, to_text=text_of))
 
 

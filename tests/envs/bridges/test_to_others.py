@@ -1,6 +1,5 @@
 """Our environments under the interfaces of other trainers."""
 
-import asyncio
 import inspect
 import sys
 from dataclasses import dataclass, field
@@ -8,8 +7,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from playing import call
 
-from turntree.envs import Env, Message, Reply, Task, ToolCall, ToolError, make, tool
+from turntree.envs import Env, Message, Reply, Task, ToolError, make, tool
 from turntree.envs.bridges.failure import EpisodeFailure
 from turntree.envs.bridges.skyrl import skyrl_environment
 from turntree.envs.bridges.torchtitan import torchtitan_environment
@@ -38,10 +38,6 @@ class Shop(Env):
         return Reply(reward=float(message.content == self.current_task.answer), done=True)
 
 
-def say(item: str) -> str:
-    return Shop().parser.format_call(ToolCall(name="price", arguments={"item": item}))
-
-
 class TestSkyRL:
     @pytest.fixture
     def environment(self) -> Any:
@@ -52,7 +48,7 @@ class TestSkyRL:
         env = environment(extras={"extra_info": {"index": 3}})
         prompt, _ = env.init([])
         assert prompt == [{"role": "user", "content": "What do 3 pens cost?"}]
-        heard = env.step(say("pens"))
+        heard = env.step(call(Shop(), "price", item="pens"))
         assert (heard["observations"][0]["content"], heard["done"]) == ("4", False)
         last = env.step("12")
         assert (last["reward"], last["done"]) == (1.0, True)
@@ -62,7 +58,7 @@ class TestSkyRL:
         env = environment(extras={"index": 3})
         env.init([])
         with pytest.raises(EpisodeFailure, match="OSError: gone"):
-            env.step(say("bomb"))
+            env.step(call(Shop(), "price", item="bomb"))
 
 
 class TestTRL:
@@ -123,30 +119,24 @@ class TestTorchtitan:
         return torchtitan_environment(Shop)
 
     @pytest.mark.parametrize("arguments", ['{"item": "pens"}', {"item": "pens"}])
-    def test_an_episode(self, environment: Any, arguments: Any) -> None:
-        async def play() -> None:
-            env = environment(None, env_input=3)
-            opening = await env.init()
-            assert opening.init_prompt_messages == [{"role": "user", "content": "What do 3 pens cost?"}]
-            assert opening.tools[0]["function"]["name"] == "price"
-            call = {"type": "function", "function": {"name": "price", "arguments": arguments}}
-            heard = await env.step({"role": "assistant", "content": "Hm.", "tool_calls": [call]})
-            assert (heard.env_messages[0]["content"], heard.done) == ("4", False)
-            last = await env.step({"role": "assistant", "content": "12"})
-            assert (last.done, last.env_rewards) == (True, {"reward": 1.0})
-            await env.close()
+    async def test_an_episode(self, environment: Any, arguments: Any) -> None:
+        env = environment(None, env_input=3)
+        opening = await env.init()
+        assert opening.init_prompt_messages == [{"role": "user", "content": "What do 3 pens cost?"}]
+        assert opening.tools[0]["function"]["name"] == "price"
+        asked = {"type": "function", "function": {"name": "price", "arguments": arguments}}
+        heard = await env.step({"role": "assistant", "content": "Hm.", "tool_calls": [asked]})
+        assert (heard.env_messages[0]["content"], heard.done) == ("4", False)
+        last = await env.step({"role": "assistant", "content": "12"})
+        assert (last.done, last.env_rewards) == (True, {"reward": 1.0})
+        await env.close()
 
-        asyncio.run(play())
-
-    def test_calls_may_be_objects(self, environment: Any) -> None:
-        async def play() -> None:
-            env = environment(None, env_input=3)
-            await env.init()
-            call = SimpleNamespace(function=SimpleNamespace(name="price", arguments='{"item": "bomb"}'))
-            with pytest.raises(EpisodeFailure):
-                await env.step({"role": "assistant", "content": "", "tool_calls": [call]})
-
-        asyncio.run(play())
+    async def test_calls_may_be_objects(self, environment: Any) -> None:
+        env = environment(None, env_input=3)
+        await env.init()
+        asked = SimpleNamespace(function=SimpleNamespace(name="price", arguments='{"item": "bomb"}'))
+        with pytest.raises(EpisodeFailure):
+            await env.step({"role": "assistant", "content": "", "tool_calls": [asked]})
 
 
 def test_an_environment_of_the_catalogue_crosses_too() -> None:
