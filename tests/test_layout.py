@@ -97,3 +97,15 @@ def test_doctests(name):
         pytest.skip(f"{error.name} is not installed here; see make test-vllm, make test-sglang")
     results = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
     assert results.failed == 0
+
+
+def test_only_deadlines_read_a_clock():
+    """A test that compared seconds would fail on a slower machine; deadlines follow the machine."""
+    clocks = {"perf_counter", "monotonic", "process_time", "thread_time"}
+    readers = set()
+    for path in (ROOT / "tests").rglob("*.py"):
+        if any(
+            isinstance(node, ast.Attribute) and node.attr in clocks for node in ast.walk(ast.parse(path.read_text()))
+        ):
+            readers.add(path.name)
+    assert readers == {"machine_speed.py", "served.py", "cpu_sglang.py", "test_bad_input.py"}

@@ -87,33 +87,34 @@ def test_short_work_does_not_wait_behind_long() -> None:
 
 
 class Deadly(Judge):
-    """Kills a worker whenever ten more comparisons have ended."""
+    """Kills a worker at work when a comparison ends while it is armed, once."""
 
     def __init__(self) -> None:
         super().__init__(PoolSettings(workers=2, deadline_seconds=patience(60)), cache_size=0)
-        self.ended = 0
+        self.armed = False
         self.killed: set[int] = set()
 
     def compare(self, *job: Any) -> Any:
         verdict = super().compare(*job)
-        verdict.add_done_callback(self.count)  # type: ignore[union-attr]
+        verdict.add_done_callback(self.strike)  # type: ignore[union-attr]
         return verdict
 
-    def count(self, _: object) -> None:
-        self.ended += 1
-        if self.ended % 10 == 0:
-            for pid in self.worker_pids()[:1]:
-                os.kill(pid, signal.SIGKILL)
-                self.killed.add(pid)
+    def strike(self, _: object) -> None:
+        for pid in self.worker_pids()[-1:] if self.armed else ():
+            self.armed = False
+            os.kill(pid, signal.SIGKILL)
+            self.killed.add(pid)
 
 
 def test_killing_workers_again_and_again_changes_no_score() -> None:
-    pairs = [(boxed(f"\\sqrt{{{n * n * 2}}}"), f"{n}\\sqrt{{2}}" if n % 3 else "7") for n in range(1, 120)]
     with Deadly() as deadly:
-        for _ in range(3):
-            scores = score_batch([text for text, _ in pairs], [gold for _, gold in pairs], judge=deadly)
-            assert [one.correct for one in scores] == [n % 3 != 0 for n in range(1, 120)]
-        assert len(deadly.killed) > 20
+        for start in range(1, 121, 6):
+            deadly.armed = True  # no comparison loses more than one worker: at its third it would be given up
+            numbers = range(start, start + 6)
+            texts = [boxed(f"\\sqrt{{{n * n * 2}}}") for n in numbers]
+            scores = score_batch(texts, [f"{n}\\sqrt{{2}}" if n % 3 else "7" for n in numbers], judge=deadly)
+            assert [one.correct for one in scores] == [n % 3 != 0 for n in numbers]
+        assert len(deadly.killed) > 15
 
 
 def test_killing_idle_workers_and_the_fork_server_changes_no_score(judge: Judge) -> None:
@@ -123,10 +124,13 @@ def test_killing_idle_workers_and_the_fork_server_changes_no_score(judge: Judge)
         assert score(boxed(r"\sqrt{18}"), r"3\sqrt{2}", judge=judge).correct
 
 
-def test_killing_the_fork_server_under_running_comparisons_changes_no_score(judge: Judge) -> None:
-    running = [judge.compare(r"2\sqrt{2}", Answer("+".join([r"\sqrt{2}"] * 2 + ["0"] * n)), EXACT) for n in range(60)]
-    os.kill(judge.server_pid(), signal.SIGKILL)  # type: ignore[arg-type]
-    verdicts = [future.result(timeout=patience(60)) for future in running]  # type: ignore[union-attr]
+def test_killing_the_fork_server_under_running_comparisons_changes_no_score() -> None:
+    with Judge(PoolSettings(workers=2, deadline_seconds=patience(60)), cache_size=0) as own:
+        assert score(boxed(r"\sqrt{18}"), r"3\sqrt{2}", judge=own).correct  # the server is up
+        sums = ["+".join([r"\sqrt{2}"] * 2 + ["0"] * n) for n in range(60)]
+        running = [own.compare(r"2\sqrt{2}", Answer(text), EXACT) for text in sums]
+        os.kill(own.server_pid(), signal.SIGKILL)  # type: ignore[arg-type]
+        verdicts = [future.result(timeout=patience(60)) for future in running]  # type: ignore[union-attr]
     assert {(verdict.correct, verdict.status) for verdict in verdicts} == {(True, Status.OK)}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -62,19 +63,22 @@ def test_the_search_above_finds_evaluators(source: str, found: set[str]) -> None
     assert evaluators_in(source) == found
 
 
-@pytest.mark.parametrize("wrap", ["\\boxed{{{}}}", "The answer is {}", "#### {}"])
-def test_no_payload_runs_or_is_right(wrap: str, tmp_path: Path) -> None:
+@pytest.fixture
+def payloads(tmp_path: Path) -> Iterator[list[str]]:
+    """Code that would leave a file if it ran, which none may."""
     canary = tmp_path / "canary"
-    payloads = [code.replace("{canary}", str(canary)) for code in CODE]
-    scores = score_batch([wrap.format(payload) for payload in payloads], ["7"] * len(payloads))
-    assert not any(one.correct for one in scores)
+    yield [code.replace("{canary}", str(canary)) for code in CODE]
     assert not canary.exists()
 
 
-def test_payloads_raise_no_audit_event_that_could_harm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrap", ["\\boxed{{{}}}", "The answer is {}", "#### {}"])
+def test_no_payload_runs_or_is_right(wrap: str, payloads: list[str]) -> None:
+    scores = score_batch([wrap.format(payload) for payload in payloads], ["7"] * len(payloads))
+    assert not any(one.correct for one in scores)
+
+
+def test_payloads_raise_no_audit_event_that_could_harm(payloads: list[str]) -> None:
     """In a process of its own, because an audit hook stays for good."""
-    canary = tmp_path / "canary"
-    payloads = [code.replace("{canary}", str(canary)) for code in CODE]
     code = f"""
 import sys
 from turntree.rewards import EXACT, Answer, extract
@@ -93,7 +97,6 @@ print(seen[:control], len(seen) > control)
 """
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[] True"
-    assert not canary.exists()
 
 
 TOKENS = st.sampled_from(
@@ -106,7 +109,7 @@ TOKENS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(gold=st.lists(TOKENS, max_size=8).map("".join), answer=st.lists(TOKENS, max_size=14).map("".join))
 @example(gold="5", answer="5=")
 @example(gold="\\frac{", answer="1")
@@ -117,14 +120,14 @@ def test_any_sequence_of_tokens_gets_a_verdict(gold: str, answer: str) -> None:
     assert verdict.correct in (True, False, None)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.text(max_size=200))
 def test_any_text_is_searched_without_error(text: str) -> None:
     found = extract(text)
     assert (found.answer is None) == (found.found is None)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(value=st.fractions(max_denominator=10**6), other=st.fractions(max_denominator=10**6))
 def test_fractions_are_equal_just_when_they_are(value, other) -> None:
     gold = f"\\frac{{{value.numerator}}}{{{value.denominator}}}"

@@ -26,17 +26,11 @@ def test_the_reward_is_the_weighted_sum_of_clamped_parts() -> None:
     assert result.reward == pytest.approx(2.0 + 0.5 - 0.1)
 
 
-def test_weight_zero_is_a_metric_only() -> None:
-    rubric = Rubric([Part(reward=constant("right", 1.0, decides=True)), Part(reward=constant("length", 1.0), weight=0)])
-    result = rubric.score([Sample(turns=("x",))])[0]
-    assert result.reward == 1.0
-    assert result.parts["length"] == 1.0
-
-
-def test_what_is_undecided_is_named_not_zero() -> None:
-    result = Rubric([Part(reward=constant("right", None, decides=True))]).score([Sample(turns=("x",))])[0]
-    assert result.undecided == ("right",)
-    assert result.parts == {}
+def test_weight_zero_is_a_metric_only_and_what_is_undecided_is_named_not_zero() -> None:
+    parts = [Part(reward=constant("right", 1.0, decides=True)), Part(reward=constant("length", 1.0), weight=0)]
+    result = Rubric([*parts, Part(reward=constant("open", None, decides=True))]).score([Sample(turns=("x",))])[0]
+    assert (result.reward, result.parts) == (1.0, {"right": 1.0, "length": 1.0})
+    assert result.undecided == ("open",)
 
 
 def test_a_rubric_in_which_form_beats_a_right_answer_is_refused() -> None:
@@ -73,16 +67,17 @@ def test_group_rewards_see_the_samples_of_one_task_only() -> None:
     assert seen == [["a", "c"], ["b"], ["d"]]
 
 
-def test_a_group_reward_must_return_one_value_a_sample() -> None:
-    rubric = Rubric([Part(reward=Reward(name="short", function=lambda samples: [], group=True))])
-    with pytest.raises(RewardDefinitionError, match="0 values for 1 samples"):
-        rubric.score([Sample(turns=("x",))])
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_value_that_is_no_number_is_refused(value: float) -> None:
-    with pytest.raises(RewardDefinitionError, match="'odd'"):
-        Rubric([Part(reward=constant("odd", value))]).score([Sample(turns=("x",))])
+@pytest.mark.parametrize(
+    ("broken", "complaint"),
+    [
+        (Reward(name="short", function=lambda samples: [], group=True), "0 values for 1 samples"),
+        (constant("odd", float("nan")), "'odd'"),
+        (constant("odd", float("inf")), "'odd'"),
+    ],
+)
+def test_a_reward_that_returns_no_number_or_too_few_is_refused(broken: Reward, complaint: str) -> None:
+    with pytest.raises(RewardDefinitionError, match=complaint):
+        Rubric([Part(reward=broken)]).score([Sample(turns=("x",))])
 
 
 def test_broken_rubrics_are_refused() -> None:
