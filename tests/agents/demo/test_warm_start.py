@@ -23,6 +23,15 @@ TINY = WarmStart(
 )
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads of a model this small wait for each other wherever something else runs."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TURNTREE_CACHE", str(tmp_path))

@@ -1,0 +1,47 @@
+"""The examples of vLLM and SGLang, by vLLM and SGLang themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from chat_tokenizers import CHATML, make_tokenizer
+from example_files import load
+
+
+def assert_drafts_change_the_passes_and_not_the_tokens(example: ModuleType, model: Path, **engine_args: Any) -> None:
+    size = ("--tasks", "2", "--samples", "2", "--epochs", "2", "--max-tokens", "24", "--max-context", "480")
+    words = [str(model), *size, "--dtype", "float32", "--always", "--engine-args", json.dumps(engine_args)]
+    plain, drafted = example.main(words)
+    assert plain.tokens == drafted.tokens
+    assert len(set(plain.tokens)) >= 4  # control: the tasks and seeds do differ
+    assert plain.tokens_per_step == [1.0, 1.0]
+    assert drafted.tokens_per_step[1] > 1.5
+
+
+@pytest.mark.sglang
+@pytest.mark.once
+def test_drafts_in_sglang_change_the_passes_and_not_the_tokens(tiny_model: Path) -> None:
+    from cpu_sglang import CPU_ARGS, prepare
+
+    prepare()
+    said_by_the_example = ("dtype", "max_running_requests", "random_seed", "log_level")
+    engine_args = {name: value for name, value in CPU_ARGS.items() if name not in said_by_the_example}
+    assert_drafts_change_the_passes_and_not_the_tokens(load("speculate_sglang"), tiny_model, **engine_args)
+
+
+@pytest.mark.vllm
+@pytest.mark.once
+def test_drafts_in_vllm_change_the_passes_and_not_the_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tiny_vllm import ENVIRONMENT, save_policy
+
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    tokenizer = make_tokenizer(CHATML, special=["<|endoftext|>", "<|im_start|>", "<|im_end|>"], eos="<|endoftext|>")
+    save_policy(tmp_path, len(tokenizer), eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"))
+    tokenizer.save_pretrained(tmp_path)
+    memory = {"kv_cache_memory_bytes": 1 << 26, "block_size": 32}
+    assert_drafts_change_the_passes_and_not_the_tokens(load("speculate_vllm"), tmp_path, **memory)
