@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from command import Said
@@ -25,6 +25,7 @@ from turntree.agents.os_errors import in_words
 Run = Callable[[Sequence[str]], Said]
 """Words to what a command says of them."""
 ROW = {"prediction": "#### 4", "gold": "4", "data_source": "gsm8k"}
+INTERRUPTED = Mock(side_effect=KeyboardInterrupt)
 ARITHMETIC = "turntree/Arithmetic-v0"
 SMALL = ("-n", "2", "--max-tokens", "4", "--concurrency", "2")
 
@@ -250,20 +251,16 @@ def test_a_command_that_is_interrupted_leaves_nothing_behind(
     run: Run, place: Path, writer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = files(place)
-    monkeypatch.setattr(Path, "replace", interrupted)  # the last moment: everything is written, nothing in its place
+    monkeypatch.setattr(Path, "replace", INTERRUPTED)  # the last moment: everything is written, nothing in its place
     said = run((*WRITERS[writer], str(place / "new")))
     assert said.status == 130
     assert "Traceback" not in said.err
     assert files(place) == before
 
 
-def interrupted(*_: Any, **__: Any) -> Any:
-    raise KeyboardInterrupt
-
-
 def test_an_interrupted_training_or_game_has_the_status_of_shells(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: False, readline=interrupted))
-    monkeypatch.setattr("turntree.agents.verl.launch.train", interrupted)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: False, readline=INTERRUPTED))
+    monkeypatch.setattr("turntree.agents.verl.launch.train", INTERRUPTED)
     assert run(("play", ARITHMETIC)).status == 130
     assert run(("train", "demo")).status == 130
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -90,10 +91,7 @@ async def test_both_engines_are_open_and_take_turns_at_the_same_turns(
 async def test_an_epoch_with_a_failure_is_no_measurement(
     tiny_model: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> Any:
-        raise OSError("the shelf fell over")
-
-    monkeypatch.setattr(Arithmetic, "reply", broken)
+    monkeypatch.setattr(Arithmetic, "reply", Mock(side_effect=OSError("the shelf fell over")))
     planned, choice = arguments(tiny_model)
     with pytest.raises(EngineFailed, match="the shelf fell over"):
         await bench(planned, choice, renderer, epochs=1, concurrency=4, seed=0)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from command import Said
@@ -108,10 +109,7 @@ def test_the_same_seed_samples_the_same_with_and_without_speculation(evaluate: A
 def test_a_tool_that_raises_is_counted_and_left_out(
     turntree: Any, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> Any:
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(Arithmetic, "reply", broken)
+    monkeypatch.setattr(Arithmetic, "reply", Mock(side_effect=OSError("the disk is full")))
     said = turntree(*play(tiny_model))
     assert said.status == 1
     assert said.row["failures (left out)"] == "5"

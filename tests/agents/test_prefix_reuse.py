@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from reused_turns import EXACT, REPLAY, STOP, TURN, Reused, after_prompt, fixed
-from tabled_engine import TabledEngine, random_policy
+from tabled_engine import Law, TabledEngine, random_policy
 
 from turntree.agents import prefix_reuse
 from turntree.agents.engines.protocol import Completion, FinishReason, ScoringEngine
@@ -19,6 +19,14 @@ from turntree.spec_tree.ledger import Ledger
 
 SHORT, LONG = fixed(1, 3, 3, 3), fixed(0, 1, 1, 1)
 """Turns that end before long, and those that only a limit ends."""
+
+
+def stored(policy: Law, *, then: Law | None = None, **asked: Any) -> tuple[Reused, Completion]:
+    """A turn that can be used again, under the policy that said it or another one."""
+    play = Reused(policy)
+    turn = play.ask(**asked)
+    play.update(then)
+    return play, turn
 
 
 # When a stored turn is used.
@@ -36,9 +44,7 @@ SHORT, LONG = fixed(1, 3, 3, 3), fixed(0, 1, 1, 1)
     ],
 )
 def test_a_turn_of_another_law_or_prompt_is_left_and_one_of_the_same_used_once(changes: dict[str, Any]) -> None:
-    play = Reused(SHORT)
-    play.ask((1, 2, 3))
-    play.update()
+    play, _ = stored(SHORT, prompt=(1, 2, 3))
     play.ask(**{"prompt": (1, 2, 3), **changes})
     assert play.stats.tickets == 0
     for seed in (1, 2):
@@ -47,9 +53,7 @@ def test_a_turn_of_another_law_or_prompt_is_left_and_one_of_the_same_used_once(c
 
 
 def test_greedy_turns_have_no_ratio() -> None:
-    play = Reused(SHORT)
-    play.ask(temperature=0.0)
-    play.update()
+    play, _ = stored(SHORT, temperature=0.0)
     play.ask(temperature=0.0)
     assert play.stats.tickets == 0
     assert play.held.added == 0, "they would only drive others out"
@@ -81,9 +85,7 @@ def test_siblings_that_are_asked_at_once_never_share_a_stored_turn() -> None:
 
 
 def test_a_turn_that_is_cancelled_while_it_is_scored_has_used_its_ticket_and_leaves_nothing() -> None:
-    play = Reused(SHORT)
-    play.ask()
-    play.update()
+    play, _ = stored(SHORT)
 
     async def cancelled() -> None:
         started = asyncio.Event()
@@ -191,9 +193,7 @@ def test_turns_that_do_not_fit_are_dropped_whatever_their_length() -> None:
 
 def test_a_turn_that_is_reused_whole_has_no_token_more_and_costs_one_pass() -> None:
     """SPEC-RL's keeps padding as tokens when every row is reused, and trains on a pad token that is no end token."""
-    play = Reused(fixed(3, 1, 1, 1))
-    first = play.ask()
-    play.update()
+    play, first = stored(fixed(3, 1, 1, 1))
     passes, drawn = play.engine.passes, len(play.engine.drawn)
     second = play.ask()
     assert second.token_ids == first.token_ids
@@ -205,9 +205,7 @@ def test_a_turn_that_is_reused_whole_has_no_token_more_and_costs_one_pass() -> N
 
 def test_a_turn_that_is_cut_at_its_first_token_is_sampled_anew() -> None:
     """SPEC-RL's crashes when every row is cut at 0."""
-    play = Reused(fixed(0, 1, 0, 0))
-    play.ask()
-    play.update(fixed(1, 0, 3, 3))
+    play, _ = stored(fixed(0, 1, 0, 0), then=fixed(1, 0, 3, 3))
     turn = play.ask()
     assert 1 not in turn.token_ids
     assert turn.draft.accepted == play.stats.reused == 0
@@ -215,11 +213,9 @@ def test_a_turn_that_is_cut_at_its_first_token_is_sampled_anew() -> None:
     assert set(turn.levels[1:]) <= {"A"}
 
 
-@pytest.mark.parametrize(("stored", "asked", "levels"), [(6, 3, "CCC"), (3, 6, "CCCAAA")])
-def test_a_turn_is_as_long_as_it_is_asked_for_now(stored: int, asked: int, levels: str) -> None:
-    play = Reused(LONG)
-    first = play.ask(max_tokens=stored)
-    play.update()
+@pytest.mark.parametrize(("before", "asked", "levels"), [(6, 3, "CCC"), (3, 6, "CCCAAA")])
+def test_a_turn_is_as_long_as_it_is_asked_for_now(before: int, asked: int, levels: str) -> None:
+    play, first = stored(LONG, max_tokens=before)
     turn = play.ask(max_tokens=asked)
     assert turn.token_ids[:3] == first.token_ids[:3]
     assert (len(turn.token_ids), turn.levels) == (asked, levels)
@@ -227,9 +223,7 @@ def test_a_turn_is_as_long_as_it_is_asked_for_now(stored: int, asked: int, level
 
 
 def test_a_token_that_ends_turns_now_ends_the_stored_one() -> None:
-    play = Reused(LONG)
-    first = play.ask()
-    play.update()
+    play, first = stored(LONG)
     stop = first.token_ids[1]
     turn = play.ask(stop_token_ids=(stop,))
     assert turn.token_ids == first.token_ids[: first.token_ids.index(stop) + 1]
@@ -259,10 +253,9 @@ def test_a_turn_that_is_cut_at_the_end_of_the_context_ends_there() -> None:
 
 
 def test_the_top_tokens_are_given_to_those_who_asked() -> None:
-    play = Reused(random_policy(1, 4))
-    assert play.ask().top is None
-    play.update(random_policy(2, 4))
+    play, first = stored(random_policy(1, 4), then=random_policy(2, 4))
     top = play.ask(top_logprobs=2).top
+    assert first.top is None
     assert top is not None
     assert top.ids.shape[1] == 2
 

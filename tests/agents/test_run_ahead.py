@@ -102,8 +102,7 @@ async def test_the_new_policy_has_the_last_word() -> None:
     made = await make_ahead(run_ahead, engine, 7)
     engine.policy = random_policy(4, 5)
     run_ahead.close_step(1)
-    turn = await run_ahead.generate(PROMPT, sampling(7))
-    assert turn.token_ids == await plain(4) != made.token_ids
+    assert (await run_ahead.generate(PROMPT, sampling(7))).token_ids == await plain(4) != made.token_ids
     assert run_ahead.stats.wasted == 6 - run_ahead.stats.promoted > 0
 
 
@@ -144,12 +143,14 @@ async def test_when_a_step_begins_what_was_being_made_for_it_is_a_guess_at_once(
     assert (await later).finish_reason is FinishReason.LENGTH
 
 
-async def test_nothing_is_made_for_a_step_that_has_begun() -> None:
+async def test_nothing_is_made_for_a_step_that_has_begun_or_without_a_seed() -> None:
     run_ahead, engine = make()
     await run_ahead.begin_step(2)
     made = await run_ahead.sample_ahead(PROMPT, sampling(7), step=2)
     assert (made.token_ids, made.finish_reason) == ((), FinishReason.ABORT)
     assert engine.drafts == []
+    with pytest.raises(ValueError, match=r"sampling\.seed is None"):
+        await run_ahead.sample_ahead(PROMPT, sampling(None), step=3)
 
 
 async def test_a_pause_keeps_what_was_made_to_go_on_and_a_step_can_begin_in_it() -> None:
@@ -177,12 +178,6 @@ async def test_the_budget_of_a_step_ends_what_is_made_ahead_and_comes_back_with_
     assert (await run_ahead.sample_ahead(PROMPT, sampling(8), step=2)).token_ids == ()
     run_ahead.close_step(1)
     assert len((await make_ahead(run_ahead, engine, 8, step=3)).token_ids) == 6
-
-
-async def test_a_turn_without_a_seed_cannot_be_made_ahead() -> None:
-    run_ahead, _ = make()
-    with pytest.raises(ValueError, match=r"sampling\.seed is None"):
-        await run_ahead.sample_ahead(PROMPT, sampling(None), step=2)
 
 
 @pytest.mark.parametrize("mode", ["replay", "exact"])

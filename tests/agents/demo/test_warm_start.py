@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -68,10 +69,7 @@ def test_other_settings_are_another_policy(cache):
 
 
 def test_a_broken_training_leaves_nothing_in_the_cache(cache, monkeypatch):
-    def broken(*_, **__):
-        raise RuntimeError("interrupted")
-
-    monkeypatch.setattr(warm_start, "train", broken)
+    monkeypatch.setattr(warm_start, "train", Mock(side_effect=RuntimeError("interrupted")))
     with pytest.raises(RuntimeError, match="interrupted"):
         warm_started_policy(TINY)
     assert list(cache.iterdir()) == []
