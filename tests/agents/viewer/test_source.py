@@ -26,13 +26,6 @@ def test_a_single_file_of_episodes_is_a_source_without_figures(run: Path) -> Non
     assert curves(source) == []
 
 
-def test_nothing_there_and_no_episodes_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="folder of a run or a file of episodes"):
-        Source.open(tmp_path / "missing")
-    with pytest.raises(RecordError, match="holds no episodes"):
-        Source.open(tmp_path)
-
-
 def test_a_damaged_line_of_figures_is_named(run: Path) -> None:
     (run / "engine.jsonl").write_text('{"step": 1}\nnonsense\n')
     with pytest.raises(RecordError, match=r"engine\.jsonl, line 2"):

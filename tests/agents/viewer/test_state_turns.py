@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
-from turntree.agents.errors import RecordError
 from turntree.agents.viewer.source import Source
 from turntree.agents.viewer.state_turns import state_turns
 
@@ -13,10 +10,3 @@ def test_the_turns_of_the_most_frequent_state_are_found(source: Source) -> None:
     # Two of four kinds called the tool before the second turn, the others had ended.
     second = state_turns(source.records(), task="adder/4", turn=1)
     assert len(second.turns) == 20
-
-
-def test_an_unknown_task_or_turn_is_refused_with_what_there_is(source: Source) -> None:
-    with pytest.raises(RecordError, match="there are, for example, adder/4"):
-        state_turns(source.records(), task="adder/5", turn=0)
-    with pytest.raises(RecordError, match="has a turn 9"):
-        state_turns(source.records(), task="adder/4", turn=9)
