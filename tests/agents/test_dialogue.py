@@ -12,10 +12,7 @@ async def test_recorded_states_are_those_that_the_loop_gave_to_the_engine(render
     episode, engine = await play(renderer, "call 1", "call 2", "5")
     assert dialogue_states(episode) == [state for _, _, state in engine.asked]
     assert len({state.tools for state in dialogue_states(episode)}) == 3, "the tool history must tell them apart"
-
-
-async def test_assistant_messages_before_the_first_turn_are_no_turns(renderer):
-    episode, _ = await play(renderer, "call 1", "5")
+    # Assistant messages before the first turn are no turns.
     shot = Message(role=Role.ASSISTANT, content="an example")
     shown = replace(episode, messages=(shot, *episode.messages))
     assert dialogue_states(shown) == dialogue_states(episode)

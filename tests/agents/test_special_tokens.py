@@ -28,12 +28,7 @@ async def outcome(tool_format: str) -> tuple[str, float]:
 
 
 async def test_special_tokens_are_kept_for_a_format_that_is_made_of_them() -> None:
-    heard, reward = await outcome("harmony")
-    assert heard == "42"
-    assert reward > 0
-
-
-async def test_another_format_does_not_see_them() -> None:
     """The control: read in a format of plain text, the same turns call nothing."""
-    heard, _ = await outcome("hermes")
-    assert "42" not in heard
+    heard, reward = await outcome("harmony")
+    assert (heard, reward > 0) == ("42", True)
+    assert "42" not in (await outcome("hermes"))[0]
