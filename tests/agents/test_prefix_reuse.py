@@ -168,15 +168,6 @@ def short_turns_kept(ledger: type[Ledger]) -> int:
     for place in range(300):
         play = Reused(fixed(1, 1), vocabulary=2)
         play.reuse.ledger = ledger(max_tokens=4)
-        sample = play.engine.generate
-
-        async def timed(*args: Any, sample: Any = sample, **options: Any) -> Completion:
-            turn: Completion = await sample(*args, **options)
-            for _ in turn.token_ids:
-                await asyncio.sleep(0)
-            return turn
-
-        play.engine.generate = timed  # type: ignore[method-assign]
         play.siblings(6, max_tokens=2, prompt=(9, place))
         assert play.held.turns == 2
         count += 2 * 2 - play.held.tokens

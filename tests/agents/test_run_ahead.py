@@ -68,7 +68,7 @@ async def plain(policy: int) -> tuple[int, ...]:
 
 
 async def settled() -> None:
-    for _ in range(5):
+    for _ in range(20):
         await asyncio.sleep(0)
 
 

@@ -33,7 +33,10 @@ async def others_first() -> None:
 
 @dataclass
 class TabledEngine:
-    """Draws from ``policy(context)`` with seeded clocks, and counts what a real engine would compute."""
+    """Draws from ``policy(context)`` with seeded clocks, and counts what a real engine would compute.
+
+    Shorter turns are finished first.
+    """
 
     policy: Law
     version: int = 0
@@ -75,6 +78,7 @@ class TabledEngine:
             laws.append(p)
             bare.append(self.law(prompt + tuple(out), sampling, bare=True)[token])
             out.append(token)
+            await others_first()
             if token in sampling.stop_token_ids:
                 reason = FinishReason.STOP
                 break
