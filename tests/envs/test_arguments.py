@@ -64,6 +64,7 @@ def test_arguments_that_fit_pass(arguments: dict[str, Any]) -> None:
         ({"title": "Emma", "yeer": 1}, 'book has no argument "yeer"; it takes: title, year'),
         ({"title": 5}, "argument 'title' of book must be of type string, got 5"),
         ({"title": None}, "must be of type string, got null"),
+        ({"title": ["x" * 10_000]}, "must be of type string, got"),
         ({"title": "Emma", "year": "1999"}, 'must be of type integer, got "1999"'),
         ({"title": "Emma", "year": 2.5}, "must be of type integer, got 2.5"),
         ({"title": "Emma", "year": True}, "must be of type integer, got true"),
@@ -83,9 +84,4 @@ def test_each_mistake_is_told_to_the_model(arguments: dict[str, Any], complaint:
     with pytest.raises(ToolError) as error:
         check_arguments(SCHEMA, arguments)
     assert complaint in str(error.value)
-
-
-def test_a_long_value_is_shortened_in_the_complaint() -> None:
-    with pytest.raises(ToolError) as error:
-        check_arguments(SCHEMA, {"title": ["x" * 10_000]})
     assert len(str(error.value)) < 200

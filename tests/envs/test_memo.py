@@ -131,8 +131,7 @@ def test_the_oldest_results_go_first() -> None:
     memo.put("b", "2")
     assert memo.get("a") == "1"
     memo.put("c", "3")
-    assert memo.get("b") is None
-    assert (memo.get("a"), memo.get("c")) == ("1", "3")
+    assert [memo.get(key) for key in "bac"] == [None, "1", "3"]
     with pytest.raises(ValueError, match="max_results=0"):
         ResultMemo(0)
 

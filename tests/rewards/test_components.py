@@ -18,12 +18,9 @@ def said(*turns: str, gold: str = "5", **fields) -> Sample:
     return Sample(turns=turns, gold=gold, **fields)
 
 
-def test_the_answer_is_judged_in_the_last_turn_only() -> None:
-    assert answer([said(r"\boxed{5}"), said(r"\boxed{5}", r"\boxed{6}"), said()]) == [1.0, 0.0, 0.0]
-
-
-def test_an_undecided_answer_has_no_value() -> None:
-    assert answer([said(r"\boxed{5}", gold=r"\mho{(")]) == [None]
+def test_the_answer_is_judged_in_the_last_turn_only_and_an_undecided_one_has_no_value() -> None:
+    samples = [said(r"\boxed{5}"), said(r"\boxed{5}", r"\boxed{6}"), said(), said(r"\boxed{5}", gold=r"\mho{(")]
+    assert answer(samples) == [1.0, 0.0, 0.0, None]
 
 
 def test_the_data_source_names_the_contract() -> None:
@@ -59,11 +56,9 @@ def test_the_smaller_components_lie_between_zero_and_one() -> None:
 
 def test_the_shortest_right_attempt_is_preferred_and_wrong_ones_get_nothing() -> None:
     samples = [said("#### 5"), said("a long way to #### 5"), said("#### 6"), said("a way to #### 5")]
-    values = shortest_right(samples)
-    assert values[0] == 1.0
-    assert values[1] == 0.0
-    assert values[2] == 0.0
-    assert 0 < values[3] < 1
+    *values, between = shortest_right(samples)
+    assert values == [1.0, 0.0, 0.0]
+    assert 0 < between < 1
 
 
 def test_only_the_answer_decides() -> None:

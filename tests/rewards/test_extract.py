@@ -57,16 +57,17 @@ def test_a_text_without_an_answer_says_why(text: str, status: Status, flag: str 
     assert found.flags == ((flag,) if flag else ())
 
 
-def test_a_row_of_boxes_is_kept_with_its_order() -> None:
-    found = extract(r"$\boxed{2}$ and $\boxed{3}$").found
+@pytest.mark.parametrize(
+    ("text", "candidates"),
+    [
+        (r"$\boxed{2}$ and $\boxed{3}$", ("2", "3")),
+        (r"\boxed{2}. That was wrong, it is \boxed{3}", ()),
+    ],
+)
+def test_boxes_are_a_row_with_its_order_where_no_text_is_between(text: str, candidates: tuple[str, ...]) -> None:
+    found = extract(text).found
     assert found is not None
-    assert found.candidates == ("2", "3")
-
-
-def test_boxes_with_text_between_are_no_row() -> None:
-    found = extract(r"\boxed{2}. That was wrong, it is \boxed{3}").found
-    assert found is not None
-    assert found.candidates == ()
+    assert found.candidates == candidates
 
 
 def test_options_are_letters_not_numbers() -> None:
@@ -76,20 +77,10 @@ def test_options_are_letters_not_numbers() -> None:
 @pytest.mark.parametrize(
     ("start", "again", "end"),
     [
-        ("", r"\boxed{", ""),
-        ("", "{", ""),
-        ("", "$", ""),
-        ("", r"\[", ""),
-        ("", "the answer is ", ""),
-        ("", "1 111", ""),
-        ("", "<think>", ""),
-        ("", "<!--", ""),
-        ("", "####", ""),
+        *[("", again, "") for again in (r"\boxed{", r"\boxed{5} ", "{", "(", "$", r"\[", "<think>", "<!--", "####")],
+        *[("", again, "") for again in ("the answer is ", "answer (", "1 111")],
         ("", "%", r"\boxed{5}"),
         ("0.", "3", ""),
-        ("", r"\boxed{5} ", ""),
-        ("", "(", ""),
-        ("", "answer (", ""),
     ],
 )
 def test_extraction_is_linear_in_hostile_texts(start: str, again: str, end: str) -> None:
