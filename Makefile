@@ -48,6 +48,9 @@ test-sglang:  # a process for each file: an engine of SGLang leaves the process 
 	  for file in $$files; do $$py -m pytest -m "sglang and ($(KIND))" $$file || exit 1; done || exit 1; \
 	  files="$$(grep -L "mark.once" $$files || :)"; done  # grep -L answers 1 where no file has the mark
 
+test-mutants:  # faults of one line, each of which some test must notice: tests/mutants.toml
+	py=$$(scripts/venv.sh cpu)/bin/python && $$py scripts/mutants.py $(MUTANTS)
+
 docs:
 	py=$$(scripts/venv.sh site)/bin/python && $$py -m sphinx -W --keep-going -q docs build/site && echo build/site/index.html
 

@@ -43,3 +43,15 @@ def test_memory_for_clocks_is_bounded_without_changing_the_draw(monkeypatch):
     whole = race_by_tensors(p, SEEDS, POSITIONS)
     monkeypatch.setattr(race_module, "_AT_ONCE", 300)
     assert torch.equal(race_by_tensors(p, SEEDS, POSITIONS), whole)
+
+
+@pytest.mark.parametrize("way", [race, race_by_tensors])
+@pytest.mark.parametrize("gap", [0.0, 2.0**-52, 1e-9, 1e-4, 1.0])
+def test_clocks_that_ring_nearly_at_once_are_told_apart(way, gap):
+    """Masses in proportion to the clocks make every token's ring at one time, up to rounding and ``gap``."""
+    rng = np.random.default_rng(2)
+    seeds, places = np.arange(20_000, dtype=np.uint64), rng.integers(0, 1000, 20_000)
+    clocks = exponential(seeds[:, None], places[:, None], np.arange(5))
+    p = clocks * (1 + gap * rng.random(clocks.shape))
+    drawn = way(torch.from_numpy(p), seeds, places).numpy()
+    np.testing.assert_array_equal(drawn, (clocks / p).argmin(-1))

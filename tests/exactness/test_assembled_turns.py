@@ -1,0 +1,99 @@
+"""The beginning that a stored turn leaves, with the token drawn at its first rejection, as the engines are given it."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from tabled_engine import TabledEngine
+
+from turntree.agents import turn_verification
+from turntree.agents.engines.protocol import Sampling
+from turntree.agents.turn_verification import verify
+from turntree.spec_tree.ledger import StoredTurn
+from turntree.spec_tree.level import Level
+from turntree.spec_tree.verify import prefix, ratio_accept
+
+LENGTH, TOP, VOCABULARY = 2, 2, 5
+EXACT, NOTICED = 1e-6, 0.01
+"""Recorded laws are float32."""
+
+
+def stored_turn(old, tokens):
+    """A turn and the likeliest tokens of the laws that drew it, shape (tokens, vocabulary)."""
+    ids = np.argsort(-old, axis=1, kind="stable")[:, :TOP]
+    with np.errstate(divide="ignore"):
+        kept = np.log(np.take_along_axis(old, ids, 1)).astype(np.float32)
+        own = np.log(old[np.arange(len(tokens)), tokens]).astype(np.float32)
+    return StoredTurn(
+        tokens=np.array(tokens, np.int32),
+        logprobs=own,
+        top_ids=ids.astype(np.int32),
+        top_logprobs=kept,
+        seed=None,
+        version=0,
+        room=LENGTH,
+        stopped=False,
+    )
+
+
+def toss(choose, *thresholds):
+    """A coin from the middle of one of the parts that ``thresholds`` leave of (0, 1)."""
+    edges = np.unique(np.clip([0.0, *np.concatenate([np.atleast_1d(t) for t in thresholds]), 1.0], 0, 1))
+    parts = list(pairwise(edges.tolist()))
+    low, high = parts[choose([high - low for low, high in parts])]
+    return (low + high) / 2
+
+
+def redraw_coins(choose, p, q):
+    """The two coins of a redraw: among p's known tokens and its unknown mass, then in the whole residual law."""
+    known = np.argsort(-p, kind="stable")[:TOP]
+    rest = np.maximum(p - q, 0.0)
+    unknown = rest * ~np.isin(np.arange(len(p)), known)
+    total = rest[known].sum() + 1 - p[known].sum()
+    first = toss(choose, rest[known].cumsum() / total, (rest[known].sum() + unknown.cumsum()) / total)
+    return first, toss(choose, rest.cumsum() / rest.sum())
+
+
+def assembled(enumeration, policies, monkeypatch, p, q, *, same_coin):
+    """The law of whole turns: ``verify``'s beginning, continued by the policy."""
+    engine = TabledEngine(p)
+    with asyncio.Runner() as runner:
+
+        def run(choose):
+            stored = policies.finish(choose, q, (), LENGTH)
+            at, tokens = np.arange(LENGTH), np.array(stored)
+            old, new = policies.along(q, stored, LENGTH), policies.along(p, stored, LENGTH)
+            turn = stored_turn(old, stored)
+            old = np.where(np.argsort(np.argsort(-old, axis=1, kind="stable"), axis=1) < TOP, old, 0.0)
+            coins = np.full(LENGTH + 2, 0.5)
+            for place in range(LENGTH):
+                ratio = new[place, stored[place]] / max(old[place, stored[place]], 1e-300)
+                coins[place] = toss(choose, ratio if old[place, stored[place]] else 0.0)
+                if coins[place] > ratio:
+                    break
+            kept = int(prefix(ratio_accept(new[at, tokens], old[at, tokens], coins[:LENGTH])))
+            if kept < LENGTH:
+                coins[LENGTH:] = redraw_coins(choose, new[kept], old[kept])
+            if same_coin:
+                coins[LENGTH + 1] = coins[LENGTH]
+            monkeypatch.setattr(turn_verification, "uniform", lambda seed, places: coins[places])
+            how = {"top": TOP, "vocabulary": VOCABULARY, "lenience": 1.0, "level": Level.B, "seed": 0}
+            verified = runner.run(verify(engine, (), turn, stored, Sampling(), **how))
+            return policies.finish(choose, p, verified.head.token_ids, LENGTH)
+
+        return enumeration.outcomes(run)
+
+
+@pytest.mark.parametrize("seed", [2, 3, 4])
+@pytest.mark.parametrize("same_coin", [False, True])
+def test_whole_turns_have_the_policys_law_and_would_not_if_one_coin_redrew_twice(
+    proof, policies, tv, monkeypatch, seed, same_coin
+):
+    p = policies.policy(seed, VOCABULARY)
+    q = policies.near(p, seed)
+    law = assembled(proof("enumeration"), policies, monkeypatch, p, q, same_coin=same_coin)
+    distance = tv(law, policies.plain(p, LENGTH))
+    assert (distance > NOTICED) if same_coin else (distance < EXACT)
