@@ -36,7 +36,10 @@ MARKS = "not slow and not vllm and not sglang and not site"
 UNIMPORTABLE = 70
 """Status of ``_RUN`` where the faulty module cannot be imported."""
 _RUN = f"""
-import importlib, sys, pytest
+import importlib, sys, hypothesis, pytest
+phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]  # a smaller example would tell nothing more
+hypothesis.settings.register_profile("mutants", phases=phases, derandomize=True, database=None, deadline=None)
+hypothesis.settings.load_profile("mutants")
 try:
     sys.argv[1] and importlib.import_module(sys.argv[1])
 except Exception as error:
@@ -126,7 +129,7 @@ class Copy:
             process = subprocess.Popen(
                 [self.python, "-c", _RUN, module.removesuffix(".__init__"), *arguments],
                 cwd=self.tree,
-                env={**os.environ, "NUMBA_CACHE_DIR": kernels, "HYPOTHESIS_STORAGE_DIRECTORY": scratch},
+                env={**os.environ, "NUMBA_CACHE_DIR": kernels},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

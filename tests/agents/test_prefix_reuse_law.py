@@ -105,8 +105,9 @@ def test_the_exact_behaviour_is_the_policy() -> None:
         assert turn.logprobs == pytest.approx(own, abs=1e-5)
 
 
-def test_truncated_laws_are_weighed_after_truncation_and_reported_before() -> None:
-    play = Reused(fixed(1, 2, 3, 4))
+@pytest.mark.parametrize(("before", "stay"), [((1, 2, 3, 4), False), ((3, 4, 2, 1), True)])
+def test_truncated_laws_are_weighed_after_truncation_and_reported_before(before: tuple[int, ...], stay: bool) -> None:
+    play = Reused(fixed(*before))
     for seed in range(20):
         play.ask((seed,), top_k=2, seed=seed, max_tokens=1)
     play.update(fixed(4, 3, 2, 1))
@@ -115,6 +116,7 @@ def test_truncated_laws_are_weighed_after_truncation_and_reported_before() -> No
         assert turn.token_ids[0] in (0, 1)
         assert turn.logprobs[0] == pytest.approx(np.log([0.4, 0.3][turn.token_ids[0]]), abs=1e-5)
         assert turn.behaviour_logprobs[0] == pytest.approx(np.log([4 / 7, 3 / 7][turn.token_ids[0]]), abs=1e-5)
+    assert (play.reuse.stats.reused > 0) is stay
 
 
 class Generous(Ledger):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -182,38 +182,65 @@ def test_a_forked_child_starts_workers_of_its_own(judge: Judge) -> None:
     assert score(boxed(r"\sqrt{50}"), r"5\sqrt{2}", judge=judge).correct
 
 
-@pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[socket.socket, int]]]:
-    """Forks a worker that compares by a given function and has been given a job: its channel and its process id."""
+@contextlib.contextmanager
+def lone_worker(monkeypatch: pytest.MonkeyPatch, compare, cpu_seconds: int = 10) -> Iterator[tuple[socket.socket, int]]:
+    """A worker that was asked for one comparison, which is ``compare``'s; the channel to it, and its process id."""
     ours, theirs = socket.socketpair()
-
-    def start(compare: Callable[..., object], **limits: int) -> tuple[socket.socket, int]:
-        pid = os.fork()
-        if pid == 0:
-            ours.close()
-            monkeypatch.setattr("turntree.rewards.formula.compare.compare", compare)
-            serve_comparisons(theirs, memory_bytes=1 << 26, **limits)
-            os._exit(0)
-        theirs.close()
-        wire.send(ours, ("1", Answer("2"), EXACT))
-        return ours, pid
-
-    yield start
-    ours.close()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        monkeypatch.setattr("turntree.rewards.formula.compare.compare", compare)
+        serve_comparisons(theirs, memory_bytes=1 << 26, cpu_seconds=cpu_seconds)
+        os._exit(0)
+    theirs.close()
+    wire.send(ours, ("1", Answer("2"), EXACT))
+    with ours:
+        yield ours, pid
 
 
-def test_running_out_of_memory_is_undecided_and_ends_the_worker(worker) -> None:
-    channel, pid = worker(lambda *job: bytearray(1 << 30), cpu_seconds=10)
-    verdict, _ = wire.receive(channel)
-    assert (verdict.correct, verdict.status) == (None, Status.MEMORY)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+def test_running_out_of_memory_is_undecided_and_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    with lone_worker(monkeypatch, lambda *job: bytearray(1 << 30)) as (channel, pid):
+        verdict, _ = wire.receive(channel)
+        assert (verdict.correct, verdict.status) == (None, Status.MEMORY)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_a_worker_that_uses_up_its_processor_time_is_ended_by_the_kernel(worker) -> None:
-    channel, pid = worker(lambda *job: next(n for n in itertools.count() if n < 0), cpu_seconds=0)
-    with pytest.raises(EOFError):
-        wire.receive(channel)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGXCPU
+@pytest.mark.parametrize(
+    ("error", "status"), [(RecursionError("too deep"), Status.UNDECIDED), (OSError("a disk"), Status.CRASHED)]
+)
+def test_what_a_comparison_raises_is_undecided_and_the_worker_goes_on(monkeypatch, error, status) -> None:
+    def fail(*job: object) -> None:
+        raise error
+
+    with lone_worker(monkeypatch, fail) as (channel, pid):
+        for _ in range(2):
+            verdict, _ = wire.receive(channel)
+            assert (verdict.correct, verdict.status) == (None, status)
+            wire.send(channel, ("1", Answer("2"), EXACT))
+        channel.shutdown(socket.SHUT_RDWR)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_worker_that_uses_up_its_processor_time_is_ended_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spin(*job: object) -> None:
+        while True:
+            pass
+
+    with lone_worker(monkeypatch, spin, cpu_seconds=0) as (channel, pid):
+        with pytest.raises(EOFError):
+            wire.receive(channel)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGXCPU
+
+
+def test_a_comparison_whose_workers_die_again_and_again_is_undecided() -> None:
+    with Judge(PoolSettings(workers=1, deadline_seconds=60.0), cache_size=0) as judge:
+        verdict = judge.compare(NEVER_ENDS_GOLD, Answer(NEVER_ENDS), EXACT)
+        while not verdict.done():  # type: ignore[union-attr]
+            for pid in judge.worker_pids():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+        assert (verdict.result().correct, verdict.result().status) == (None, Status.CRASHED)  # type: ignore[union-attr]
 
 
 def test_a_gold_answer_beyond_the_limits_is_undecided(judge: Judge) -> None:

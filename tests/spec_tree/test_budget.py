@@ -142,3 +142,12 @@ def test_a_measured_table_spares_a_wrong_first_guess():
     for budget in (known, guessed):
         simulate(budget, free, LIAR, steps=8)
     assert known.allow(16).min_probability < 0.1 < guessed.allow(16).min_probability
+
+
+@pytest.mark.parametrize("most", [0, 3, 1000])
+def test_no_step_drafts_more_than_the_engine_takes_nor_more_because_it_could(most):
+    for steps in (0, WARM + 2):
+        bounded, free_to = DraftBudget(0.05), DraftBudget(0.05)
+        for budget in (bounded, free_to):
+            simulate(budget, free, SHARP, steps=steps)
+        assert bounded.allow(16, most=most).nodes == min(most, free_to.allow(16).nodes)

@@ -190,6 +190,8 @@ def test_accuracy_is_that_of_the_answer_not_of_what_form_earns() -> None:
     assert acc() == 1.0
     assert acc(correct=0.0) == 0.0
     assert acc(correct=1.0) == 1.0
+    cut_off = lay_out(episode(stop_reason=StopReason.MAX_TURNS)).extra_fields["reward_extra_info"]
+    assert (cut_off["score"], cut_off["acc"]) == (1.25, 0.0)
 
 
 def test_form_alone_solves_nothing_where_the_environment_judges() -> None:
