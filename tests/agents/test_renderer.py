@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import logging
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from chat_tokenizers import CHATML, make_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers.processors import TemplateProcessing
 
 from turntree.agents.errors import RenderError
 from turntree.agents.renderer import Renderer
@@ -60,6 +62,15 @@ def test_tools_reach_a_template_that_uses_them(llama3: Any) -> None:
     assert prompt == whole(llama3, ASKED, TOOLS)
     assert "calculator" in renderer.decode(prompt)
     assert "calculator" not in renderer.decode(renderer.initial(ASKED))
+
+
+def test_a_tokenizer_that_begins_every_text_with_a_token_does_not_begin_a_part_with_it(llama3: Any) -> None:
+    eager, begin = copy.deepcopy(llama3), (llama3.bos_token, llama3.bos_token_id)
+    eager.backend_tokenizer.post_processor = TemplateProcessing(single=f"{begin[0]} $A", special_tokens=[begin])
+    assert eager("46")["input_ids"] == [begin[1], *llama3("46")["input_ids"]]
+    ours, plain = Renderer(eager), Renderer(llama3)
+    assert ours.initial(ASKED) == plain.initial(ASKED)
+    assert ours.extend((1,), (2,), HEARD) == plain.extend((1,), (2,), HEARD)
 
 
 def test_canonical_turns_extend_to_the_templates_own_rendering(tokenizer: Any) -> None:

@@ -266,9 +266,11 @@ class TestSnapshot:
         after = [env.step(turn) for turn in turns]
         assert after[1][0] != after[2][0]  # what was drawn is told apart
         env.reset(seed=99)
+        env.coupon = "10 % off"  # type: ignore[attr-defined]
         for restored in (env, other):
             restored.restore(state)
             assert (restored.basket, restored.messages) == (["3"], seen)
+            assert not hasattr(restored, "coupon")
             assert [restored.step(turn) for turn in turns] == after
 
     @pytest.mark.parametrize("state", [b"", b"nonsense", pickle.dumps(3)])

@@ -57,6 +57,12 @@ def test_a_text_without_an_answer_says_why(text: str, status: Status, flag: str 
     assert found.flags == ((flag,) if flag else ())
 
 
+@pytest.mark.parametrize("hidden", [r"\phantom{\boxed{5}}", r"\textcolor{white}{\boxed{5}}"])
+def test_a_box_behind_the_answer_that_cannot_be_seen_is_left_out_and_told(hidden: str) -> None:
+    found = extract(rf"\boxed{{6}} {hidden}")
+    assert (found.answer, found.flags) == ("6", (flags.PHANTOM,))
+
+
 @pytest.mark.parametrize(
     ("text", "candidates"),
     [

@@ -27,6 +27,11 @@ def test_a_batch_keeps_its_order_and_scores_equal_pairs_alike() -> None:
     assert [one.correct for one in score_batch(texts, [r"2\sqrt{2}"] * 3)] == [True, False, True]
 
 
+def test_a_batch_of_several_data_sets_compares_each_by_its_own_rules() -> None:
+    rules = ["math", "minerva", "math"]
+    assert [one.correct for one in score_batch([r"\boxed{1.57}"] * 3, ["1.6"] * 3, rules)] == [False, True, False]
+
+
 async def test_the_event_loop_gets_the_same_scores() -> None:
     texts, golds = [r"\boxed{x+x}", "#### 3", "nothing"], ["2x", "3", "1"]
     ours = [one.correct for one in await ascore_batch(texts, golds)]
@@ -56,7 +61,7 @@ def test_a_wrong_answer_says_what_is_wrong_with_it(text: str, gold: str, status:
 
 def test_an_unreadable_gold_answer_is_undecided_not_wrong() -> None:
     verdict = score(r"\boxed{5}", r"\mho{(")
-    assert verdict.correct is None
+    assert (verdict.correct, verdict.score) == (None, 0.0)
     assert verdict.status is Status.UNPARSEABLE
     assert verdict.components["decided"] == 0.0
 

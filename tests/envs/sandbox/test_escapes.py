@@ -74,6 +74,7 @@ def test_nothing_outside_can_be_written(sandbox: PythonSandbox, tmp_path: Path) 
     if sandbox.isolation == "namespaces":
         assert run(sandbox, code).status is CodeStatus.ERROR
         assert not (tmp_path / "mark").exists()
+        assert run(sandbox, "import os; print(os.statvfs('/usr').f_flag & os.ST_RDONLY)").to_text() == "1"
     assert run(sandbox, "open('/usr/mark', 'w')").status is CodeStatus.ERROR
     assert run(sandbox, "import os; open(os.__file__, 'a')").status is CodeStatus.ERROR
 
@@ -149,6 +150,8 @@ def test_the_parents_cannot_be_killed_from_inside(sandbox: PythonSandbox) -> Non
         pytest.skip("without namespaces the code shares its user with the caller")
     code = "import os\nfor pid in (1, os.getppid()):\n  try: os.kill(pid, 9)\n  except OSError as e: print('refused')"
     run(sandbox, code)
+    if sandbox.isolation == "namespaces":
+        assert "ProcessLookupError" in run(sandbox, f"import os; os.kill({os.getpid()}, 0)").error
 
 
 def test_privileges_cannot_be_had_back(sandbox: PythonSandbox) -> None:

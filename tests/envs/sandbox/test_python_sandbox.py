@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from machine_speed import eventually, patience
 
-from turntree.envs.sandbox import CodeStatus, PythonSandbox, SandboxError, SandboxLimits
+from turntree.envs.sandbox import CodeStatus, PythonSandbox, SandboxError, SandboxLimits, frames
 from turntree.envs.sandbox.processes import descendants
 
 
@@ -98,6 +98,17 @@ def test_a_session_begins_anew_after_a_deadline_or_a_death(
 def test_a_child_that_comes_back_from_a_fork_does_not_answer(session: PythonSandbox) -> None:
     assert session.run("import os; pid = os.fork()\nif pid: os.wait()").ok
     assert session.run("1 + 1").stdout == "2\n"
+    assert session.run("pid = os.fork()").ok
+    assert not session.run("1 / 0").ok
+
+
+def test_a_message_that_announces_too_much_is_refused_before_it_is_read() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"\xff" * 4)
+    os.close(writer)
+    with pytest.raises(frames.Closed, match="4294967295 bytes"):
+        frames.read(reader)
+    os.close(reader)
 
 
 def test_closing_ends_every_process() -> None:
