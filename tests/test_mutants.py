@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ file = "rewards/total.py"
 old = "{old}"
 new = "{new}"
 tests = ["tests/test_it.py"]
+hangs = {hangs}
 """
 
 
@@ -34,9 +36,10 @@ def test_every_fault_fits_its_file_and_names_tests_that_exist(mutants):
     assert len({mutant.name for mutant in table}) == len(table) >= LEAST
     for mutant in table:
         mutant.applied((ROOT / mutant.file).read_text())
-        assert mutant.tests
-        for test in mutant.tests:
-            assert (ROOT / test.split("::")[0]).is_file(), f"{mutant.name!r}: no file of {test}"
+        text = "".join((ROOT / test.split("::")[0]).read_text() for test in mutant.tests)
+        for word in {*re.findall(r"\w+", mutant.select)} - {"and", "or", "not"}:
+            assert word in text, f"{mutant.name!r} selects {word!r}, which none of its tests has"
+        assert "def test_" in text
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +57,21 @@ def tree(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "status", "said"),
+    ("old", "new", "hangs", "status", "said"),
     [
-        ("sum(xs)", "max(xs)", 0, "tests/test_it.py::test_it"),
-        ("else 0", "else 1", 1, "SURVIVED"),
-        ("xs", "ys", 2, "not 3 times"),
-        ("def total(xs):", "def total(xs)", 2, "status 70"),
-        ("total(xs)", "all(xs)", 2, "status 2"),
+        ("sum(xs)", "max(xs)", False, 0, "tests/test_it.py::test_it"),
+        ("else 0", "else 1", False, 1, "SURVIVED"),
+        ("return sum(xs)", "while xs: pass\\n    return sum(xs)", True, 2, "of one line"),
+        ("return sum(xs) if xs else 0", "while True: pass", True, 0, "no end"),
+        ("return sum(xs) if xs else 0", "while True: pass", False, 2, "no end came"),
+        ("xs", "ys", False, 2, "not 3 times"),
+        ("def total(xs):", "def total(xs)", False, 2, "status 70"),
+        ("total(xs)", "all(xs)", False, 2, "status 2"),
     ],
 )
-def test_a_fault_is_noticed_or_survives_or_is_none(mutants, tree, capsys, old, new, status, said):
-    (tree / "tests/mutants.toml").write_text(FAULT.format(old=old, new=new))
+def test_a_fault_is_noticed_or_survives_or_is_none(mutants, tree, capsys, old, new, hangs, status, said):
+    (tree / "tests/mutants.toml").write_text(FAULT.format(old=old, new=new, hangs=str(hangs).lower()))
     before = (tree / "rewards/total.py").read_text()
-    assert mutants.main(["--tree", str(tree)]) == status
+    assert mutants.main(["--tree", str(tree), "--seconds", "1" if "while" in new else "300"]) == status
     assert said in "".join(capsys.readouterr())
     assert (tree / "rewards/total.py").read_text() == before

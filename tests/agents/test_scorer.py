@@ -78,6 +78,8 @@ def test_group_rewards_are_given_the_samples_of_a_task() -> None:
     assert scorer.group_names == ("shortest",)
     scored = scorer.score([sample("5", task_id="a"), sample("it is 5", task_id="a"), sample("it is 5", task_id="b")])
     assert [one.reward for one in scored] == [1.5, 1.0, 1.5]
+    scored = scorer.score([sample("5", task_id=""), sample("it is 5", task_id="")])
+    assert [one.reward for one in scored] == [1.5, 1.5], "without a task nobody is a sibling"
 
 
 async def test_the_event_loop_goes_on_while_rewards_are_computed() -> None:
