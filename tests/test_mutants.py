@@ -75,3 +75,11 @@ def test_a_fault_is_noticed_or_survives_or_is_none(mutants, tree, capsys, old, n
     assert mutants.main(["--tree", str(tree), "--seconds", "1" if "while" in new else "300"]) == status
     assert said in "".join(capsys.readouterr())
     assert (tree / "rewards/total.py").read_text() == before
+
+
+def test_tests_that_fail_without_a_fault_judge_none(mutants, tree, capsys):
+    (tree / "tests/test_broken.py").write_text("def test_it():\n    assert False\n")
+    fault = FAULT.format(old="sum(xs)", new="max(xs)", hangs="false").replace("test_it.py", "test_broken.py")
+    (tree / "tests/mutants.toml").write_text(fault)
+    assert mutants.main(["--tree", str(tree)]) == 2
+    assert "without a fault, tests/test_broken.py ends with 1" in capsys.readouterr().err
