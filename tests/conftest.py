@@ -5,11 +5,15 @@ The stand-ins must be found before anything looks for torchvision.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
 from log_tails import pytest_runtest_makereport, where_logs_lie  # noqa: F401
+
+# The tests' models are tiny: a second thread, where somebody else has that core, costs twenty times what it saves.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 if find_spec("hypothesis") is not None:
     from hypothesis import HealthCheck, settings

@@ -12,6 +12,8 @@ from tiny_llama import save_chat_llama
 
 from turntree.agents.renderer import Renderer
 
+pytest.register_assert_rewrite("engine_checks")
+
 
 @pytest.fixture(scope="session")
 def chatml() -> Any:

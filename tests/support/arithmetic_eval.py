@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command import run_command
 
+from turntree.agents.cli import main
 from turntree.agents.engines.protocol import Completion
 from turntree.agents.record import read_episodes
 
@@ -14,19 +14,19 @@ TOKENS = 12
 """Of a turn at most."""
 
 
-def evaluated(engine: str, model: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> list[Completion]:
+def evaluated(engine: str, url: str, model: Path, out: Path) -> list[Completion]:
     """The turns of two samples of three tasks; no episode was lost.
 
     Args:
         engine: Its name.
-        model: Folder of the model.
+        url: Where its server listens.
+        model: Folder of the model, whose tokenizer is read here.
         out: File of the episodes.
-        capsys: pytest's.
     """
-    asked = ("eval", "turntree/Arithmetic-v0", "--engine", engine, "--model", model, "-n", 3, "--samples", 2)
-    said = run_command(capsys, *asked, "--max-tokens", TOKENS, "--out", out)
-    assert said.status == 0, said.err[-3000:]
-    assert "Arithmetic-v0" in said.out
+    asked = ("eval", "turntree/Arithmetic-v0", "--engine", engine, "--base-url", url, "--model", model)
+    with pytest.raises(SystemExit) as stopped:
+        main([str(word) for word in (*asked, "-n", 3, "--samples", 2, "--max-tokens", TOKENS, "--out", out)])
+    assert stopped.value.code == 0
     episodes = list(read_episodes(out))
     assert len(episodes) == 6
     assert not any(episode.masked for episode in episodes)

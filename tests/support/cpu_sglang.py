@@ -31,6 +31,11 @@ CPU_ARGS: dict[str, Any] = {
 """Arguments of an engine of float32 that plans for no more than a test needs."""
 
 
+def beside(*given: str) -> dict[str, Any]:
+    """``CPU_ARGS`` without those that are given elsewhere."""
+    return {name: value for name, value in CPU_ARGS.items() if name not in given}
+
+
 def prepare(settings: dict[str, Any] | None = None) -> None:
     """Make this process, and the engine's that it will start, find the stand-ins. Call it before importing SGLang.
 

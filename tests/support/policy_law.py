@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from copy import copy, deepcopy
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.noise import exponential
+from turntree.spec_tree.transforms import Transforms, law
 
 
 class PolicyLaw:
@@ -31,6 +34,17 @@ class PolicyLaw:
         wanted = config.rope_parameters["rope_theta"] ** -halves
         torch.testing.assert_close(self._model.model.rotary_emb.inv_freq, wanted)
 
+    def weights(self) -> dict[str, Any]:
+        """In float32, under the names of the checkpoint."""
+        return {name: weight.float() for name, weight in self._model.state_dict().items()}
+
+    def changed(self, weights: dict[str, Any]) -> PolicyLaw:
+        """The same with some weights changed."""
+        other = copy(self)
+        other._model = deepcopy(self._model)
+        other._model.load_state_dict(weights, strict=False)
+        return other
+
     def logits(
         self, rows: Sequence[Sequence[int]], positions: Sequence[Sequence[int]] | None = None
     ) -> NDArray[np.float64]:
@@ -39,11 +53,16 @@ class PolicyLaw:
         with self._torch.no_grad():
             return self._model(self._torch.tensor(rows), position_ids=places).logits[:, -1].double().numpy()
 
-    def logprobs(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[float]:
-        """Of a turn after a prompt, at temperature 1."""
+    def along(self, prompt: Sequence[int], tokens: Sequence[int]) -> NDArray[np.float64]:
+        """Logits before each of ``tokens`` and behind the last one, shape (tokens + 1, vocabulary)."""
         with self._torch.no_grad():
-            logits = self._model(self._torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
-        return logits.double().log_softmax(-1)[range(len(tokens)), list(tokens)].tolist()
+            logits = self._model(self._torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 :]
+        return np.asarray(logits.double().numpy())
+
+    def logprobs(self, prompt: Sequence[int], tokens: Sequence[int], temperature: float = 1.0) -> list[float]:
+        """Of a turn after a prompt, at a temperature alone."""
+        laws = law(self.along(prompt, tokens), Transforms(temperature=temperature))
+        return np.log(laws[range(len(tokens)), list(tokens)]).tolist()
 
     def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
         """The likeliest turn of ``count`` tokens."""
@@ -57,24 +76,22 @@ class PolicyLaw:
         prompt: Sequence[int],
         count: int,
         seed: int,
-        law: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+        **transforms: float,
     ) -> list[int]:
-        """The turn of ``count`` tokens that a seed says: at each place the clock that rings first."""
+        """The turn of ``count`` tokens that a seed says after ``Transforms``: each place's clock that rings first."""
         turn: list[int] = []
         for place in range(count):
-            p = law(self.logits([[*prompt, *turn]])[0])
+            p = law(self.logits([[*prompt, *turn]]), Transforms(**transforms))[0]
             clocks = exponential(np.array(seed, np.uint64), np.array(place), np.arange(len(p)))
             turn.append(int(np.divide(clocks, p, out=np.full(len(p), np.inf), where=p > 0).argmin()))
         return turn
 
-    def turns(
-        self, prompt: Sequence[int], count: int, law: Callable[[NDArray[np.float64]], NDArray[np.float64]]
-    ) -> dict[tuple[int, ...], float]:
-        """The probability of each turn of ``count`` tokens, where ``law`` makes probabilities of logits."""
+    def turns(self, prompt: Sequence[int], count: int, **transforms: float) -> dict[tuple[int, ...], float]:
+        """The probability of each turn of ``count`` tokens after ``Transforms``."""
         found: dict[tuple[int, ...], float] = {(): 1.0}
         for _ in range(count):
             said = list(found)
-            p = law(self.logits([[*prompt, *turn] for turn in said]))
+            p = law(self.logits([[*prompt, *turn] for turn in said]), Transforms(**transforms))
             found = {
                 (*turn, token): found[turn] * float(p[row, token])
                 for (row, turn), token in product(enumerate(said), range(p.shape[1]))

@@ -31,6 +31,7 @@ def save_tiny_llama(
             num_hidden_layers=2,
             num_attention_heads=2,
             num_key_value_heads=1,
+            head_dim=32,  # vLLM's least
             max_position_embeddings=positions,
             bos_token_id=None,
             eos_token_id=vocabulary - 1,

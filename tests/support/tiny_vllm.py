@@ -1,19 +1,19 @@
-"""A policy that vLLM on the CPU can run, and what a reference says of it."""
+"""vLLM on the CPU: what its processes need, and a policy that plays with it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from turntree.spec_tree.noise import exponential
-
 ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
 """Of a process that starts vLLM."""
+ONE_PROCESS = {**ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+"""The same; an engine is one process as on a GPU, and starts in half the time."""
+MEMORY = {"kv_cache_memory_bytes": 1 << 26, "block_size": 32}
+"""Arguments of an engine that plans for no more than a test needs."""
 
 
-def save_policy(folder: Path, vocabulary: int = 96, *, seed: int = 0, **settings: Any) -> Path:
+def save_policy(folder: Path, vocabulary: int, *, seed: int = 0, **settings: Any) -> Path:
     """Save a Llama that is small, and sure enough of itself that drafts come true; heads of 32 are vLLM's least.
 
     Args:
@@ -37,23 +37,3 @@ def save_policy(folder: Path, vocabulary: int = 96, *, seed: int = 0, **settings
     )
     LlamaForCausalLM(LlamaConfig(**fields | settings)).save_pretrained(folder)
     return folder
-
-
-def laws_of(model: Any, prompt: tuple[int, ...], tokens: tuple[int, ...]) -> Any:
-    """Log-probabilities of all tokens at each of ``tokens`` and behind the last, shape (tokens + 1, vocabulary)."""
-    import torch
-
-    with torch.no_grad():
-        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 :]
-    return logits.double().log_softmax(-1).numpy()
-
-
-def chosen(laws: Any, tokens: tuple[int, ...]) -> list[float]:
-    """The log-probability of each token."""
-    return [float(laws[place, token]) for place, token in enumerate(tokens)]
-
-
-def race(laws: Any, seed: int, count: int) -> list[int]:
-    """What a seed says at the first positions, by the noise's definition."""
-    vocabulary, seeds = np.arange(laws.shape[1]), np.array([seed], np.uint64)
-    return [int((exponential(seeds, np.array([n]), vocabulary) / np.exp(laws[n])).argmin()) for n in range(count)]

@@ -52,7 +52,12 @@ class EngineCore:
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return bool(len(self._line) or self._pool.live)
+        return bool(len(self._line) or self.live)
+
+    @property
+    def live(self) -> list[Request]:
+        """Requests that hold a slot."""
+        return self._pool.live
 
     def add(self, request: Request) -> None:
         """Put a request in line."""
@@ -63,7 +68,7 @@ class EngineCore:
         self.policy.update(named)
         self.version = self.version + 1 if version is None else version
         self._pool.forget()
-        for request in self._pool.live:
+        for request in self.live:
             if request.scoring:
                 request.start_over()
 
@@ -105,7 +110,7 @@ class EngineCore:
         for request in self._line.preempted():
             self._finish(request, FinishReason.ABORT)
         self._line.admit()
-        rows = [request for request in self._pool.live if self._pool.follow(request)]
+        rows = [request for request in self.live if self._pool.follow(request)]
         step = self._run(rows) if rows else None
         seconds = time.perf_counter() - began
         self.stats.seconds += seconds
@@ -114,7 +119,7 @@ class EngineCore:
 
     def _abort(self, ends: Callable[[Request], bool]) -> int:
         """End the requests of which ``ends`` holds, with what they have; how many there were."""
-        requests = [*(r for r in self._pool.live if ends(r)), *self._line.take(ends)]
+        requests = [*(r for r in self.live if ends(r)), *self._line.take(ends)]
         for request in requests:
             self._finish(request, FinishReason.ABORT)
         return len(requests)

@@ -218,6 +218,11 @@ class LocalEngine:
         """Tokens that the model knows."""
         return self._core.policy.vocabulary
 
+    @property
+    def live(self) -> int:
+        """Requests that hold a slot."""
+        return self._call(lambda: len(self._core.live))
+
     def stats(self) -> EngineStats:
         """Counters since the start."""
         return self._core.stats.copy()

@@ -118,9 +118,14 @@ class SglangEngine(SglangTurns):
         """Take the memory again; the weights must be updated then."""
         self._engine.resume_memory_occupation()
 
+    @property
+    def live(self) -> int:
+        """Requests that run or wait."""
+        return len(self._live)
+
     def abort_all(self) -> int:
         """End every live request with what it has sampled; returns how many there were."""
-        live = len(self._live)
+        live = self.live
         self._call(self._abort("", everything=True))
         return live
 

@@ -1,4 +1,4 @@
-"""``turntree bench`` with vLLM: two of its engines at once, in turns."""
+"""``turntree bench`` with vLLM: two of its engines at once, in turns, started as every command starts them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 from benched_engine import assert_both_play_the_same
-from tiny_vllm import ENVIRONMENT, save_policy
+from tiny_vllm import MEMORY, ONE_PROCESS, save_policy
 
 pytestmark = [pytest.mark.vllm, pytest.mark.once]
 
 
 def test_two_engines_of_vllm_play_the_same_turns(chatml: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("vllm", reason="needs vLLM; see make test-vllm")
     model = save_policy(tmp_path / "model", len(chatml), eos_token_id=chatml.convert_tokens_to_ids("<|im_end|>"))
     chatml.save_pretrained(model)
-    for name, value in {**ENVIRONMENT, "VLLM_CPU_KVCACHE_SPACE": "1"}.items():
+    for name, value in ONE_PROCESS.items():
         monkeypatch.setenv(name, value)
-    assert_both_play_the_same("vllm", model, tmp_path / "bench.json")
+    assert_both_play_the_same("vllm", model, tmp_path / "bench.json", **MEMORY)
