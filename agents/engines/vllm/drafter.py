@@ -144,7 +144,8 @@ class ForestDrafter:
     def stats(self) -> dict[str, float]:
         """Counters since the engine started, as JSON values."""
         forest = self.forest.stats()
-        held = {f"held_{name}": float(getattr(forest, name)) for name in ("states", "rollouts", "tokens", "bytes", "live")}
+        names = ("states", "rollouts", "live", "tokens", "bytes")
+        held = {f"held_{name}": float(getattr(forest, name)) for name in names}
         return self.counts.to_dict() | held
 
     def _read(

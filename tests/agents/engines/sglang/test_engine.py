@@ -162,8 +162,8 @@ def test_a_server_that_would_be_wrong_does_not_start(
 
 
 def test_alike_siblings_that_fill_up_a_tree_move_the_law(model: Path, policy: PolicyLaw) -> None:
-    """Control of the test of laws: SGLang fills the trees of its own n-gram drafts up with children of the root that all
-    say token 0, and its rule counts each of them."""
+    """Control of the test of laws: SGLang fills the trees of its own n-gram drafts up with children of the root that
+    all say token 0, and its rule counts each of them."""
     import sglang
 
     prepare()

@@ -1,4 +1,4 @@
-"""Drafts change nothing that a real chat model says in vLLM."""
+"""Drafts change nothing that a real chat model says in vLLM, whose engine runs in this process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_in_process import drafter_of, say, start, tokens_per_step
+from tiny_vllm import MEMORY, ONE_PROCESS
 
-from turntree.agents.engines.vllm.settings import DrafterSettings
+from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
 
 pytestmark = pytest.mark.vllm
 
@@ -37,11 +37,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(folder: Path) -> Iterator[Any]:
-    pytest.importorskip("vllm", reason="needs vLLM")
-    patch = pytest.MonkeyPatch()
-    settings = DrafterSettings(adaptive=False, min_probability=0.1)
-    yield start(folder, patch, settings, max_model_len=192, max_num_seqs=8)
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ONE_PROCESS.items():
+            patch.setenv(name, value)
+        from vllm import LLM
+
+        yield LLM(
+            str(folder),
+            skip_tokenizer_init=True,
+            enforce_eager=True,
+            dtype="float32",
+            max_model_len=192,
+            max_num_seqs=8,
+            speculative_config=speculative_config(8),
+            additional_config=DrafterSettings(adaptive=False, min_probability=0.1).to_additional_config(),
+            **MEMORY,
+        )
 
 
 def test_greedy_dialogues_are_the_same_with_drafts_and_take_fewer_steps(llm: Any, folder: Path) -> None:
@@ -49,18 +60,22 @@ def test_greedy_dialogues_are_the_same_with_drafts_and_take_fewer_steps(llm: Any
     from vllm import SamplingParams
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    drafter = drafter_of(llm)
+    drafter = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.drafter
     given = SamplingParams(temperature=0.0, max_tokens=20, logprobs=1)
 
-    def ids(messages: list[dict[str, str]]) -> list[int]:
+    def ids(text: str) -> list[int]:
+        messages = [{"role": "user", "content": text}]
         return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
 
+    def say(prompts: list[list[int]]) -> list[Any]:
+        asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+        return [answer.outputs[0] for answer in llm.generate(asked, given, use_tqdm=False)]
+
     def dialogues() -> tuple[list[tuple[int, ...]], list[float]]:
-        prompts = [ids([{"role": "user", "content": question}]) for question in QUESTIONS]
-        first = say(llm, prompts, given)
-        more = ids([{"role": "user", "content": "Say it again."}])
-        prompts = [[*prompt, *turn.token_ids, *more] for prompt, turn in zip(prompts, first, strict=True)]
-        turns = [*first, *say(llm, prompts, given)]
+        prompts = [ids(question) for question in QUESTIONS]
+        first, more = say(prompts), ids("Say it again.")
+        again = [[*prompt, *turn.token_ids, *more] for prompt, turn in zip(prompts, first, strict=True)]
+        turns = [*first, *say(again)]
         chosen = [at[token].logprob for turn in turns for token, at in zip(turn.token_ids, turn.logprobs, strict=True)]
         return [tuple(turn.token_ids) for turn in turns], chosen
 
@@ -69,6 +84,7 @@ def test_greedy_dialogues_are_the_same_with_drafts_and_take_fewer_steps(llm: Any
     drafter.settings = replace(drafter.settings, enabled=True)
     before = drafter.stats()
     drafted, again = dialogues()
+    now = drafter.stats()
     assert drafted == plain
     assert again == pytest.approx(logprobs, abs=1e-4)
-    assert tokens_per_step(drafter, before) > 2
+    assert (now["tokens"] - before["tokens"]) / (now["rows"] - before["rows"]) > 2
