@@ -41,7 +41,7 @@ def version_hooks() -> dict[str, Callable[..., Any]]:
     if is_v2():
         return {
             "sglang.srt.speculative.ngram_worker.eagle_sample": _eagle_sample,
-            "sglang.srt.mem_cache.kv_cache_configurator.get_req_to_token_extra_context_len": _extra_places,
+            "sglang.srt.mem_cache.kv_cache_configurator.get_req_to_token_extra_context_len": extra_places,
         }
     return {"sglang.srt.speculative.ngram_info.NgramVerifyInput._sampling_verify": _sampling_verify}
 
@@ -120,7 +120,7 @@ def _eagle_sample(
     return predict, count + 1, accepted
 
 
-def _extra_places(original: Callable[[], int]) -> int:
+def extra_places(original: Callable[[], int]) -> int:
     """0.5.23: places of a request's row beyond the context, enough for what SGLang reserves there before each pass.
 
     It reserves twice the depth of a tree times its breadth, and widens the row for that only where pages have several

@@ -44,7 +44,7 @@ def register() -> None:
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.get_internal_state", _with_figures, HookType.AROUND)
     if settings_from_environment().replace_ngram:
         HookRegistry.register(
-            "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker", _create_worker, HookType.AROUND
+            "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker", create_worker, HookType.AROUND
         )
 
 
@@ -81,7 +81,8 @@ def _worker(server_args: Any) -> type:
     return compat.worker_class()
 
 
-def _create_worker(original: Callable[..., Any], algorithm: Any, server_args: Any) -> Any:
+def create_worker(original: Callable[..., Any], algorithm: Any, server_args: Any) -> Any:
+    """The worker of an algorithm: turntree's in the place of SGLang's n-gram drafts, else SGLang's own."""
     return _worker(server_args) if algorithm.is_ngram() else original(algorithm, server_args)
 
 

@@ -32,6 +32,7 @@ from turntree.agents.engines.sglang.ranked import RankedDrafts, RankedExchange
 from turntree.agents.engines.sglang.refusals import check_server
 from turntree.agents.engines.sglang.rows import TreeRows
 from turntree.agents.engines.sglang.settings import settings_from_environment
+from turntree.agents.engines.sglang.tree_tensors import full_mask, tree_tensors
 from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
 from turntree.spec_tree import SpecForest
 from turntree.spec_tree.exchange import SharedTurns
@@ -85,36 +86,16 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
         batch.spec_info.prepare_for_verify(batch, self.page_size)
 
     def _verify_input(self, rows: TreeRows, lengths: torch.Tensor, lengths_cpu: np.ndarray) -> Any:
-        tokens, positions, places, child, sibling = self._tensors(rows, lengths)
+        tokens, positions, places, child, sibling = tree_tensors(rows, lengths, self.device)
         return NgramVerifyInput(
             draft_token=tokens,
-            tree_mask=self._full_mask(rows, lengths_cpu),
+            tree_mask=full_mask(rows, lengths_cpu, self.device),
             positions=positions,
             retrieve_index=places,
             retrieve_next_token=child,
             retrieve_next_sibling=sibling,
             draft_token_num=rows.width,
         )
-
-    def _tensors(self, rows: TreeRows, lengths: torch.Tensor) -> list[torch.Tensor]:
-        """Tokens and positions, flat, and places, first children and next siblings, of shape (rows, width)."""
-        order = np.arange(rows.tokens.size).reshape(rows.tokens.shape)
-        tokens, depths, places, child, sibling = (
-            torch.from_numpy(array).to(self.device, non_blocking=True)
-            for array in (rows.tokens, rows.depths, order, rows.child, rows.sibling)
-        )
-        return [tokens.reshape(-1), (depths + lengths[:, None]).reshape(-1), places, child, sibling]
-
-    def _full_mask(self, rows: TreeRows, lengths: np.ndarray) -> torch.Tensor:
-        """Each row's (width, length + width) flags, one row after the other: all that came before, and the tree."""
-        width = rows.width
-        begin = width * (np.cumsum(lengths) - lengths) + width * width * np.arange(len(lengths))
-        node = np.arange(width)
-        at = (begin + lengths)[:, None, None] + (lengths[:, None] + width)[:, :, None] * node[:, None] + node
-        mask = torch.ones(int(width * lengths.sum() + rows.seen.size), dtype=torch.bool, device=self.device)
-        unseen = torch.from_numpy(at[~rows.seen]).to(self.device, non_blocking=True)
-        mask[unseen] = False
-        return mask
 
     def _update_ngram_corpus(self, batch: Any) -> None:
         self._outcome = self.drafter.settle()

@@ -36,6 +36,7 @@ from sglang.srt.speculative.spec_utils import (
 from turntree.agents.engines.sglang.noise_rows import draw_for_all
 from turntree.agents.engines.sglang.rows import TreeRows
 from turntree.agents.engines.sglang.seen_request import SeenRequest
+from turntree.agents.engines.sglang.tree_tensors import full_mask, tree_tensors
 from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
 from turntree.agents.engines.sglang.worker import NoCorpus, TurntreeWorker, make_drafter
 
@@ -178,10 +179,10 @@ class TurntreeWorkerV2(TurntreeWorker):
         )
 
     def _verify_input(self, rows: TreeRows, lengths: torch.Tensor, lengths_cpu: np.ndarray) -> Any:
-        tokens, positions, places, child, sibling = self._tensors(rows, lengths)
+        tokens, positions, places, child, sibling = tree_tensors(rows, lengths, self.device)
         return NgramVerifyInput(
             draft_token=tokens,
-            custom_mask=self._full_mask(rows, lengths_cpu),
+            custom_mask=full_mask(rows, lengths_cpu, self.device),
             positions=positions,
             retrieve_index=places,
             retrieve_next_token=child,

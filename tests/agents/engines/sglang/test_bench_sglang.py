@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 from benched_engine import assert_both_play_the_same
-from cpu_sglang import CPU_ARGS, prepare
+from cpu_sglang import beside, prepare
 
 pytestmark = [pytest.mark.sglang, pytest.mark.once]
 
 
 def test_two_engines_of_sglang_play_the_same_turns(tiny_model: Path, tmp_path: Path) -> None:
     prepare()
-    ours = ("dtype", "max_running_requests", "log_level")
-    further = {name: value for name, value in CPU_ARGS.items() if name not in ours}
-    assert_both_play_the_same("sglang", tiny_model, tmp_path / "bench.json", **further)
+    machine = beside("dtype", "max_running_requests", "log_level")
+    assert_both_play_the_same("sglang", tiny_model, tmp_path / "bench.json", **machine)

@@ -6,6 +6,10 @@ from draft_trees import draft_trees, random_trees
 
 from turntree.agents.engines.sglang.rows import best_nodes, tree_rows
 
+torch = pytest.importorskip("torch")
+
+from turntree.agents.engines.sglang.tree_tensors import full_mask, tree_tensors  # noqa: E402
+
 TREES = draft_trees([(5, -1), (6, 0), (7, -1), (8, 1), (9, 2)], [], [(1, -1), (2, 0)], last_probability=0.1)
 LAST = np.array([3, 4, 0])
 
@@ -74,3 +78,21 @@ def test_the_most_probable_nodes_of_each_row_stay_and_are_trees(seed):
         count = len(wanted)
         assert set(paths(after, row)[: count + 1]) <= set(paths(before, row))
         assert best.depths[kept].tolist() == after.depths[row, 1 : count + 1].tolist()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_node_of_the_mask_sees_the_context_and_its_own_path(seed):
+    lengths = np.array([3, 0, 7, 1])
+    rows = tree_rows(random_trees(np.random.default_rng(seed), 4, 5), np.zeros(4, np.int64), 6)
+    wanted = [
+        np.concatenate([np.ones((6, length), bool), rows.seen[row]], 1).ravel() for row, length in enumerate(lengths)
+    ]
+    assert full_mask(rows, lengths, "cpu").tolist() == np.concatenate(wanted).tolist()
+
+
+def test_positions_go_on_from_the_context():
+    rows = tree_rows(random_trees(np.random.default_rng(1), 3, 5), np.arange(3), 6)
+    tokens, positions, places, *_ = tree_tensors(rows, torch.tensor([4, 0, 9]), "cpu")
+    assert tokens.view(3, 6)[:, 0].tolist() == [0, 1, 2]
+    assert (positions.view(3, 6) - torch.tensor([[4], [0], [9]])).tolist() == rows.depths.tolist()
+    assert places.tolist() == [[*range(6)], [*range(6, 12)], [*range(12, 18)]]

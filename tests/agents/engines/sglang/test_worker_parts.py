@@ -1,49 +1,32 @@
-"""Parts of the worker and the plugin that need SGLang, and no engine."""
+"""Parts of the plugin that need SGLang, and no engine."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
-import numpy as np
 import pytest
-from draft_trees import random_trees
-
-from turntree.agents.engines.sglang.rows import tree_rows
 
 pytestmark = pytest.mark.sglang
 
-torch = pytest.importorskip("torch")
-
 
 @pytest.fixture(scope="module", autouse=True)
-def sglang():
+def sglang() -> Any:
     return pytest.importorskip("sglang", reason="needs SGLang; see make test-sglang")
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_each_node_sees_the_context_and_its_own_path(seed):
-    from turntree.agents.engines.sglang.worker import TurntreeWorker
+@pytest.fixture
+def second_generation() -> None:
+    from turntree.agents.engines.sglang import compat
 
-    lengths = np.array([3, 0, 7, 1])
-    rows = tree_rows(random_trees(np.random.default_rng(seed), 4, 5), np.zeros(4, np.int64), 6)
-    mask = TurntreeWorker._full_mask(SimpleNamespace(device="cpu"), rows, lengths)
-    wanted = [
-        np.concatenate([np.ones((6, length), bool), rows.seen[row]], 1).ravel() for row, length in enumerate(lengths)
-    ]
-    assert mask.tolist() == np.concatenate(wanted).tolist()
+    if not compat.is_v2():
+        pytest.skip("SGLang 0.5.12 reserves no more than a pass can have")
 
 
-def test_positions_go_on_from_the_context():
-    from turntree.agents.engines.sglang.worker import TurntreeWorker
-
-    rows = tree_rows(random_trees(np.random.default_rng(1), 3, 5), np.arange(3), 6)
-    made = TurntreeWorker._tensors(SimpleNamespace(device="cpu"), rows, torch.tensor([4, 0, 9]))
-    assert made[0].view(3, 6)[:, 0].tolist() == [0, 1, 2]
-    assert (made[1].view(3, 6) - torch.tensor([[4], [0], [9]])).tolist() == rows.depths.tolist()
-    assert made[2].tolist() == [[*range(6)], [*range(6, 12)], [*range(12, 18)]]
-
-
-def test_the_algorithm_answers_as_ngram_what_sglang_forgot_for_plugins():
+def test_the_algorithm_answers_as_ngram_what_sglang_forgot_for_plugins() -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     from turntree.agents.engines.sglang import compat
@@ -58,23 +41,38 @@ def test_the_algorithm_answers_as_ngram_what_sglang_forgot_for_plugins():
         assert "is_frozen_kv_mtp" not in vars(type(algorithm).__mro__[1])
 
 
-def test_ngram_keeps_its_name_and_changes_its_worker_only_when_told(monkeypatch):
+def test_ngram_keeps_its_name_and_changes_its_worker_only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
     from turntree.agents.engines.sglang import plugin
 
-    class Other:
-        def is_ngram(self):
-            return False
-
-    class Ngram:
-        def is_ngram(self):
-            return True
-
+    other, ngram = (SimpleNamespace(is_ngram=lambda answer=answer: answer) for answer in (False, True))
     arguments = SimpleNamespace(speculative_algorithm="NGRAM")
-    assert plugin._create_worker(lambda *_: "theirs", Other(), arguments) == "theirs"
-    assert plugin._create_worker(lambda *_: "theirs", Ngram(), arguments).__name__.startswith("Turntree")
+    assert plugin.create_worker(lambda *_: "theirs", other, arguments) == "theirs"
+    assert plugin.create_worker(lambda *_: "theirs", ngram, arguments).__name__.startswith("Turntree")
     monkeypatch.setenv("TURNTREE_SGLANG", "{}")
     assert not plugin.is_ours(arguments)
     monkeypatch.setenv("TURNTREE_SGLANG", '{"replace_ngram": true}')
     assert plugin.is_ours(arguments)
     assert plugin.is_ours(SimpleNamespace(speculative_algorithm="turntree"))
     assert not plugin.is_ours(SimpleNamespace(speculative_algorithm=None))
+
+
+@pytest.mark.usefixtures("second_generation")
+def test_a_rows_room_is_what_sglang_reserves_or_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``test_engine`` shows that turns fill the context."""
+    from turntree.agents.engines.sglang import compat
+
+    sizing = importlib.import_module("sglang.srt.mem_cache.allocation_sizing")
+    monkeypatch.setattr(sizing, "get_alloc_reserve_per_decode", lambda: 98)
+    assert [compat.extra_places(lambda own=own: own) for own in (12, 200)] == [98, 200]
+
+
+@pytest.mark.usefixtures("second_generation")
+def test_upstream_still_makes_that_room_for_pages_of_several_tokens_alone() -> None:
+    spec = importlib.util.find_spec("sglang")
+    assert spec is not None
+    assert spec.origin is not None
+    source = (Path(spec.origin).parent / "srt/mem_cache/allocation_sizing.py").read_text(encoding="utf-8")
+    room = source.partition("def get_req_to_token_extra_context_len")[2]
+    before, _, after = room.partition("if page_size > 1")
+    assert "extra = max(extra, get_alloc_reserve_per_decode()" in after
+    assert "extra = max(" not in before

@@ -7,6 +7,7 @@ is called, not when it is imported. Not covered: quantisation, mixtures of exper
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,9 @@ __all__ = [
 __version__ = "0.0.0+cpu.stand.in"
 
 verify_tree_greedy_cpu = verify_tree_greedy
+
+for _module in "allreduce elementwise gemm grammar kvcacheio mamba memory moe sampling speculative utils".split():
+    sys.modules[f"{__name__}.{_module}"] = sys.modules[__name__]  # the original's modules hold the same kernels
 
 _LIBRARY = torch.library.Library("sgl_kernel", "FRAGMENT")
 _LIBRARY.define("murmur_hash32_cpu(Tensor seed, Tensor positions, Tensor cols) -> Tensor")

@@ -1,0 +1,79 @@
+"""What travels beside a request, to either engine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from turntree.agents.engines.request_wire import DRAFT, SEED, draft_of, request_entries, seed_of, state_of
+from turntree.agents.engines.sglang.wire import custom_params, is_ours, shifted_seed
+from turntree.agents.engines.state_wire import from_wire, to_wire
+from turntree.agents.engines.vllm import wire as vllm_wire
+from turntree.spec_tree import DialogueState
+from turntree.spec_tree.noise import exponential
+
+STATE = DialogueState(exact=(1 << 64) - 3, task="t/1", tools="search(é)", env="turntree/GSM8K-v0")
+
+
+def test_a_state_survives_json_with_all_64_bits_of_its_hash():
+    assert from_wire(json.loads(json.dumps(to_wire(STATE)))) == STATE
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"exact": "xyz", "task": "", "tools": "", "env": ""},
+        {"exact": "1" + "0" * 16, "task": "", "tools": "", "env": ""},
+        {"exact": "f", "task": 3, "tools": "", "env": ""},
+        {"exact": 3, "task": "", "tools": "", "env": ""},
+        ["exact"],
+    ],
+)
+def test_what_is_no_state_is_refused_with_what_was_expected(values):
+    with pytest.raises(ValueError, match="turntree_state"):
+        from_wire(values)
+
+
+@pytest.mark.parametrize("make", [request_entries, custom_params], ids=["vllm", "sglang"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_what_is_sent_beside_a_request_is_read_at_the_other_end(make: Any, flat: bool) -> None:
+    """Flat: over HTTP vLLM takes text, numbers and lists alone."""
+    entries, read = make(state=STATE, seed=2**63 + 1, draft=(4, 5)), state_of
+    if flat:
+        entries, read = json.loads(json.dumps(vllm_wire.flat(entries))), vllm_wire.state_of
+        assert not any(isinstance(value, dict) for value in entries.values())
+    assert (read(entries), seed_of(entries), draft_of(entries)) == (STATE, 2**63 + 1, [4, 5])
+
+
+@pytest.mark.parametrize("entries", [None, {}, {"max_thinking": 3}, request_entries()])
+def test_a_request_of_others_brings_nothing(entries: dict[str, object] | None) -> None:
+    assert state_of(entries) is vllm_wire.state_of(entries) is seed_of(entries) is None
+    assert draft_of(entries) == []
+    assert not is_ours(entries)
+    assert is_ours(custom_params(state=STATE, seed=None, draft=()))
+
+
+def test_seeds_are_taken_modulo_two_to_the_64() -> None:
+    assert seed_of(request_entries(seed=-1)) == seed_of({SEED: 2**64 - 1}) == 2**64 - 1
+
+
+@pytest.mark.parametrize("entries", [{SEED: "many"}, {DRAFT: ["x"]}])
+def test_what_cannot_be_read_is_an_error(entries: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="invalid literal"):
+        (seed_of(entries), draft_of(entries))
+
+
+@pytest.mark.parametrize("seed", [0, 1, (1 << 63) + 5, (1 << 64) - 1, 12345678901234567])
+@pytest.mark.parametrize("by", [0, 1, 17, 100_000])
+def test_a_shifted_seed_has_the_noise_of_the_seed_further_on(seed, by):
+    positions, tokens = np.arange(6)[:, None], np.arange(4)
+    shifted = np.array(shifted_seed(seed, by), np.uint64)
+    np.testing.assert_array_equal(
+        exponential(shifted, positions + by, tokens), exponential(np.array(seed, np.uint64), positions, tokens)
+    )
+    if by:
+        assert not np.array_equal(exponential(shifted, positions, tokens), exponential(shifted, positions + by, tokens))
