@@ -110,6 +110,11 @@ class ScriptedRunner:
         self.proposed.append(self.drafts)
         return self.drafts
 
+    def say(self, name: str, prompt: Sequence[int], script: Sequence[int], **given: Any) -> int:
+        """A whole request; returns the steps."""
+        self.add(name, prompt, script, **given)
+        return self.play(name)
+
     def play(self, name: str) -> int:
         """Step until the request has said its script, then let it go; returns the steps."""
         steps = 0

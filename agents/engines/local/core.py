@@ -45,8 +45,9 @@ class EngineCore:
         self.version = 0
         drafts = 0 if config.speculation is None else config.speculation.max_nodes
         self._drafter = Drafter(config, self.forest, self.stats, policy.vocabulary)
-        self._cache = SlotCache(config.slots, config.max_context + drafts)
-        self._pool = SlotPool(self._cache)
+        self.cache = SlotCache(config.slots, config.max_context + drafts)
+        """Keys and values."""
+        self._pool = SlotPool(self.cache)
         self._line = Line(config, self._pool, self.forest)
 
     @property
@@ -152,7 +153,7 @@ class EngineCore:
         counts = np.diff(step.draft.offsets)[who]
         last = step.start[who] + step.pending[who] - 1
         keep = np.repeat(last, counts + 1) + _within(counts + 1)
-        plan = attention_plan(step, self._cache, windows=self.policy.windows, device=device)
+        plan = attention_plan(step, self.cache, windows=self.policy.windows, device=device)
         logits = self.policy.logits(
             torch.from_numpy(step.tokens).to(device),
             torch.from_numpy(step.positions).to(device),
@@ -202,7 +203,7 @@ class EngineCore:
         if moved.any():
             depth, row, node = depth[moved], row[moved], node[moved]
             device = self.policy.device
-            self._cache.move(
+            self.cache.move(
                 torch.from_numpy(slot[row]).to(device),
                 torch.from_numpy(base[row] + node).to(device),
                 torch.from_numpy(base[row] + depth).to(device),

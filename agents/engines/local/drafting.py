@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
-_LOGITS = 1 << 26
+LOGITS = 1 << 26
 """Logits that the guesses of one step may ask for together."""
 
 
@@ -69,7 +69,7 @@ class Drafter:
         return Proposal(with_guesses(draft, guesses), np.array([len(g) for g in guesses], np.int64))
 
     def _guesses(self, rows: Sequence[Request | None]) -> list[list[int]]:
-        share = _LOGITS // self._vocabulary // max(1, sum(bool(r and r.guess) for r in rows))
+        share = LOGITS // self._vocabulary // max(1, sum(bool(r and r.guess) for r in rows))
         most = max(1, min(self._config.prefill_chunk, share))
         return [[] if r is None else r.guess[r.sampled : r.sampled + min(most, self.room(r) - 1)] for r in rows]
 

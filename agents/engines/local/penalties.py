@@ -40,8 +40,8 @@ class Penalties:
     """The penalties of the requests of one step; empty where no request has any."""
 
     def __init__(self, rows: Sequence[Request], draft: DraftBatch) -> None:
-        self.first = root(draft)
-        """The place of each request's last token, shape (rows,)."""
+        self.roots = root(draft)
+        """The node of each row's last token, shape (rows,)."""
         self._seen = {
             b: _seen(request, draft, b) for b, request in enumerate(rows) if penalises(request.sampling)
         }  # fmt: skip
@@ -65,7 +65,7 @@ class Penalties:
             if len(mine):
                 at = torch.from_numpy(mine).to(logits.device)[:, None]
                 tokens = torch.from_numpy(seen.tokens).to(logits.device)[None]
-                logits[at, tokens] = _penalised(logits[at, tokens], seen, nodes[mine] - self.first[b])
+                logits[at, tokens] = _penalised(logits[at, tokens], seen, nodes[mine] - self.roots[b])
         return logits
 
 

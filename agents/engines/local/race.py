@@ -33,7 +33,7 @@ _BLOCK = 128
 """Tokens that are hashed side by side before any is looked at."""
 with np.errstate(over="ignore"):
     _STEPS = _GOLDEN * np.arange(_BLOCK, dtype=np.uint64)
-_AT_ONCE = 1 << 22
+AT_ONCE = 1 << 22
 """Clocks that are held in memory at once where there is no compiled loop."""
 
 
@@ -62,7 +62,7 @@ def race_by_tensors(probabilities: Tensor, seeds: NDArray[np.uint64], positions:
     seed = torch.from_numpy(seeds.astype(np.uint64).view(np.int64)).to(device)[:, None]
     position = torch.from_numpy(positions).to(device)[:, None]
     tokens = torch.arange(probabilities.shape[-1], device=device)[None]
-    rows = max(1, _AT_ONCE // len(tokens[0]))
+    rows = max(1, AT_ONCE // len(tokens[0]))
     parts = [
         (noise.exponential(seed[i : i + rows], position[i : i + rows], tokens) / probabilities[i : i + rows]).argmin(-1)
         for i in range(0, len(probabilities), rows)

@@ -16,7 +16,8 @@ class SlotCache:
     def __init__(self, slots: int, columns: int) -> None:
         self.slots = slots
         self.columns = columns
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
+        """Keys and values of those that the model has reached."""
 
     def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of a layer, shape (slots, key heads, columns, size) each.
@@ -26,18 +27,18 @@ class SlotCache:
             key: New keys, shape (1, key heads, tokens, size): the pattern for the allocation.
             value: New values, likewise.
         """
-        pair = self._layers.get(index)
+        pair = self.layers.get(index)
         if pair is None:
             pair = (
                 key.new_zeros(self.slots, key.shape[1], self.columns, key.shape[3]),
                 value.new_zeros(self.slots, value.shape[1], self.columns, value.shape[3]),
             )
-            self._layers[index] = pair
+            self.layers[index] = pair
         return pair
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` columns of one slot to another."""
-        for keys, values in self._layers.values():
+        for keys, values in self.layers.values():
             keys[target, :, :length] = keys[source, :, :length]
             values[target, :, :length] = values[source, :, :length]
 
@@ -49,11 +50,11 @@ class SlotCache:
             source: Columns, int64, shape (n,).
             target: Columns, int64, shape (n,).
         """
-        for keys, values in self._layers.values():
+        for keys, values in self.layers.values():
             keys[slots, :, target] = keys[slots, :, source]
             values[slots, :, target] = values[slots, :, source]
 
     @property
     def bytes(self) -> int:
         """Memory of all layers."""
-        return sum(t.element_size() * t.nelement() for pair in self._layers.values() for t in pair)
+        return sum(t.element_size() * t.nelement() for pair in self.layers.values() for t in pair)

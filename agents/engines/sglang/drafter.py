@@ -98,7 +98,7 @@ class TreeDrafter:
         self._clock = clock
         self._shared = shared
         self._agree = agree
-        self._chooser = WidthChooser(self.widths)
+        self.chooser = WidthChooser(self.widths)
         self._live: dict[str, LiveTurn] = {}
         self._step: _Step | None = None
 
@@ -155,7 +155,7 @@ class TreeDrafter:
         rows, width = len(step.turns), step.width
         seconds = elapsed if self._clock is not None else 1.0 + self._settings.token_cost * rows * width
         own = step.own
-        self._chooser.observe(
+        self.chooser.observe(
             rows=rows,
             width=width,
             estimates=step.draft.probabilities[own].astype(np.float64),
@@ -178,7 +178,7 @@ class TreeDrafter:
     def _chosen(self, turns: list[LiveTurn], offered: DraftBatch) -> _Step:
         """What is verified of what the store offers, and the callers' guesses before it."""
         guesses = [turn.guessed(self.widths[-1] - 1) for turn in turns]
-        width = self._chooser.choose(offered) if self._settings.adaptive else self._fitting(offered)
+        width = self.chooser.choose(offered) if self._settings.adaptive else self._fitting(offered)
         draft = best_nodes(offered, width - 1)
         longest = max((len(guess) for guess in guesses), default=0)
         if longest:

@@ -67,6 +67,11 @@ class WidthChooser:
             best, self._pause = other, 0
         return int(widths[best])
 
+    @property
+    def heard(self) -> float:
+        """Nodes that it has learnt from, the recent ones in full."""
+        return float(self._drafted.sum())
+
     def _rates(self, draft: DraftBatch, widths: NDArray[np.int64]) -> Floats:
         rows = draft.rows
         counts = np.diff(draft.offsets)

@@ -11,6 +11,7 @@ from cores import AdversarialForest, run_core, tiny_llama
 from turntree.agents.engines.local import LocalEngineConfig, Speculation
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.model import Policy
+from turntree.agents.engines.local.slots import SlotCache
 from turntree.agents.engines.protocol import FinishReason, Sampling
 from turntree.spec_tree import SpecForest
 
@@ -38,15 +39,13 @@ def before_step(core: EngineCore, number: int, action) -> None:
     core.step = hooked
 
 
-def test_greedy_output_is_the_argmax_of_the_model_itself(prompts):
-    model = tiny_llama()
+def test_greedy_output_is_the_argmax_of_the_model_itself(model, prompts):
     for prompt, turn in zip(prompts, run_core(model, prompts, GREEDY, max_batch=4), strict=True):
         own = teacher_forced(model, prompt, turn.token_ids)
         assert own.argmax(-1).tolist() == list(turn.token_ids)
 
 
-def test_logprobs_are_the_models_at_the_sampling_temperature(prompts):
-    model = tiny_llama()
+def test_logprobs_are_the_models_at_the_sampling_temperature(model, prompts):
     sampling = Sampling(temperature=0.7, max_tokens=12, top_k=5)
     turns = run_core(model, prompts, sampling, forest=AdversarialForest(32), speculation=TREE)
     for prompt, turn in zip(prompts, turns, strict=True):
@@ -80,13 +79,12 @@ def test_keys_of_accepted_branches_are_moved_into_place(prompts, monkeypatch):
     model = tiny_llama(sharpness=2.0)
     sampling = Sampling(max_tokens=16)
     plain = run_core(model, prompts, sampling)
-    monkeypatch.setattr(EngineCore, "_keep_path", lambda *_: None)
+    monkeypatch.setattr(SlotCache, "move", lambda *_: None)
     wild = run_core(model, prompts, sampling, forest=AdversarialForest(32), speculation=TREE)
     assert [t.logprobs for t in wild] != [pytest.approx(t.logprobs, abs=1e-9) for t in plain]
 
 
-def test_requests_join_and_leave_at_any_step_without_touching_each_other(prompts):
-    model = tiny_llama()
+def test_requests_join_and_leave_at_any_step_without_touching_each_other(model, prompts):
     sampling = Sampling(max_tokens=14, temperature=0.9)
     alone = [run_core(model, [p], Sampling(max_tokens=14, temperature=0.9, seed=i))[0] for i, p in enumerate(prompts)]
     crowd = run_core(
@@ -96,8 +94,7 @@ def test_requests_join_and_leave_at_any_step_without_touching_each_other(prompts
     assert [t.token_ids for t in crowd] == [t.token_ids for t in alone]
 
 
-def test_a_stop_token_ends_the_turn_and_is_its_last_token(prompts):
-    model = tiny_llama()
+def test_a_stop_token_ends_the_turn_and_is_its_last_token(model, prompts):
     free = run_core(model, prompts, GREEDY)
     stop = free[0].token_ids[3]
     turns = run_core(
@@ -111,8 +108,7 @@ def test_a_stop_token_ends_the_turn_and_is_its_last_token(prompts):
     assert turns[0].finish_reason is FinishReason.STOP
 
 
-def test_max_tokens_and_the_context_bound_a_turn(prompts):
-    model = tiny_llama()
+def test_max_tokens_and_the_context_bound_a_turn(model, prompts):
     short = run_core(model, prompts, Sampling(max_tokens=3), forest=AdversarialForest(32), speculation=TREE)
     assert {len(t.token_ids) for t in short} == {3}
     full = run_core(
@@ -123,8 +119,7 @@ def test_max_tokens_and_the_context_bound_a_turn(prompts):
     assert {t.finish_reason for t in full} == {FinishReason.LENGTH}
 
 
-def test_samples_of_one_prompt_and_turns_of_one_dialogue_share_keys_and_values(prompts):
-    model = tiny_llama()
+def test_samples_of_one_prompt_and_turns_of_one_dialogue_share_keys_and_values(model, prompts):
     core = EngineCore(Policy(model), LocalEngineConfig(max_context=128, speculation=None), None)
     prompt = prompts[3]
     first = run_core(model, [prompt] * 5, Sampling(max_tokens=6), core=core)
@@ -138,13 +133,12 @@ def test_samples_of_one_prompt_and_turns_of_one_dialogue_share_keys_and_values(p
     assert second.logprobs == pytest.approx(fresh.logprobs, abs=1e-9)
 
 
-def test_reused_keys_matter(prompts):
+def test_reused_keys_matter(model, prompts):
     """Control of the test above: damaged keys show in what the next turn says."""
-    model = tiny_llama()
     core = EngineCore(Policy(model), LocalEngineConfig(max_context=128, speculation=None), None)
     first = run_core(model, [prompts[3]], GREEDY, core=core)[0]
     with torch.inference_mode():
-        for keys, _ in core._cache._layers.values():
+        for keys, _ in core.cache.layers.values():
             keys.add_(1.0)
     following = [*prompts[3], *first.token_ids, 7]
     damaged = run_core(model, [following], GREEDY, core=core)[0]
@@ -207,7 +201,7 @@ def test_an_aborted_request_gives_its_slot_and_its_place_in_the_store_back(promp
     cut = run_core(core.policy.model, prompts[:2], GREEDY, core=core)
     assert {t.finish_reason for t in cut} == {FinishReason.ABORT}
     assert forest.withdrawn == 2
-    assert not core._pool.live
+    assert not core.live
     assert not forest.live
     assert len(run_core(core.policy.model, prompts, GREEDY, core=core)) == len(prompts)
 

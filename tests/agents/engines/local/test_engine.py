@@ -9,6 +9,7 @@ from cores import AdversarialForest, run_core, tiny_llama
 from machine_speed import soon
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
+from turntree.agents.engines.local.model import Policy
 from turntree.agents.engines.protocol import Engine, FinishReason, Sampling
 from turntree.spec_tree import ForestConfig
 
@@ -68,7 +69,7 @@ async def test_a_cancelled_turn_leaves_the_engine(prompts):
         with pytest.raises(asyncio.CancelledError):
             await task
         await engine.generate(prompts[1], Sampling(max_tokens=5))
-        assert not engine._core._pool.live
+        assert not engine.live
         assert not forest.live
         assert forest.withdrawn == 1
 
@@ -81,14 +82,21 @@ async def test_abort_all_returns_what_was_sampled(engine, prompts):
     assert sum(t.finish_reason is FinishReason.ABORT for t in turns) == count
 
 
-async def test_a_step_that_breaks_fails_its_callers_and_not_the_engine(engine, prompts, monkeypatch):
-    policy = engine._core.policy
-    whole = policy.logits
-    monkeypatch.setattr(policy, "logits", lambda *_: (_ for _ in ()).throw(MemoryError("no memory")))
-    with pytest.raises(RuntimeError, match="no memory"):
-        await engine.generate(prompts[0], Sampling(max_tokens=3))
-    monkeypatch.setattr(policy, "logits", whole)
-    assert len((await engine.generate(prompts[0], Sampling(max_tokens=3))).token_ids) == 3
+class Breaking(Policy):
+    breaks = True
+
+    def logits(self, *given):
+        if self.breaks:
+            raise MemoryError("no memory")
+        return super().logits(*given)
+
+
+async def test_a_step_that_breaks_fails_its_callers_and_not_the_engine(model, prompts):
+    with LocalEngine(policy := Breaking(model), config=CONFIG) as engine:
+        with pytest.raises(RuntimeError, match="no memory"):
+            await engine.generate(prompts[0], Sampling(max_tokens=3))
+        policy.breaks = False
+        assert len((await engine.generate(prompts[0], Sampling(max_tokens=3))).token_ids) == 3
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,7 @@ def same_turns(some: list[Completion], others: list[Completion]) -> bool:
     )
 
 
-def test_a_right_guess_takes_one_pass(prompts):
-    model = tiny_llama()
+def test_a_right_guess_takes_one_pass(model, prompts):
     plain = run_core(model, prompts, LONG)
     replayed = run_core(model, prompts, LONG, guesses=lambda i: plain[i].token_ids)
     assert same_turns(replayed, plain)
@@ -34,16 +33,14 @@ def test_a_right_guess_takes_one_pass(prompts):
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16])
-def test_a_long_guess_is_verified_a_chunk_at_a_time(prompts, chunk):
-    model = tiny_llama()
+def test_a_long_guess_is_verified_a_chunk_at_a_time(model, prompts, chunk):
     plain = run_core(model, prompts, LONG)
     replayed = run_core(model, prompts, LONG, guesses=lambda i: plain[i].token_ids, prefill_chunk=chunk)
     assert same_turns(replayed, plain)
     assert {t.draft.verify_steps for t in replayed} == {-(-40 // (chunk + 1))}
 
 
-def test_what_follows_a_wrong_token_is_drawn_with_the_stores_help(prompts):
-    model = tiny_llama()
+def test_what_follows_a_wrong_token_is_drawn_with_the_stores_help(model, prompts):
     plain = run_core(model, prompts, LONG)
 
     def wrong_in_the_middle(i: int) -> list[int]:
@@ -64,7 +61,7 @@ def test_what_follows_a_wrong_token_is_drawn_with_the_stores_help(prompts):
 def test_guesses_bounded_in_logits_are_still_verified_whole(prompts, monkeypatch):
     from turntree.agents.engines.local import drafting
 
-    monkeypatch.setattr(drafting, "_LOGITS", 10 * 5 * 32)
+    monkeypatch.setattr(drafting, "LOGITS", 10 * 5 * 32)
     model = tiny_llama()
     plain = run_core(model, prompts, LONG)
     replayed = run_core(model, prompts, LONG, guesses=lambda i: plain[i].token_ids)
@@ -72,8 +69,7 @@ def test_guesses_bounded_in_logits_are_still_verified_whole(prompts, monkeypatch
     assert max(t.draft.verify_steps for t in replayed) == -(-40 // 6)
 
 
-def test_a_guess_respects_the_room_of_the_turn_and_of_the_context(prompts):
-    model = tiny_llama()
+def test_a_guess_respects_the_room_of_the_turn_and_of_the_context(model, prompts):
     plain = run_core(model, prompts[:4], Sampling(max_tokens=99), max_context=40)
     cut = run_core(
         model, prompts[:4], Sampling(max_tokens=99), max_context=40, guesses=lambda i: [*plain[i].token_ids, 1, 2, 3]
@@ -125,19 +121,18 @@ async def test_a_turn_that_is_cancelled_in_the_middle_of_its_guess_leaves_the_en
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (await engine.generate(prompts[0], how)).token_ids == turn.token_ids
-        assert not engine._core._pool.live
+        assert not engine.live
         assert not forest.live
 
 
-def test_an_aborted_replay_keeps_what_was_verified(prompts):
-    model = tiny_llama()
+def test_an_aborted_replay_keeps_what_was_verified(model, prompts):
     plain = run_core(model, prompts[:2], LONG)
     core = EngineCore(Policy(model), LocalEngineConfig(max_context=128, prefill_chunk=8, speculation=None), None)
     step = core.step
 
     def once() -> None:
         step()
-        if any(r.verify_steps == 2 for r in core._pool.live):
+        if any(r.verify_steps == 2 for r in core.live):
             core.abort_all()
 
     core.step = once

@@ -84,7 +84,7 @@ def test_a_path_that_is_not_counted_is_noticed(monkeypatch):
     rows, draft = requests(rng), trees(rng)
     logits = rng.normal(size=(len(rows) * 6, SIZE)) * 2
     right = Penalties.apply
-    monkeypatch.setattr(Penalties, "apply", lambda self, x, rows, nodes: right(self, x, rows, self._first[rows]))
+    monkeypatch.setattr(Penalties, "apply", lambda self, x, rows, nodes: right(self, x, rows, self.roots[rows]))
     found = Laws(rows, draft, torch.from_numpy(logits)).at(None).softmax(-1).numpy()
     wrong = np.abs(found - expected_laws(rows, draft, logits)).max(-1).reshape(len(rows), 6).max(-1) > 1e-6
     penalised = [s.repetition_penalty != 1 or bool(s.presence_penalty or s.frequency_penalty) for s in SAMPLINGS]

@@ -113,7 +113,7 @@ async def test_scoring_goes_on_among_turns_and_leaves_the_store_alone(engine, pr
     used = engine.stats() - before
     assert used.tokens == 200
     assert used.scored == 200
-    assert not engine._core._pool.live
+    assert not engine.live
 
 
 async def test_new_weights_in_the_middle_score_everything_anew(prompts):
@@ -133,7 +133,7 @@ async def test_new_weights_in_the_middle_score_everything_anew(prompts):
     )  # fmt: skip
     core.step()
     core.step()
-    assert 0 < core._pool.live[0].scored < 26
+    assert 0 < core.live[0].scored < 26
     core.update_weights({k: v.clone() for k, v in new.state_dict().items()}.items(), version=4)
     while core.busy:
         core.step()

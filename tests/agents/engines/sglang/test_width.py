@@ -9,18 +9,21 @@ CHAINS = [[(token, token - 1) for token in range(7)]] * 4
 WIDTHS = (1, 2, 4, 8)
 
 
-def run(seconds_of, accept, steps: int = 300, *, best: float = 0.9) -> tuple[WidthChooser, list[int]]:
-    """A chooser's widths over ``steps`` steps of four requests that are offered chains of seven."""
-    chooser, chosen = WidthChooser(WIDTHS), []
+def run(
+    seconds_of, accept, steps: int = 300, *, best: float = 0.9, chooser: WidthChooser | None = None
+) -> tuple[WidthChooser, list[int]]:
+    """A chooser's widths over ``steps`` steps of four requests that are offered chains of seven, of which so many
+    are accepted as ``accept`` says of a number."""
+    chooser, chosen = chooser or WidthChooser(WIDTHS), []
     offered = draft_trees(*CHAINS, last_probability=best - 0.01)
     for _ in range(steps):
         width = chooser.choose(offered)
-        estimates = np.full(4 * (width - 1), best)
+        nodes = 4 * (width - 1)
         chooser.observe(
             rows=4,
             width=width,
-            estimates=estimates,
-            accepted=np.full(len(estimates), accept),
+            estimates=np.full(nodes, best),
+            accepted=np.full(nodes, accept) if isinstance(accept, bool) else accept(nodes),
             seconds=seconds_of(4 * width),
         )
         chosen.append(width)
@@ -43,35 +46,13 @@ def test_drafts_that_are_never_accepted_are_given_up():
 
 def test_drafts_that_lose_on_a_busy_machine_are_given_up_though_they_are_accepted_now_and_then():
     rng = np.random.default_rng(0)
-    chooser, chosen = WidthChooser(WIDTHS), []
-    offered = draft_trees(*CHAINS, last_probability=0.4)
-    for _ in range(400):
-        width = chooser.choose(offered)
-        chooser.observe(
-            rows=4,
-            width=width,
-            estimates=np.full(4 * (width - 1), 0.5),
-            accepted=rng.random(4 * (width - 1)) < 0.2,
-            seconds=0.001 * 4 * width,
-        )
-        chosen.append(width)
+    _, chosen = run(lambda tokens: 0.001 * tokens, lambda nodes: rng.random(nodes) < 0.2, steps=400, best=0.5)
     assert chosen[-100:].count(1) > 85
 
 
 def test_a_policy_that_begins_to_agree_is_noticed():
     chooser, _ = run(lambda tokens: 0.01 + 0.0001 * tokens, accept=False)
-    offered, chosen = draft_trees(*CHAINS, last_probability=0.89), []
-    for _ in range(600):
-        width = chooser.choose(offered)
-        estimates = np.full(4 * (width - 1), 0.9)
-        chooser.observe(
-            rows=4,
-            width=width,
-            estimates=estimates,
-            accepted=np.full(len(estimates), True),
-            seconds=0.01 + 0.0001 * 4 * width,
-        )
-        chosen.append(width)
+    _, chosen = run(lambda tokens: 0.01 + 0.0001 * tokens, accept=True, steps=600, chooser=chooser)
     assert chosen[-50:].count(8) > 40
 
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from vllm_runner import CONTEXT, END, ScriptedRunner, vllm_config
@@ -19,39 +20,68 @@ PROMPT = [5, 6, 7]
 TURN = [11, 12, 13, 14, 15, 16, 17, END]
 
 
-def test_a_turn_that_is_said_again_takes_fewer_steps() -> None:
-    runner = ScriptedRunner()
-    runner.add("a", PROMPT, TURN)
-    assert runner.play("a") == len(TURN)
+@pytest.fixture
+def runner() -> ScriptedRunner:
+    return ScriptedRunner()
+
+
+def test_a_turn_that_is_said_again_takes_fewer_steps(runner: ScriptedRunner) -> None:
+    assert runner.say("a", PROMPT, TURN) == len(TURN)
+    assert runner.say("b", PROMPT, TURN) == 3  # the first token, then twice four drafts and at most one more
+
+
+@pytest.mark.parametrize(
+    ("extra", "key", "said"),
+    [
+        ({KEY: to_wire(DialogueState(exact=9, task="x"))}, DialogueState(exact=9, task="x"), ""),
+        (None, DialogueState.from_tokens(PROMPT), ""),
+        ({KEY: {"exact": "no number"}}, DialogueState.from_tokens(PROMPT), "not to be read"),
+    ],
+    ids=["the wire's state", "without one the prompt's tokens", "and where it cannot be read"],
+)
+def test_the_key_of_a_turn(
+    runner: ScriptedRunner, extra: Any, key: DialogueState, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    others = {DialogueState(exact=9, task="x"), DialogueState(exact=8), DialogueState.from_tokens(PROMPT)} - {key}
+    runner.say("a", PROMPT, TURN, extra_args=extra)
+    assert runner.drafter.forest.finished([key, *others]) == [1, 0, 0]
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize(("given", "drafted"), [({}, []), ({"stop": ["\n"]}, TURN[1:3])], ids=["aborted", "text"])
+def test_a_turn_that_goes_early_is_kept_out_unless_text_may_have_ended_it(
+    runner: ScriptedRunner, given: dict[str, Any], drafted: list[int]
+) -> None:
+    runner.add("a", PROMPT, TURN, **given)
+    for _ in range(3):
+        runner.step()
+    runner.remove("a")
     runner.add("b", PROMPT, TURN)
-    assert runner.play("b") == 3  # the first token, then twice four drafts and at most one more
+    assert runner.step()["b"] == drafted
+    assert runner.drafter.forest.finished([DialogueState.from_tokens(PROMPT)]) == [len(drafted) // 2]
+    assert runner.drafter.take_stats("a") == (3, 0, 0)
+    assert runner.drafter.take_stats("a") is None
 
 
-def test_the_wire_s_state_is_the_key_and_not_the_prompt() -> None:
-    runner = ScriptedRunner()
-    here, there = DialogueState(exact=9, task="x"), DialogueState(exact=8, task="y")
-    runner.add("a", PROMPT, TURN, extra_args={KEY: to_wire(here)})
-    runner.play("a")
-    assert runner.drafter.forest.finished([here, there, DialogueState.from_tokens(PROMPT)]) == [1, 0, 0]
+@pytest.mark.parametrize(
+    ("said", "asked", "drafted"),
+    [
+        ({"script": TURN}, {"script": TURN[:3], "stop_token_ids": [13]}, [12, 13]),
+        ({"script": [11, END, 12, 13], "ignore_eos": True, "max_tokens": 4}, {"script": [11, END]}, [END]),
+        ({"script": TURN}, {"script": TURN[:1], "max_tokens": 1}, []),
+        ({"script": TURN}, {"script": TURN[:2], "max_tokens": 2}, []),
+        ({"script": TURN}, {"script": TURN[:3], "max_tokens": 3}, [12]),
+    ],
+    ids=["a stop token of the request", "the model's end", "1 token", "2 tokens", "3 tokens"],
+)
+def test_nothing_is_drafted_past_where_a_request_must_end(said: Any, asked: Any, drafted: list[int]) -> None:
+    runner = ScriptedRunner(depth=8)
+    runner.say("a", PROMPT, **said)
+    runner.add("b", PROMPT, **asked)
+    assert runner.step()["b"] == drafted
 
 
-def test_without_a_state_the_prompt_s_tokens_are_the_key() -> None:
-    runner = ScriptedRunner()
-    runner.add("a", PROMPT, TURN)
-    runner.play("a")
-    assert runner.drafter.forest.finished([DialogueState.from_tokens(PROMPT)]) == [1]
-
-
-def test_a_state_that_cannot_be_read_costs_the_key_and_not_the_engine(caplog: pytest.LogCaptureFixture) -> None:
-    runner = ScriptedRunner()
-    runner.add("a", PROMPT, TURN, extra_args={KEY: {"exact": "no number"}})
-    runner.play("a")
-    assert runner.drafter.forest.finished([DialogueState.from_tokens(PROMPT)]) == [1]
-    assert "not to be read" in caplog.text
-
-
-def test_siblings_profit_from_a_turn_that_is_not_over() -> None:
-    runner = ScriptedRunner()
+def test_siblings_profit_from_a_turn_that_is_not_over(runner: ScriptedRunner) -> None:
     runner.add("a", PROMPT, TURN)
     for _ in range(5):
         runner.step()
@@ -59,44 +89,16 @@ def test_siblings_profit_from_a_turn_that_is_not_over() -> None:
     assert runner.step()["b"] == TURN[1:5]
 
 
-def test_an_aborted_turn_is_kept_out_and_its_counters_are_kept() -> None:
-    runner = ScriptedRunner()
-    runner.add("a", PROMPT, TURN)
-    for _ in range(3):
-        runner.step()
-    runner.remove("a")
-    runner.add("b", PROMPT, TURN)
-    assert runner.step()["b"] == []
-    assert runner.drafter.forest.finished([DialogueState.from_tokens(PROMPT)]) == [0]
-    assert runner.drafter.take_stats("a") == (3, 0, 0)
-    assert runner.drafter.take_stats("a") is None
-
-
-def test_a_turn_that_text_may_end_is_kept_when_it_goes() -> None:
-    runner = ScriptedRunner()
-    runner.add("a", PROMPT, TURN, stop=["\n"])
-    for _ in range(3):
-        runner.step()
-    runner.remove("a")
-    runner.add("b", PROMPT, TURN)
-    assert runner.step()["b"] == TURN[1:3]
-
-
-def test_the_same_id_given_anew_is_another_turn() -> None:
-    runner = ScriptedRunner()
-    runner.add("a", PROMPT, TURN)
-    runner.play("a")
+def test_the_same_id_given_anew_is_another_turn(runner: ScriptedRunner) -> None:
+    runner.say("a", PROMPT, TURN)
     runner.add("a", PROMPT, TURN)
     assert runner.step()["a"] == TURN[1:5]
     assert runner.drafter.take_stats("a") == (1, 0, 0)
 
 
-def test_counters_of_a_request_tell_steps_drafts_and_acceptance() -> None:
-    runner = ScriptedRunner()
-    runner.add("a", PROMPT, TURN)
-    runner.play("a")
-    runner.add("b", PROMPT, [*TURN[:3], 40, 41, END])
-    steps = runner.play("b")
+def test_counters_of_a_request_tell_steps_drafts_and_acceptance(runner: ScriptedRunner) -> None:
+    runner.say("a", PROMPT, TURN)
+    steps = runner.say("b", PROMPT, [*TURN[:3], 40, 41, END])
     runner.step()
     verified, drafted, accepted = runner.drafter.take_stats("b") or (0, 0, 0)
     assert verified == steps
@@ -104,65 +106,34 @@ def test_counters_of_a_request_tell_steps_drafts_and_acceptance() -> None:
     assert drafted > accepted
 
 
-def test_nothing_is_drafted_past_a_stop_token_of_the_request() -> None:
-    runner = ScriptedRunner(depth=8)
-    runner.add("a", PROMPT, TURN)
-    runner.play("a")
-    runner.add("b", PROMPT, TURN[:3], stop_token_ids=[13])
-    assert runner.step()["b"] == [12, 13]
-
-
-def test_nothing_is_drafted_past_the_end_token_of_the_model() -> None:
-    runner = ScriptedRunner(depth=8)
-    runner.add("a", PROMPT, [11, END, 12, 13, 14, 15], ignore_eos=True, max_tokens=6)
-    runner.play("a")
-    runner.add("b", PROMPT, [11, END])
-    assert runner.step()["b"] == [END]
-
-
-@pytest.mark.parametrize("most", [1, 2, 3])
-def test_nothing_is_drafted_past_the_tokens_that_a_request_may_say(most: int) -> None:
-    runner = ScriptedRunner(depth=8)
-    runner.add("a", PROMPT, TURN)
-    runner.play("a")
-    runner.add("b", PROMPT, TURN[:most], max_tokens=most)
-    assert len(runner.step()["b"]) == max(0, most - 2)
-
-
 def test_nothing_is_drafted_past_the_longest_context() -> None:
     long = list(range(100, 100 + CONTEXT - 3))
     runner = ScriptedRunner(depth=8)
-    runner.add("a", long, [11, 12, 13], max_tokens=50)
-    runner.play("a")
+    runner.say("a", long, [11, 12, 13], max_tokens=50)
     assert runner.drafter.forest.finished([DialogueState.from_tokens(long)]) == [1]
     runner.add("b", long, [11, 12, 13], max_tokens=50)
     assert runner.step()["b"] == [12]
     assert runner.effective_drafter_max_model_len > CONTEXT + 8
 
 
-def test_tokens_of_steps_that_asked_for_no_drafts_are_caught_up_with() -> None:
-    runner = ScriptedRunner()
+def test_tokens_of_steps_that_asked_for_no_drafts_are_caught_up_with(runner: ScriptedRunner) -> None:
     runner.add("a", PROMPT, TURN)
     runner.step()
     for _ in range(3):
         runner.step(ask=False)
     runner.play("a")
-    runner.add("b", PROMPT, TURN)
-    assert runner.play("b") == 3
+    assert runner.say("b", PROMPT, TURN) == 3
 
 
-def test_requests_that_read_their_prompts_are_left_alone() -> None:
-    runner = ScriptedRunner()
+def test_requests_that_read_their_prompts_are_left_alone(runner: ScriptedRunner) -> None:
     runner.add("a", PROMPT, TURN)
     runner.add("b", [9, 9, 9], TURN)
     assert runner.step(reading=["b"])["b"] == []
     assert runner.drafter.take_stats("b") is None
 
 
-def test_drafts_from_before_a_pause_are_not_counted_as_verified() -> None:
-    runner = ScriptedRunner()
-    runner.add("a", PROMPT, TURN)
-    runner.play("a")
+def test_drafts_from_before_a_pause_are_not_counted_as_verified(runner: ScriptedRunner) -> None:
+    runner.say("a", PROMPT, TURN)
     runner.add("b", PROMPT, TURN)
     assert runner.step()["b"]
     runner.step(reading=["b"])  # preempted: it reads its tokens again
@@ -171,27 +142,23 @@ def test_drafts_from_before_a_pause_are_not_counted_as_verified() -> None:
     assert (runner.drafter.take_stats("b") or ())[1] == 0
 
 
-def test_the_caller_s_guess_is_drafted_while_it_comes_true() -> None:
-    runner = ScriptedRunner()
+def test_the_caller_s_guess_is_drafted_while_it_comes_true(runner: ScriptedRunner) -> None:
     runner.add("a", PROMPT, TURN, extra_args={DRAFT: [*TURN[:4], 50, 51, 52]})
     assert runner.step()["a"] == [12, 13, 14, 50]
     assert runner.step()["a"] == []
     assert runner.drafter.take_stats("a") == (2, 4, 3)
 
 
-def test_a_drafter_that_is_switched_off_learns_and_says_nothing() -> None:
-    runner = ScriptedRunner()
+def test_a_drafter_that_is_switched_off_learns_and_says_nothing(runner: ScriptedRunner) -> None:
     runner.drafter.settings = replace(runner.drafter.settings, enabled=False)
     for name in "ab":
         runner.add(name, PROMPT, TURN)
         assert runner.play(name) == len(TURN)
     runner.drafter.settings = replace(runner.drafter.settings, enabled=True)
-    runner.add("c", PROMPT, TURN)
-    assert runner.play("c") == 3
+    assert runner.say("c", PROMPT, TURN) == 3
 
 
-def test_rows_that_change_places_keep_their_turns() -> None:
-    runner = ScriptedRunner()
+def test_rows_that_change_places_keep_their_turns(runner: ScriptedRunner) -> None:
     turns = {name: [first, *TURN] for name, first in zip("abc", (21, 22, 23), strict=True)}
     for name, turn in turns.items():
         runner.add(name, [30, ord(name)], turn)
@@ -218,8 +185,7 @@ def test_its_own_end_tokens_stand_above_the_model_s() -> None:
     assert ForestDrafter(vllm_config(DrafterSettings(), 4)).forest.config.end_tokens == {END}
 
 
-def test_live_turns_do_not_pile_up() -> None:
-    runner = ScriptedRunner()
+def test_live_turns_do_not_pile_up(runner: ScriptedRunner) -> None:
     for turn in range(40):
         name = f"r{turn}"
         runner.add(name, [turn + 100], TURN)
@@ -266,8 +232,7 @@ def test_no_step_waits_for_a_kernel_to_be_compiled() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_turn_whose_end_was_drafted_is_kept_without_what_was_sampled_behind_it() -> None:
-    runner = ScriptedRunner()
+def test_a_turn_whose_end_was_drafted_is_kept_without_what_was_sampled_behind_it(runner: ScriptedRunner) -> None:
     state = DialogueState.from_tokens(PROMPT)
     for name in ("a", "b", "c"):
         runner.add(name, PROMPT, TURN)

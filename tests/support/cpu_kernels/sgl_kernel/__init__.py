@@ -47,7 +47,8 @@ __version__ = "0.0.0+cpu.stand.in"
 
 verify_tree_greedy_cpu = verify_tree_greedy
 
-for _module in "allreduce elementwise gemm grammar kvcacheio mamba memory moe sampling speculative utils".split():
+_MODULES = "allreduce elementwise gemm grammar kvcacheio mamba memory moe sampling speculative utils"
+for _module in _MODULES.split():
     sys.modules[f"{__name__}.{_module}"] = sys.modules[__name__]  # the original's modules hold the same kernels
 
 _LIBRARY = torch.library.Library("sgl_kernel", "FRAGMENT")
