@@ -118,5 +118,5 @@ def test_penalties_that_forget_the_path_are_noticed(monkeypatch):
     """Control: every node is penalised as if it stood where the sampled tokens end."""
     cases = random_cases(1)
     right = Penalties.apply
-    monkeypatch.setattr(Penalties, "apply", lambda self, x, rows, nodes: right(self, x, rows, self.first[rows]))
+    monkeypatch.setattr(Penalties, "apply", lambda self, x, rows, nodes: right(self, x, rows, self.roots[rows]))
     assert not all(plainly_decoded(1, cases, speculated(1, cases)))

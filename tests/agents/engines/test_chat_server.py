@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -16,11 +18,18 @@ ASKED = [{"role": "user", "content": "What is 2 + 2?"}]
 SEEDED = Sampling(temperature=0.5, max_tokens=9, seed=2**40 + 3)
 
 
+@asynccontextmanager
+async def served(answer: Any, *, path: str = "", models: Answer | None = None, **settings: Any) -> AsyncIterator[Any]:
+    """A stand-in that always gives ``answer``, or what it says of a body, and its client."""
+    with ChatStandIn(answer if callable(answer) else lambda body: answer, *([models] if models else [])) as there:
+        async with ChatServer(there.url + path, **settings) as server:
+            yield there, server
+
+
 async def test_a_message_goes_out_and_one_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    with ChatStandIn(lambda body: said("4", finish_reason="length")) as there:
-        async with ChatServer(there.url) as server:
-            turn = await server.say(ASKED, Sampling(temperature=0.5, top_p=0.9, max_tokens=9, seed=2**40 + 3))
+    async with served(said("4", finish_reason="length")) as (there, server):
+        turn = await server.say(ASKED, Sampling(temperature=0.5, top_p=0.9, max_tokens=9, seed=2**40 + 3))
     assert there.asked == [
         {"model": "small", "messages": ASKED, "temperature": 0.5, "top_p": 0.9, "max_tokens": 9, "seed": 3}
     ]
@@ -31,17 +40,15 @@ async def test_a_message_goes_out_and_one_comes_back(monkeypatch: pytest.MonkeyP
 
 async def test_without_a_key_none_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with ChatStandIn(lambda body: said("4")) as there:
-        async with ChatServer(there.url) as server:
-            await server.say(ASKED, SEEDED)
+    async with served(said("4")) as (there, server):
+        await server.say(ASKED, SEEDED)
     assert not any("Authorization" in headers for headers in there.headers)
 
 
 async def test_calls_that_the_server_read_come_as_calls() -> None:
     schema = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
-    with ChatStandIn(lambda body: said(None, ("add", {"a": 2}), ("add", "{a: 2"), ("now", ""))) as there:
-        async with ChatServer(there.url) as server:
-            turn = await server.say(ASKED, SEEDED, tools=[schema])
+    async with served(said(None, ("add", {"a": 2}), ("add", "{a: 2"), ("now", ""))) as (there, server):
+        turn = await server.say(ASKED, SEEDED, tools=[schema])
     assert there.asked[0]["tools"] == [schema]
     assert turn.content == ""
     assert turn.calls == (
@@ -52,9 +59,8 @@ async def test_calls_that_the_server_read_come_as_calls() -> None:
 
 
 async def test_a_path_of_the_url_is_kept() -> None:
-    with ChatStandIn(lambda body: said("4")) as there:
-        async with ChatServer(f"{there.url}/v1beta/openai/") as server:
-            await server.say(ASKED, SEEDED)
+    async with served(said("4"), path="/v1beta/openai/") as (there, server):
+        await server.say(ASKED, SEEDED)
     assert there.paths == ["/v1beta/openai/models", "/v1beta/openai/chat/completions"]
 
 
@@ -78,9 +84,8 @@ async def test_a_server_without_the_model_is_refused(models: Answer, name: str |
 
 
 async def test_a_server_that_lists_no_models_is_believed_the_name() -> None:
-    with ChatStandIn(lambda body: said("4"), Answer({}, 404)) as there:
-        async with ChatServer(there.url, model="mine") as server:
-            await server.say(ASKED, SEEDED)
+    async with served(said("4"), models=Answer({}, 404), model="mine") as (there, server):
+        await server.say(ASKED, SEEDED)
     assert there.asked[0]["model"] == "mine"
 
 
@@ -103,12 +108,11 @@ async def test_a_server_that_is_busy_is_asked_again_and_not_for_ever() -> None:
     def answer(body: Any) -> Answer:
         return said("4") if next(numbers) == 2 else Answer({"error": "busy"}, 429, {"Retry-After": "0"})
 
-    with ChatStandIn(answer) as there:
-        async with ChatServer(there.url, tries=3, first_wait=0.0) as server:
-            assert (await server.say(ASKED, SEEDED)).content == "4"
-            assert len(there.asked) == 3
-            with pytest.raises(ServerRefused, match="429"):
-                await server.say(ASKED, SEEDED)
+    async with served(answer, tries=3, first_wait=0.0) as (there, server):
+        assert (await server.say(ASKED, SEEDED)).content == "4"
+        assert len(there.asked) == 3
+        with pytest.raises(ServerRefused, match="429"):
+            await server.say(ASKED, SEEDED)
     assert len(there.asked) == 6
 
 
@@ -120,10 +124,9 @@ async def test_what_a_server_does_not_know_is_said_otherwise_from_then_on() -> N
             return Answer({"detail": [{"loc": ["body", "seed"], "msg": "Extra inputs are not permitted"}]}, 422)
         return said("4")
 
-    with ChatStandIn(strict) as there:
-        async with ChatServer(there.url) as server:
-            await server.say(ASKED, SEEDED)
-            await server.say(ASKED, SEEDED)
+    async with served(strict) as (there, server):
+        await server.say(ASKED, SEEDED)
+        await server.say(ASKED, SEEDED)
     assert len(there.asked) == 4
     assert there.asked[-1] == {"model": "small", "messages": ASKED, "temperature": 0.5, "max_completion_tokens": 9}
 
@@ -137,10 +140,9 @@ async def test_what_a_server_does_not_know_is_said_otherwise_from_then_on() -> N
     ],
 )
 async def test_a_dialogue_that_does_not_fit_has_an_error_of_its_own(text: str) -> None:
-    with ChatStandIn(lambda body: Answer(text, 400)) as there:
-        async with ChatServer(there.url) as server:
-            with pytest.raises(ContextFull):
-                await server.say(ASKED, SEEDED)
+    async with served(Answer(text, 400)) as (there, server):
+        with pytest.raises(ContextFull):
+            await server.say(ASKED, SEEDED)
     assert len(there.asked) == 1
 
 
@@ -155,16 +157,14 @@ async def test_a_dialogue_that_does_not_fit_has_an_error_of_its_own(text: str) -
     ],
 )
 async def test_a_refusal_says_what_to_do(answer: Answer, says: str) -> None:
-    with ChatStandIn(lambda body: answer) as there:
-        async with ChatServer(there.url) as server:
-            with pytest.raises(ServerRefused, match=says) as refused:
-                await server.say(ASKED, SEEDED)
+    async with served(answer) as (_, server):
+        with pytest.raises(ServerRefused, match=says) as refused:
+            await server.say(ASKED, SEEDED)
     assert not isinstance(refused.value, ContextFull)
 
 
 async def test_what_chat_completions_do_not_know_is_refused() -> None:
-    with ChatStandIn(lambda body: said("4")) as there:
-        async with ChatServer(there.url) as server:
-            with pytest.raises(ValueError, match="top_k"):
-                await server.say(ASKED, Sampling(top_k=3))
+    async with served(said("4")) as (there, server):
+        with pytest.raises(ValueError, match="top_k"):
+            await server.say(ASKED, Sampling(top_k=3))
     assert there.asked == []

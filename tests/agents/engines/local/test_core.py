@@ -39,12 +39,6 @@ def before_step(core: EngineCore, number: int, action) -> None:
     core.step = hooked
 
 
-def test_greedy_output_is_the_argmax_of_the_model_itself(model, prompts):
-    for prompt, turn in zip(prompts, run_core(model, prompts, GREEDY, max_batch=4), strict=True):
-        own = teacher_forced(model, prompt, turn.token_ids)
-        assert own.argmax(-1).tolist() == list(turn.token_ids)
-
-
 def test_logprobs_are_the_models_at_the_sampling_temperature(model, prompts):
     sampling = Sampling(temperature=0.7, max_tokens=12, top_k=5)
     turns = run_core(model, prompts, sampling, forest=AdversarialForest(32), speculation=TREE)
@@ -82,16 +76,6 @@ def test_keys_of_accepted_branches_are_moved_into_place(prompts, monkeypatch):
     monkeypatch.setattr(SlotCache, "move", lambda *_: None)
     wild = run_core(model, prompts, sampling, forest=AdversarialForest(32), speculation=TREE)
     assert [t.logprobs for t in wild] != [pytest.approx(t.logprobs, abs=1e-9) for t in plain]
-
-
-def test_requests_join_and_leave_at_any_step_without_touching_each_other(model, prompts):
-    sampling = Sampling(max_tokens=14, temperature=0.9)
-    alone = [run_core(model, [p], Sampling(max_tokens=14, temperature=0.9, seed=i))[0] for i, p in enumerate(prompts)]
-    crowd = run_core(
-        model, prompts, sampling, max_batch=3, prefill_chunk=7, arrivals=lambda i: 2 * i,
-        forest=AdversarialForest(32), speculation=TREE,
-    )  # fmt: skip
-    assert [t.token_ids for t in crowd] == [t.token_ids for t in alone]
 
 
 def test_a_stop_token_ends_the_turn_and_is_its_last_token(model, prompts):

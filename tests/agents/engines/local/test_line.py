@@ -27,7 +27,17 @@ def request(number: int, *, ahead: bool = False, tokens: int = 6) -> Request:
     )
 
 
-def finish(engine: EngineCore) -> None:
+def add(engine: EngineCore, *requests: Request, steps: int = 0) -> None:
+    """All at once, and then so many steps."""
+    for one in requests:
+        engine.add(one)
+    for _ in range(steps):
+        engine.step()
+
+
+def finish(engine: EngineCore, *requests: Request) -> None:
+    """All at once, until nothing is left to do."""
+    add(engine, *requests)
     while engine.busy:
         engine.step()
 
@@ -38,8 +48,7 @@ def live(engine: EngineCore, requests: list[Request]) -> list[bool]:
 
 def test_a_request_made_ahead_takes_a_slot_that_nobody_wants():
     engine, ahead = core(), request(0, ahead=True)
-    engine.add(ahead)
-    finish(engine)
+    finish(engine, ahead)
     assert ahead.finish is FinishReason.LENGTH
     assert ahead.sampled == 6
 
@@ -47,15 +56,10 @@ def test_a_request_made_ahead_takes_a_slot_that_nobody_wants():
 def test_wanted_requests_get_the_slots_of_those_made_ahead_at_the_next_step():
     engine = core(slots=2)
     early = [request(number, ahead=True, tokens=30) for number in range(2)]
-    for one in early:
-        engine.add(one)
-    for _ in range(4):
-        engine.step()
+    add(engine, *early, steps=4)
     assert live(engine, early) == [True, True]
     wanted = [request(number) for number in (5, 6)]
-    for one in wanted:
-        engine.add(one)
-    engine.step()
+    add(engine, *wanted, steps=1)
     assert live(engine, wanted) == [True, True]
     assert [one.finish for one in early] == [FinishReason.ABORT] * 2
     assert all(one.sampled >= 4 for one in early), "what they had is not lost"
@@ -64,19 +68,15 @@ def test_wanted_requests_get_the_slots_of_those_made_ahead_at_the_next_step():
 def test_only_as_many_give_way_as_slots_are_missing_and_the_youngest_first():
     engine = core(slots=3)
     early = [request(number, ahead=True, tokens=30) for number in range(3)]
-    for one in early:
-        engine.add(one)
-        engine.step()
-    engine.add(request(7))
-    engine.step()
+    for one in (*early, request(7)):
+        add(engine, one, steps=1)
     assert live(engine, early) == [True, True, False]
 
 
 def test_nothing_made_ahead_is_admitted_while_a_wanted_request_waits():
     engine = core(slots=1)
     wanted, ahead = [request(0), request(1)], request(2, ahead=True)
-    for one in (ahead, *wanted):
-        engine.add(one)
+    add(engine, ahead, *wanted)
     while any(one.finish is None for one in wanted):
         engine.step()
         assert ahead.slot < 0
@@ -87,9 +87,7 @@ def test_nothing_made_ahead_is_admitted_while_a_wanted_request_waits():
 def test_requests_made_ahead_hold_their_share_of_the_slots_at_most():
     engine = core(slots=4, ahead_slots=2)
     early = [request(number, ahead=True) for number in range(4)]
-    for one in early:
-        engine.add(one)
-    engine.step()
+    add(engine, *early, steps=1)
     assert sum(live(engine, early)) == 2
     finish(engine)
     assert all(one.finish is FinishReason.LENGTH for one in early)
@@ -99,8 +97,7 @@ def test_wanted_turns_say_the_same_beside_turns_made_ahead():
     alone, beside = [request(number) for number in range(2)], [request(number) for number in range(2)]
     engine = core(slots=4)
     for one in alone:
-        engine.add(one)
-    finish(engine)
+        finish(engine, one)
     crowded = core(slots=4)
     for one in (request(5, ahead=True), beside[0], request(6, ahead=True), beside[1]):
         crowded.add(one)
@@ -110,18 +107,15 @@ def test_wanted_turns_say_the_same_beside_turns_made_ahead():
 
 def test_the_counters_are_of_wanted_requests_alone():
     engine = core()
-    engine.add(request(0, ahead=True))
-    finish(engine)
+    finish(engine, request(0, ahead=True))
     assert (engine.stats.requests, engine.stats.tokens, engine.stats.verify_steps) == (0, 0, 0)
     assert engine.stats.forward_passes > 0
 
 
 def test_turns_made_ahead_feed_the_trees_when_they_are_whole():
     engine, whole, broken = core(), request(0, ahead=True), request(1, ahead=True, tokens=30)
-    engine.add(whole)
-    finish(engine)
-    engine.add(broken)
-    engine.step()
+    finish(engine, whole)
+    add(engine, broken, steps=1)
     assert engine.abort_ahead() == 1
     assert engine.forest is not None
     assert engine.forest.finished([whole.state, broken.state]) == [1, 0]
@@ -134,14 +128,10 @@ def test_the_keys_and_values_of_a_turn_made_ahead_are_given_away_before_those_of
     for number, ahead in enumerate((False, True)):
         one = request(number, ahead=ahead)
         one.prompt = one.tokens = long[number]
-        engine.add(one)
-        finish(engine)
+        finish(engine, one)
     for number in (5, 6):
-        other = request(number, tokens=12)
-        engine.add(other)
-        finish(engine)
+        finish(engine, request(number, tokens=12))
     again = request(9)
     again.prompt, again.tokens = long[0], list(long[0])
-    engine.add(again)
-    finish(engine)
+    finish(engine, again)
     assert again.cached == len(long[0]) - 1

@@ -53,6 +53,22 @@ def links(rows: TreeRows) -> dict[str, object]:
     }
 
 
+def sampled(kernels, rows: TreeRows, coins, last, p) -> list[list[int]]:
+    """What each row emits by its coins, shape (rows, WIDTH), its last coin and the law at its nodes."""
+    predicts, accepted, count = outputs(len(rows.tokens))
+    kernels.tree_speculative_sampling_target_only(
+        predicts,
+        accepted,
+        count,
+        **links(rows),
+        uniform_samples=torch.as_tensor(coins),
+        uniform_samples_for_final_sampling=torch.as_tensor(last, dtype=torch.float64),
+        target_probs=torch.as_tensor(p),
+        draft_probs=torch.zeros(len(rows.tokens), WIDTH, VOCABULARY, dtype=torch.float64),
+    )
+    return emitted(predicts, accepted)
+
+
 def emitted(predicts, accept_index) -> list[list[int]]:
     return [predicts[row[row >= 0].long()].tolist() for row in accept_index]
 
@@ -88,22 +104,13 @@ def test_coins_on_a_chain_are_the_point_mass_rule(kernels, seed):
         child=np.append(np.arange(1, WIDTH), -1)[None],
         sibling=np.full((1, WIDTH), -1),
     )
-    predicts, accepted, count = outputs(1)
-    kernels.tree_speculative_sampling_target_only(
-        predicts,
-        accepted,
-        count,
-        **links(chain),
-        uniform_samples=torch.from_numpy(coins)[None],
-        uniform_samples_for_final_sampling=torch.tensor([last], dtype=torch.float64),
-        target_probs=torch.from_numpy(p)[None],
-        draft_probs=torch.zeros(1, WIDTH, VOCABULARY, dtype=torch.float64),
-    )
 
     def inverse(law):
         return int(np.searchsorted(np.cumsum(law), last * law.sum(), side="right"))
 
-    assert emitted(predicts, accepted) == [point_mass_chain(p, drafted, coins[: WIDTH - 1], inverse)]
+    assert sampled(kernels, chain, coins[None], [last], p[None]) == [
+        point_mass_chain(p, drafted, coins[: WIDTH - 1], inverse)
+    ]
 
 
 def first_tokens(kernels, siblings: list[int], p: np.ndarray, *, cells: int = 50) -> np.ndarray:
@@ -121,20 +128,9 @@ def first_tokens(kernels, siblings: list[int], p: np.ndarray, *, cells: int = 50
         child=np.tile(child, (every, 1)),
         sibling=np.tile(sibling, (every, 1)),
     )
-    predicts, accepted, accepted_count = outputs(every)
-    coins = torch.rand(every, WIDTH, dtype=torch.float64)
-    coins[:, 0] = torch.from_numpy(coin)
-    kernels.tree_speculative_sampling_target_only(
-        predicts,
-        accepted,
-        accepted_count,
-        **links(rows),
-        uniform_samples=coins,
-        uniform_samples_for_final_sampling=torch.from_numpy(last),
-        target_probs=torch.from_numpy(np.tile(p, (every, WIDTH, 1))),
-        draft_probs=torch.zeros(every, WIDTH, VOCABULARY, dtype=torch.float64),
-    )
-    drawn = [tokens[0] for tokens in emitted(predicts, accepted)]
+    coins = np.random.default_rng(0).random((every, WIDTH))
+    coins[:, 0] = coin
+    drawn = [tokens[0] for tokens in sampled(kernels, rows, coins, last, np.tile(p, (every, WIDTH, 1)))]
     return np.bincount(drawn, minlength=VOCABULARY) / every
 
 

@@ -126,18 +126,12 @@ def test_a_retracted_request_goes_on_where_it_was():
     assert drafts.forest.stats().tokens == 20
 
 
-def test_a_request_without_a_state_is_keyed_by_its_prompt():
+@pytest.mark.parametrize(("custom", "said"), [(None, ""), ({KEY: "x"}, "keyed by its prompt")])
+def test_a_request_without_a_state_that_can_be_read_is_keyed_by_its_prompt(caplog, custom, said):
     drafts = drafter()
-    plain = SimpleNamespace(max_new_tokens=10, custom_params=None)
-    run(drafts, Request("a", plain))
+    run(drafts, Request("a", SimpleNamespace(max_new_tokens=10, custom_params=custom)))
     assert drafts.forest.finished([DialogueState.from_tokens([1, 2, 3])]) == [1]
-
-
-def test_a_state_that_cannot_be_read_costs_the_draft_and_nothing_else(caplog):
-    drafts = drafter()
-    run(drafts, Request("a", SimpleNamespace(max_new_tokens=10, custom_params={KEY: "x"})))
-    assert "keyed by its prompt" in caplog.text
-    assert drafts.forest.finished([DialogueState.from_tokens([1, 2, 3])]) == [1]
+    assert said in caplog.text
 
 
 def test_a_callers_guess_is_verified_first():
