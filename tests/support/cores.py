@@ -16,6 +16,9 @@ from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import Completion, Sampling
 from turntree.spec_tree import DialogueState, DraftBatch, SpecForest
 
+CONFIG = LocalEngineConfig(max_batch=4, max_context=128, dtype="float64", threads=1)
+"""Of an engine around ``tiny_llama()``."""
+
 
 def tiny_llama(vocabulary: int = 32, *, seed: int = 0, sharpness: float = 3.0, dtype=torch.float64):
     """A random Llama; ``sharpness`` scales its weights, so that its choices are not all alike."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -39,6 +39,13 @@ LAWS: tuple[dict[str, float], ...] = (
 def state(name: str) -> DialogueState:
     """Of an environment of its own: nothing that was said elsewhere is drafted there."""
     return DialogueState(exact=crc32(name.encode()), task=name, env=name)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for what an engine in another thread or process does."""
+    async with asyncio.timeout(120):
+        while not holds():
+            await asyncio.sleep(0.001)
 
 
 def steps(turns: list[Completion]) -> int:
@@ -228,13 +235,11 @@ class OwnEngineChecks(EngineChecks):
     async def test_a_caller_that_gives_up_frees_the_engine_and_leaves_no_turn(self, engine: Any) -> None:
         finished, live = await self.settled(engine)
         waiting = asyncio.create_task(engine.generate(PROMPT, Sampling(max_tokens=CONTEXT), state=state("given up")))
-        while not engine.live:
-            await asyncio.sleep(0.01)
+        await until(lambda: engine.live)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        while engine.live:
-            await asyncio.sleep(0.01)
+        await until(lambda: not engine.live)
         assert await self.settled(engine) == (finished + 1, live)
         assert live == 0
 
@@ -242,8 +247,7 @@ class OwnEngineChecks(EngineChecks):
         finished, live = await self.settled(engine)
         asked = [engine.generate(PROMPT, Sampling(max_tokens=CONTEXT), state=state("cut")) for _ in range(8)]
         tasks = [asyncio.create_task(turn) for turn in asked]
-        while engine.live < 8:
-            await asyncio.sleep(0.01)
+        await until(lambda: engine.live >= 8)
         assert await asyncio.to_thread(engine.abort_all) == 8
         turns = await asyncio.gather(*tasks)
         assert {turn.finish_reason for turn in turns} == {FinishReason.ABORT}

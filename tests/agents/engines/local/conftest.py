@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
-from cores import tiny_llama
+from cores import CONFIG, tiny_llama
+
+from turntree.agents.engines.local import LocalEngine
 
 
 @pytest.fixture
@@ -15,3 +19,9 @@ def prompts() -> list[list[int]]:
 @pytest.fixture
 def model() -> torch.nn.Module:
     return tiny_llama()
+
+
+@pytest.fixture
+def engine(model: torch.nn.Module) -> Iterator[LocalEngine]:
+    with LocalEngine(model, config=CONFIG) as engine:
+        yield engine

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from cores import AdversarialForest, run_core, tiny_llama
 from machine_speed import soon
+from cores import CONFIG, AdversarialForest, run_core, tiny_llama
+from engine_checks import until
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.local.core import EngineCore
@@ -15,7 +18,6 @@ from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
 
 TREE = Speculation(max_nodes=8, max_depth=6, min_probability=0.0, adaptive=False)
 LONG = Sampling(max_tokens=40)
-CONFIG = LocalEngineConfig(max_batch=4, max_context=128, dtype="float64", threads=1)
 
 
 def same_turns(some: list[Completion], others: list[Completion]) -> bool:
@@ -79,12 +81,11 @@ def test_a_guess_respects_the_room_of_the_turn_and_of_the_context(model, prompts
     assert [t.token_ids for t in short] == [t.token_ids[:3] for t in plain]
 
 
-async def test_the_engine_ignores_what_a_guess_has_behind_its_stop_token(prompts):
-    with LocalEngine(tiny_llama(), config=CONFIG) as engine:
-        free = await engine.generate(prompts[0], Sampling(max_tokens=20, seed=3))
-        stop = free.token_ids[6]
-        how = Sampling(max_tokens=20, seed=3, stop_token_ids=(stop,))
-        turn = await engine.generate(prompts[0], how, draft=free.token_ids)
+async def test_the_engine_ignores_what_a_guess_has_behind_its_stop_token(engine, prompts):
+    free = await engine.generate(prompts[0], Sampling(max_tokens=20, seed=3))
+    stop = free.token_ids[6]
+    how = Sampling(max_tokens=20, seed=3, stop_token_ids=(stop,))
+    turn = await engine.generate(prompts[0], how, draft=free.token_ids)
     end = free.token_ids.index(stop) + 1
     assert turn.token_ids == free.token_ids[:end]
     assert turn.finish_reason is FinishReason.STOP
@@ -93,7 +94,7 @@ async def test_the_engine_ignores_what_a_guess_has_behind_its_stop_token(prompts
 
 
 async def test_a_guess_without_a_store_and_without_a_state_works(prompts):
-    config = LocalEngineConfig(max_batch=4, max_context=128, dtype="float64", threads=1, speculation=None)
+    config = replace(CONFIG, speculation=None)
     with LocalEngine(tiny_llama(), config=config) as engine:
         turn = await engine.generate(prompts[0], Sampling(max_tokens=20, seed=3), state=None)
         again = await engine.generate(prompts[0], Sampling(max_tokens=20, seed=3), state=None, draft=turn.token_ids)
@@ -101,22 +102,21 @@ async def test_a_guess_without_a_store_and_without_a_state_works(prompts):
     assert again.draft.verify_steps == 1
 
 
-async def test_a_guess_of_unknown_tokens_is_refused(prompts):
-    with LocalEngine(tiny_llama(), config=CONFIG) as engine:
-        with pytest.raises(ValueError, match="the draft holds token 32, the model knows 0 to 31"):
-            await engine.generate(prompts[0], Sampling(), draft=[1, 32])
-        with pytest.raises(ValueError, match="33 most probable tokens are wanted"):
-            await engine.generate(prompts[0], Sampling(top_logprobs=33))
+async def test_a_guess_of_unknown_tokens_is_refused(engine, prompts):
+    with pytest.raises(ValueError, match="the draft holds token 32, the model knows 0 to 31"):
+        await engine.generate(prompts[0], Sampling(), draft=[1, 32])
+    with pytest.raises(ValueError, match="33 most probable tokens are wanted"):
+        await engine.generate(prompts[0], Sampling(top_logprobs=33))
 
 
 async def test_a_turn_that_is_cancelled_in_the_middle_of_its_guess_leaves_the_engine(prompts):
     forest = AdversarialForest(32)
-    config = LocalEngineConfig(max_batch=4, max_context=128, dtype="float64", threads=1, prefill_chunk=2)
+    config = replace(CONFIG, prefill_chunk=2)
     with LocalEngine(tiny_llama(), config=config, forest=forest) as engine:
         how = Sampling(max_tokens=110, seed=1)
         turn = await engine.generate(prompts[0], how)
         task = asyncio.create_task(engine.generate(prompts[0], how, draft=turn.token_ids))
-        await soon(lambda: forest.live)
+        await until(lambda: engine.live)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

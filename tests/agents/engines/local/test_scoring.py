@@ -5,26 +5,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cores import AdversarialForest, tiny_llama
+from cores import CONFIG, AdversarialForest, tiny_llama
+from engine_checks import until
 from plain_decoding import laws_along
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.protocol import Sampling, ScoringEngine
 from turntree.agents.errors import EngineAborted
 
-CONFIG = LocalEngineConfig(max_batch=4, max_context=128, dtype="float64", threads=1)
 SAMPLINGS = [
     Sampling(max_tokens=12),
     Sampling(max_tokens=12, temperature=0.7, top_k=6, min_p=0.05),
     Sampling(max_tokens=12, top_p=0.8, repetition_penalty=1.3, frequency_penalty=0.4, presence_penalty=-0.2),
     Sampling(max_tokens=12, temperature=0),
 ]
-
-
-@pytest.fixture
-def engine():
-    with LocalEngine(tiny_llama(), config=CONFIG) as engine:
-        yield engine
 
 
 @pytest.mark.parametrize("chunk", [5, 1024])
@@ -143,15 +137,19 @@ async def test_new_weights_in_the_middle_score_everything_anew(prompts):
     assert done[0].weights_version == 4
 
 
-async def test_aborted_scoring_says_so_and_what_does_not_fit_is_refused(engine, prompts):
+async def test_what_does_not_fit_is_not_scored(engine, prompts):
     with pytest.raises(ValueError, match=r"have 5 \+ 124 tokens, max_context is 128"):
         await engine.score(prompts[0], [1] * 124, Sampling())
     with pytest.raises(ValueError, match="the text to score holds token -1"):
         await engine.score(prompts[0], [-1], Sampling())
     assert len((await engine.score(prompts[0], [1] * 123, Sampling(), top=1)).logprobs) == 123
-    tasks = [asyncio.create_task(engine.score(p, [1] * 60, Sampling())) for p in prompts * 8]
-    await asyncio.sleep(0)  # they are all with the engine now
-    await asyncio.to_thread(engine.abort_all)
-    results = await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_aborted_scoring_says_so(model, prompts):
+    with LocalEngine(model, config=replace(CONFIG, prefill_chunk=8)) as engine:
+        tasks = [asyncio.create_task(engine.score(p, [1] * 60, Sampling())) for p in prompts * 8]
+        await until(lambda: engine.live)
+        await asyncio.to_thread(engine.abort_all)
+        results = await asyncio.gather(*tasks, return_exceptions=True)
     assert any(isinstance(r, EngineAborted) for r in results)
     assert all(isinstance(r, EngineAborted) or len(r.logprobs) == 60 for r in results)
