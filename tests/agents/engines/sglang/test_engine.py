@@ -43,11 +43,7 @@ def exchange(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("exchange")
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["", "overlap"])
-def engine(model: Path, exchange: Path, request: pytest.FixtureRequest) -> Iterator[SglangEngine]:
-    """With overlap the scheduler starts a pass before its requests know what the last one said."""
-    if request.param and not compat.is_v2():
-        pytest.skip("SGLang 0.5.12 has no overlap with drafts of a plugin")
+def start(model: Path, **arguments: Any) -> SglangEngine:
     prepare()
     config = SglangEngineConfig(
         max_batch=48,
@@ -56,14 +52,16 @@ def engine(model: Path, exchange: Path, request: pytest.FixtureRequest) -> Itera
         draft_tokens=8,
         speculation=SglangSettings(adaptive=False, min_probability=0.02),
         seed=1,
-        engine_args={
-            **beside("dtype", "max_running_requests", "random_seed", "log_level"),
-            "disable_overlap_schedule": not request.param,
-        },
+        engine_args={**beside("dtype", "max_running_requests", "random_seed", "log_level"), **arguments},
     )
+    return SglangEngine(model, config=config)
+
+
+@pytest.fixture(scope="module")
+def engine(model: Path, exchange: Path) -> Iterator[SglangEngine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER, str(exchange))
-        made = SglangEngine(model, config=config)
+        made = start(model)
     with made:
         yield made
 
@@ -74,6 +72,17 @@ class TestSglang(OwnEngineChecks):
     def held(self, engine: SglangEngine) -> tuple[int, int]:
         figures = engine.figures()
         return figures["forest_rollouts"], figures["forest_live"]
+
+
+class TestSglangWithOverlap(TestSglang):
+    """The scheduler starts a pass before its requests know what the last one said."""
+
+    @pytest.fixture(scope="class")
+    def engine(self, model: Path) -> Iterator[SglangEngine]:
+        if not compat.is_v2():
+            pytest.skip("SGLang 0.5.12 has no overlap with drafts of a plugin")
+        with start(model, disable_overlap_schedule=False) as made:
+            yield made
 
 
 def test_the_repairs_for_the_cpu_leave_the_process_its_torch(engine: SglangEngine) -> None:
@@ -128,7 +137,7 @@ async def test_turns_of_another_engine_come_in_at_a_flush(
     engine: SglangEngine, policy: PolicyLaw, exchange: Path
 ) -> None:
     prompt, sampling = [9, 8, 7, 6, 5], Sampling(max_tokens=24, seed=7)
-    turn, other = policy.seeded(prompt, 24, 7), FolderExchange(exchange, f"other{id(engine)}")
+    turn, other = policy.seeded(prompt, 24, 7), FolderExchange(exchange, "other")
     other.swap(TurnBatch.of([state("exchanged")], [turn]), 0)
     engine.reset_prefix_cache()
     found = await engine.generate(prompt, sampling, state=state("exchanged"))
