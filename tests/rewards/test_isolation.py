@@ -63,17 +63,13 @@ def test_a_hostile_answer_ends_within_its_deadline_and_is_never_right(answer: st
     assert bool(verdict.correct) is (expected or (gold == "5" and set(answer) == {",", "5"}))
 
 
-def test_what_never_ends_is_undecided_at_the_deadline_and_its_worker_is_killed(judge: Judge) -> None:
+def test_what_never_ends_is_undecided_at_the_deadline_and_its_worker_is_replaced(judge: Judge) -> None:
     running, seen = judge.compare(NEVER_ENDS_GOLD, Answer(NEVER_ENDS), EXACT), set(judge.worker_pids())
     eventually(lambda: seen.update(judge.worker_pids()) or running.done(), 60)  # type: ignore[union-attr]
     verdict = running.result()  # type: ignore[union-attr]
     assert (verdict.status, verdict.correct) == (Status.TIMEOUT, None)
     assert any(not alive(pid) for pid in seen)
-
-
-def test_the_next_answer_after_a_kill_is_judged_right(judge: Judge) -> None:
-    score(boxed(NEVER_ENDS), NEVER_ENDS_GOLD, judge=judge)
-    assert score(boxed(r"2\sin x\cos x"), r"\sin 2x", judge=judge).correct
+    assert score(boxed(r"2\sin x\cos x"), r"\sin 2x", judge=judge).correct  # by the worker that takes its place
 
 
 def test_short_work_does_not_wait_behind_long() -> None:
@@ -287,10 +283,10 @@ def test_workers_are_replaced_after_their_share_of_jobs() -> None:
 
 def test_memory_stays_bounded_over_many_scores() -> None:
     with Judge(PoolSettings(workers=1), cache_size=64) as bounded:
-        for start in range(0, 600, 200):
-            texts = [boxed(f"\\sqrt{{{n}}}+x") for n in range(start, start + 200)]
-            score_batch(texts, ["x"] * 200, judge=bounded)
-        assert bounded.cached() <= 64
+        for start in range(0, 200, 40):
+            texts = [boxed(f"\\sqrt{{{n}}}+x") for n in range(start, start + 40)]
+            score_batch(texts, ["x"] * 40, judge=bounded)
+        assert bounded.cached() == 64
 
 
 def test_a_time_out_is_not_remembered() -> None:
