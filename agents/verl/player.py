@@ -130,7 +130,7 @@ class EpisodePlayer:
         sampling = self._sampling(sampling_params, step, index, int(row["session_id"]))
         env_id, settings = row["env_id"], row.get("env_kwargs") or "{}"
         idle = self._idle[env_id, settings]
-        env = idle.pop() if idle else self._make(env_id, settings)
+        env = idle.pop() if idle else self.make(env_id, settings)
         broken = False
         try:
             limits = env.limits.within(self._bounds)
@@ -144,7 +144,7 @@ class EpisodePlayer:
         """The dialogue state of a row's first turn."""
         env_id, settings = row["env_id"], row.get("env_kwargs") or "{}"
         idle = self._idle[env_id, settings]
-        env = idle.pop() if idle else self._make(env_id, settings)
+        env = idle.pop() if idle else self.make(env_id, settings)
         index = int(row["index"])
         _, info = env.reset(seed=index, options={"index": index})
         idle.append(env)
@@ -188,7 +188,7 @@ class EpisodePlayer:
         env_id, settings = row["env_id"], row.get("env_kwargs") or "{}"
         try:
             idle = self._idle[env_id, settings]
-            env = idle.pop() if idle else self._make(env_id, settings)
+            env = idle.pop() if idle else self.make(env_id, settings)
             # All samples of a task start in the same state: the environment's seed is the row's index.
             episode = await rollout(
                 env,
@@ -215,7 +215,8 @@ class EpisodePlayer:
             idle.append(env)
         return episode
 
-    def _make(self, env_id: str, settings: str) -> Env:
+    def make(self, env_id: str, settings: str) -> Env:
+        """A new environment; ``settings`` are JSON."""
         env = make_env(env_id, json.loads(settings))
         if self._memo_results:
             # One memo for all environments of the same settings: siblings and later epochs meet in it.

@@ -21,12 +21,17 @@ ROLLOUT_NAME = "turntree"
 
 def register() -> None:
     """Register what turntree adds to verl. Calling it again changes nothing."""
-    if _train_on_cpu():
-        _select_cpu_platform()
+    if trains_on_cpu():
+        select_cpu_platform()
     _register_rollout()
 
 
-def _train_on_cpu() -> bool:
+def trains_on_cpu() -> bool:
+    """Whether the variable says so or, where it says nothing, there is no accelerator.
+
+    Raises:
+        ValueError: If the variable says something else.
+    """
     choice = os.environ.get("TURNTREE_VERL_CPU", "")
     if choice not in ("", "0", "1"):
         raise ValueError(f"TURNTREE_VERL_CPU must be 0, 1 or unset, got {choice!r}")
@@ -39,7 +44,8 @@ def _train_on_cpu() -> bool:
     return not any(platform().is_platform_available(use_smi_check=True) for platform in platforms if platform)
 
 
-def _select_cpu_platform() -> None:
+def select_cpu_platform() -> None:
+    """Let verl take the CPU for its device."""
     from verl.plugin.platform import PlatformRegistry, set_platform
 
     from turntree.agents.verl.patches import apply_cpu_patches

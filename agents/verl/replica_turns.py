@@ -19,9 +19,6 @@ from turntree.spec_tree import DialogueState
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 1.0
-"""Between two questions whether a lost replica is back."""
-
 
 class ReplicaTurns:
     """The replicas, as one process sees them.
@@ -30,14 +27,21 @@ class ReplicaTurns:
         engines: Engine of each replica, by rank.
         serving: Returns once the replica of a rank serves; raises while it cannot be reached.
         patience: Seconds that a turn waits where all replicas are lost.
+        look_seconds: Between two questions whether a lost replica is back.
     """
 
     def __init__(
-        self, engines: Mapping[int, Engine], serving: Callable[[int], Awaitable[None]], *, patience: float = 300.0
+        self,
+        engines: Mapping[int, Engine],
+        serving: Callable[[int], Awaitable[None]],
+        *,
+        patience: float = 300.0,
+        look_seconds: float = 1.0,
     ) -> None:
         self._engines = dict(engines)
         self._serving = serving
         self._patience = patience
+        self._look_seconds = look_seconds
         self.routes = TaskRoutes(list(self._engines))
         self._returns: dict[int, asyncio.Task[None]] = {}
         self.lost = 0
@@ -89,7 +93,7 @@ class ReplicaTurns:
 
     async def _await_return(self, rank: int) -> None:
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(self._look_seconds)
             try:
                 await self._serving(rank)
             except Exception as error:  # whatever keeps it away, it is asked again

@@ -66,6 +66,11 @@ class TurnPipe:
         self._collector: asyncio.Task[None] | None = None
         self._senders: set[asyncio.Task[None]] = set()
 
+    @property
+    def waiting(self) -> int:
+        """Turns that have not come back."""
+        return len(self._waiting)
+
     async def generate(
         self,
         prompt_ids: Sequence[int],
@@ -161,6 +166,11 @@ class TurnDesk:
         self._finished: dict[str, list[TurnReply]] = {}
         self._news: dict[str, asyncio.Event] = {}
         self._running: set[asyncio.Task[None]] = set()
+
+    @property
+    def held(self) -> int:
+        """Turns that run, and clients whose turns have finished and were not collected."""
+        return len(self._running) + len(self._finished)
 
     def submit(self, client: str, requests: Sequence[TurnRequest]) -> str:
         """Start turns for ``client``; returns the name of this desk's life, by which they are collected."""

@@ -87,7 +87,7 @@ class WeightSender(BaseRollout):
         if global_steps == RESEND:
             global_steps = self._global_steps
         self._global_steps = global_steps
-        buckets = _buckets(weights, self._bucket_bytes)
+        buckets = buckets_of(weights, self._bucket_bytes)
         try:
             server = self._server
             life = await server.ready.remote()
@@ -101,7 +101,8 @@ class WeightSender(BaseRollout):
                 pass
 
 
-def _buckets(weights: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int) -> Iterator[dict[str, torch.Tensor]]:
+def buckets_of(weights: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Copies of the weights on the CPU, in their order: each bucket ends with the tensor that fills it."""
     bucket: dict[str, torch.Tensor] = {}
     size = 0
     for name, tensor in weights:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+
+from turntree.agents.verl.compose import Composition, compose
+from turntree.rewards import reward
 
 pytest.importorskip("verl", reason='training needs verl: pip install "turntree[train]"')
 os.environ.setdefault("TURNTREE_VERL_CPU", "1")
@@ -37,3 +41,16 @@ def row() -> dict[str, Any]:
         "env_kwargs": '{"tool_format": "compact", "system_prompt": ""}',
         "extra_info": {"index": 3, "split": "train"},
     }
+
+
+@pytest.fixture
+def rank(own_rewards: None) -> str:
+    """Name of a reward that needs all samples of a task."""
+    reward("rank", group=True)(lambda samples: [0.0] * len(samples))
+    return "rank"
+
+
+@pytest.fixture
+def composed(tiny_model: Path) -> Callable[..., Composition]:
+    """Puts a training of the tiny model together."""
+    return lambda *overrides, config="demo": compose(config, [f"actor_rollout_ref.model.path={tiny_model}", *overrides])

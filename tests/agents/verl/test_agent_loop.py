@@ -9,7 +9,6 @@ from verl.workers.rollout.replica import TokenOutput
 
 from turntree.agents.verl.agent_loop import EnvAgentLoop
 from turntree.agents.verl.sections import ConfigError
-from turntree.rewards import registry, reward
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
 
@@ -60,10 +59,8 @@ async def test_servers_that_are_gone_mask_the_episode(rollout_config: Any, chatm
 
 
 async def test_rewards_that_need_the_group_are_refused_where_there_is_none(
-    rollout_config: Any, chatml: Any, row: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    rollout_config: Any, chatml: Any, row: dict[str, Any], rank: str
 ) -> None:
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-    reward("rank", group=True)(lambda samples: [0.0] * len(samples))
-    rollout_config.custom.turntree.rewards = {"answer": 1, "rank": 0.5}
+    rollout_config.custom.turntree.rewards = {"answer": 1, rank: 0.5}
     with pytest.raises(ConfigError, match="rank need all of them"):
         await make_loop(rollout_config, Servers(chatml, "5"), chatml).run(SAMPLING, **row)

@@ -21,11 +21,11 @@ class Server:
     """An actor whose answer is what ``ray.get`` gives."""
 
     def __init__(self, calls: list[tuple[str, int]], answer: Exception | None) -> None:
-        self.save_state, self._calls, self._answer = self, calls, answer
+        self.save_state, self.calls, self.answer = self, calls, answer
 
     def remote(self, folder: str, step: int) -> Exception | None:
-        self._calls.append((folder, step))
-        return self._answer
+        self.calls.append((folder, step))
+        return self.answer
 
 
 def saved(monkeypatch: pytest.MonkeyPatch, folder: Path, answers: list[Exception | None], **settings: Any) -> Any:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -78,42 +79,35 @@ async def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypa
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-@pytest.mark.parametrize("name", ["forest.npz", "ledger.npz", "run_ahead.npz"])
-async def test_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    folder = tmp_path / "state"
-    await save(folder)
-    whole = bytearray((folder / name).read_bytes())
-    whole[len(whole) // 2] ^= 1
-    (folder / name).write_bytes(whole)
-    with pytest.raises(DamagedCheckpoint, match=rf"{name} does not have the digest .*resume_from_path"):
-        Server().state.read(folder, step=1)
+def flipped(whole: bytes) -> bytes:
+    middle = len(whole) // 2
+    return whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
 
 
-async def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
-    folder = tmp_path / "state"
-    await save(folder)
-    (folder / "ledger.npz").unlink()
-    with pytest.raises(DamagedCheckpoint, match=r"ledger\.npz is missing"):
-        Server().state.read(folder, step=1)
+def relisted(**changes: int) -> Callable[[bytes], bytes]:
+    return lambda text: json.dumps(json.loads(text) | changes).encode()
 
 
-async def test_a_cut_list_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "state"
-    await save(folder)
-    text = (folder / "state.json").read_text()
-    (folder / "state.json").write_text(text[: len(text) // 2])
-    with pytest.raises(DamagedCheckpoint, match=r"state\.json cannot be read"):
-        Server().state.read(folder, step=1)
-
-
-@pytest.mark.parametrize(("key", "value", "said"), [("format", 9, "format 9, expected 1"), ("step", 4, "of step 4")])
-async def test_another_version_or_step_is_refused(tmp_path: Path, key: str, value: int, said: str) -> None:
-    folder = tmp_path / "state"
-    await save(folder)
-    listed = json.loads((folder / "state.json").read_text())
-    (folder / "state.json").write_text(json.dumps(listed | {key: value}))
+@pytest.mark.parametrize(
+    ("name", "spoil", "said"),
+    [
+        ("forest.npz", flipped, r"forest\.npz does not have the digest .*resume_from_path"),
+        ("ledger.npz", flipped, r"ledger\.npz does not have the digest .*resume_from_path"),
+        ("run_ahead.npz", flipped, r"run_ahead\.npz does not have the digest .*resume_from_path"),
+        ("ledger.npz", None, r"ledger\.npz is missing"),
+        ("state.json", lambda text: text[: len(text) // 2], r"state\.json cannot be read"),
+        ("state.json", relisted(format=9), "format 9, expected 1"),
+        ("state.json", relisted(step=4), "of step 4"),
+    ],
+)
+async def test_a_state_that_is_not_whole_or_not_of_the_step_is_refused(
+    tmp_path: Path, name: str, spoil: Callable[[bytes], bytes] | None, said: str
+) -> None:
+    await save(tmp_path / "state")
+    file = tmp_path / "state" / name
+    file.unlink() if spoil is None else file.write_bytes(spoil(file.read_bytes()))
     with pytest.raises(DamagedCheckpoint, match=said):
-        Server().state.read(folder, step=1)
+        Server().state.read(tmp_path / "state", step=1)
 
 
 async def test_parts_that_the_saved_run_did_not_have_stay_empty(tmp_path: Path) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
 import pytest
 from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 
-from turntree.agents.verl.compose import Composition, compose, list_configs
+from turntree.agents.verl.compose import Composition, list_configs
 from turntree.agents.verl.groups import Choice, offered
 
+Compose = Callable[..., Composition]
 SECTIONS = ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic", "algorithm")
 
 
@@ -27,10 +27,11 @@ def covering(choices: Iterable[Choice], together: int = 2) -> list[Choice]:
     return few
 
 
-def composed(choice: Choice, model: Path) -> Composition:
-    overrides = [f"engine={choice.engine}", f"size={choice.size}", f"env={choice.env}"]
-    overrides += [f"algorithm={choice.algorithm}", f"speculation=[{','.join(choice.speculation)}]"]
-    return compose(None, [*overrides, f"actor_rollout_ref.model.path={model}"])
+def put_together(choice: Choice, composed: Compose) -> Composition:
+    named = (f"engine={choice.engine}", f"size={choice.size}", f"env={choice.env}")
+    return composed(
+        *named, f"algorithm={choice.algorithm}", f"speculation=[{','.join(choice.speculation)}]", config=None
+    )
 
 
 def require_valid(composition: Composition) -> None:
@@ -51,27 +52,24 @@ def require_valid(composition: Composition) -> None:
 
 
 @pytest.mark.parametrize("choice", covering(tuple(offered())), ids=lambda choice: choice.name)
-def test_verl_accepts_what_is_offered(choice: Choice, tiny_model: Path) -> None:
-    composition = composed(choice, tiny_model)
+def test_verl_accepts_what_is_offered(choice: Choice, composed: Compose) -> None:
+    composition = put_together(choice, composed)
     assert composition.choice == choice
     require_valid(composition)
 
 
 @pytest.mark.parametrize("name", list_configs())
-def test_verl_accepts_what_is_shipped_by_name(name: str, tiny_model: Path) -> None:
-    require_valid(compose(name, [f"actor_rollout_ref.model.path={tiny_model}"]))
+def test_verl_accepts_what_is_shipped_by_name(name: str, composed: Compose) -> None:
+    require_valid(composed(config=name))
 
 
-@pytest.mark.slow
-def test_verl_accepts_every_three_options_that_go_together(tiny_model: Path) -> None:
+@pytest.mark.release
+def test_verl_accepts_every_three_options_that_go_together(composed: Compose) -> None:
     for choice in covering(tuple(offered()), together=3):
-        require_valid(composed(choice, tiny_model))
+        require_valid(put_together(choice, composed))
 
 
-def test_a_combination_that_verl_refuses_is_seen(tiny_model: Path) -> None:
-    broken = compose(
-        None,
-        [f"actor_rollout_ref.model.path={tiny_model}", "actor_rollout_ref.actor.loss_agg_mode=token-means"],
-    )
+def test_a_combination_that_verl_refuses_is_seen(composed: Compose) -> None:
+    broken = composed("actor_rollout_ref.actor.loss_agg_mode=token-means", config=None)
     with pytest.raises(InstantiationException, match="Invalid loss_agg_mode"):
         require_valid(broken)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -41,30 +42,28 @@ def test_more_tasks_than_there_are_is_an_error(tmp_path: Path) -> None:
         list(rows("turntree/GSM8K-v0", {"data": str(file)}, count=3, split="train"))
 
 
+@pytest.mark.parametrize(
+    ("env", "settings", "error", "message"),
+    [
+        ("turntree/Arithmetic-v0", {"limits": {"max_turn": 3}}, ConfigError, "did you mean 'max_turns'"),
+        ("turntree/Arithmetik-v0", {}, UnknownEnvironment, "turntree/Arithmetic-v0"),
+        ("nowhere:Env", {}, ConfigError, r"nowhere:Env: .*PYTHONPATH"),
+    ],
+)
+def test_what_is_not_there_is_named(env: str, settings: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make_env(env, settings)
+
+
 def test_limits_come_as_a_mapping() -> None:
     env = make_env("turntree/Arithmetic-v0", {"limits": {"max_turns": 3}})
     assert env.limits.max_turns == 3
-
-
-def test_an_unknown_limit_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'max_turns'"):
-        make_env("turntree/Arithmetic-v0", {"limits": {"max_turn": 3}})
-
-
-def test_an_unknown_environment_names_the_nearest() -> None:
-    with pytest.raises(UnknownEnvironment, match="turntree/Arithmetic-v0"):
-        make_env("turntree/Arithmetik-v0", {})
 
 
 def test_an_environment_that_no_package_registers_is_named_by_module_and_class() -> None:
     env = make_env("turntree.envs.arithmetic:Arithmetic", {"max_value": 5})
     assert isinstance(env, Arithmetic)
     assert env.max_value == 5
-
-
-def test_a_module_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"nowhere:Env: .*PYTHONPATH"):
-        make_env("nowhere:Env", {})
 
 
 def test_the_command_line_writes_the_same_rows(tmp_path: Path) -> None:

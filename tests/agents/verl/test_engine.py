@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from verl.workers.rollout.replica import TokenOutput
 
-from turntree.agents.engines.protocol import Engine, FinishReason, Sampling
+from turntree.agents.engines.protocol import Completion, DraftStats, Engine, FinishReason, Sampling
 from turntree.agents.verl.engine import VerlEngine
+from turntree.agents.verl.turn_words import to_token_output
 from turntree.spec_tree import DialogueState
 
 SAMPLING = Sampling(temperature=0.5, max_tokens=3, stop_token_ids=(9,), seed=4)
@@ -52,35 +53,31 @@ async def test_sampling_and_state_reach_the_server() -> None:
     assert parameters["stop_token_ids"] == [9]
 
 
-async def test_servers_that_know_no_state_are_not_given_one() -> None:
-    servers = Servers(output(1, 9))
-    await VerlEngine(servers, backend="trtllm").generate((5,), SAMPLING, state=DialogueState.from_tokens((5,)))
-    assert "state" not in servers.asked[0]
-
-
-async def test_counters_come_back_under_our_names() -> None:
-    servers = Servers(
-        output(
-            1,
-            9,
-            global_steps=7,
-            num_cached_tokens=2,
-            spec_num_draft_tokens=4,
-            spec_num_accepted_tokens=1,
-            spec_num_verify_steps=2,
-            accepted=[True, False],
-            levels="CA",
-            behaviour_logprobs=[-1.5, -2.5],
-        )
+async def test_a_turn_of_our_server_crosses_verl_with_its_counters() -> None:
+    completion = Completion(
+        token_ids=(1, 2),
+        logprobs=(-1.0, -2.0),
+        finish_reason=FinishReason.LENGTH,
+        draft=DraftStats(verify_steps=1, drafted=3, accepted=2),
+        accepted=(True, False),
+        cached_tokens=5,
+        levels="CA",
+        behaviour_logprobs=(-1.5, -2.5),
+        weights_version=7,
     )
-    completion = await VerlEngine(servers, backend="trtllm").generate((5,), SAMPLING)
-    assert completion.token_ids == (1, 9)
-    assert completion.logprobs == (-1.0, -1.0)
-    assert (completion.draft.drafted, completion.draft.accepted, completion.draft.verify_steps) == (4, 1, 2)
-    assert completion.accepted == (True, False)
-    assert completion.levels == "CA"
-    assert completion.behaviour_logprobs == (-1.5, -2.5)
-    assert (completion.cached_tokens, completion.weights_version) == (2, 7)
+    crossing = to_token_output(completion, 7)
+    assert (crossing.token_ids, crossing.log_probs, crossing.stop_reason) == ([1, 2], [-1.0, -2.0], "length")
+    assert crossing.extra_fields == {
+        "global_steps": 7,
+        "num_cached_tokens": 5,
+        "spec_num_draft_tokens": 3,
+        "spec_num_accepted_tokens": 2,
+        "spec_num_verify_steps": 1,
+        "accepted": [True, False],
+        "levels": "CA",
+        "behaviour_logprobs": [-1.5, -2.5],
+    }
+    assert await VerlEngine(Servers(crossing), backend="trtllm").generate((5,), SAMPLING) == completion
 
 
 @pytest.mark.parametrize(

@@ -36,57 +36,53 @@ class Member:
         return said(news)
 
 
-def test_a_replica_fetches_the_turns_of_tasks_that_may_be_routed_to_it() -> None:
-    hub = TurnHub(ExchangeSettings(homes=2))
-    members = [Member(hub, rank) for rank in range(5)]
+def members_of(homes: int, count: int) -> tuple[TurnHub, list[Member]]:
+    """A hub and replicas that it knows."""
+    hub = TurnHub(ExchangeSettings(homes=homes))
+    members = [Member(hub, rank) for rank in range(count)]
     for member in members:
         member.swap()
-    tasks = list(range(100))
+    return hub, members
+
+
+def routed_to(rank: int, tasks: range, *, homes: int, among: int) -> list[int]:
+    """Of the tasks those that a replica is a home of."""
+    states = {task: DialogueState(exact=1, task=str(task), env="sums") for task in tasks}
+    return [task for task in tasks if rank in preference(route_key(states[task]), range(among))[:homes]]
+
+
+def test_a_replica_fetches_the_turns_of_tasks_that_may_be_routed_to_it() -> None:
+    _, members = members_of(homes=2, count=5)
+    tasks = range(100)
     members[0].swap(batch(*tasks))
     for member in members[1:]:
-        mine = [
-            task
-            for task in tasks
-            if member.rank in preference(route_key(DialogueState(exact=1, task=str(task), env="sums")), range(5))[:2]
-        ]
+        mine = routed_to(member.rank, tasks, homes=2, among=5)
         assert member.swap() == mine
         assert 20 < len(mine) < 60
 
 
 def test_a_replica_that_joins_becomes_a_home_of_tasks_that_the_hub_knew() -> None:
-    hub = TurnHub(ExchangeSettings(homes=1))
-    first, second = Member(hub, 0), Member(hub, 1)
-    first.swap()
-    second.swap()
-    first.swap(batch(*range(60)))
+    hub, (first, second) = members_of(homes=1, count=2)
+    tasks = range(60)
+    first.swap(batch(*tasks))
     second.swap()
     third = Member(hub, 2)
     third.swap()
-    first.swap(batch(*range(60)))
-    mine = [
-        task
-        for task in range(60)
-        if preference(route_key(DialogueState(exact=1, task=str(task), env="sums")), range(3))[0] == 2
-    ]
+    first.swap(batch(*tasks))
+    mine = routed_to(2, tasks, homes=1, among=3)
     assert third.swap() == mine
     assert mine
 
 
 def test_all_turns_are_fetched_where_that_is_wanted() -> None:
-    hub = TurnHub(ExchangeSettings(homes=0))
-    members = [Member(hub, rank) for rank in range(5)]
-    for member in members:
-        member.swap()
+    _, members = members_of(homes=0, count=5)
     members[0].swap(batch(*range(20)))
     assert [len(member.swap()) for member in members] == [0, 20, 20, 20, 20]
 
 
 def test_traffic_does_not_grow_with_the_number_of_replicas() -> None:
     def fetched(replicas: int) -> int:
-        hub = TurnHub(ExchangeSettings(homes=2))
-        members = [Member(hub, rank) for rank in range(replicas)]
-        for member in members:
-            member.swap()
+        _, members = members_of(homes=2, count=replicas)
         for member in members:
             member.swap(batch(*range(member.rank, 256, replicas)))
         for member in members:

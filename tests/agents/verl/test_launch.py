@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +68,27 @@ def test_every_step_is_reported_once_and_whole(monkeypatch: pytest.MonkeyPatch, 
     ]
 
 
-def test_the_folder_holds_what_verl_is_started_with(overrides: list[str], tmp_path: Path) -> None:
+@pytest.fixture
+def prepared(overrides: list[str], tmp_path: Path) -> Callable[..., Any]:
+    """The configuration that verl is started with."""
+
+    def prepare(*more: str, config: str = "demo") -> Any:
+        folder = RunFolder(tmp_path / "run")
+        folder.root.mkdir()
+        launch.prepare(compose(config, [*overrides, *more]), folder, tmp_path / "ray")
+        return OmegaConf.load(folder.config)
+
+    return prepare
+
+
+def test_the_folder_holds_what_verl_is_started_with(prepared: Callable[..., Any], tmp_path: Path) -> None:
+    config = prepared()
     folder = RunFolder(tmp_path / "run")
-    folder.root.mkdir()
-    launch.prepare(compose("demo", overrides), folder, tmp_path / "ray")
-    config = OmegaConf.load(folder.config)
     assert config.data.train_files == str(folder.rows("train"))
     assert pyarrow.parquet.read_table(config.data.train_files).num_rows == 4
-    assert pyarrow.parquet.read_table(config.data.val_files).num_rows == 2
+    validation = pyarrow.parquet.read_table(config.data.val_files).to_pylist()
+    assert [row["extra_info"]["split"] for row in validation] == ["val"] * 2
+    assert json.loads(validation[0]["env_kwargs"])["split"] == "test", "validation has settings of its own"
     assert config.actor_rollout_ref.rollout.custom.turntree.run_dir == str(folder.root)
     assert config.ray_kwargs.ray_init._temp_dir == str(tmp_path / "ray")
     loops = OmegaConf.load(config.actor_rollout_ref.rollout.agent.agent_loop_config_path)
@@ -90,48 +104,28 @@ def test_the_folder_holds_what_verl_is_started_with(overrides: list[str], tmp_pa
     ],
 )
 def test_replicas_of_engines_that_verl_serves_are_routed_to_by_task(
-    overrides: list[str], tmp_path: Path, more: list[str], routed_by: str | None
+    prepared: Callable[..., Any], more: list[str], routed_by: str | None
 ) -> None:
-    folder = RunFolder(tmp_path / "run")
-    folder.root.mkdir()
-    launch.prepare(compose("grpo_arithmetic_cpu", [*overrides, *more]), folder, tmp_path / "ray")
-    path = OmegaConf.load(folder.config).actor_rollout_ref.rollout.router_config_path
+    path = prepared(*more, config="grpo_arithmetic_cpu").actor_rollout_ref.rollout.router_config_path
     assert (path if path in (None, "mine.yaml") else OmegaConf.load(path).router_class) == routed_by
 
 
-def test_reuse_reaches_the_servers(overrides: list[str], tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
-    folder.root.mkdir()
-    asked = ["turntree.reuse.mode=lenient", "turntree.reuse.preset=grpo", "turntree.memo_results=100"]
-    launch.prepare(compose("demo", [*overrides, *asked]), folder, tmp_path / "ray")
-    settings = RunSettings.parse(plain(OmegaConf.load(folder.config).actor_rollout_ref.rollout.custom))
+def test_the_runs_settings_reach_the_servers_and_the_agent_loops(prepared: Callable[..., Any]) -> None:
+    config = prepared(
+        *("turntree.reuse.mode=lenient", "turntree.reuse.preset=grpo", "turntree.memo_results=100"),
+        *("turntree.rewards={answer: 1, few_turns: {weight: 0.1, high: 0.5}}", "turntree.contract=math"),
+    )
+    settings = RunSettings.parse(plain(config.actor_rollout_ref.rollout.custom))
     assert (settings.reuse.mode, settings.reuse.preset, settings.memo_results) == (ReuseMode.LENIENT, "grpo", 100)
-
-
-def test_rewards_reach_the_agent_loops(overrides: list[str], tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
-    folder.root.mkdir(parents=True, exist_ok=True)
-    asked = ["turntree.rewards={answer: 1, few_turns: {weight: 0.1, high: 0.5}}", "turntree.contract=math"]
-    launch.prepare(compose("demo", [*overrides, *asked]), folder, tmp_path / "ray")
-    settings = RunSettings.parse(plain(OmegaConf.load(folder.config).actor_rollout_ref.rollout.custom))
     assert settings.contract == "math"
     scorer = settings.scorer()
     assert scorer is not None
     assert scorer.names == ("answer", "few_turns")
 
 
-def test_a_data_set_without_rules_is_found_before_anything_is_started(overrides: list[str], tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
+def test_a_data_set_without_rules_is_found_before_anything_is_started(prepared: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match=r"'arithmetic' has no rules .* turntree\.contract=math"):
-        launch.prepare(compose("demo", [*overrides, "turntree.rewards={answer: 1}"]), folder, tmp_path / "ray")
-
-
-def test_validation_has_settings_of_its_own(overrides: list[str], tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    launch.prepare(compose("demo", overrides), folder, tmp_path / "ray")
-    row = pyarrow.parquet.read_table(folder.rows("val")).to_pylist()[0]
-    assert json.loads(row["env_kwargs"])["split"] == "test"
-    assert row["extra_info"]["split"] == "val"
+        prepared("turntree.rewards={answer: 1}")
 
 
 def test_the_callers_environment_goes_first_but_for_the_metrics(
@@ -167,10 +161,8 @@ def test_a_training_on_the_cpu_leaves_accelerators_alone(
     assert launch.environment(RunFolder(tmp_path), device).get("TURNTREE_VERL_CPU") == choice
 
 
-def test_a_cluster_that_runs_keeps_its_own_folder(overrides: list[str], tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    launch.prepare(compose("demo", [*overrides, "ray_kwargs.ray_init.address=auto"]), folder, tmp_path / "ray")
-    assert "_temp_dir" not in OmegaConf.load(folder.config).ray_kwargs.ray_init
+def test_a_cluster_that_runs_keeps_its_own_folder(prepared: Callable[..., Any]) -> None:
+    assert "_temp_dir" not in prepared("ray_kwargs.ray_init.address=auto").ray_kwargs.ray_init
 
 
 @pytest.mark.parametrize(
@@ -333,13 +325,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_a_wrong_key_is_found_before_anything_is_started(
-    monkeypatch: pytest.MonkeyPatch, overrides: list[str], tmp_path: Path
-) -> None:
-    def never(*_: Any) -> None:
-        raise AssertionError("verl was started")
-
-    monkeypatch.setattr(launch, "_run", never)
+def test_a_wrong_key_is_found_before_anything_is_started(overrides: list[str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'total_epochs'"):
         train("demo", [*overrides, "trainer.total_epoch=3"])
     assert not (tmp_path / "run").exists()

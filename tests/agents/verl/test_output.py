@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
@@ -44,8 +45,20 @@ def episode(**changes: Any) -> Episode:
     return Episode(**{**fields, **changes})
 
 
-def lay_out(episode: Episode) -> EpisodeOutput:
-    return to_output(episode, weights_version=9, filler_id=0)
+def lay_out(episode: Episode, **options: Any) -> EpisodeOutput:
+    return to_output(episode, weights_version=9, filler_id=0, **options)
+
+
+FAILED = episode(stop_reason=StopReason.FAILURE, failure="the tool broke")
+UNSTARTED = episode(turns=(), messages=(), stop_reason=StopReason.FAILURE, failure="no env")
+TRUNCATED = episode(stop_reason=StopReason.MAX_TOKENS)
+UNDECIDED = episode(undecided=("answer",))
+
+
+def told(output: EpisodeOutput) -> dict[str, Any]:
+    """What verl logs of an episode."""
+    info: dict[str, Any] = output.extra_fields["reward_extra_info"]
+    return info
 
 
 def test_tokens_lie_end_to_end_and_observations_are_masked() -> None:
@@ -84,17 +97,19 @@ def test_counters_are_summed_over_the_turns() -> None:
     assert (info["acc"], info["turns"], info["tool_calls"], info["failure"]) == (1.0, 2, 1, 0.0)
 
 
-def test_a_failed_episode_teaches_nothing_and_is_counted() -> None:
-    output = lay_out(episode(stop_reason=StopReason.FAILURE, failure="the tool broke"))
-    row = output.as_dict()
+@pytest.mark.parametrize(("masked", "failure", "undecided"), [(FAILED, 1.0, 0.0), (UNDECIDED, 0.0, 1.0)])
+def test_an_episode_that_failed_or_has_no_verdict_teaches_nothing_and_is_counted(
+    masked: Episode, failure: float, undecided: float
+) -> None:
+    output = lay_out(masked)
+    row, info = output.as_dict(), told(output)
     assert row["response_mask"].sum() == 0
     assert row["rm_scores"].sum() == 0
-    assert output.extra_fields["reward_extra_info"]["failure"] == 1.0
-    assert output.extra_fields["reward_extra_info"]["acc"] == 0.0
+    assert (info["failure"], info["undecided"], info["acc"]) == (failure, undecided, 0.0)
 
 
 def test_an_episode_without_a_turn_is_still_valid_for_verl() -> None:
-    output = lay_out(episode(turns=(), messages=(), stop_reason=StopReason.FAILURE, failure="no env"))
+    output = lay_out(UNSTARTED)
     row = output.as_dict()
     assert len(row["prompts"]) == len(row["responses"]) == len(row["response_mask"]) == 1
     assert row["rollout_log_probs"].shape == row["rm_scores"].shape == (1,)
@@ -104,53 +119,35 @@ def test_an_episode_without_a_turn_is_still_valid_for_verl() -> None:
 
 
 def test_every_output_has_the_same_fields() -> None:
-    failed = episode(turns=(), stop_reason=StopReason.FAILURE, failure="x")
-    truncated = episode(stop_reason=StopReason.MAX_TOKENS)
-    outputs = [lay_out(e) for e in (episode(), failed, truncated)]
-    assert len({tuple(sorted(output.extra_fields)) for output in outputs}) == 1
-    assert len({tuple(output.extra_fields["reward_extra_info"]) for output in outputs}) == 1
-    assert len({tuple(sorted(output.as_dict())) for output in outputs}) == 1
+    outputs = [lay_out(e) for e in (episode(), UNSTARTED, TRUNCATED)]
+    for fields in (lambda o: o.extra_fields, told, EpisodeOutput.as_dict):
+        assert len({tuple(sorted(fields(output))) for output in outputs}) == 1
 
 
 def test_a_limit_that_ends_an_episode_is_no_failure() -> None:
-    output = lay_out(episode(stop_reason=StopReason.MAX_TOKENS))
-    assert output.extra_fields["reward_extra_info"]["truncated"] == 1.0
-    assert torch.tensor(output.response_mask).sum() == 3
-
-
-def test_an_episode_without_a_verdict_teaches_nothing() -> None:
-    output = lay_out(episode(undecided=("answer",)))
-    row = output.as_dict()
-    assert row["response_mask"].sum() == 0
-    assert row["rm_scores"].sum() == 0
-    info = output.extra_fields["reward_extra_info"]
-    assert (info["undecided"], info["failure"], info["acc"]) == (1.0, 0.0, 0.0)
+    output = lay_out(TRUNCATED)
+    assert told(output)["truncated"] == 1.0
+    assert sum(output.response_mask) == 3
 
 
 def test_masked_episodes_are_given_the_mean_of_their_group_so_that_they_do_not_move_it() -> None:
-    failed = lay_out(episode(stop_reason=StopReason.FAILURE, failure="x"))
-    outputs = [
-        lay_out(episode()),
-        failed,
-        lay_out(episode(turns=episode().turns[:1])),
-        lay_out(episode(undecided=("a",))),
-    ]
+    outputs = [lay_out(e) for e in (episode(), FAILED, episode(turns=episode().turns[:1]), UNDECIDED)]
     scores = [output.as_dict()["rm_scores"].sum().item() for output in outputs]
     neutralise(outputs)
     neutral = [output.as_dict()["rm_scores"].sum().item() for output in outputs]
     assert scores == [1.25, 0.0, 0.25, 0.0]
     assert neutral == [1.25, 0.75, 0.25, 0.75]
-    assert failed.as_dict()["response_mask"].sum() == 0
+    assert outputs[1].as_dict()["response_mask"].sum() == 0
 
 
 def test_a_group_that_is_masked_as_a_whole_scores_0() -> None:
-    outputs = [lay_out(episode(stop_reason=StopReason.FAILURE, failure="x"))] * 2
+    outputs = [lay_out(FAILED)] * 2
     neutralise(outputs)
     assert outputs[0].as_dict()["rm_scores"].sum() == 0
 
 
 def test_verl_may_score_it_and_finds_the_policys_words() -> None:
-    output = to_output(episode(), weights_version=9, filler_id=0, score_in_verl=True)
+    output = lay_out(episode(), score_in_verl=True)
     assert output.reward_score is None
     assert output.extra_fields[SAMPLE]["turns"] == ["t", "t"]
     output.reward_score = 0.5
@@ -163,7 +160,7 @@ def test_verl_may_score_it_and_finds_the_policys_words() -> None:
 
 
 def test_what_verl_could_not_judge_is_masked() -> None:
-    output = to_output(episode(), weights_version=9, filler_id=0, score_in_verl=True)
+    output = lay_out(episode(), score_in_verl=True)
     output.reward_score = 0.0
     output.extra_fields["reward_extra_info"] = {"score": 0.0, "undecided": 1.0}
     row = output.as_dict()
@@ -173,29 +170,28 @@ def test_what_verl_could_not_judge_is_masked() -> None:
 
 def test_named_rewards_are_logged_for_every_episode() -> None:
     paid = episode(rewards={"answer": 1.0, "steps": 3.0})
-    logged = [
-        to_output(one, weights_version=9, filler_id=0, rewards=("answer", "few_turns")).extra_fields
-        for one in (paid, episode(turns=(), stop_reason=StopReason.FAILURE, failure="x"))
-    ]
-    first, second = (fields["reward_extra_info"] for fields in logged)
+    first, second = (told(lay_out(one, rewards=("answer", "few_turns"))) for one in (paid, UNSTARTED))
     assert (first["reward_answer"], first["reward_few_turns"]) == (1.0, 0.0)
     assert tuple(first) == tuple(second)
     assert "reward_steps" not in first
 
 
-def test_accuracy_is_that_of_the_answer_not_of_what_form_earns() -> None:
-    def acc(**rewards: float) -> float:
-        return float(lay_out(episode(rewards=rewards)).extra_fields["reward_extra_info"]["acc"])
+@pytest.mark.parametrize(
+    ("rewards", "accuracy"),
+    [
+        ({}, 1.0),
+        ({"correct": 0.0}, 0.0),
+        ({"correct": 1.0}, 1.0),
+        ({"environment": 0.0, "tool_use": 1.0, "database": 0.0}, 0.0),
+        ({"environment": 1.0, "tool_use": 1.0, "database": 0.0}, 1.0),
+    ],
+)
+def test_accuracy_is_that_of_the_answer_or_the_environment_not_of_what_form_earns(
+    rewards: dict[str, float], accuracy: float
+) -> None:
+    assert told(lay_out(episode(rewards=rewards)))["acc"] == accuracy
 
-    assert acc() == 1.0
-    assert acc(correct=0.0) == 0.0
-    assert acc(correct=1.0) == 1.0
-    cut_off = lay_out(episode(stop_reason=StopReason.MAX_TURNS)).extra_fields["reward_extra_info"]
+
+def test_an_episode_that_a_limit_cut_off_is_paid_and_not_solved() -> None:
+    cut_off = told(lay_out(episode(stop_reason=StopReason.MAX_TURNS)))
     assert (cut_off["score"], cut_off["acc"]) == (1.25, 0.0)
-
-
-def test_form_alone_solves_nothing_where_the_environment_judges() -> None:
-    shaped = {"environment": 0.0, "tool_use": 1.0, "database": 0.0}
-    assert lay_out(episode(rewards=shaped)).extra_fields["reward_extra_info"]["acc"] == 0.0
-    solved = shaped | {"environment": 1.0}
-    assert lay_out(episode(rewards=solved)).extra_fields["reward_extra_info"]["acc"] == 1.0

@@ -28,13 +28,13 @@ def test_the_rollout_backend_has_a_server_side_and_a_weight_side() -> None:
 @pytest.mark.parametrize(("choice", "cpu"), [("0", False), ("1", True)])
 def test_the_environment_variable_decides(monkeypatch: pytest.MonkeyPatch, choice: str, cpu: bool) -> None:
     monkeypatch.setenv("TURNTREE_VERL_CPU", choice)
-    assert plugin._train_on_cpu() is cpu
+    assert plugin.trains_on_cpu() is cpu
 
 
 def test_an_odd_choice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNTREE_VERL_CPU", "yes")
     with pytest.raises(ValueError, match="must be 0, 1 or unset, got 'yes'"):
-        plugin._train_on_cpu()
+        plugin.trains_on_cpu()
 
 
 def test_a_machine_with_an_accelerator_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_a_machine_with_an_accelerator_is_left_as_it_is(monkeypatch: pytest.Monk
     selected: list[Any] = []
     monkeypatch.delenv("TURNTREE_VERL_CPU", raising=False)
     monkeypatch.setitem(PlatformRegistry._platforms, "new", Accelerator)
-    monkeypatch.setattr(plugin, "_select_cpu_platform", lambda: selected.append(1))
+    monkeypatch.setattr(plugin, "select_cpu_platform", lambda: selected.append(1))
     plugin.register()
     assert selected == []
 

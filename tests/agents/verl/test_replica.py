@@ -12,11 +12,10 @@ from machine_speed import patience
 from one_server import start_server
 from safetensors.torch import load_file
 
-from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
 from turntree.agents.verl.replica import TurntreeReplica
 from turntree.agents.verl.sections import ConfigError
 from turntree.agents.verl.server import TurntreeServer
-from turntree.agents.verl.turn_words import to_sampling, to_token_output
+from turntree.agents.verl.turn_words import to_sampling
 from turntree.spec_tree import DialogueState
 
 
@@ -58,31 +57,6 @@ def test_what_the_engine_cannot_do_is_refused() -> None:
         to_sampling({"repetition_penalty": 0}, default_max_tokens=1)
     with pytest.raises(ConfigError, match=r"unknown key 'temprature' .* did you mean 'temperature'"):
         to_sampling({"temprature": 1.2}, default_max_tokens=1)
-
-
-def test_the_counters_have_verls_names() -> None:
-    completion = Completion(
-        token_ids=(1, 2),
-        logprobs=(-1.0, -2.0),
-        finish_reason=FinishReason.LENGTH,
-        draft=DraftStats(verify_steps=1, drafted=3, accepted=2),
-        accepted=(True, True),
-        cached_tokens=5,
-        levels="CA",
-        behaviour_logprobs=(-1.5, -2.5),
-    )
-    output = to_token_output(completion, 7)
-    assert (output.token_ids, output.log_probs, output.stop_reason) == ([1, 2], [-1.0, -2.0], "length")
-    assert output.extra_fields == {
-        "global_steps": 7,
-        "num_cached_tokens": 5,
-        "spec_num_draft_tokens": 3,
-        "spec_num_accepted_tokens": 2,
-        "spec_num_verify_steps": 1,
-        "accepted": [True, True],
-        "levels": "CA",
-        "behaviour_logprobs": [-1.5, -2.5],
-    }
 
 
 async def test_a_turn_is_token_in_and_token_out(server: TurntreeServer) -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from machine_speed import patience, soon
+from recording_engine import a_turn
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.agents.engines.protocol import Completion, Sampling
 from turntree.agents.errors import EngineLost
-from turntree.agents.verl import replica_turns
 from turntree.agents.verl.replica_turns import ReplicaTurns
 from turntree.spec_tree import DialogueState
 
@@ -26,7 +26,7 @@ class Replica:
             await asyncio.wait([asyncio.create_task(self.dead.wait())], timeout=self.busy)
         if self.dead.is_set():
             raise EngineLost("killed")
-        return Completion(token_ids=(self.rank,), logprobs=(0.0,), finish_reason=FinishReason.STOP)
+        return a_turn(self.rank)
 
 
 class Cluster:
@@ -34,16 +34,11 @@ class Cluster:
 
     def __init__(self, count: int, **options: Any) -> None:
         self.replicas = [Replica(rank) for rank in range(count)]
-        self.turns = ReplicaTurns(dict(enumerate(self.replicas)), self.serving, **options)
+        self.turns = ReplicaTurns(dict(enumerate(self.replicas)), self.serving, look_seconds=0.005, **options)
 
     async def serving(self, rank: int) -> None:
         if self.replicas[rank].dead.is_set():
             raise ConnectionError("restarting")
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_turns, "_LOOK_SECONDS", 0.005)
 
 
 def state(task: int, turn: int = 0) -> DialogueState:

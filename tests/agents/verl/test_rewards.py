@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ from turntree.agents.verl.reward_manager import PolicyTextRewardManager
 from turntree.agents.verl.rewards import Undecided, compute_score, compute_score_async
 from turntree.agents.verl.scored_text import SAMPLE, sample_to_dict
 from turntree.agents.verl.sections import ConfigError
-from turntree.rewards import Sample, UnknownContract, registry, reward
+from turntree.rewards import UnknownContract
 
 UNREADABLE = "\\frac{"
 
@@ -91,15 +90,9 @@ def test_the_whole_response_of_a_dialogue_is_never_scored() -> None:
     assert compute_score("math", whole, GOLD, played(spoken("let me see", f"#### {GOLD}")))["score"] == 1.0
 
 
-def test_rewards_of_a_group_are_refused_one_sample_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-
-    @reward("rank", group=True)
-    def rank(samples: Sequence[Sample]) -> list[float]:
-        return [0.0] * len(samples)
-
+def test_rewards_of_a_group_are_refused_one_sample_at_a_time(rank: str) -> None:
     with pytest.raises(ConfigError, match="rank need all samples"):
-        compute_score("math", "5", "5", rewards={"answer": 1, "rank": 0.1})
+        compute_score("math", "5", "5", rewards={"answer": 1, rank: 0.1})
 
 
 @pytest.mark.parametrize("name", ["compute_score", "compute_score_async"])
@@ -116,37 +109,26 @@ def test_verl_loads_the_function_with_its_settings(name: str) -> None:
         assert function(data_source="x", solution_str="5", ground_truth="5", extra_info={})["score"] == 1.5
 
 
-def proto(tokenizer: Any, text: str, gold: str, extra: dict[str, Any], *, turns: int) -> DataProto:
+def proto(tokenizer: Any, text: str, gold: str = GOLD, extra: Any = None, *, turns: int = 5) -> DataProto:
     """One episode as verl's agent-loop worker sends it to a reward worker."""
     ids = torch.tensor([tokenizer(text, add_special_tokens=False)["input_ids"]])
+    mask = torch.ones(1, 1 + ids.shape[1], dtype=torch.int64)
+    batch = TensorDict({"prompts": ids[:, :1], "responses": ids, "attention_mask": mask}, batch_size=1)
     columns = {
         "data_source": "math",
         "reward_model": {"style": "rule", "ground_truth": gold},
         "extra_info": {"index": 0},
-        "tool_extra_fields": extra,
+        "tool_extra_fields": extra or {},
     }
-    non_tensor: dict[str, Any] = {"__num_turns__": np.array([turns])}
-    for key, value in columns.items():
-        non_tensor[key] = np.empty(1, dtype=object)
-        non_tensor[key][0] = value
-    batch = TensorDict(
-        {"prompts": ids[:, :1], "responses": ids, "attention_mask": torch.ones(1, 1 + ids.shape[1], dtype=torch.int64)},
-        batch_size=1,
-    )
-    return DataProto(batch=batch, non_tensor_batch=non_tensor)
+    objects = {key: np.array([value], dtype=object) for key, value in columns.items()}
+    return DataProto(batch=batch, non_tensor_batch={"__num_turns__": np.array([turns]), **objects})
 
 
 def manager(tokenizer: Any, **turntree: Any) -> PolicyTextRewardManager:
-    config = {
-        "actor_rollout_ref": {"rollout": {"custom": {"turntree": turntree}}},
-        "reward": {
-            "reward_manager": {
-                "source": "importlib",
-                "module": {"path": "pkg://turntree.agents.verl.reward_manager"},
-                "name": "PolicyTextRewardManager",
-            }
-        },
-    }
+    module = {"path": "pkg://turntree.agents.verl.reward_manager"}
+    loader = {"source": "importlib", "module": module, "name": "PolicyTextRewardManager"}
+    run = {"rollout": {"custom": {"turntree": turntree}}}
+    config = {"actor_rollout_ref": run, "reward": {"reward_manager": loader}}
     loaded: Any = load_reward_manager(OmegaConf.create(config), tokenizer, reward_router_address=None)
     return loaded
 
@@ -154,9 +136,9 @@ def manager(tokenizer: Any, **turntree: Any) -> PolicyTextRewardManager:
 async def test_verl_loads_the_manager_and_it_scores_the_policys_words(chatml: Any) -> None:
     ours = manager(chatml)
     told = played(spoken("hm", "I do not know"))
-    scored = await ours.run_single(proto(chatml, f"hm {ECHO} I do not know", GOLD, told, turns=5))
+    scored = await ours.run_single(proto(chatml, f"hm {ECHO} I do not know", extra=told))
     assert scored["reward_score"] == 0.0
-    right = await ours.run_single(proto(chatml, f"hm {ECHO} #### {GOLD}", GOLD, played(spoken("#### 42")), turns=5))
+    right = await ours.run_single(proto(chatml, f"hm {ECHO} #### {GOLD}", extra=played(spoken("#### 42"))))
     assert right["reward_score"] == 1.0
     assert right["reward_extra_info"].keys() == scored["reward_extra_info"].keys()
 
@@ -167,25 +149,24 @@ async def test_verls_own_manager_would_pay_for_what_a_tool_printed(chatml: Any) 
         return float(solution_str.rpartition("####")[2].split()[0] == ground_truth)
 
     naive = NaiveRewardManager(OmegaConf.create({}), chatml, grade)
-    rows = proto(chatml, f"hm {ECHO}\nI do not know", GOLD, {}, turns=5)
+    rows = proto(chatml, f"hm {ECHO}\nI do not know")
     assert (await naive.run_single(rows))["reward_score"] == 1.0
 
 
 async def test_verls_own_manager_with_our_function_does_not(chatml: Any) -> None:
     naive = NaiveRewardManager(OmegaConf.create({}), chatml, partial(compute_score))
-    told = played(spoken("hm", "I do not know"))
-    rows = proto(chatml, f"hm {ECHO}\nI do not know", GOLD, told, turns=5)
+    rows = proto(chatml, f"hm {ECHO}\nI do not know", extra=played(spoken("hm", "I do not know")))
     assert (await naive.run_single(rows))["reward_score"] == 0.0
     with pytest.raises(ConfigError, match="tool output would be scored"):
-        await naive.run_single(proto(chatml, f"hm {ECHO}", GOLD, {}, turns=5))
+        await naive.run_single(proto(chatml, f"hm {ECHO}"))
 
 
 async def test_a_single_turn_of_verls_own_loop_is_scored_as_it_is(chatml: Any) -> None:
     ours = manager(chatml, rewards={"answer": 1.0, "answer_format": 0.25})
-    scored = await ours.run_single(proto(chatml, "so\n#### 42", GOLD, {}, turns=2))
+    scored = await ours.run_single(proto(chatml, "so\n#### 42", turns=2))
     assert scored["reward_score"] == 1.25
     with pytest.raises(Undecided):
-        await ours.run_single(proto(chatml, "so\n#### 42", UNREADABLE, {}, turns=2))
+        await ours.run_single(proto(chatml, "so\n#### 42", UNREADABLE, turns=2))
 
 
 def test_a_manager_with_unknown_rewards_is_refused(chatml: Any) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from turntree.agents.reuse_config import ReuseMode
@@ -7,24 +9,20 @@ from turntree.agents.verl.sections import ConfigError
 from turntree.agents.verl.settings import EngineSettings, RunSettings
 
 
-def test_an_unknown_engine_setting_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"unknown key 'thread' in .*engine_kwargs.turntree; did you mean 'threads'"):
-        EngineSettings.parse({"thread": 2})
-
-
-def test_an_unknown_setting_of_a_section_names_the_section() -> None:
-    with pytest.raises(ConfigError, match=r"turntree\.speculation; did you mean 'max_nodes'"):
-        EngineSettings.parse({"speculation": {"max_node": 4}})
-
-
-def test_a_value_that_cannot_be_names_its_section() -> None:
-    with pytest.raises(ConfigError, match=r"turntree\.forest: .*max_tokens must be from 1024 to 1073741824, got 0"):
-        EngineSettings.parse({"forest": {"max_tokens": 0}})
-
-
-def test_a_setting_that_the_store_does_not_have_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"unknown key 'context_windows' in .*forest; did you mean 'context_window'"):
-        EngineSettings.parse({"forest": {"context_windows": 8}})
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (EngineSettings, {"thread": 2}, r"unknown key 'thread' in .*engine_kwargs.turntree; did you mean 'threads'"),
+        (EngineSettings, {"speculation": {"max_node": 4}}, r"turntree\.speculation; did you mean 'max_nodes'"),
+        (EngineSettings, {"forest": {"max_tokens": 0}}, r"turntree\.forest: .*from 1024 to 1073741824, got 0"),
+        (EngineSettings, {"forest": {"context_windows": 8}}, r"in .*forest; did you mean 'context_window'"),
+        (RunSettings, {"turntree": {"reuse": {"topk": 8}}}, r"'topk' in .*turntree\.reuse; did you mean 'top_k'"),
+        (RunSettings, {"turntree": {"save_policy_every": 2}}, "needs a run_dir"),  # weights cannot be kept nowhere
+    ],
+)
+def test_what_cannot_be_set_names_its_section_and_the_nearest(kind: Any, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        kind.parse(values)
 
 
 def test_leader_first_is_off_until_it_is_asked_for() -> None:
@@ -63,10 +61,3 @@ def test_reuse_is_off_until_a_run_asks_for_it() -> None:
     assert RunSettings.parse(None).reuse.mode is ReuseMode.NONE
     settings = RunSettings.parse({"turntree": {"reuse": {"mode": "lenient", "preset": "ppo", "top_k": 8}}})
     assert (settings.reuse.mode, settings.reuse.top_k) == (ReuseMode.LENIENT, 8)
-    with pytest.raises(ConfigError, match=r"unknown key 'topk' in .*turntree\.reuse; did you mean 'top_k'"):
-        RunSettings.parse({"turntree": {"reuse": {"topk": 8}}})
-
-
-def test_weights_cannot_be_kept_nowhere() -> None:
-    with pytest.raises(ConfigError, match="needs a run_dir"):
-        RunSettings.parse({"turntree": {"save_policy_every": 2}})

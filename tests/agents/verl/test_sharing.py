@@ -1,26 +1,14 @@
 from __future__ import annotations
 
-from typing import Any
+from recording_engine import RecordingEngine, a_turn
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.agents.engines.protocol import FinishReason, Sampling
 from turntree.agents.verl.sharing import SharingEngine
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.exchange import SharedTurns, Swapped
 from turntree.spec_tree.turn_batch import TurnBatch
 
 HERE = DialogueState.from_tokens([1, 2], task="7", env="sums")
-
-
-class Ending:
-    """Ends turns as it is told."""
-
-    def __init__(self, reason: FinishReason) -> None:
-        self.reason = reason
-        self.options: dict[str, Any] = {}
-
-    async def generate(self, prompt_ids: Any, sampling: Sampling, **options: Any) -> Completion:
-        self.options = options
-        return Completion(token_ids=(7, 8), logprobs=(0.0, 0.0), finish_reason=self.reason)
 
 
 class Kept:
@@ -37,7 +25,9 @@ class Kept:
 async def noted(reason: FinishReason, state: DialogueState | None) -> list[list[int]]:
     kept = Kept()
     shared = SharedTurns(None, kept)
-    completion = await SharingEngine(Ending(reason), shared).generate((1, 2), Sampling(), state=state)
+    completion = await SharingEngine(RecordingEngine(a_turn(7, 8, finish_reason=reason)), shared).generate(
+        (1, 2), Sampling(), state=state
+    )
     assert completion.token_ids == (7, 8)
     shared.swap()
     (batch,) = kept.given
@@ -56,6 +46,7 @@ async def test_turns_that_were_given_up_or_have_no_state_are_not() -> None:
 
 
 async def test_what_the_engine_is_asked_reaches_it_unchanged() -> None:
-    engine = Ending(FinishReason.STOP)
+    engine = RecordingEngine(a_turn(7))
     await SharingEngine(engine, SharedTurns(None, Kept())).generate((1,), Sampling(), state=HERE, draft=(4,))
-    assert engine.options == {"state": HERE, "draft": (4,)}
+    assert engine.asked == [((1,), Sampling(), HERE)]
+    assert engine.options == [{"draft": (4,)}]

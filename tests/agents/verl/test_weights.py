@@ -2,26 +2,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from turntree.agents.errors import EngineLost
 from turntree.agents.verl.restarts import RESEND
-from turntree.agents.verl.weights import WeightSender, _buckets
+from turntree.agents.verl.weights import WeightSender, buckets_of
 
 
-def test_weights_travel_in_buckets_and_all_of_them_do() -> None:
+def test_weights_travel_inbuckets_of_and_all_of_them_do() -> None:
     named = [(str(i), torch.full((4,), float(i))) for i in range(7)]
-    buckets = list(_buckets(iter(named), bucket_bytes=40))
+    buckets = list(buckets_of(iter(named), bucket_bytes=40))
     assert [list(bucket) for bucket in buckets] == [["0", "1", "2"], ["3", "4", "5"], ["6"]]
     assert all(torch.equal(bucket[name], tensor) for bucket in buckets for name, tensor in named if name in bucket)
 
 
 def test_what_is_sent_no_longer_changes() -> None:
     weight = torch.zeros(2)
-    (bucket,) = _buckets([("w", weight)], bucket_bytes=1 << 20)
+    (bucket,) = buckets_of([("w", weight)], bucket_bytes=1 << 20)
     weight += 1
     assert bucket["w"].tolist() == [0.0, 0.0]
 
@@ -33,34 +32,33 @@ class Server:
         self.life = 0
         self.got: list[str] = []
         self.steps: list[int] = []
-        self._restart_after = restart_after
+        self.restart_after = restart_after
+        self.ready = SimpleNamespace(remote=self.say_ready)
+        self.update_weights = SimpleNamespace(remote=self.take_weights)
+        self.set_global_steps = SimpleNamespace(remote=self.take_step)
 
-    def __getattr__(self, name: str) -> Any:
-        return SimpleNamespace(remote=getattr(type(self), f"_{name}").__get__(self))
-
-    async def _ready(self) -> str:
+    async def say_ready(self) -> str:
         return str(self.life)
 
-    async def _update_weights(self, named: dict[str, torch.Tensor], life: str) -> None:
-        self._check(life)
+    async def take_weights(self, named: dict[str, torch.Tensor], life: str) -> None:
+        self.check(life)
         self.got += named
-        if len(self.got) == self._restart_after:
+        if len(self.got) == self.restart_after:
             self.life += 1
 
-    async def _set_global_steps(self, step: int, life: str) -> None:
-        self._check(life)
+    async def take_step(self, step: int, life: str) -> None:
+        self.check(life)
         self.steps.append(step)
 
-    def _check(self, life: str) -> None:
+    def check(self, life: str) -> None:
         if life != str(self.life):
             raise EngineLost("it was restarted")
 
 
 @pytest.fixture
 def sender() -> WeightSender:
-    sender = object.__new__(WeightSender)
-    sender._name, sender._bucket_bytes, sender._global_steps = "turntree_server_0", 1, None
-    return sender
+    config = SimpleNamespace(checkpoint_engine=SimpleNamespace(update_weights_bucket_megabytes=0))
+    return WeightSender(config, None, None, replica_rank=0)
 
 
 async def send(sender: WeightSender, server: Server, monkeypatch: pytest.MonkeyPatch, step: int) -> int:
@@ -101,6 +99,6 @@ async def test_a_server_that_was_restarted_on_the_way_does_not_serve_half_of_the
     # All weights are gathered all the same: other processes of the trainer take part in that.
     assert await send(sender, server, monkeypatch, 3) == 4
     assert server.steps == []
-    server._restart_after = None
+    server.restart_after = None
     await send(sender, server, monkeypatch, RESEND)
     assert server.steps == [3]

@@ -1,0 +1,41 @@
+"""An environment whose parts break when the policy says so."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from turntree.envs import Env, Message, Reply, Task, ToolError, tool
+
+
+@tool
+def fragile(x: str) -> str:
+    """Answer.
+
+    Args:
+        x: What to say: ``boom`` breaks the tool, ``wrong`` is refused.
+    """
+    if x == "boom":
+        raise OSError("the disk is full")
+    if x == "wrong":
+        raise ToolError("not like this")
+    return "fine"
+
+
+class Fragile(Env):
+    """Turns that call ``fragile``, then an answer: 1 for ``good``, no end for ``broken``, 7 for anything else."""
+
+    tools = (fragile,)
+    made: ClassVar[int] = 0
+    """How many there were."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"tool_format": "compact", **kwargs})
+        Fragile.made += 1
+
+    def task(self, index: int) -> Task:
+        return Task(id=f"fragile/{index}", prompt="say something", answer="5", data_source="math")
+
+    def reply(self, message: Message) -> Reply:
+        if message.content == "broken":
+            raise OSError("the disk is full")
+        return Reply(reward=1.0 if message.content == "good" else 7.0, done=True)
