@@ -6,59 +6,24 @@ stand-ins of ``cpu_kernels`` are the kernels, and the pickling of the weights th
 
 from __future__ import annotations
 
-import json
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from tiny_vllm import save_policy
+from training import PROMPTS, SAMPLES, Training, read_lines, run_training
 
 from turntree.agents.engines.sglang.settings import VARIABLE
-from turntree.agents.record import Record, read_records
-from turntree.agents.verl.launch import StepReport, train
-from turntree.agents.verl.recording import RunFolder
 
 pytestmark = pytest.mark.slow
 
-STEPS, PROMPTS, SAMPLES = 3, 4, 4
+STEPS = 3
 
 VERSIONS = {"vllm": "0.28", "sglang": "0.5.12"}
 """What verl 0.9.1 trains with; make test-vllm and make test-sglang have both."""
 _VERLS = ("dtype", "max_running_requests", "skip_server_warmup", "log_level")
 """Arguments of SGLang that verl gives itself."""
-
-
-TALKING = '''
-from turntree.envs import Env, Message, Reply, Task
-
-
-class Talking(Env):
-    """Three turns about the same few words; pays for short ones."""
-
-    def task(self, index):
-        return Task(id=f"talking/{index}", prompt=f"say {index % 2}")
-
-    def reply(self, message):
-        if self._progress.turn < 3:
-            return Reply(messages=(Message(role="user", content="again"),))
-        return Reply(reward=1.0 / (1 + len(message.content)), done=True)
-'''
-
-
-class Trained(NamedTuple):
-    """A finished run."""
-
-    folder: RunFolder
-    status: int
-    reports: list[StepReport]
-
-    @property
-    def metrics(self) -> list[dict[str, float]]:
-        return [json.loads(line)["data"] for line in self.folder.metrics.read_text().splitlines()]
-
-    def records(self, step: int) -> list[Record]:
-        return list(read_records(self.folder.episodes(step)))
 
 
 def options(engine: str) -> list[str]:
@@ -76,46 +41,31 @@ def options(engine: str) -> list[str]:
     ]
 
 
-def train_talking(root: Path, policy: Path, engine: str) -> Trained:
-    (root / "talking_env.py").write_text(TALKING)
-    reports: list[StepReport] = []
+def train_repeating(root: Path, policy: Path, engine: str) -> Training:
     section = "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(VARIABLE, raising=False)  # the configuration brings it
-        patch.setenv("PYTHONPATH", str(root), prepend=":")
-        patch.syspath_prepend(root)
-        status = train(
-            None,
-            [
-                *options(engine),
-                *("size=tiny", "env=arithmetic", "algorithm=grpo", "speculation=tree"),
-                f"actor_rollout_ref.model.path={policy}",
-                f"turntree.run_dir={root / 'run'}",
-                "turntree.env=talking_env:Talking",
-                "turntree.env_kwargs={system_prompt: '', limits: {max_turns: 3, max_turn_tokens: 12}}",
-                "turntree.val_env_kwargs={}",
-                f"turntree.train_tasks={PROMPTS}",
-                "turntree.val_tasks=2",
-                f"trainer.total_training_steps={STEPS}",
-                f"data.train_batch_size={PROMPTS}",
-                *("data.max_prompt_length=64", "data.max_response_length=192"),
-                f"actor_rollout_ref.rollout.n={SAMPLES}",
-                "actor_rollout_ref.rollout.max_num_seqs=16",
-                "actor_rollout_ref.rollout.temperature=0.2",  # an untrained policy that says a thing twice
-                *("actor_rollout_ref.actor.optim.lr=0.003", "actor_rollout_ref.actor.optim.lr_warmup_steps=0"),
-                "algorithm.rollout_correction.bypass_mode=false",  # the actor's own log-probabilities, to compare
-                *(f"{section}.min_probability=0.0", f"{section}.adaptive=false"),  # timing decides nothing
-            ],
-            on_step=reports.append,
-        )
-    return Trained(RunFolder(root / "run"), status, reports)
+    return run_training(
+        policy,
+        root,
+        "Repeating",
+        *options(engine),
+        *("size=tiny", "env=arithmetic", "algorithm=grpo", "speculation=tree"),
+        "turntree.env_kwargs.turns=3",
+        "data.max_response_length=192",
+        "actor_rollout_ref.rollout.max_num_seqs=16",
+        "actor_rollout_ref.rollout.temperature=0.2",  # an untrained policy that says a thing twice
+        "actor_rollout_ref.actor.optim.lr=0.003",
+        "algorithm.rollout_correction.bypass_mode=false",  # the actor's own log-probabilities, to compare
+        *(f"{section}.min_probability=0.0", f"{section}.adaptive=false"),  # timing decides nothing
+        config=None,
+        steps=STEPS,
+    )
 
 
 @pytest.fixture(
     scope="module",
     params=[pytest.param("vllm", marks=pytest.mark.vllm), pytest.param("sglang", marks=pytest.mark.sglang)],
 )
-def trained(request: pytest.FixtureRequest, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(request: pytest.FixtureRequest, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Training:
     try:
         installed = version(request.param)
     except PackageNotFoundError:
@@ -125,49 +75,56 @@ def trained(request: pytest.FixtureRequest, chatml: Any, tmp_path_factory: pytes
     end = chatml.convert_tokens_to_ids("<|im_end|>")
     policy = save_policy(tmp_path_factory.mktemp("policy"), len(chatml), eos_token_id=end)
     chatml.save_pretrained(policy)
-    return train_talking(tmp_path_factory.mktemp("training"), policy, request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(VARIABLE, raising=False)  # the configuration brings it
+        return train_repeating(tmp_path_factory.mktemp("training"), policy, request.param)
 
 
-def test_verl_trains_to_the_end(trained: Trained) -> None:
-    assert trained.status == 0, trained.folder.log.read_text()[-3000:]
-    assert [report.step for report in trained.reports] == [1, 2, 3]
-    assert all(row["actor/grad_norm"] > 0 for row in trained.metrics)
+def metrics(trained: Training) -> list[dict[str, float]]:
+    return [row["data"] for row in read_lines(trained.folder.metrics)]
 
 
-def test_the_engine_samples_with_the_trainers_weights(trained: Trained) -> None:
+def test_verl_trains_to_the_end(trained: Training) -> None:
+    assert trained.status == 0, trained.log[-3000:]
+    assert trained.steps == [1, 2, 3]
+    assert all(row["actor/grad_norm"] > 0 for row in metrics(trained))
+
+
+def test_the_engine_samples_with_the_trainers_weights(trained: Training) -> None:
     # The policy moves by far more than this in a step: weights that stayed behind would show.
-    for row in trained.metrics:
+    for row in metrics(trained):
         assert row["training/rollout_probs_diff_max"] < 1e-4
 
 
-def test_the_policy_moves_from_step_to_step(trained: Trained) -> None:
+def test_the_policy_moves_from_step_to_step(trained: Training) -> None:
     """Control of the test above: what the first policy said, the last one finds likelier or less likely by more."""
     said: list[dict[tuple[int, ...], float]] = []
     for step in (1, STEPS):
-        turns = [record.episode.turns[0] for record in trained.records(step)]
+        turns = [record.episode.turns[0] for record in trained.records(step).values()]
         said.append({(*t.prompt_ids, t.completion.token_ids[0]): t.completion.logprobs[0] for t in turns})
     both = said[0].keys() & said[1].keys()
     assert both
     assert max(abs(said[0][tokens] - said[1][tokens]) for tokens in both) > 1e-2
 
 
-def test_dialogues_of_several_turns_go_through_the_engine(trained: Trained) -> None:
+def test_dialogues_of_several_turns_go_through_the_engine(trained: Training) -> None:
     for step in range(1, STEPS + 1):
-        records = trained.records(step)
+        records = trained.records(step).values()
         assert len(records) == PROMPTS * SAMPLES
         assert not any(record.episode.masked for record in records)
         assert all(len(record.episode.turns) == 3 for record in records)
 
 
-def test_drafts_are_made_and_verl_logs_what_they_saved(trained: Trained) -> None:
-    turns = [turn.completion for r in trained.records(STEPS) for turn in r.episode.turns]
+def test_drafts_are_made_and_verl_logs_what_they_saved(trained: Training) -> None:
+    turns = [turn.completion for r in trained.records(STEPS).values() for turn in r.episode.turns]
     assert all(0 < turn.draft.verify_steps <= len(turn.token_ids) for turn in turns)
     assert sum(turn.draft.accepted for turn in turns) > 0
     tokens, steps = sum(len(turn.token_ids) for turn in turns), sum(turn.draft.verify_steps for turn in turns)
-    assert trained.metrics[-1]["turntree/tokens_per_step"] == pytest.approx(tokens / steps)
+    assert metrics(trained)[-1]["turntree/tokens_per_step"] == pytest.approx(tokens / steps)
     assert tokens / steps > 1.05
 
 
-def test_what_verl_adds_to_each_turn_is_of_the_step(trained: Trained) -> None:
-    versions = [{t.completion.weights_version for r in trained.records(s) for t in r.episode.turns} for s in (1, 2, 3)]
-    assert versions == [{0}, {1}, {2}]
+def test_what_verl_adds_to_each_turn_is_of_the_step(trained: Training) -> None:
+    for step in (1, 2, 3):
+        turns = (turn for record in trained.records(step).values() for turn in record.episode.turns)
+        assert {turn.completion.weights_version for turn in turns} == {step - 1}

@@ -1,0 +1,166 @@
+"""Environments of real trainings, and their rewards. verl's processes import this file where pytest found it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from turntree.envs import Env, Message, Reply, Task
+from turntree.envs.sandbox import PythonSandbox
+from turntree.rewards import Sample, default_judge, reward, score_batch
+
+
+class Talking(Env):
+    """Asks back until a number of turns was said, and pays for a short last one.
+
+    Args:
+        turns: How many.
+        kwargs: As of ``Env``.
+    """
+
+    def __init__(self, *, turns: int = 2, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.turns = turns
+        self.heard = 0
+
+    def task(self, index: int) -> Task:
+        return Task(id=f"talking/{index}", prompt=f"say {index}")
+
+    def start(self, task: Task) -> Sequence[Message]:
+        self.heard = 0
+        return super().start(task)
+
+    def reply(self, message: Message) -> Reply:
+        self.heard += 1
+        if self.heard < self.turns:
+            return Reply(messages=(Message(role="user", content=self.between(message)),))
+        return Reply(reward=1.0 / (1 + len(message.content)), done=True)
+
+    def between(self, message: Message) -> str:
+        """What is said after a turn that is not the last."""
+        return f"you said {len(message.content) % 3}"
+
+
+class Repeating(Talking):
+    """Has few prompts and says the same after each turn: turns of many tasks have one state."""
+
+    def task(self, index: int) -> Task:
+        return Task(id=f"repeating/{index}", prompt=f"say {index % 2}")
+
+    def between(self, message: Message) -> str:
+        return "again"
+
+
+class Echoing(Talking):
+    """Says the gold answer itself, in every form that pays; only the first two tasks have a known data set.
+
+    Args:
+        broken: Task whose surroundings always break.
+        kwargs: As of ``Env``.
+    """
+
+    def __init__(self, *, broken: int = -1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.broken = broken
+
+    def task(self, index: int) -> Task:
+        return Task(id=f"echo/{index}", prompt=f"say {index}", answer="42", data_source="math" if index < 2 else "echo")
+
+    def between(self, message: Message) -> str:
+        if self.current_task.id == f"echo/{self.broken}":
+            raise OSError("the disk is full")
+        return "The answer is 42. \\boxed{42}\n#### 42"
+
+
+@reward("brevity", decides=True)
+def brevity(sample: Sample) -> float | None:
+    """Pays for short answers; cannot decide on task 1."""
+    return None if sample.task_id == "echo/1" else 1.0 / (1 + len(sample.answer_text))
+
+
+@reward("first", group=True)
+def first(samples: Sequence[Sample]) -> list[float]:
+    """Pays one sample of a task."""
+    return [1.0] + [0.0] * (len(samples) - 1)
+
+
+class Deadly(Talking):
+    """Kills a process when the first answer to a task is heard, once in all processes.
+
+    Args:
+        folder: Gets a file for each that was killed, with the time in it.
+        victims: Who is killed, each with the task that it happens in.
+        kwargs: As of ``Env``.
+    """
+
+    def __init__(self, *, folder: str, victims: Mapping[str, int], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.folder, self.victims = folder, victims
+
+    def task(self, index: int) -> Task:
+        return Task(id=f"deadly/{index}", prompt=f"say {index % 4}", answer="x+1", data_source="math")
+
+    def between(self, message: Message) -> str:
+        for victim, index in self.victims.items():
+            if self.current_task.id == f"deadly/{index}" and self._is_first(victim):
+                getattr(self, f"kill_{victim}")()
+        return "again"
+
+    def _is_first(self, victim: str) -> bool:
+        try:
+            note = os.open(Path(self.folder) / victim, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        except FileExistsError:
+            return False
+        os.write(note, str(time.time()).encode())
+        os.close(note)
+        return True
+
+    def kill_tool(self) -> None:
+        before = set(processes(os.getpid()))
+        with PythonSandbox(session=True) as sandbox:
+            sandbox.run("x = 1")
+            kill(set(processes(os.getpid())) - before)
+            sandbox.run("x")
+
+    def kill_reward(self) -> None:
+        judge = default_judge()
+        assert score_batch(["the answer is $(x+2)^2$"], ["x^2+4x+4"], "math")[0].correct
+        kill([*judge.worker_pids(), judge.server_pid()])
+
+    def kill_replica(self) -> None:
+        kill(actors("TurntreeServer")[-1:])
+
+    def kill_replica_and_hub(self) -> None:
+        kill(actors("TurnHub"))
+        self.kill_replica()
+
+    def kill_player(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def processes(parent: int, name: str = "") -> Iterable[int]:
+    """Processes under ``parent`` with ``name`` in their command line."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_text()
+            state = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(state[1]) == parent and state[0] != "Z" and name in command:
+            yield int(folder.name)
+
+
+def actors(name: str) -> list[int]:
+    """Ray's actors of this session are children of one raylet."""
+    return sorted(processes(os.getppid(), "ray::" + name))
+
+
+def kill(pids: Iterable[int]) -> None:
+    pids = list(pids)
+    assert pids, "there is nobody to kill"
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)

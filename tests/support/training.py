@@ -1,0 +1,134 @@
+"""A real training of a tiny policy by an unmodified verl, and what is left of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from turntree.agents.record import Record, read_records
+from turntree.agents.verl.launch import StepReport, train
+from turntree.agents.verl.recording import RunFolder
+
+PROMPTS, SAMPLES = 4, 4
+"""Tasks of a step and episodes of a task, where a training says nothing else."""
+LOOKING = (
+    "trainer.v1.sampler.custom_sampler.path=pkg://looking_sampler",
+    "trainer.v1.sampler.custom_sampler.name=Looking",
+)
+"""Overrides with which a training writes its batches down."""
+
+
+def read_lines(path: Path) -> list[Any]:
+    """The values of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@dataclass(frozen=True)
+class Training:
+    """One that has ended."""
+
+    folder: RunFolder
+    status: int
+    reports: list[StepReport]
+    ended: float
+    """When, on the clock of ``time.time``."""
+
+    @property
+    def log(self) -> str:
+        return self.folder.log.read_text(errors="replace")
+
+    @property
+    def steps(self) -> list[int]:
+        return [report.step for report in self.reports]
+
+    @property
+    def batches(self) -> list[list[dict[str, list[float]]]]:
+        """Columns of the trainer's batch, by step and episode; of a training that was ``LOOKING``."""
+        return read_lines(self.folder.root.parent / "batches.jsonl")
+
+    def records(self, step: int) -> dict[tuple[int, int], Record]:
+        """Episodes of a step by task and sample; of those that were played twice the later."""
+        return {(r.labels["index"], r.labels["session"]): r for r in read_records(self.folder.episodes(step))}
+
+    def levels(self, step: int) -> set[str]:
+        """Levels of the tokens of a step."""
+        turns = (turn for record in self.records(step).values() for turn in record.episode.turns)
+        return {letter for turn in turns for letter in turn.completion.levels or "A"}
+
+    def mistrust(self, model: Path, step: int, *, weights_of: int) -> float:
+        """Between the engine's log-probabilities of a step and those of the weights kept for one, recomputed from
+        scratch: the largest difference."""
+        from transformers import AutoModelForCausalLM
+
+        policy = AutoModelForCausalLM.from_pretrained(model)
+        policy.load_state_dict(load_file(self.folder.weights(weights_of)), strict=False)
+        policy.tie_weights()
+        worst = 0.0
+        for record in self.records(step).values():
+            for turn in record.episode.turns:
+                said = torch.tensor(turn.completion.token_ids)
+                with torch.no_grad():
+                    logits = policy(torch.tensor([[*turn.prompt_ids, *said]])).logits
+                law = logits.log_softmax(-1)[0, len(turn.prompt_ids) - 1 : -1]
+                chosen = law.gather(1, said[:, None])[:, 0]
+                worst = max(worst, float((chosen - torch.tensor(turn.completion.logprobs)).abs().max()))
+        return worst
+
+
+def run_training(
+    model: Path,
+    root: Path,
+    env: str,
+    *overrides: str,
+    config: str | None = "demo",
+    steps: int,
+    on_step: Callable[[StepReport], None] = lambda report: None,
+) -> Training:
+    """Train, wait for the end, and keep what was reported.
+
+    Args:
+        model: Folder of the policy.
+        root: Gets the run's folder.
+        env: Class of ``trained_envs``.
+        overrides: These go over what all these trainings have.
+        config: As of ``train``.
+        steps: How many.
+        on_step: Called after every step.
+    """
+    reports: list[StepReport] = []
+
+    def note(report: StepReport) -> None:
+        reports.append(report)
+        on_step(report)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOKING", str(root / "batches.jsonl"))
+        status = train(
+            config,
+            [
+                f"actor_rollout_ref.model.path={model}",
+                f"turntree.run_dir={root / 'run'}",
+                f"turntree.env=trained_envs:{env}",
+                "turntree.env_kwargs={system_prompt: '', limits: {max_turns: 3, max_turn_tokens: 12}}",
+                "turntree.val_env_kwargs={}",
+                f"turntree.train_tasks={PROMPTS}",
+                "turntree.val_tasks=2",
+                f"trainer.total_training_steps={steps}",
+                f"data.train_batch_size={PROMPTS}",
+                "data.max_prompt_length=64",
+                f"actor_rollout_ref.rollout.n={SAMPLES}",
+                "actor_rollout_ref.actor.optim.lr=0.01",
+                "actor_rollout_ref.actor.optim.lr_warmup_steps=0",  # a warm-up starts at 0
+                *overrides,
+            ],
+            on_step=note,
+        )
+    return Training(RunFolder(root / "run"), status, reports, time.time())
