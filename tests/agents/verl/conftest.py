@@ -51,6 +51,13 @@ def rank(own_rewards: None) -> str:
 
 
 @pytest.fixture
-def composed(tiny_model: Path) -> Callable[..., Composition]:
-    """Puts a training of the tiny model together."""
-    return lambda *overrides, config="demo": compose(config, [f"actor_rollout_ref.model.path={tiny_model}", *overrides])
+def composed(tiny_model: Path, tmp_path: Path) -> Callable[..., Composition]:
+    """Puts a training of the tiny model together, of a shipped configuration or of a file with this text."""
+
+    def put(*overrides: str, config: str | None = "demo", text: str = "") -> Composition:
+        if text:
+            config = str(tmp_path / "mine.yaml")
+            Path(config).write_text(text)
+        return compose(config, [f"actor_rollout_ref.model.path={tiny_model}", *overrides])
+
+    return put

@@ -112,10 +112,9 @@ def test_a_configuration_that_cannot_be_says_what_to_do(
         compose(config, overrides)
 
 
-def test_a_file_of_ones_own_may_build_on_a_base(tmp_path: Path, composed: Compose) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("base: cpu\nturntree: {env: turntree/Arithmetic-v0}\ntrainer: {total_training_steps: 7}\n")
-    composition = composed(config=str(file))
+def test_a_file_of_ones_own_may_build_on_a_base(composed: Compose) -> None:
+    mine = "base: cpu\nturntree: {env: turntree/Arithmetic-v0}\ntrainer: {total_training_steps: 7}\n"
+    composition = composed(text=mine)
     assert composition.verl.trainer.total_training_steps == 7
     assert composition.verl.trainer.device == "cpu"
 

@@ -1,38 +1,49 @@
+"""verl's servers as an engine, what each backend is told, and the agent loop over them."""
+
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
+from verl.experimental.agent_loop.agent_loop import DictConfigWrap, _agent_loop_registry
 from verl.workers.rollout.replica import TokenOutput
 
 from turntree.agents.engines.protocol import Completion, DraftStats, Engine, FinishReason, Sampling
+from turntree.agents.engines.request_wire import seed_of, state_of
+from turntree.agents.verl.agent_loop import EnvAgentLoop
+from turntree.agents.verl.backends import turn_request
 from turntree.agents.verl.engine import VerlEngine
+from turntree.agents.verl.sections import ConfigError
 from turntree.agents.verl.turn_words import to_token_output
 from turntree.spec_tree import DialogueState
 
 SAMPLING = Sampling(temperature=0.5, max_tokens=3, stop_token_ids=(9,), seed=4)
+VERLS = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
+STATE = DialogueState.from_tokens((5,), task="t")
 
 
 class Servers:
-    """Stands in for verl's client."""
+    """Stands in for verl's client: gives its outputs in order, the last one from then on."""
 
-    def __init__(self, *outputs: TokenOutput) -> None:
-        self.outputs = list(outputs)
+    def __init__(self, *outputs: TokenOutput | Exception) -> None:
+        self.outputs = outputs
         self.asked: list[dict[str, Any]] = []
 
-    async def generate(self, request_id: str, **request: Any) -> TokenOutput:
-        self.asked.append({"request_id": request_id, **request})
-        return self.outputs.pop(0)
+    async def generate(self, **request: Any) -> TokenOutput:
+        self.asked.append(request)
+        output = self.outputs[min(len(self.asked), len(self.outputs)) - 1]
+        if isinstance(output, Exception):
+            raise output
+        return output
 
 
-def output(*tokens: int, stop_reason: str = "completed", **extra: Any) -> TokenOutput:
-    return TokenOutput(
-        token_ids=list(tokens), log_probs=[-1.0] * len(tokens), stop_reason=stop_reason, extra_fields=extra
-    )
+def output(*tokens: int, **fields: Any) -> TokenOutput:
+    return TokenOutput(token_ids=list(tokens), log_probs=[-1.0] * len(tokens), **fields)
 
 
 async def test_all_turns_of_an_episode_go_to_one_server() -> None:
-    servers = Servers(output(1, 9), output(2, 9), output(3, 9))
+    servers = Servers(output(1, 9))
     engine = VerlEngine(servers, backend="trtllm")
     await engine.generate((5,), SAMPLING)
     await engine.generate((5, 1, 9), SAMPLING)
@@ -43,14 +54,35 @@ async def test_all_turns_of_an_episode_go_to_one_server() -> None:
 
 async def test_sampling_and_state_reach_the_server() -> None:
     servers = Servers(output(1, 9))
-    state = DialogueState.from_tokens((5,), task="t")
-    await VerlEngine(servers, backend="turntree").generate((5,), SAMPLING, state=state)
+    await VerlEngine(servers, backend="turntree").generate((5,), SAMPLING, state=STATE)
     (request,) = servers.asked
     assert request["prompt_ids"] == [5]
-    assert request["state"] is state
-    parameters = request["sampling_params"]
-    assert (parameters["temperature"], parameters["max_tokens"], parameters["seed"]) == (0.5, 3, 4)
-    assert parameters["stop_token_ids"] == [9]
+    assert request["state"] is STATE
+    assert request["sampling_params"] == turn_request("turntree", SAMPLING, STATE).parameters
+
+
+@pytest.mark.parametrize("backend", ["turntree", "vllm", "trtllm"])
+def test_how_to_draw_reaches_every_backend_under_shared_names(backend: str) -> None:
+    parameters, _ = turn_request(backend, SAMPLING, STATE)
+    assert (parameters["temperature"], parameters["max_tokens"], parameters["stop_token_ids"]) == (0.5, 3, [9])
+    assert parameters["logprobs"] is True
+
+
+def test_vllm_takes_state_and_seed_in_extra_args_and_no_other_end_of_a_turn() -> None:
+    parameters, arguments = turn_request("vllm", SAMPLING, STATE)
+    assert arguments == {}
+    assert state_of(parameters["extra_args"]) == STATE
+    assert seed_of(parameters["extra_args"]) == 4
+    assert "seed" not in parameters  # vLLM's own seeds depend on how drafts went
+    assert parameters["ignore_eos"] is True
+
+
+@pytest.mark.parametrize(("backend", "given"), [("turntree", {"state": STATE}), ("trtllm", {})])
+def test_a_backend_that_is_not_known_is_given_the_seed_and_no_state(backend: str, given: dict[str, Any]) -> None:
+    parameters, arguments = turn_request(backend, SAMPLING, STATE)
+    assert parameters["seed"] == 4
+    assert arguments == given
+    assert "extra_args" not in parameters
 
 
 async def test_a_turn_of_our_server_crosses_verl_with_its_counters() -> None:
@@ -101,3 +133,41 @@ async def test_a_server_without_log_probabilities_is_an_error() -> None:
 
 def test_it_is_an_engine() -> None:
     assert isinstance(VerlEngine(Servers(), backend="trtllm"), Engine)
+
+
+async def loop(config: Any, row: dict[str, Any], tokenizer: Any, *outputs: Any) -> tuple[Any, Servers]:
+    """An episode by verl's agent loop, and what it asked for."""
+    servers = Servers(*outputs)
+    whole = DictConfigWrap(OmegaConf.create({"actor_rollout_ref": {"rollout": config}}))
+    made = EnvAgentLoop(trainer_config=whole, server_manager=servers, tokenizer=tokenizer, tools=None)
+    return await made.run(VERLS, **row), servers
+
+
+def test_verl_finds_the_loop_by_its_name() -> None:
+    assert _agent_loop_registry["turntree_env"]["_target_"].endswith(".EnvAgentLoop")
+
+
+@pytest.mark.parametrize(("backend", "given"), [("turntree", True), ("vllm", False)])
+async def test_only_our_backend_is_given_the_dialogue_state(
+    rollout_config: Any, chatml: Any, row: dict[str, Any], backend: str, given: bool
+) -> None:
+    said = chatml("#### 5<|im_end|>", add_special_tokens=False)["input_ids"]
+    rollout_config.name = backend
+    played, servers = await loop(rollout_config, row, chatml, output(*said, extra_fields={"global_steps": 4}))
+    assert ("state" in servers.asked[0]) is given
+    assert sum(played.response_mask) == len(said)
+    assert played.extra_fields["max_global_steps"] == 4
+
+
+async def test_servers_that_are_gone_mask_the_episode(rollout_config: Any, chatml: Any, row: dict[str, Any]) -> None:
+    played, _ = await loop(rollout_config, row, chatml, ConnectionError("no such actor"))
+    assert sum(played.response_mask) == 0
+    assert played.extra_fields["reward_extra_info"]["failure"] == 1.0
+
+
+async def test_rewards_that_need_the_group_are_refused_where_there_is_none(
+    rollout_config: Any, chatml: Any, row: dict[str, Any], rank: str
+) -> None:
+    rollout_config.custom.turntree.rewards = {"answer": 1, rank: 0.5}
+    with pytest.raises(ConfigError, match="rank need all of them"):
+        await loop(rollout_config, row, chatml)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,11 +51,10 @@ def test_overrides_go_over_a_way_wherever_they_stand(composed: Compose) -> None:
     assert ReuseConfig(**composition.settings.reuse).lenience == pytest.approx(1.1618, abs=1e-4)
 
 
-def test_a_configuration_may_name_its_ways_and_an_override_replaces_them(composed: Compose, tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("base: cpu\nspeculation: [lenient]\nturntree: {env: turntree/Arithmetic-v0}\n")
-    assert mode(composed(config=str(path))) is ReuseMode.LENIENT
-    assert mode(composed("speculation=[exact]", config=str(path))) is ReuseMode.EXACT
+def test_a_configuration_may_name_its_ways_and_an_override_replaces_them(composed: Compose) -> None:
+    mine = "base: cpu\nspeculation: [lenient]\nturntree: {env: turntree/Arithmetic-v0}\n"
+    assert mode(composed(text=mine)) is ReuseMode.LENIENT
+    assert mode(composed("speculation=[exact]", text=mine)) is ReuseMode.EXACT
 
 
 def test_one_way_needs_no_list_and_the_older_name_is_still_understood(composed: Compose) -> None:
@@ -78,17 +76,14 @@ def test_a_group_named_on_the_command_line_replaces_that_of_the_file(composed: C
     assert composition.settings.run_dir == "runs/grpo_arithmetic_cpu"
 
 
-def test_what_a_file_says_itself_goes_over_its_options(composed: Compose, tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("groups: {algorithm: dapo}\nactor_rollout_ref: {actor: {clip_ratio_high: 0.3}}\n")
-    actor = composed(config=str(path)).verl.actor_rollout_ref.actor
+def test_what_a_file_says_itself_goes_over_its_options(composed: Compose) -> None:
+    mine = "groups: {algorithm: dapo}\nactor_rollout_ref: {actor: {clip_ratio_high: 0.3}}\n"
+    actor = composed(text=mine).verl.actor_rollout_ref.actor
     assert (actor.clip_ratio_low, actor.clip_ratio_high) == (0.2, 0.3)
 
 
-def test_an_environment_of_ones_own_takes_nothing_from_the_default_one(composed: Compose, tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("turntree: {env: turntree/Countdown-v0}\n")
-    composition = composed(config=str(path))
+def test_an_environment_of_ones_own_takes_nothing_from_the_default_one(composed: Compose) -> None:
+    composition = composed(text="turntree: {env: turntree/Countdown-v0}\n")
     assert composition.choice.env is None
     assert composition.settings.env_kwargs == {}
 

@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 import pytest
+import torch
 import verl  # noqa: F401  loads the plugin
 from verl.plugin.platform import get_platform
 from verl.workers.rollout.base import get_rollout_class
@@ -61,3 +62,33 @@ def test_a_plugin_that_fails_says_so_although_verl_swallows_it(
     with caplog.at_level(logging.ERROR), pytest.raises(ValueError, match="maybe"):
         importlib.reload(plugin)
     assert "could not be loaded" in caplog.text
+
+
+def test_tensors_go_to_the_current_device() -> None:
+    platform = PlatformCPU()
+    assert torch.zeros(1).to(platform.current_device()).device.type == "cpu"
+    assert torch.zeros(1).to(platform.device_module.current_device()).device.type == "cpu"
+
+
+def test_the_device_module_reports_memory_in_bytes() -> None:
+    module = PlatformCPU().device_module
+    available, total = module.mem_get_info()
+    assert 0 < available <= total
+    assert 0 < module.memory_allocated() < total
+
+
+def test_what_the_device_module_lacks_comes_from_torch() -> None:
+    assert PlatformCPU().device_module.Stream is torch.cpu.Stream
+
+
+def test_the_random_state_can_be_put_back() -> None:
+    module = PlatformCPU().device_module
+    module.manual_seed(3)
+    state = module.get_rng_state()
+    first = torch.rand(4)
+    module.set_rng_state(state)
+    assert torch.equal(first, torch.rand(4))
+
+
+def test_ray_is_asked_for_pretended_gpus() -> None:
+    assert PlatformCPU().ray_resource_options(1) == {"num_gpus": 1}

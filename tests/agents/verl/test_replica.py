@@ -19,13 +19,11 @@ from turntree.agents.verl.turn_words import to_sampling
 from turntree.spec_tree import DialogueState
 
 
-def start(model: Path, **run: Any) -> TurntreeServer:
-    return start_server(model, run=run, speculation={"min_probability": 0.0})
-
-
-@pytest.fixture
-def server(tiny_model: Path, tmp_path: Path) -> Iterator[TurntreeServer]:
-    server = start(tiny_model, run_dir=str(tmp_path), save_policy_every=2)
+@pytest.fixture(params=[{}])
+def server(tiny_model: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TurntreeServer]:
+    """A parameter is a section of the run's settings."""
+    run = {"run_dir": str(tmp_path), "save_policy_every": 2, **request.param}
+    server = start_server(tiny_model, run=run, speculation={"min_probability": 0.0})
     yield server
     server.engine.close()
 
@@ -52,11 +50,16 @@ def test_verls_sampling_parameters_are_read() -> None:
     assert (sampling.temperature, sampling.top_k, sampling.max_tokens, sampling.stop_token_ids) == (0.5, 3, 11, (4,))
 
 
-def test_what_the_engine_cannot_do_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"repetition_penalty must be positive"):
-        to_sampling({"repetition_penalty": 0}, default_max_tokens=1)
-    with pytest.raises(ConfigError, match=r"unknown key 'temprature' .* did you mean 'temperature'"):
-        to_sampling({"temprature": 1.2}, default_max_tokens=1)
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"repetition_penalty": 0}, "repetition_penalty must be positive"),
+        ({"temprature": 1.2}, "unknown key 'temprature' .* did you mean 'temperature'"),
+    ],
+)
+def test_what_the_engine_cannot_do_is_refused(parameters: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        to_sampling(parameters, default_max_tokens=1)
 
 
 async def test_a_turn_is_token_in_and_token_out(server: TurntreeServer) -> None:
@@ -99,27 +102,25 @@ async def test_a_step_is_booked_when_its_weights_are_replaced(
     assert torch.equal(load_file(tmp_path / "weights" / saved[1])[name], weights[name] + 2)
 
 
-@pytest.mark.parametrize("mode", ["replay", "exact"])
+@pytest.mark.parametrize(
+    "server", [{"reuse": {"mode": mode, "top_k": 16}} for mode in ("replay", "exact")], indirect=True
+)
 async def test_turns_of_the_last_step_are_used_again_once_it_has_been_trained_on(
-    tiny_model: Path, weights: dict[str, torch.Tensor], tmp_path: Path, mode: str
+    server: TurntreeServer, weights: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
-    server = start(tiny_model, run_dir=str(tmp_path), reuse={"mode": mode, "top_k": 16})
-    try:
-        await server.set_global_steps(0)
-        first = await ask(server, 1, 2, 3, seed=5)
-        assert set(first.extra_fields["levels"]) <= {"A"}
-        await server.update_weights({name: value * 1.01 for name, value in weights.items()})
-        await server.set_global_steps(1)
-        again = await ask(server, 1, 2, 3, seed=6)
-        assert again.extra_fields["levels"][0] == "C"
-        assert len(again.token_ids) == len(again.extra_fields["behaviour_logprobs"]) == 4
-        await server.set_global_steps(2)
-        rows = [json.loads(line) for line in (tmp_path / "engine.jsonl").read_text().splitlines()]
-        assert [row["reuse_tickets"] for row in rows] == [0, 1]
-        assert "exactness/exact_entropy_z" in rows[0]
-        assert "exactness/marginal_entropy_z" in rows[1]
-    finally:
-        server.engine.close()
+    await server.set_global_steps(0)
+    first = await ask(server, 1, 2, 3, seed=5)
+    assert set(first.extra_fields["levels"]) <= {"A"}
+    await server.update_weights({name: value * 1.01 for name, value in weights.items()})
+    await server.set_global_steps(1)
+    again = await ask(server, 1, 2, 3, seed=6)
+    assert again.extra_fields["levels"][0] == "C"
+    assert len(again.token_ids) == len(again.extra_fields["behaviour_logprobs"]) == 4
+    await server.set_global_steps(2)
+    rows = [json.loads(line) for line in (tmp_path / "engine.jsonl").read_text().splitlines()]
+    assert [row["reuse_tickets"] for row in rows] == [0, 1]
+    assert "exactness/exact_entropy_z" in rows[0]
+    assert "exactness/marginal_entropy_z" in rows[1]
 
 
 async def test_requests_wait_while_generation_is_stopped(server: TurntreeServer) -> None:
