@@ -29,25 +29,23 @@ class Path(NamedTuple):
 
     choices: tuple[int, ...]
 
+    def spread(self, values: list[torch.Tensor]) -> torch.Tensor:
+        """A value of each turn, on the turn's token."""
+        row = torch.zeros(LENGTH, dtype=torch.float64)
+        row[0 : 2 * len(values) : 2] = torch.stack(values)
+        return row
+
     @property
     def rewards(self) -> torch.Tensor:
-        row = torch.zeros(LENGTH, dtype=torch.float64)
-        for turn, choice in enumerate(self.choices):
-            row[2 * turn] = REWARDS[turn, choice]
-        return row
+        return self.spread([REWARDS[turn, choice] for turn, choice in enumerate(self.choices)])
 
     @property
     def mask(self) -> torch.Tensor:
-        row = torch.zeros(LENGTH, dtype=torch.float64)
-        row[0 : 2 * len(self.choices) : 2] = 1
-        return row
+        return self.spread([torch.ones(()) for _ in self.choices])
 
     def log_probs(self, logits: torch.Tensor) -> torch.Tensor:
-        row = torch.zeros(LENGTH, dtype=torch.float64)
         laws = logits.log_softmax(-1)
-        for turn, choice in enumerate(self.choices):
-            row = row + laws[turn, choice] * torch.nn.functional.one_hot(torch.tensor(2 * turn), LENGTH)
-        return row
+        return self.spread([laws[turn, choice] for turn, choice in enumerate(self.choices)])
 
 
 def paths(before: tuple[int, ...] = ()) -> list[Path]:

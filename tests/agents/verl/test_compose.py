@@ -8,21 +8,10 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from turntree.agents.verl.compose import HIDDEN, Composition, compose, fields_of, list_configs, verl_defaults
+from turntree.agents.verl.compose import HIDDEN, Composition, compose, fields_of, verl_defaults
 from turntree.agents.verl.sections import ConfigError
-from turntree.envs import list_envs
 
 Compose = Callable[..., Composition]
-
-
-@pytest.mark.parametrize("name", list_configs())
-def test_every_shipped_configuration_is_known_to_verl(name: str, composed: Compose) -> None:
-    composition = composed(config=name)
-    assert composition.settings.env in list_envs()
-    engine = composition.choice.engine.removesuffix("_cpu")
-    assert composition.verl.actor_rollout_ref.rollout.name == {"local": "turntree"}.get(engine, engine)
-    assert composition.verl.trainer.total_training_steps > 0
-    OmegaConf.resolve(composition.verl)
 
 
 def test_overrides_go_over_the_configuration_and_it_goes_over_verls_defaults(composed: Compose) -> None:

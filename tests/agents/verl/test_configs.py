@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from turntree.agents.verl.compose import Composition, list_configs
 from turntree.agents.verl.groups import Choice, offered
+from turntree.envs import list_envs
 
 Compose = Callable[..., Composition]
 SECTIONS = ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic", "algorithm")
@@ -60,7 +61,12 @@ def test_verl_accepts_what_is_offered(choice: Choice, composed: Compose) -> None
 
 @pytest.mark.parametrize("name", list_configs())
 def test_verl_accepts_what_is_shipped_by_name(name: str, composed: Compose) -> None:
-    require_valid(composed(config=name))
+    composition = composed(config=name)
+    assert composition.settings.env in list_envs()
+    engine = composition.choice.engine.removesuffix("_cpu")
+    assert composition.verl.actor_rollout_ref.rollout.name == {"local": "turntree"}.get(engine, engine)
+    assert composition.verl.trainer.total_training_steps > 0
+    require_valid(composition)
 
 
 @pytest.mark.release

@@ -55,11 +55,6 @@ def test_what_is_not_there_is_named(env: str, settings: dict[str, Any], error: t
         make_env(env, settings)
 
 
-def test_limits_come_as_a_mapping() -> None:
-    env = make_env("turntree/Arithmetic-v0", {"limits": {"max_turns": 3}})
-    assert env.limits.max_turns == 3
-
-
 def test_an_environment_that_no_package_registers_is_named_by_module_and_class() -> None:
     env = make_env("turntree.envs.arithmetic:Arithmetic", {"max_value": 5})
     assert isinstance(env, Arithmetic)

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from recording_engine import a_turn
 
-from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
+from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.episode import Episode, StopReason, Turn
 from turntree.agents.verl.metrics import EPISODE
 from turntree.agents.verl.output import EpisodeOutput, neutralise, to_output
@@ -15,18 +16,9 @@ from turntree.envs import Message, Role, ToolCall
 
 
 def turn(prompt: tuple[int, ...], *tokens: int, reward: float, version: int) -> Turn:
-    return Turn(
-        prompt_ids=prompt,
-        completion=Completion(
-            token_ids=tokens,
-            logprobs=(-0.5,) * len(tokens),
-            finish_reason=FinishReason.STOP,
-            draft=DraftStats(verify_steps=2, drafted=3, accepted=1),
-            weights_version=version,
-        ),
-        text="t",
-        reward=reward,
-    )
+    counts = {"draft": DraftStats(verify_steps=2, drafted=3, accepted=1), "weights_version": version}
+    said = a_turn(*tokens, logprobs=(-0.5,) * len(tokens), **counts)
+    return Turn(prompt_ids=prompt, completion=said, text="t", reward=reward)
 
 
 def episode(**changes: Any) -> Episode:
