@@ -6,8 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cores import AdversarialForest, run_core, tiny_llama
-from machine_speed import soon
 from cores import CONFIG, AdversarialForest, run_core, tiny_llama
 from engine_checks import until
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine_speed import soon
-from tiny_vllm import ENVIRONMENT, chosen, laws_of, race, save_policy
 from engine_checks import CONTEXT, LAWS, PROMPT, OwnEngineChecks
 from policy_law import PolicyLaw
 from tiny_llama import save_tiny_llama
