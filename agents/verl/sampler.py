@@ -99,7 +99,7 @@ class PromptReplayBuffer(ReplayBuffer):
         self._submitted = 0
         batch, logged = super().sample(*args, **kwargs)
         if batch.partition_id == "train":
-            logged = {**logged, **episode_metrics(_played_rows(batch)), **engine_metrics(_counters())}
+            logged = {**logged, **episode_metrics(_played_rows(batch)), **engine_metrics(read_counters())}
         return batch, logged
 
     def _refill(self, prompts: int) -> Any:
@@ -124,7 +124,7 @@ def _played_rows(batch: Any) -> list[PlayedRow]:
     return [PlayedRow(extra=one, levels=tokens.tolist()) for one, tokens in zip(extra, levels, strict=True)]
 
 
-def _counters() -> list[Mapping[str, float]]:
+def read_counters() -> list[Mapping[str, float]]:
     """What each of turntree's servers counted since it was asked last; none with another engine."""
     counted: list[Mapping[str, float]] = []
     for name in filter(_SERVER.fullmatch, ray.util.list_named_actors()):

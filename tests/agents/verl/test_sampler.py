@@ -82,7 +82,7 @@ def test_a_training_batch_brings_turntrees_figures(
     batch = SimpleNamespace(partition_id=partition, keys=["a_0_0", "pad"], tags=[{}, {"is_padding": True}])
     monkeypatch.setattr(ReplayBuffer, "sample", lambda self, **_: (batch, {"verl/own": 1.0}))
     monkeypatch.setattr(sampler.transfer_queue, "kv_batch_get", rows)
-    monkeypatch.setattr(sampler, "_counters", lambda: [{"forward_passes": 5}])
+    monkeypatch.setattr(sampler, "read_counters", lambda: [{"forward_passes": 5}])
     found, metrics = make().sample(partition_id=partition)
     assert found is batch
     assert metrics["verl/own"] == 1.0
