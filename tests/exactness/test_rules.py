@@ -61,7 +61,7 @@ def test_one_bad_policy_is_enough(claims):
     assert not claims.enumerated("rule", "A", lambda seed: 0.0, "control", lambda seed: float(seed != bad)).holds
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_every_row_of_the_report_holds_those_of_engines_too(tmp_path, monkeypatch):
     report = tmp_path / "exactness.json"
     monkeypatch.setattr("sys.argv", ["exactness.py", "--json", str(report)])

@@ -25,23 +25,21 @@ def assert_drafts_change_the_passes_and_not_the_tokens(example: ModuleType, mode
 @pytest.mark.sglang
 @pytest.mark.once
 def test_drafts_in_sglang_change_the_passes_and_not_the_tokens(tiny_model: Path) -> None:
-    from cpu_sglang import CPU_ARGS, prepare
+    from cpu_sglang import beside, prepare
 
     prepare()
-    said_by_the_example = ("dtype", "max_running_requests", "random_seed", "log_level")
-    engine_args = {name: value for name, value in CPU_ARGS.items() if name not in said_by_the_example}
+    engine_args = beside("dtype", "max_running_requests", "random_seed", "log_level")  # which the example says
     assert_drafts_change_the_passes_and_not_the_tokens(load("speculate_sglang"), tiny_model, **engine_args)
 
 
 @pytest.mark.vllm
 @pytest.mark.once
 def test_drafts_in_vllm_change_the_passes_and_not_the_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tiny_vllm import ENVIRONMENT, save_policy
+    from tiny_vllm import MEMORY, ONE_PROCESS, save_policy
 
-    for name, value in ENVIRONMENT.items():
+    for name, value in ONE_PROCESS.items():
         monkeypatch.setenv(name, value)
     tokenizer = make_tokenizer(CHATML, special=["<|endoftext|>", "<|im_start|>", "<|im_end|>"], eos="<|endoftext|>")
     save_policy(tmp_path, len(tokenizer), eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"))
     tokenizer.save_pretrained(tmp_path)
-    memory = {"kv_cache_memory_bytes": 1 << 26, "block_size": 32}
-    assert_drafts_change_the_passes_and_not_the_tokens(load("speculate_vllm"), tmp_path, **memory)
+    assert_drafts_change_the_passes_and_not_the_tokens(load("speculate_vllm"), tmp_path, **MEMORY)

@@ -90,7 +90,6 @@ def test_a_full_log_drafts_almost_as_well_as_long_as_its_states_are_at_hand() ->
     assert tight > 0.9 * ample
 
 
-@pytest.mark.slow
 def test_recorded_turns_are_drafted_well_and_much_worse_without_re_joining() -> None:
     rejoining = tokens_per_step(SpecForest(), recorded(10))
     prefix_only = tokens_per_step(PlainForest(levels=PREFIX_ONLY), recorded(10))

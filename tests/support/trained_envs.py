@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from machine_speed import eventually
+
 from turntree.envs import Env, Message, Reply, Task
 from turntree.envs.sandbox import PythonSandbox
 from turntree.rewards import Sample, default_judge, reward, score_batch
@@ -94,12 +96,16 @@ class Deadly(Talking):
     Args:
         folder: Gets a file for each that was killed, with the time in it.
         victims: Who is killed, each with the task that it happens in.
+        replicas: How many are waited for in task ``whole``.
+        whole: Task in which those that were killed are waited for.
         kwargs: As of ``Env``.
     """
 
-    def __init__(self, *, folder: str, victims: Mapping[str, int], **kwargs: Any) -> None:
+    def __init__(
+        self, *, folder: str, victims: Mapping[str, int], replicas: int = 1, whole: int = -1, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
-        self.folder, self.victims = folder, victims
+        self.folder, self.victims, self.replicas, self.whole = folder, victims, replicas, whole
 
     def task(self, index: int) -> Task:
         return Task(id=f"deadly/{index}", prompt=f"say {index % 4}", answer="x+1", data_source="math")
@@ -108,6 +114,8 @@ class Deadly(Talking):
         for victim, index in self.victims.items():
             if self.current_task.id == f"deadly/{index}" and self._is_first(victim):
                 getattr(self, f"kill_{victim}")()
+        if self.current_task.id == f"deadly/{self.whole}":  # an actor has this title once it has been made
+            eventually(lambda: len(actors("TurntreeServer")) == self.replicas, 120)
         return "again"
 
     def _is_first(self, victim: str) -> bool:
