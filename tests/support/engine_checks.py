@@ -25,6 +25,8 @@ from turntree.spec_tree import DialogueState
 from turntree.spec_tree.transforms import Transforms, law
 
 CONTEXT = 160
+ATTEMPTS = 30
+"""To meet turns in their middle: on a busy machine one may be at its end before it can be stopped."""
 PROMPT = tuple(1 + n % 30 for n in range(35))
 """Longer than a block of keys and values in vLLM."""
 LAWS: tuple[dict[str, float], ...] = (
@@ -233,24 +235,32 @@ class OwnEngineChecks(EngineChecks):
             await engine.generate([1] * CONTEXT, greedy)
 
     async def test_a_caller_that_gives_up_frees_the_engine_and_leaves_no_turn(self, engine: Any) -> None:
-        finished, live = await self.settled(engine)
-        waiting = asyncio.create_task(engine.generate(PROMPT, Sampling(max_tokens=CONTEXT), state=state("given up")))
-        await until(lambda: engine.live)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        await until(lambda: not engine.live)
-        assert await self.settled(engine) == (finished + 1, live)
-        assert live == 0
+        for attempt in range(ATTEMPTS):
+            finished, live = await self.settled(engine)
+            assert live == 0
+            asked = engine.generate(PROMPT, Sampling(max_tokens=CONTEXT), state=state(f"given up {attempt}"))
+            waiting = asyncio.create_task(asked)
+            await until(lambda waiting=waiting: engine.live or waiting.done())
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            await until(lambda: not engine.live)
+            if waiting.cancelled() and await self.settled(engine) == (finished + 1, live):
+                return
+        pytest.fail("no turn was given up before its end, or what was given up is stored")
 
     async def test_all_turns_can_be_aborted_keep_what_they_have_and_are_not_stored(self, engine: Any) -> None:
-        finished, live = await self.settled(engine)
-        asked = [engine.generate(PROMPT, Sampling(max_tokens=CONTEXT), state=state("cut")) for _ in range(8)]
-        tasks = [asyncio.create_task(turn) for turn in asked]
-        await until(lambda: engine.live >= 8)
-        assert await asyncio.to_thread(engine.abort_all) == 8
-        turns = await asyncio.gather(*tasks)
-        assert {turn.finish_reason for turn in turns} == {FinishReason.ABORT}
+        for attempt in range(ATTEMPTS):
+            finished, live = await self.settled(engine)
+            here = state(f"cut {attempt}")
+            asked = [engine.generate(PROMPT, Sampling(max_tokens=CONTEXT), state=here) for _ in range(8)]
+            tasks = [asyncio.create_task(turn) for turn in asked]
+            await until(lambda tasks=tasks: engine.live >= 8 or any(task.done() for task in tasks))
+            aborted = await asyncio.to_thread(engine.abort_all)
+            turns = await asyncio.gather(*tasks)
+            if {turn.finish_reason for turn in turns} == {FinishReason.ABORT}:
+                break
+        assert [turn.finish_reason for turn in turns] == [FinishReason.ABORT] * 8
+        assert aborted == 8
         assert all(len(turn.token_ids) == len(turn.logprobs) < CONTEXT - len(PROMPT) for turn in turns)
         assert await self.settled(engine) == (finished + 1, live)
 
