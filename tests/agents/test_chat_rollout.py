@@ -78,12 +78,7 @@ async def test_calls_that_stand_in_the_text_are_run_and_answered_as_text() -> No
 
 async def test_calls_of_which_the_server_read_but_some_are_all_answered_as_text() -> None:
     call = '<tool_call>{"name": "calculator", "arguments": {"expression": "2+3"}}</tool_call>'
-
-    def answer(body: dict[str, Any]) -> Answer:
-        first = len(body["messages"]) < 3
-        return said(call, ("calculator", {"expression": "2*3"})) if first else said(f"#### {answer_of(3)}")
-
-    episode, (_, second) = await played(answer)
+    episode, (_, second) = await played(said(call, ("calculator", {"expression": "2*3"})), RIGHT)
     assert episode.reward == 1.0
     assert second["messages"][-2] == {"role": "assistant", "content": episode.turns[0].text}
     assert second["messages"][-1]["content"].count("<tool_response>") == 2

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from benchmark_modules import benchmark_module
 from tabled_engine import TabledEngine
 
 from turntree.agents import turn_verification
@@ -89,11 +90,10 @@ def assembled(enumeration, policies, monkeypatch, p, q, *, same_coin):
 
 @pytest.mark.parametrize("seed", [2, 3, 4])
 @pytest.mark.parametrize("same_coin", [False, True])
-def test_whole_turns_have_the_policys_law_and_would_not_if_one_coin_redrew_twice(
-    proof, policies, tv, monkeypatch, seed, same_coin
-):
+def test_whole_turns_have_the_policys_law_and_would_not_if_one_coin_redrew_twice(monkeypatch, seed, same_coin):
+    policies, enumeration = benchmark_module("policies"), benchmark_module("enumeration")
     p = policies.policy(seed, VOCABULARY)
     q = policies.near(p, seed)
-    law = assembled(proof("enumeration"), policies, monkeypatch, p, q, same_coin=same_coin)
-    distance = tv(law, policies.plain(p, LENGTH))
+    law = assembled(enumeration, policies, monkeypatch, p, q, same_coin=same_coin)
+    distance = enumeration.tv(law, policies.plain(p, LENGTH))
     assert (distance > NOTICED) if same_coin else (distance < EXACT)

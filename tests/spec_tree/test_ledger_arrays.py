@@ -76,8 +76,8 @@ def test_less_room_keeps_the_newest():
 def test_what_comes_late_stays_below_what_was_dropped_before_the_snapshot():
     ledger = Ledger(max_tokens=7)
     for rank in (5, 9):
-        ledger.add(KEYS[0], stored_turn(1, 2, 3, 4), rank=rank)
+        ledger.add(KEYS[0], stored_turn(1, 2, 3, 4, room=6), rank=rank)
     again = restored(ledger, max_tokens=100)
     for rank in (4, 6):
-        again.add(KEYS[1], stored_turn(1), rank=rank)
+        again.add(KEYS[1], stored_turn(1, room=3), rank=rank)
     assert (again.stats().turns, again.stats().dropped) == (2, 2)

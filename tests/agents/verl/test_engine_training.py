@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_training import PROMPTS, SAMPLES, Training, read_lines, run_training
 from tiny_vllm import save_policy
-from training import PROMPTS, SAMPLES, Training, read_lines, run_training
 
 from turntree.agents.engines.sglang.settings import VARIABLE
 

@@ -119,6 +119,7 @@ def test_without_a_server_the_script_runs_in_an_interpreter_of_its_own(forks: Fo
 
 
 def test_the_server_ends_with_whoever_started_it_and_not_by_an_interrupt(forks: Forks) -> None:
+    assert forks.start("print(1)").communicate(timeout=60)[0] == "1\n"  # it serves by now
     forks.server.send_signal(signal.SIGINT)
     assert forks.start("print(1)").communicate(timeout=60)[0] == "1\n"
     assert forks.server.stdin is not None

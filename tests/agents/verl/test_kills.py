@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from training import PROMPTS, Training, read_lines, run_training
+from real_training import PROMPTS, Training, read_lines, run_training
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from machine_speed import patience
-from training import read_lines
+from real_training import read_lines
 
 from turntree.agents.record import read_records
 from turntree.agents.verl.recording import RunFolder

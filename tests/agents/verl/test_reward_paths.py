@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from training import SAMPLES, Training, read_lines, run_training
+from real_training import SAMPLES, Training, read_lines, run_training
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 from machine_speed import patience
-from training import LOOKING, PROMPTS, SAMPLES, Training, read_lines, run_training
+from real_training import LOOKING, PROMPTS, SAMPLES, Training, read_lines, run_training
 
 from turntree.agents.record import Record
 from turntree.agents.verl.launch import StepReport

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from real_training import LOOKING, PROMPTS, SAMPLES, Training, read_lines, run_training
 from safetensors.torch import load_file
-from training import LOOKING, PROMPTS, SAMPLES, Training, read_lines, run_training
 
 pytestmark = pytest.mark.slow
 
