@@ -1,4 +1,4 @@
-# make demo: trains an agent on the CPU and shows what speculation did. make test: every test.
+# make demo: trains an agent on the CPU and shows what speculation did. make test: every guarantee.
 SHELL := /bin/bash
 
 # Versions of the engines, one environment each: requirements/NAME.txt. `make test` takes the first, `make test-all` all.
