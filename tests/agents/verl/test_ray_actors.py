@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -47,6 +48,15 @@ def cluster() -> Iterator[Any]:
         yield ray
         ray.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def no_hub(cluster: Any) -> Iterator[None]:
+    """The next test finds no hub with turns of the last: an actor that nobody holds goes when Ray comes to it."""
+    yield
+    with suppress(ValueError):
+        cluster.kill(cluster.get_actor(HUB_NAME))
+    eventually(lambda: HUB_NAME not in cluster.util.list_named_actors(), 120)
 
 
 def test_a_hub_that_is_killed_is_done_without_and_comes_back(cluster: Any) -> None:
