@@ -5,20 +5,20 @@ SHELL := /bin/bash
 VLLM := vllm-0.28 vllm-0.32
 SGLANG := sglang-0.5.12 sglang-0.5.23
 
-.PHONY: demo docs test test-all test-trainings test-quick test-cpu test-fast test-engines test-site test-vllm test-sglang \
+.PHONY: demo docs test test-all test-trainings test-cpu test-fast test-engines test-site test-vllm test-sglang \
   test-mutants lint env clean
 demo:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m turntree.agents.cli demo $(DEMO)
 
-HALVES := test-trainings test-engines test-quick
+HALVES := test-trainings test-engines test-fast
+KIND := not release
 test:  # two at a time: most of the time one of them waits for an engine or for Ray
 	$(MAKE) -j2 --no-print-directory --output-sync=line VLLM=$(firstword $(VLLM)) SGLANG=$(firstword $(SGLANG)) \
-	  KIND="not release" $(HALVES)
+	  $(HALVES)
 
 test-all:  # every version of the engines, every combination, long statistics: before a release
-	$(MAKE) -j2 --no-print-directory --output-sync=line $(HALVES)
+	$(MAKE) -j2 --no-print-directory --output-sync=line KIND="release or not release" $(HALVES)
 
-KIND := slow or not slow
 HERE = not vllm and not sglang and not site
 test-engines:
 	$(MAKE) --no-print-directory test-site test-vllm test-sglang
@@ -26,13 +26,10 @@ test-engines:
 test-trainings:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "slow and ($(KIND)) and $(HERE)" $(TESTS)
 
-test-quick:
+test-fast:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "not slow and ($(KIND)) and $(HERE)" $(TESTS)
 
-test-cpu: test-trainings test-quick
-
-test-fast:
-	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "not slow and not release and $(HERE)" $(TESTS)
+test-cpu: test-trainings test-fast
 
 test-site:
 	py=$$(scripts/venv.sh site)/bin/python && $$py -m pytest -m site $(or $(TESTS),tests/docs tests/agents/viewer)

@@ -68,12 +68,9 @@ def py_executable(socket: Path) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Import, fork the server, wait for the word, be verl."""
+    """Fork the server, import verl, wait for the word, be verl."""
     sockets = [word.removeprefix(_SOCKET) for word in arguments if word.startswith(_SOCKET)]
     gc.disable()  # imports make objects that stay
-    for name in PRELOADED:
-        importlib.import_module(name)
-    gc.freeze()
     if sockets:
         _start_server(Path(sockets[0]))
     importlib.import_module(DRIVER)
@@ -86,9 +83,12 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _start_server(path: Path) -> None:
-    """Fork the server. It ends with this process, whose end of a pipe is closed then."""
+    """Import what workers need and fork the server. It ends with this process, whose end of a pipe is closed then."""
     from turntree.agents.verl.fork_server import become, listen, serve
 
+    for name in PRELOADED:
+        importlib.import_module(name)
+    gc.freeze()
     listener = listen(path)
     reading, writing = os.pipe()
     if os.fork():

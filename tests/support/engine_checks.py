@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,6 +16,7 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from machine_speed import soon
 from policy_law import PolicyLaw, chi_square
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, ScoringEngine
@@ -41,13 +42,6 @@ LAWS: tuple[dict[str, float], ...] = (
 def state(name: str) -> DialogueState:
     """Of an environment of its own: nothing that was said elsewhere is drafted there."""
     return DialogueState(exact=crc32(name.encode()), task=name, env=name)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait for what an engine in another thread or process does."""
-    async with asyncio.timeout(120):
-        while not holds():
-            await asyncio.sleep(0.001)
 
 
 def steps(turns: list[Completion]) -> int:
@@ -240,10 +234,10 @@ class OwnEngineChecks(EngineChecks):
             assert live == 0
             asked = engine.generate(PROMPT, Sampling(max_tokens=CONTEXT), state=state(f"given up {attempt}"))
             waiting = asyncio.create_task(asked)
-            await until(lambda waiting=waiting: engine.live or waiting.done())
+            await soon(lambda waiting=waiting: engine.live or waiting.done(), 120)
             waiting.cancel()
             await asyncio.wait([waiting])
-            await until(lambda: not engine.live)
+            await soon(lambda: not engine.live, 120)
             if waiting.cancelled() and await self.settled(engine) == (finished + 1, live):
                 return
         pytest.fail("no turn was given up before its end, or what was given up is stored")
@@ -254,7 +248,7 @@ class OwnEngineChecks(EngineChecks):
             here = state(f"cut {attempt}")
             asked = [engine.generate(PROMPT, Sampling(max_tokens=CONTEXT), state=here) for _ in range(8)]
             tasks = [asyncio.create_task(turn) for turn in asked]
-            await until(lambda tasks=tasks: engine.live >= 8 or any(task.done() for task in tasks))
+            await soon(lambda tasks=tasks: engine.live >= 8 or any(task.done() for task in tasks), 120)
             aborted = await asyncio.to_thread(engine.abort_all)
             turns = await asyncio.gather(*tasks)
             if {turn.finish_reason for turn in turns} == {FinishReason.ABORT}:

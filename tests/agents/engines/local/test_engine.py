@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from cores import CONFIG, AdversarialForest, run_core, tiny_llama
-from engine_checks import until
+from machine_speed import soon
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.local.model import Policy
@@ -43,7 +43,7 @@ async def test_a_second_round_is_drafted_from_the_first(prompts):
 async def test_weights_arrive_while_turns_are_running(engine, prompts):
     new = tiny_llama(seed=1)
     running = [asyncio.create_task(engine.generate(p, Sampling(max_tokens=60))) for p in prompts]
-    await until(lambda: engine.live)
+    await soon(lambda: engine.live, 120)
     await asyncio.to_thread(engine.update_weights, new.state_dict().items(), version=7)
     assert all(len(t.token_ids) == 60 for t in await asyncio.gather(*running))
     turn = await engine.generate(prompts[0], Sampling(temperature=0, max_tokens=8))
@@ -56,7 +56,7 @@ async def test_a_cancelled_turn_leaves_the_engine(prompts):
     forest = AdversarialForest(32)
     with LocalEngine(tiny_llama(), config=CONFIG, forest=forest) as engine:
         task = asyncio.create_task(engine.generate(prompts[0], Sampling(max_tokens=120)))
-        await until(lambda: engine.live)
+        await soon(lambda: engine.live, 120)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -68,7 +68,7 @@ async def test_a_cancelled_turn_leaves_the_engine(prompts):
 
 async def test_abort_all_returns_what_was_sampled(engine, prompts):
     tasks = [asyncio.create_task(engine.generate(p, Sampling(max_tokens=100))) for p in prompts]
-    await until(lambda: engine.live)
+    await soon(lambda: engine.live, 120)
     count = await asyncio.to_thread(engine.abort_all)
     turns = await asyncio.gather(*tasks)
     assert sum(t.finish_reason is FinishReason.ABORT for t in turns) == count
@@ -108,7 +108,7 @@ async def test_a_closed_engine_says_so(prompts):
     forest = AdversarialForest(32)
     engine = LocalEngine(tiny_llama(), config=CONFIG, forest=forest)
     pending = asyncio.create_task(engine.generate(prompts[0], Sampling(max_tokens=100)))
-    await until(lambda: engine.live)
+    await soon(lambda: engine.live, 120)
     await asyncio.to_thread(engine.close)
     engine.close()
     assert (await pending).finish_reason is FinishReason.ABORT

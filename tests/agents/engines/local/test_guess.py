@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from cores import CONFIG, AdversarialForest, run_core, tiny_llama
-from engine_checks import until
+from machine_speed import soon
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.local.core import EngineCore
@@ -114,7 +114,7 @@ async def test_a_turn_that_is_cancelled_in_the_middle_of_its_guess_leaves_the_en
         how = Sampling(max_tokens=110, seed=1)
         turn = await engine.generate(prompts[0], how)
         task = asyncio.create_task(engine.generate(prompts[0], how, draft=turn.token_ids))
-        await until(lambda: engine.live)
+        await soon(lambda: engine.live, 120)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cores import CONFIG, AdversarialForest, tiny_llama
-from engine_checks import until
+from machine_speed import soon
 from plain_decoding import laws_along
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
@@ -148,7 +148,7 @@ async def test_what_does_not_fit_is_not_scored(engine, prompts):
 async def test_aborted_scoring_says_so(model, prompts):
     with LocalEngine(model, config=replace(CONFIG, prefill_chunk=8)) as engine:
         tasks = [asyncio.create_task(engine.score(p, [1] * 60, Sampling())) for p in prompts * 8]
-        await until(lambda: engine.live)
+        await soon(lambda: engine.live, 120)
         await asyncio.to_thread(engine.abort_all)
         results = await asyncio.gather(*tasks, return_exceptions=True)
     assert any(isinstance(r, EngineAborted) for r in results)
