@@ -33,6 +33,7 @@ def policy_sample(episode: Episode) -> Sample:
     return Sample(
         turns=tuple(turn.text for turn in episode.turns),
         gold=task.answer if task is not None else "",
+        question=task.prompt if task is not None else "",
         data_source=task.data_source if task is not None else "",
         task_id=task.id if task is not None else "",
         tool_calls=sum(len(message.tool_calls) for message in said),

@@ -3,7 +3,7 @@
 A row holds the policy's words as ``prediction`` (one text), ``turns`` (texts,
 the last one answers) or ``messages`` (OpenAI's form, of which only the
 assistant's words count), the right answer as ``gold``, and where wanted
-``data_source``, ``task_id`` and ``metadata``. Everything else is passed on.
+``question``, ``data_source``, ``task_id`` and ``metadata``. Everything else is passed on.
 """
 
 from __future__ import annotations
@@ -156,17 +156,24 @@ def _sample(row: Mapping[str, Any], where: str, fields: Fields) -> Sample:
     metadata = row.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise _wrong(where, "metadata", "an object", row)
-    for name in ("data_source", "task_id"):
+    for name in ("data_source", "task_id", "question"):
         if not isinstance(row.get(name, ""), str):
             raise _wrong(where, name, "text", row)
     return Sample(
         turns=_turns(row, where, fields),
         answered=not _ends_with_a_call(row.get("messages")),
         gold=str(gold),
+        question=row.get("question") or _first_question(row.get("messages")),
         data_source=row.get("data_source", ""),
         task_id=row.get("task_id", ""),
         metadata=metadata,
     )
+
+
+def _first_question(messages: Any) -> str:
+    """What the user said first, where that is plain text."""
+    said = [message.get("content") for message in messages or () if message.get("role") == "user"]
+    return said[0] if said and isinstance(said[0], str) else ""
 
 
 def _turns(row: Mapping[str, Any], where: str, fields: Fields) -> tuple[str, ...]:

@@ -111,13 +111,13 @@ class Scorer:
         """
         if ANSWER not in self.names:
             return self._put_together(samples, [None] * len(samples))
-        return self._put_together(samples, score_batch(*self._compared(samples)))
+        return self._put_together(samples, score_batch(**self._compared(samples)))
 
     async def ascore(self, samples: Sequence[Sample]) -> list[Scored]:
         """``score`` for an event loop, which goes on meanwhile; reward functions run in threads."""
         answers: Sequence[Score | None] = [None] * len(samples)
         if ANSWER in self.names:
-            answers = await ascore_batch(*self._compared(samples))
+            answers = await ascore_batch(**self._compared(samples))
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._put_together, samples, answers)
 
@@ -125,12 +125,13 @@ class Scorer:
     def _threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(_THREADS, thread_name_prefix="turntree-rewards")
 
-    def _compared(self, samples: Sequence[Sample]) -> tuple[list[str], list[str], list[Contract]]:
-        return (
-            [sample.answer_text for sample in samples],
-            [sample.gold for sample in samples],
-            [self.contract_of(sample.data_source) for sample in samples],
-        )
+    def _compared(self, samples: Sequence[Sample]) -> dict[str, Any]:
+        return {
+            "predictions": [sample.answer_text for sample in samples],
+            "golds": [sample.gold for sample in samples],
+            "contract": [self.contract_of(sample.data_source) for sample in samples],
+            "questions": [sample.question for sample in samples],
+        }
 
     def _put_together(self, samples: Sequence[Sample], answers: Sequence[Score | None]) -> list[Scored]:
         known = {id(sample): score for sample, score in zip(samples, answers, strict=True)}

@@ -31,7 +31,12 @@ _MIDDLE = 3
 """Snapshots are taken after each of the first turns, so many at most."""
 _NO_SPEC = "due to the environment not having a spec"
 """Gymnasium's remark about an environment that was made without an id, which is no fault."""
-_HOSTILE = ("", "\x00", "\ud800", "<tool_call>{", "((((" * 500, "word " * 20_000, "#### ", r"\boxed{", "{}[]()<>\\")
+_BEYOND = (r"\gcd(x,7)", r"\pi \bmod 2", r"\mathbb{E}[X]", r"\sum_{k=1}^{n} k", r"\cot 0", r"\gcd(9^{9^9},3)")
+"""Answers of which a verifier makes little or nothing; a policy must not escape judgement by them."""
+_HOSTILE = (
+    *("", "\x00", "\ud800", "<tool_call>{", "((((" * 500, "word " * 20_000, "#### ", r"\boxed{", "{}[]()<>\\"),
+    *(template % answer for answer in _BEYOND for template in (r"\boxed{%s}", "#### %s")),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from turntree.rewards import EXACT, Contract, Score, score
 
 
 def judge_answer(text: str, task: Task, contract: Contract | str = EXACT) -> Score:
-    """Compare the answer in a text with the task's.
+    """Compare the answer in a text with the task's; giving the question back is no answer.
 
     Args:
         text: What the policy itself said.
@@ -25,7 +25,7 @@ def judge_answer(text: str, task: Task, contract: Contract | str = EXACT) -> Sco
     Raises:
         UndecidedAnswer: If the two could not be compared.
     """
-    result = score(text, task.answer, contract)
+    result = score(text, task.answer, contract, question=task.prompt)
     if result.correct is None:
         raise UndecidedAnswer(f"the answer to {task.id} could not be judged ({result.status}): {result.answer!r:.200}")
     return result

@@ -13,7 +13,8 @@ from fractions import Fraction
 _MARK = "####"
 _THINK_END = "</think>"
 _MAX_LENGTH = 200
-_SIGN = re.compile(r"\\?[$%]")
+_MONEY = re.compile(r"\s*([+-]?)\s*\\?\$")
+_MARKS = re.compile(r"(?:\s*\\?[$%])+\s*$")
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+"
 _NUMBER = re.compile(rf"([+-]?)\s*({_DIGITS})(?:\s*/\s*({_DIGITS}))?")
 
@@ -66,7 +67,10 @@ def parse_number(text: str) -> Fraction | None:
     """The number that a text is, ``$`` and ``%`` dropped; ``None`` if it is anything else."""
     if len(text) > _MAX_LENGTH:
         return None
-    match = _NUMBER.fullmatch(_SIGN.sub("", text).replace("\N{MINUS SIGN}", "-").strip())
+    text = text.replace("\N{MINUS SIGN}", "-")
+    if (money := _MONEY.match(text)) is not None:
+        text = money[1] + text[money.end() :]
+    match = _NUMBER.fullmatch(_MARKS.sub("", text).strip())
     if match is None:
         return None
     sign, numerator, denominator = match.groups()

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from turntree.rewards import flags
 from turntree.rewards.limits import MAX_ANSWER
 from turntree.rewards.result import Status
-from turntree.rewards.visible import is_commented
 
 _BOX = re.compile(r"\\(?:d?boxed|fbox|framebox|ovalbox)(?![a-zA-Z])\s*(?:\[[^\]\n]{0,20}\]\s*)*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -30,12 +29,10 @@ _NEGATED_AFTER = re.compile(
     re.IGNORECASE,
 )
 _OR_AFTER = re.compile(
-    r"(?:[\s,$*]|\\[)\],;])*\bor\b\s*(?:maybe|perhaps|possibly|else)?\s*(?:\$|\\\(|\\\[)?\s*"
+    r"(?:[\s,;$*(]|\\[)\],;])*\b(?:or|else|otherwise|alternatively|maybe|perhaps|possibly)\b[\s,]*"
+    r"(?:(?:maybe|perhaps|possibly|else|otherwise|alternatively|it is|it's|even)\b[\s,]*)*"
+    r"(?:\$|\\\(|\\\[)?\s*(?:\\boxed\s*\{)?"
     r"(-?(?:\d[\d,]*(?:\.\d+)?(?:/\d+)?|\\d?frac\s*\{[^{}]{1,40}\}\s*\{[^{}]{1,40}\}))(?![A-Za-z])"
-)
-_HIDDEN_BEFORE = re.compile(
-    r"\\(?:[hv]?phantom|smash|llap|rlap|textcolor|color|cancel|sout|st|tiny|href|cssId|class|style|hspace)\*?"
-    r"\s*(?:\[[^\]]*\]\s*)?(?:\{[^{}]*\}\s*)*\{?[\s$]*$"
 )
 _LOOK_BACK = 64
 _GAP = 60
@@ -81,7 +78,7 @@ def find_boxes(text: str) -> Boxes | None:
     """The last box that can be seen, with those that stand in a row before it.
 
     Args:
-        text: A text without thoughts.
+        text: A text without thoughts and without what is hidden.
 
     Returns:
         The row; ``None`` where the text has no box.
@@ -89,16 +86,10 @@ def find_boxes(text: str) -> Boxes | None:
     if "box" not in text:
         return None
     starts = [match for match in _BOX.finditer(text)]
-    raised: tuple[str, ...] = ()
     while starts:
         content = _content(text, starts[-1])
         if content is None:
             starts.pop()
-        elif is_commented(text, starts[-1].start()) or _HIDDEN_BEFORE.search(
-            text[max(0, starts[-1].start() - 60) : starts[-1].start()]
-        ):
-            starts.pop()
-            raised = (flags.PHANTOM,)
         else:
             break
     if not starts:
@@ -107,7 +98,7 @@ def find_boxes(text: str) -> Boxes | None:
     last = _content(text, starts.pop())
     assert last is not None
     if isinstance(last, Status):
-        return Boxes((), (), last, (*raised, flags.HUGE) if last is Status.REJECTED_LIMITS else raised)
+        return Boxes((), (), last, (flags.HUGE,) if last is Status.REJECTED_LIMITS else ())
     row, either = [last], False
     while starts:
         before = _content(text, starts.pop())
@@ -125,15 +116,15 @@ def find_boxes(text: str) -> Boxes | None:
         row.insert(0, before)
     last = row[-1]
     if not last.content.strip():
-        return Boxes((), (), Status.NO_ANSWER, (*raised, flags.PLACEHOLDER))
+        return Boxes((), (), Status.NO_ANSWER, (flags.PLACEHOLDER,))
     if _NEGATED_BEFORE.search(text[max(0, last.start - 30) : last.start]) or _NEGATED_AFTER.match(
         text[last.end : last.end + 40]
     ):
-        return Boxes((), (), Status.HACK_SUSPECT, (*raised, flags.NEGATION))
+        return Boxes((), (), Status.HACK_SUSPECT, (flags.NEGATION,))
     contents = tuple(box.content.strip() for box in row)
     beside = _OR_AFTER.match(text, last.end, last.end + 120)
     alternatives = (contents[:-1] if either else ()) + ((beside[1],) if beside else ())
-    return Boxes(contents, alternatives, Status.OK, raised)
+    return Boxes(contents, alternatives)
 
 
 def _content(text: str, match: re.Match[str]) -> _Box | Status | None:

@@ -32,7 +32,12 @@ def answer(samples: Sequence[Sample]) -> list[float | None]:
             contracts.append(contract_for(sample.data_source))
         except UnknownContract:
             contracts.append(EXACT)
-    scores = score_batch([sample.answer_text for sample in samples], [sample.gold for sample in samples], contracts)
+    scores = score_batch(
+        [sample.answer_text for sample in samples],
+        [sample.gold for sample in samples],
+        contracts,
+        questions=[sample.question for sample in samples],
+    )
     return [None if entry.correct is None else entry.score for entry in scores]
 
 

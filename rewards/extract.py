@@ -15,7 +15,7 @@ from turntree.rewards.contract import EXACT, Contract, Kind
 from turntree.rewards.limits import MAX_ANSWER, MAX_TEXT
 from turntree.rewards.prose import from_anchor, from_mark, from_tag, from_tail, last_option
 from turntree.rewards.result import Status
-from turntree.rewards.visible import without_comments, without_thoughts
+from turntree.rewards.visible import without_comments, without_hidden, without_thoughts
 
 
 class Answer(NamedTuple):
@@ -65,8 +65,9 @@ def extract(text: str, contract: Contract = EXACT) -> Extraction:
         return Extraction(Answer(number), Status.OK, (flags.GRADER_TALK,) if flags.speaks_to_grader(text) else ())
     spoken, thought = without_thoughts(text[-MAX_TEXT:]) if "think" in text else (text[-MAX_TEXT:], "")
     raised: tuple[str, ...] = ()
-    if "<!--" in spoken:
-        spoken, raised = without_comments(spoken), (flags.PHANTOM,)
+    shown = without_hidden(without_comments(spoken) if "<!--" in spoken else spoken)
+    if shown != spoken:
+        spoken, raised = shown, (flags.PHANTOM,)
     if flags.speaks_to_grader(spoken):
         raised += (flags.GRADER_TALK,)
     boxes = find_boxes(spoken)

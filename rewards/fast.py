@@ -19,13 +19,14 @@ _MAX_LENGTH = 40
 _MAX_DECIMALS = 11
 
 
-def compare_fast(gold: str, answer: Answer, contract: Contract) -> Verdict | None:
+def compare_fast(gold: str, answer: Answer, contract: Contract, question: str = "") -> Verdict | None:
     """The verdict, or ``None`` where the full comparison must speak.
 
     Args:
         gold: The right answer.
         answer: What the text answers.
         contract: Rules of the data set.
+        question: What the policy was asked; a quotient may be its own.
 
     Example:
         >>> from turntree.rewards.contract import EXACT
@@ -41,6 +42,8 @@ def compare_fast(gold: str, answer: Answer, contract: Contract) -> Verdict | Non
         return None
     right = _number(gold)
     if right is None:
+        return None
+    if question and "/" in text:
         return None
     ours = _number(text)
     return None if ours is None else _NUMBER[ours == right]

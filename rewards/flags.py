@@ -30,6 +30,8 @@ RESTATED = "restated_question"
 """The answer is an operation left to be done: an integral, a limit, a determinant."""
 HUGE = "oversized"
 """The answer is beyond the limits."""
+NOT_UNDERSTOOD = "not_understood"
+"""The verifier makes less of the answer than of the gold answer: it cannot compute it, or not in time."""
 
 _GRADER = re.compile(
     r"\b(?:ground[ _]truth|is_correct|the grader|grader must|score\s*[=:]\s*1|\"score\"|return True|"

@@ -1,7 +1,7 @@
 """Who compares an answer with the gold answer: fast path, cache, worker pool, in this order.
 
-Invariant: only decided verdicts are remembered, under a key that holds the
-verifier's version, so a time-out or a killed worker never speaks twice.
+Invariant: only verdicts of comparisons that ended are remembered, under a key that holds
+the verifier's version, so a time-out or a killed worker never speaks twice.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from turntree.rewards.extract import Answer
 from turntree.rewards.fast import compare_fast
 from turntree.rewards.isolation.pool import Pool
 from turntree.rewards.isolation.settings import PoolSettings
+from turntree.rewards.isolation.worker import Job
 from turntree.rewards.limits import MAX_GOLD
 from turntree.rewards.result import Status, Verdict
 
-VERIFIER_VERSION = "1"
+VERIFIER_VERSION = "2"
 """Changes whenever a verdict may; part of every cache key."""
 
-_Key = tuple[str, str, Answer, Contract]
+_Key = tuple[str, str, Answer, Contract, str]
 
 
 class Judge:
@@ -39,29 +40,30 @@ class Judge:
         self._cache_size = cache_size
         self._lock = threading.Lock()
 
-    def compare(self, gold: str, answer: Answer, contract: Contract) -> Verdict | Future[Verdict]:
+    def compare(self, gold: str, answer: Answer, contract: Contract, question: str = "") -> Verdict | Future[Verdict]:
         """The verdict where it comes at once, else the future of it.
 
         Args:
             gold: The right answer.
             answer: What the text answers.
             contract: Rules of the data set.
+            question: What the policy was asked, as far as it is known.
 
         Raises:
             IsolationError: The judge is closed, or its workers cannot be started.
         """
-        verdict = compare_fast(gold, answer, contract)
+        verdict = compare_fast(gold, answer, contract, question)
         if verdict is not None:
             return verdict
         if len(gold) > MAX_GOLD:
             return Verdict(correct=None, status=Status.REJECTED_LIMITS)
-        key = (VERIFIER_VERSION, gold, answer, contract)
+        key = (VERIFIER_VERSION, gold, answer, contract, question)
         with self._lock:
             verdict = self._cache.get(key)
             if verdict is not None:
                 self._cache.move_to_end(key)
                 return verdict
-        future = self._pool.submit((gold, answer, contract))
+        future = self._pool.submit(Job(gold, answer, contract, question))
         if self._cache_size:
             future.add_done_callback(lambda done: self._remember(key, done))
         return future
@@ -94,7 +96,7 @@ class Judge:
         if done.cancelled() or done.exception() is not None:
             return
         verdict = done.result()
-        if verdict.correct is None:
+        if verdict.correct is None or verdict.status in (Status.TIMEOUT, Status.MEMORY, Status.CRASHED):
             return
         with self._lock:
             self._cache[key] = Verdict(

@@ -1,7 +1,8 @@
 """What a verdict looks like.
 
 Invariant: ``correct`` is ``False`` only where the answer was judged; where the
-verifier could not decide it is ``None`` and ``status`` says why.
+verifier could not decide it is ``None`` and ``status`` says why. Only the gold answer or the machinery can make
+a sample undecided: an answer of which the verifier makes less than of the gold answer is wrong.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ class Status(StrEnum):
     NO_ANSWER = "no_answer"
     """The text names no answer (an empty box included); this is wrong."""
     UNPARSEABLE = "unparseable"
-    """The answer is not well-formed (wrong), or the gold answer cannot be read (undecided)."""
+    """The answer is not well-formed or cannot be computed (wrong), or the gold answer cannot be read (undecided)."""
     TIMEOUT = "timeout"
-    """The comparison ran past its deadline: undecided."""
+    """The comparison ran past its deadline twice: wrong, unless the gold answer alone or the machine is to blame."""
     MEMORY = "memory"
-    """The comparison needed more memory than allowed: undecided."""
+    """The comparison needed more memory than allowed twice: wrong, unless the gold answer alone does."""
     CRASHED = "crashed"
-    """The worker died twice on this comparison: undecided."""
+    """The comparison failed, or its worker died: wrong where the answer did that every time, else undecided."""
     REJECTED_LIMITS = "rejected_limits"
     """The answer is larger than any that is accepted (wrong), or the gold answer is (undecided)."""
     HACK_SUSPECT = "hack_suspect"
     """The text asks for credit without committing to one value: wrong; ``flags`` say how."""
     UNDECIDED = "undecided"
-    """Both sides were read, and neither equality nor a difference could be shown."""
+    """The gold answer can be read, but has no value that could be computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,8 @@ class Sample:
     """The policy's own turns, oldest first, shape (turns,)."""
     gold: str = ""
     """The right answer; empty where the task has none."""
+    question: str = ""
+    """What the policy was asked; an answer that gives it back is wrong. Empty where it is not known."""
     data_source: str = ""
     """Data set of the task; names the contract of the comparison."""
     task_id: str = ""

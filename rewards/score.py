@@ -29,17 +29,21 @@ class _Begun(NamedTuple):
     seconds: float
 
 
-def score(prediction: str, gold: str, contract: Contract | str = EXACT, *, judge: Judge | None = None) -> Score:
+def score(
+    prediction: str, gold: str, contract: Contract | str = EXACT, *, question: str = "", judge: Judge | None = None
+) -> Score:
     r"""Score one text.
 
     Args:
         prediction: What the policy itself wrote; never tool output, never the environment's words.
         gold: The right answer, plain or LaTeX.
         contract: Rules of the data set, or the data set's name.
+        question: What the policy was asked; with it, an answer that gives the question back is wrong.
         judge: Who compares; by default one that the whole process shares.
 
     Returns:
-        The score; it takes little more than the judge's deadline at most (one second), whatever the text holds.
+        The score; it takes little more than the judge's deadline and a quarter at most (the deadline is a second),
+        whatever the text holds.
 
     Raises:
         UnknownContract: ``contract`` names no data set.
@@ -48,7 +52,7 @@ def score(prediction: str, gold: str, contract: Contract | str = EXACT, *, judge
         >>> score("It is a half.\n#### 0.5", "1/2").correct
         True
     """
-    return score_batch([prediction], [gold], contract, judge=judge)[0]
+    return score_batch([prediction], [gold], contract, questions=[question], judge=judge)[0]
 
 
 def score_batch(
@@ -56,6 +60,7 @@ def score_batch(
     golds: Sequence[str],
     contract: Contract | str | Sequence[Contract | str] = EXACT,
     *,
+    questions: Sequence[str] | None = None,
     judge: Judge | None = None,
 ) -> list[Score]:
     """Score many texts; equal pairs of gold and answer are compared once.
@@ -64,6 +69,7 @@ def score_batch(
         predictions: The policy's texts, shape (samples,).
         golds: The right answers, shape (samples,).
         contract: One for all, or one a sample.
+        questions: What the policy was asked, shape (samples,); an empty one is not known.
         judge: Who compares; by default one that the whole process shares.
 
     Returns:
@@ -73,7 +79,7 @@ def score_batch(
         ValueError: The arguments differ in length.
         UnknownContract: A contract is named that does not exist.
     """
-    return [_finish(begun) for begun in _begin_all(predictions, golds, contract, judge)]
+    return [_finish(begun) for begun in _begin_all(predictions, golds, contract, questions, judge)]
 
 
 async def ascore_batch(
@@ -81,10 +87,11 @@ async def ascore_batch(
     golds: Sequence[str],
     contract: Contract | str | Sequence[Contract | str] = EXACT,
     *,
+    questions: Sequence[str] | None = None,
     judge: Judge | None = None,
 ) -> list[Score]:
     """``score_batch`` for an event loop, which goes on while answers are found and compared."""
-    begun = await asyncio.to_thread(_begin_all, predictions, golds, contract, judge)
+    begun = await asyncio.to_thread(_begin_all, predictions, golds, contract, questions, judge)
     pending = [asyncio.wrap_future(entry.verdict) for entry in begun if isinstance(entry.verdict, Future)]
     if pending:
         await asyncio.wait(pending)
@@ -95,6 +102,7 @@ def _begin_all(
     predictions: Sequence[str],
     golds: Sequence[str],
     contract: Contract | str | Sequence[Contract | str],
+    questions: Sequence[str] | None,
     judge: Judge | None,
 ) -> list[_Begun]:
     if len(predictions) != len(golds):
@@ -105,12 +113,15 @@ def _begin_all(
         contracts = [_resolved(one) for one in contract]
     if len(contracts) != len(golds):
         raise ValueError(f"expected one contract, or one a text, got {len(contracts)} for {len(golds)} texts")
+    asked = [""] * len(golds) if questions is None else questions
+    if len(asked) != len(golds):
+        raise ValueError(f"expected one question a text, got {len(asked)} for {len(golds)} texts")
     judge = judge or default_judge()
-    compared: dict[Contract, dict[tuple[str, Answer], Verdict | Future[Verdict]]] = {}
-    known: dict[tuple[str, Answer], Verdict | Future[Verdict]] = {}
+    compared: dict[Contract, dict[tuple[str, Answer, str], Verdict | Future[Verdict]]] = {}
+    known: dict[tuple[str, Answer, str], Verdict | Future[Verdict]] = {}
     last_rules: Contract | None = None
     begun = []
-    for prediction, gold, rules in zip(predictions, golds, contracts, strict=True):
+    for prediction, gold, rules, question in zip(predictions, golds, contracts, asked, strict=True):
         started = perf_counter()
         extraction = extract(prediction, rules)
         if rules is not last_rules:
@@ -119,10 +130,10 @@ def _begin_all(
         if found is None:
             verdict: Verdict | Future[Verdict] = _WRONG
         else:
-            pair = (gold, found)
-            if pair not in known:
-                known[pair] = judge.compare(gold, found, rules)
-            verdict = known[pair]
+            triple = (gold, found, question)
+            if triple not in known:
+                known[triple] = judge.compare(gold, found, rules, question)
+            verdict = known[triple]
         begun.append(_Begun(extraction, verdict, perf_counter() - started))
     return begun
 

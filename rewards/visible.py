@@ -7,6 +7,20 @@ from __future__ import annotations
 
 import re
 
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_WHITE = (
+    r"(?:\[[^\]]*\])?\s*\{\s*(?:white|transparent|none|background|#?[fF]{3,8}|1(?:\s*,\s*1){0,2}|"
+    r"255\s*,\s*255\s*,\s*255)\s*\}"
+)
+_HIDING = re.compile(
+    r"\\(?:(?:[hv]?phantom|[bx]?cancel|sout|st|[rl]lap|math[rl]lap)\*?(?![a-zA-Z])|textcolor" + _WHITE + "|"
+    r"(?:style|class|cssId|html(?:Class|Style)|scalebox)(?![a-zA-Z])\s*\{[^{}]*\}|resizebox\s*\{[^{}]*\}\s*\{[^{}]*\}|"
+    r"(?P<ink>color" + _WHITE + r"))\s*"
+)
+_COMMENT = re.compile(r"(?:^|(?<=[})\]$.]))[ \t]*%", re.MULTILINE)
+_COUNTED = re.compile(r"\d\s*(?:\$|\\\)|\)|\\\])+$")
+_ANSWER = re.compile(r"box|####|answer", re.IGNORECASE)
+_LOOK_BACK = 400
 _THINK = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
 
 
@@ -55,14 +69,50 @@ def without_comments(text: str) -> str:
     return "".join(kept) + text[position:]
 
 
-def is_commented(text: str, start: int) -> bool:
-    """Whether a LaTeX comment sign stands before a place on its line; percentages are no comments."""
-    line_start = max(text.rfind("\n", 0, start) + 1, start - 2_000)
-    line = text[line_start:start]
-    sign = line.find("%")
-    while sign >= 0:
-        before = line[:sign].rstrip()
-        if not before or before[-1] in "})]$.":
-            return True
-        sign = line.find("%", sign + 1)
-    return False
+def without_hidden(text: str) -> str:
+    r"""The text without what LaTeX does not show: phantoms, white ink, struck-out words, comments that name an answer.
+
+    Example:
+        >>> without_hidden(r"It is 8 \phantom{\boxed{7}}"), without_hidden("50% of 4 is 2")
+        ('It is 8 ', '50% of 4 is 2')
+    """
+    if "%" in text:
+        text = _without_comments_that_answer(text)
+    kept, position = [], 0
+    for match in _HIDING.finditer(text):
+        if match.start() < position or _is_boxed(text, match.start()):
+            continue
+        kept.append(text[position : match.start()])
+        position = _end_of_group(text, match.end(), depth=1 if match["ink"] else 0)
+    return "".join(kept) + text[position:]
+
+
+def _is_boxed(text: str, place: int) -> bool:
+    """Whether a place lies in a box: what is hidden there is part of an answer, which is refused for it."""
+    box = text.rfind("box", max(0, place - _LOOK_BACK), place)
+    return box >= 0 and _end_of_group(text[box:place] + "}", 0, depth=0) > place - box
+
+
+def _without_comments_that_answer(text: str) -> str:
+    """The text without LaTeX comments in which an answer stands; percentages are no comments."""
+    kept, position, searched = [], 0, 0
+    for sign in _COMMENT.finditer(text):
+        if sign.start() < max(position, searched) or _COUNTED.search(text[max(0, sign.start() - 40) : sign.start()]):
+            continue
+        end = text.find("\n", sign.end())
+        end = len(text) if end < 0 else end
+        if _ANSWER.search(text, sign.end(), end):
+            kept.append(text[position : sign.start()])
+            position = end
+        else:
+            searched = end
+    return "".join(kept) + text[position:]
+
+
+def _end_of_group(text: str, start: int, *, depth: int) -> int:
+    """Where the group closes that opens here, or that is open already; the end of a text where it does not."""
+    for brace in _BRACE.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth <= 0:
+            return brace.end() if brace[0] == "}" else start
+    return len(text)

@@ -37,7 +37,8 @@ def sample_of_row(
         data_source: Column ``data_source``.
         solution: The whole response as text.
         gold: ``reward_model.ground_truth``.
-        extra_info: Column ``extra_info``, with the extra fields of the agent loop's output.
+        extra_info: Column ``extra_info``, with the extra fields of the agent loop's output; its ``question`` is what
+            was asked.
         num_turns: Messages of the dialogue, the prompt's and the response's; ``None`` where verl does not say.
 
     Returns:
@@ -57,6 +58,7 @@ def sample_of_row(
     return Sample(
         turns=(solution,),
         gold=gold,
+        question=str(extra_info.get("question", "")),
         data_source=data_source,
         task_id=str(extra_info.get("task_id", "")),
         metadata=dict(extra_info.get("metadata") or {}),

@@ -11,32 +11,70 @@ import re
 from turntree.rewards import flags
 from turntree.rewards.contract import Contract, Kind
 from turntree.rewards.extract import Answer
-from turntree.rewards.formula.nodes import Group, Node, Words
+from turntree.rewards.formula.nodes import Group, Node, Num, Quantity, Rel, Words
 from turntree.rewards.formula.options import compare_option, is_option
 from turntree.rewards.formula.parse import parse
 from turntree.rewards.formula.plain import commands_stripped, plain
 from turntree.rewards.formula.problems import CannotEvaluate, Malformed, Suspect, Undefined
+from turntree.rewards.formula.restated import is_restated
 from turntree.rewards.formula.symbolic import equal_by_sympy
 from turntree.rewards.formula.tolerance import within_tolerance
 from turntree.rewards.formula.typed import Comparison
+from turntree.rewards.formula.understanding import is_understood
 from turntree.rewards.limits import LimitExceeded
 from turntree.rewards.result import Status, Verdict
+from turntree.rewards.visible import without_hidden
 
 _ROW = 3
 _NUMBER_OR_FORMULA = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?")
 
 
-def compare(gold: str, answer: Answer, contract: Contract) -> Verdict:
+def compare(gold: str, answer: Answer, contract: Contract, question: str = "") -> Verdict:
     """Compare an answer with the gold answer.
 
     Args:
         gold: The right answer.
         answer: What the text answers.
         contract: Rules of the data set.
+        question: What the policy was asked, as far as it is known; giving it back is no answer.
 
     Returns:
-        The verdict, undecided where neither equality nor a difference could be shown.
+        The verdict, undecided only where the gold answer cannot be read or computed.
     """
+    gold = without_hidden(gold)
+    verdict = _compare(gold, answer, contract)
+    if verdict.correct is None and understands(gold, contract):
+        return Verdict(correct=False, status=Status.UNPARSEABLE, flags=(flags.NOT_UNDERSTOOD,))
+    if verdict.correct and (question or contract.kind is Kind.INTEGER):
+        return _carried_out(verdict, gold, answer, contract, question)
+    return verdict
+
+
+def understands(gold: str, contract: Contract) -> bool:
+    """Whether answers can be told from a gold answer, if they can be read themselves."""
+    if contract.kind is Kind.OPTION or is_option(gold):
+        return True
+    try:
+        return is_understood(parse(gold))
+    except (Malformed, Suspect):
+        return _is_worded(gold)
+    except LimitExceeded:
+        return False
+
+
+def _carried_out(verdict: Verdict, gold: str, answer: Answer, contract: Contract, question: str) -> Verdict:
+    """The verdict on a right answer that may leave to be done what was asked for."""
+    try:
+        right, ours = parse(gold), _parsed(answer.text, prose=answer.prose)
+    except (Malformed, Suspect, LimitExceeded):
+        return verdict  # words, options
+    value = ours.terms[-1] if isinstance(ours, Rel) else ours
+    if contract.kind is Kind.INTEGER and not isinstance(value.value if isinstance(value, Quantity) else value, Num):
+        return _suspect(flags.RESTATED)
+    return _suspect(flags.RESTATED) if question and is_restated(question, right, ours) else verdict
+
+
+def _compare(gold: str, answer: Answer, contract: Contract) -> Verdict:
     verdict = _compare_text(gold, answer.text, contract, prose=answer.prose)
     row = answer.candidates
     if verdict.correct:
@@ -129,9 +167,15 @@ def _decide(right: Node, ours: Node) -> Verdict:
 
 def _against_unreadable(gold: str, text: str) -> Verdict:
     """The verdict where the gold answer is not mathematics: words differ, anything else is undecided."""
-    if re.fullmatch(r"[a-z0-9 .,'-]+", commands_stripped(gold)):
+    if commands_stripped(gold) == commands_stripped(text):
+        return Verdict(correct=True, method="string")
+    if _is_worded(gold):
         return Verdict(correct=False, method="string")
     return Verdict(correct=None, status=Status.UNPARSEABLE)
+
+
+def _is_worded(gold: str) -> bool:
+    return re.fullmatch(r"[a-z0-9 .,:'-]+", commands_stripped(gold)) is not None
 
 
 def _is_list(gold: str) -> bool:

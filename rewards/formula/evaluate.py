@@ -143,6 +143,8 @@ class Evaluation:
             return self._checked(finite(_ONE_ARGUMENT[name](number)))
         except KeyError:
             raise CannotEvaluate(name) from None
+        except ZeroDivisionError:
+            raise Undefined(f"{name} has a pole here") from None
 
     def _checked(self, value: Value) -> Value:
         if self.real_only and isinstance(value, mp.mpc):

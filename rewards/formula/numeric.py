@@ -14,9 +14,10 @@ from mpmath import mp
 
 from turntree.rewards.formula.evaluate import Evaluation
 from turntree.rewards.formula.functions import Value, real
-from turntree.rewards.formula.nodes import Node, Num
+from turntree.rewards.formula.nodes import Call, Node, Num
 from turntree.rewards.formula.problems import CannotEvaluate, Undefined
-from turntree.rewards.formula.walk import free_variables, is_complex
+from turntree.rewards.formula.walk import free_variables, is_complex, walk
+from turntree.rewards.limits import LimitExceeded
 
 DIGITS = 50
 """Decimal digits of the first evaluation."""
@@ -27,6 +28,7 @@ _CLEAR = 1e-6
 _POINTS = 5
 _TRIES = 14
 _FLOAT_DIGITS = 14
+_STEPS = frozenset(["floor", "ceil", "mod", "gcd", "lcm", "max", "min"])
 
 
 def equal(gold: Node, answer: Node) -> bool | None:
@@ -50,27 +52,39 @@ def equal(gold: Node, answer: Node) -> bool | None:
         if verdict is False and _same_float(gold, answer):
             return True
         return verdict
+    if _steps_in(answer, free_variables(answer) - free_variables(gold)):
+        return False
     if not free_variables(gold) and not _varies(answer, names):
         raise Undefined("no value")
     for real_only, points in (
-        (True, _real_points(names)),
-        (True, _integer_points(names)),
-        (False, _real_points(names)),
+        (True, real_points(names)),
+        (True, integer_points(names)),
+        (False, real_points(names)),
     ):
-        agreed = 0
-        for point in points:
-            try:
-                verdict = _at_point(gold, answer, point, real_only=real_only)
-            except Undefined:
-                continue
-            if verdict is not True:
-                return verdict
-            agreed += 1
-            if agreed == 2 * _POINTS:
-                break
+        verdict, agreed = _at_points(gold, answer, points, real_only=real_only)
+        if verdict is not True:
+            return verdict
         if agreed >= _POINTS:
-            return True
+            return all(_may_agree(gold, answer, point, real_only) for point in _special_points(names))
     return None
+
+
+def _at_points(
+    gold: Node, answer: Node, points: Iterator[dict[str, Value]], *, real_only: bool
+) -> tuple[bool | None, int]:
+    """The first verdict that is not "equal", and at how many points both are defined and equal."""
+    agreed = 0
+    for point in points:
+        try:
+            verdict = _at_point(gold, answer, point, real_only=real_only)
+        except Undefined:
+            continue
+        if verdict is not True:
+            return verdict, agreed
+        agreed += 1
+        if agreed == 2 * _POINTS:
+            break
+    return True, agreed
 
 
 def _at_point(gold: Node, answer: Node, point: Mapping[str, Value], *, real_only: bool) -> bool | None:
@@ -93,6 +107,14 @@ def _at_point(gold: Node, answer: Node, point: Mapping[str, Value], *, real_only
     return True if close else False if difference > scale * mp.mpf(10) ** (-digits // 2) else None
 
 
+def _may_agree(gold: Node, answer: Node, point: Mapping[str, Value], real_only: bool) -> bool:
+    """Whether no clear difference can be seen at a point."""
+    try:
+        return _at_point(gold, answer, point, real_only=real_only) is not False
+    except (Undefined, CannotEvaluate, LimitExceeded):
+        return True
+
+
 def _value(node: Node, point: Mapping[str, Value], real_only: bool) -> Value:
     evaluation = Evaluation(point, real_only=real_only)
     try:
@@ -103,9 +125,16 @@ def _value(node: Node, point: Mapping[str, Value], real_only: bool) -> Value:
     return Evaluation(point).value(node)
 
 
+def _steps_in(node: Node, names: frozenset[str]) -> bool:
+    """Whether a value jumps with a variable, so that no number of points shows what it is elsewhere."""
+    return bool(names) and any(
+        isinstance(inner, Call) and inner.name in _STEPS and free_variables(inner) & names for inner in walk(node)
+    )
+
+
 def _varies(node: Node, names: list[str]) -> bool:
     """Whether an expression has a value anywhere; ``x/0`` has none."""
-    for point in _real_points(names):
+    for point in real_points(names):
         try:
             Evaluation(point).value(node)
         except Undefined:
@@ -114,7 +143,7 @@ def _varies(node: Node, names: list[str]) -> bool:
     return False
 
 
-def _real_points(names: list[str]) -> Iterator[dict[str, Value]]:
+def real_points(names: list[str]) -> Iterator[dict[str, Value]]:
     """Positive points first, then points of both signs; the same for the same names."""
     draw = random.Random(" ".join(names))
     for trial in range(_TRIES):
@@ -126,10 +155,21 @@ def _real_points(names: list[str]) -> Iterator[dict[str, Value]]:
         yield {name: Fraction(draw.randint(-30_011, 30_011), 1_013) for name in names}
 
 
-def _integer_points(names: list[str]) -> Iterator[dict[str, Value]]:
+def integer_points(names: list[str]) -> Iterator[dict[str, Value]]:
+    """Small positive integers; the same for the same names."""
     draw = random.Random(" ".join(names))
     for _ in range(_TRIES):
         yield {name: Fraction(draw.randint(1, 9)) for name in names}
+
+
+def _special_points(names: list[str]) -> Iterator[dict[str, Value]]:
+    """Where functions are made to differ: all variables 0, 1, 2, a half, large; then 0 and 1 for each alone."""
+    for value in (0, 1, 2, Fraction(1, 2), 1_009, -1_009):
+        yield dict.fromkeys(names, Fraction(value))
+    if len(names) > 1:
+        for name in names[:_POINTS]:
+            for value in (0, 1):
+                yield {**dict.fromkeys(names, Fraction(7, 3)), name: Fraction(value)}
 
 
 def _same_float(gold: Node, answer: Node) -> bool:

@@ -32,6 +32,7 @@ class Token(NamedTuple):
 
 _CHARACTERS = str.maketrans(
     {
+        **{chr(0xFEE0 + code): chr(code) for code in range(0x21, 0x7F)},  # full-width forms
         "\u2212": "-", "\u2013": "-", "\u2014": "-", "\uff0c": ",", "\uff08": "(", "\uff09": ")", "\uff1d": "=",
         "\u00d7": r"\times ", "\u00f7": r"\div ", "\u22c5": r"\cdot ", "\u00b7": r"\cdot ", "\u2217": "*",
         "\u2264": r"\le ", "\u2265": r"\ge ", "\u2260": r"\ne ", "\u2248": r"\approx ", "\u221e": r"\infty ",

@@ -87,8 +87,11 @@ class ForkServer:
             theirs.close()
         return Worker(pid, ours)
 
-    def kill(self, worker: Worker) -> None:
+    def kill(self, worker: Worker) -> int:
         """End a worker with SIGKILL and wait until it is gone; one that is gone already is no error.
+
+        Returns:
+            The number of the signal that ended it; 0 where it had exited by itself.
 
         Raises:
             IsolationError: The server is gone, and its workers with it.
@@ -96,7 +99,7 @@ class ForkServer:
         worker.channel.close()
         try:
             wire.send(self._control, Kill(worker.pid))
-            wire.receive(self._control)
+            return int(wire.receive(self._control))
         except (OSError, EOFError) as error:
             raise IsolationError(f"the fork server is gone: {error}") from error
 

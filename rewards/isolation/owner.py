@@ -3,7 +3,8 @@
 Everyone else hands it jobs and gets futures, so threads, event loops and actors may use one pool at once.
 Invariants: a job ends within the deadline of starting; a worker that overruns is killed and replaced; a job whose
 worker dies is tried again; a job that has run longer than ``patience`` leaves its place to the next, so short work
-never waits behind long.
+never waits behind long. A job that fails by its own doing is tried once more on a new worker; where it fails again,
+the gold answer alone is tried: where that is understood, the answer is wrong, else undecided.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import logging
 import os
 import selectors
+import signal
 import socket
 import threading
 from collections import deque
@@ -19,6 +21,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from time import monotonic
 
+from turntree.rewards import flags
 from turntree.rewards.errors import IsolationError
 from turntree.rewards.isolation import wire
 from turntree.rewards.isolation.forkserver import ForkServer, Worker
@@ -30,6 +33,8 @@ from turntree.rewards.result import Status, Verdict
 _log = logging.getLogger(__name__)
 _TRIES = 3
 _STARVED_DEADLINES = 3
+_OWN_DEATHS = frozenset([signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU])
+"""Signals that a process brings on itself; any other comes from outside."""
 
 
 class Owner:
@@ -106,7 +111,7 @@ class Owner:
         ends = []
         for run in self._runs.values():
             impatient = run.cpu_seconds is None
-            end = run.started + (settings.patience_seconds if impatient else settings.deadline_seconds)
+            end = run.started + (settings.patience_seconds if impatient else self._deadline(run))
             ends.append(end if end > now or impatient else now + settings.deadline_seconds / 10)
         return max(0.0, min(ends) - now) if ends else None
 
@@ -124,7 +129,11 @@ class Owner:
         gone = 0
         while True:
             try:
-                worker = self._idle.pop() if self._idle and task.tries + gone == 0 else self._new_worker()
+                worker = (
+                    self._idle.pop()
+                    if self._idle and not (task.deaths or task.failures or gone)
+                    else self._new_worker()
+                )
             except IsolationError:
                 self._quick.appendleft(task)
                 raise
@@ -156,10 +165,14 @@ class Owner:
         try:
             verdict, seconds = wire.receive(run.worker.channel)
         except EOFError:
-            self._bury(run.worker)
-            self._again(run)
+            self._again(run, self._bury(run.worker))
             return
-        run.task.resolve(replace(verdict, seconds=seconds))
+        if run.task.asks_gold:
+            self._judge(run.task, understood=verdict.correct is True, seconds=seconds)
+        elif verdict.status in (Status.MEMORY, Status.CRASHED):
+            self._doubt(run, verdict.status)
+        else:
+            run.task.resolve(replace(verdict, seconds=seconds))
         done = self._done[run.worker.pid] = self._done.get(run.worker.pid, 0) + 1
         if verdict.status is Status.MEMORY or done >= self._settings.jobs_per_worker:
             self._bury(run.worker)
@@ -175,15 +188,19 @@ class Owner:
             spent = now - run.started
             if run.cpu_seconds is None and spent >= settings.patience_seconds:
                 run.cpu_seconds = cpu_seconds(run.worker.pid)
-            if spent >= settings.deadline_seconds:
+            if spent >= self._deadline(run):
                 if is_readable(run.worker.channel):  # it ended while this thread was kept from looking
                     self._finish(run)
                     continue
-                if self._is_starved(run, spent):
+                starved = self._is_starved(run)
+                if starved and spent < _STARVED_DEADLINES * self._deadline(run):
                     continue
                 self._end(run)
                 self._bury(run.worker)
-                run.task.resolve(Verdict(correct=None, status=Status.TIMEOUT, seconds=spent))
+                if starved and run.task.failures:
+                    run.task.resolve(Verdict(correct=None, status=Status.TIMEOUT, seconds=spent))
+                else:
+                    self._doubt(run, Status.TIMEOUT)
             elif not run.slow and spent >= settings.patience_seconds:
                 if slow < settings.places:
                     run.slow = True
@@ -195,34 +212,61 @@ class Owner:
                     self._bury(run.worker)
                     self._slow.append(run.task)
 
-    def _is_starved(self, run: Run, spent: float) -> bool:
-        """Whether the machine, not the comparison, is what takes so long."""
-        deadline = self._settings.deadline_seconds
-        used = cpu_seconds(run.worker.pid) - (run.cpu_seconds or 0.0)
-        return spent < _STARVED_DEADLINES * deadline and used < deadline / 4
+    def _deadline(self, run: Run) -> float:
+        """Seconds that a run may take: a quarter of all at the first try."""
+        whole = self._settings.deadline_seconds
+        return whole if run.task.failures else max(whole / 4, self._settings.patience_seconds)
 
-    def _again(self, run: Run) -> None:
+    def _is_starved(self, run: Run) -> bool:
+        """Whether the machine, not the comparison, is what takes so long."""
+        used = cpu_seconds(run.worker.pid) - (run.cpu_seconds or 0.0)
+        return used < (self._deadline(run) - self._settings.patience_seconds) / 2
+
+    def _again(self, run: Run, death: int) -> None:
         """Try a task again whose worker died under it, unless it is likely the task that kills."""
-        run.task.tries += 1
-        if run.task.tries == _TRIES:
-            spent = monotonic() - run.started
-            run.task.resolve(Verdict(correct=None, status=Status.CRASHED, seconds=spent))
+        task = run.task
+        task.deaths.append(death)
+        if len(task.deaths) < _TRIES:
+            (self._slow if run.slow else self._quick).appendleft(task)
+        elif _OWN_DEATHS.issuperset(task.deaths) and not task.asks_gold:
+            task.failures.append(Status.CRASHED)  # that was the second try, and the third
+            self._doubt(run, Status.CRASHED)
         else:
-            (self._slow if run.slow else self._quick).appendleft(run.task)
+            task.resolve(Verdict(correct=None, status=Status.CRASHED, seconds=monotonic() - run.started))
+
+    def _doubt(self, run: Run, status: Status) -> None:
+        """Go on after a failure that the answer may be to blame for."""
+        task = run.task
+        if task.asks_gold:
+            self._judge(task, understood=False, seconds=monotonic() - run.started)
+            return
+        task.failures.append(status)
+        if len(task.failures) > 1:
+            task.asks_gold = True
+            task.job = task.job._replace(answer=None)
+        self._slow.append(task)
+
+    def _judge(self, task: Task, *, understood: bool, seconds: float) -> None:
+        """The verdict on an answer that failed twice, by what became of the gold answer alone."""
+        status = task.failures[-1]
+        flag = () if not understood else (flags.NOT_UNDERSTOOD,)
+        task.resolve(Verdict(correct=False if understood else None, status=status, flags=flag, seconds=seconds))
 
     def _end(self, run: Run) -> None:
         self._selector.unregister(run.worker.channel)
         del self._runs[run.worker.channel]
 
-    def _bury(self, worker: Worker) -> None:
+    def _bury(self, worker: Worker) -> int:
+        """End a worker; the number of the signal that ended it, 0 where none is known."""
         self._done.pop(worker.pid, None)
         worker.channel.close()
         if self._server is None:
-            return
+            return 0
         try:
-            self._server.kill(worker)
+            return self._server.kill(worker)
         except IsolationError:
             self._lose_server()
+            return 0
 
     def _lose_server(self) -> None:
         """Forget a fork server that was killed from outside, and the idle workers that died with it."""

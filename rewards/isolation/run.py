@@ -15,18 +15,23 @@ from dataclasses import dataclass
 from turntree.rewards.errors import IsolationError
 from turntree.rewards.isolation.forkserver import Worker
 from turntree.rewards.isolation.worker import Job
-from turntree.rewards.result import Verdict
+from turntree.rewards.result import Status, Verdict
 
 
 class Task:
     """A job and the future of its verdict."""
 
-    __slots__ = ("future", "job", "tries")
+    __slots__ = ("asks_gold", "deaths", "failures", "future", "job")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.future: Future[Verdict] = Future()
-        self.tries = 0
+        self.deaths: list[int] = []
+        """How workers ended under it: numbers of signals, 0 where one just ended."""
+        self.failures: list[Status] = []
+        """How comparisons ended that the answer may be to blame for."""
+        self.asks_gold = False
+        """Whether it is only asked what the gold answer is worth by itself."""
 
     def resolve(self, verdict: Verdict) -> None:
         """End with a verdict."""

@@ -32,7 +32,7 @@ class Fork(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """A request to end a worker."""
+    """A request to end a worker; the answer is the signal that ended it, 0 where it had exited by itself."""
 
     pid: int
     """Its process id, as the answer to ``Fork`` gave it."""
@@ -52,11 +52,12 @@ def serve(control_descriptor: int) -> None:
     gc.collect()
     gc.freeze()
     children: set[int] = set()
+    ended: dict[int, int] = {}
     poll = select.poll()
     poll.register(control, select.POLLIN)
     while os.getppid() == caller:  # a forked child of the caller may hold the socket open
         readable = poll.poll(500)
-        _reap(children)
+        _reap(children, ended)
         if not readable:
             continue
         try:
@@ -68,12 +69,11 @@ def serve(control_descriptor: int) -> None:
                 children.add(pid)
                 wire.send(control, pid)
             else:
-                _kill(request.pid, children)
-                wire.send(control, None)
+                wire.send(control, _kill(request.pid, children, ended))
         except (EOFError, OSError):
             break
     for pid in tuple(children):
-        _kill(pid, children)
+        _kill(pid, children, ended)
 
 
 def _fork(request: Fork, descriptor: int, control: socket.socket) -> int:
@@ -97,23 +97,27 @@ def _die_with(server: int) -> None:
         os._exit(0)
 
 
-def _reap(children: set[int]) -> None:
+def _reap(children: set[int], ended: dict[int, int]) -> None:
+    """Wait for what has ended, and keep by which signals until the caller asks."""
     while children:
         try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
+            pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             children.clear()
             return
         if pid == 0:
             return
         children.discard(pid)
+        ended[pid] = os.waitstatus_to_exitcode(status)
 
 
-def _kill(pid: int, children: set[int]) -> None:
-    if pid not in children:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, 0)
-    children.discard(pid)
+def _kill(pid: int, children: set[int], ended: dict[int, int]) -> int:
+    """End a worker; the number of the signal that ended it, 0 where it had exited by itself."""
+    _reap(children, ended)
+    if pid in children:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            ended[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        children.discard(pid)
+    return max(0, -ended.pop(pid, 0))

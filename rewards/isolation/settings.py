@@ -13,8 +13,10 @@ class PoolSettings:
     workers: int = 0
     """Comparisons that run at once, those that overstay their patience apart; 0 takes the processors, 4 at most."""
     deadline_seconds: float = 1.0
-    """Wall time of one comparison; beyond, it is undecided. Where the machine is so busy that a worker got less than
-    a quarter of a processor, up to three times as much."""
+    """Wall time of one comparison. One that overruns a quarter of it is begun again, with all of it, on a new worker;
+    where that does not end either, the answer is wrong if the gold answer alone is understood in time. Where the
+    machine is so busy that a worker got less than half a processor, it may take up to three times as much, and is
+    undecided beyond."""
     patience_seconds: float = 0.1
     """Wall time after which a comparison leaves its place to the next one."""
     memory_bytes: int = 1 << 30

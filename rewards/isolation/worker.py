@@ -11,6 +11,7 @@ import math
 import resource
 import socket
 from time import perf_counter
+from typing import NamedTuple
 
 from turntree.rewards.contract import EXACT, Contract
 from turntree.rewards.extract import Answer
@@ -18,8 +19,19 @@ from turntree.rewards.isolation import wire
 from turntree.rewards.result import Status, Verdict
 
 _log = logging.getLogger(__name__)
-Job = tuple[str, Answer, Contract]
-"""Gold answer, answer, contract."""
+
+
+class Job(NamedTuple):
+    """What a worker is asked: to compare, or what it makes of the gold answer alone."""
+
+    gold: str
+    """The right answer."""
+    answer: Answer | None
+    """What the text answers; ``None`` asks whether the gold answer is understood: right, or undecided."""
+    contract: Contract
+    """Rules of the data set."""
+    question: str = ""
+    """What the policy was asked."""
 
 
 def warm_up() -> None:
@@ -40,7 +52,7 @@ def serve_comparisons(channel: socket.socket, memory_bytes: int, cpu_seconds: in
         memory_bytes: Address space allowed beyond what is in use now.
         cpu_seconds: Processor time allowed to each comparison.
     """
-    from turntree.rewards.formula.compare import compare
+    from turntree.rewards.formula.compare import compare, understands
 
     _limit_memory(memory_bytes)
     while True:
@@ -48,17 +60,18 @@ def serve_comparisons(channel: socket.socket, memory_bytes: int, cpu_seconds: in
         began = perf_counter()
         exhausted = False
         try:
-            gold, answer, contract = wire.receive(channel)
+            gold, answer, contract, question = wire.receive(channel)
             began = perf_counter()
-            verdict = compare(gold, answer, contract)
+            if answer is None:
+                verdict = Verdict(correct=understands(gold, contract) or None)
+            else:
+                verdict = compare(gold, answer, contract, question)
         except EOFError:
             return
         except MemoryError:
             verdict, exhausted = Verdict(correct=None, status=Status.MEMORY), True
-        except RecursionError:
-            verdict = Verdict(correct=None, status=Status.UNDECIDED)
         except Exception:
-            _log.exception("comparison failed; the answer stays undecided")
+            _log.exception("a comparison failed")
             verdict = Verdict(correct=None, status=Status.CRASHED)
         try:
             wire.send(channel, (verdict, perf_counter() - began))

@@ -30,11 +30,12 @@ from turntree.rewards import (
     Status,
     Verdict,
     ascore_batch,
+    flags,
     score,
     score_batch,
 )
 from turntree.rewards.isolation import wire
-from turntree.rewards.isolation.worker import serve_comparisons
+from turntree.rewards.isolation.worker import Job, serve_comparisons
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +190,7 @@ def lone_worker(monkeypatch: pytest.MonkeyPatch, compare, cpu_seconds: int = 10)
         serve_comparisons(theirs, memory_bytes=1 << 26, cpu_seconds=cpu_seconds)
         os._exit(0)
     theirs.close()
-    wire.send(ours, ("1", Answer("2"), EXACT))
+    wire.send(ours, Job("1", Answer("2"), EXACT))
     with ours:
         yield ours, pid
 
@@ -201,18 +202,16 @@ def test_running_out_of_memory_is_undecided_and_ends_the_worker(monkeypatch: pyt
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-@pytest.mark.parametrize(
-    ("error", "status"), [(RecursionError("too deep"), Status.UNDECIDED), (OSError("a disk"), Status.CRASHED)]
-)
-def test_what_a_comparison_raises_is_undecided_and_the_worker_goes_on(monkeypatch, error, status) -> None:
+@pytest.mark.parametrize("error", [RecursionError("too deep"), OSError("a disk")])
+def test_what_a_comparison_raises_is_a_crash_and_the_worker_goes_on(monkeypatch, error) -> None:
     def fail(*job: object) -> None:
         raise error
 
     with lone_worker(monkeypatch, fail) as (channel, pid):
         for _ in range(2):
             verdict, _ = wire.receive(channel)
-            assert (verdict.correct, verdict.status) == (None, status)
-            wire.send(channel, ("1", Answer("2"), EXACT))
+            assert (verdict.correct, verdict.status) == (None, Status.CRASHED)
+            wire.send(channel, Job("1", Answer("2"), EXACT))
         channel.shutdown(socket.SHUT_RDWR)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
@@ -228,15 +227,35 @@ def test_a_worker_that_uses_up_its_processor_time_is_ended_by_the_kernel(monkeyp
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGXCPU
 
 
-def test_a_comparison_whose_workers_die_again_and_again_is_undecided() -> None:
+@pytest.mark.parametrize(
+    ("gold", "answer", "death", "correct"),
+    [
+        ("3", r"\gcd(9^{9^9},3)", signal.SIGKILL, None),  # from outside: the machinery's fault
+        ("3", r"\gcd(9^{9^9},3)", signal.SIGSEGV, False),  # the comparison's own: the answer's fault
+        (NEVER_ENDS_GOLD, NEVER_ENDS, signal.SIGSEGV, None),  # the gold answer does it alone
+    ],
+)
+def test_a_comparison_whose_workers_die_again_and_again_ends(gold, answer, death, correct) -> None:
     with Judge(PoolSettings(workers=1, deadline_seconds=60.0), cache_size=0) as judge:
-        verdict = judge.compare(NEVER_ENDS_GOLD, Answer(NEVER_ENDS), EXACT)
+        verdict = judge.compare(gold, Answer(answer), EXACT)
+        killed: set[int] = set()
         while not verdict.done():  # type: ignore[union-attr]
-            for pid in judge.worker_pids():
+            for pid in set(judge.worker_pids()) - killed if len(killed) < 3 else ():
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(pid, death)
+                killed.add(pid)
             time.sleep(0.02)
-        assert (verdict.result().correct, verdict.result().status) == (None, Status.CRASHED)  # type: ignore[union-attr]
+        assert (verdict.result().correct, verdict.result().status) == (correct, Status.CRASHED)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "correct"),
+    [("3", r"\gcd(9^{9^9},3)", False), (NEVER_ENDS_GOLD, NEVER_ENDS, None), (NEVER_ENDS_GOLD, "3", None)],
+)
+def test_running_out_of_time_is_wrong_unless_the_gold_answer_alone_does(gold, answer, correct, judge: Judge) -> None:
+    result = score(boxed(answer), gold, judge=judge)
+    assert (result.correct, result.status) == (correct, Status.TIMEOUT)
+    assert result.flags == ((flags.NOT_UNDERSTOOD,) if correct is False else ())
 
 
 def test_a_gold_answer_beyond_the_limits_is_undecided(judge: Judge) -> None:

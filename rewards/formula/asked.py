@@ -1,0 +1,114 @@
+r"""The formulas of a question, and trees in a form in which writing the same another way makes no difference.
+
+Invariant: what cannot be read in a question is skipped; a question never makes an answer wrong by being unreadable.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+from turntree.rewards.formula.nodes import Add, Call, Group, Mul, Node, Num, Pow, Quantity, Rel, Signed
+from turntree.rewards.formula.parse import parse
+from turntree.rewards.formula.problems import Malformed, Suspect
+from turntree.rewards.formula.terms import MINUS_ONE
+from turntree.rewards.formula.walk import ordered
+from turntree.rewards.limits import LimitExceeded
+
+_FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_PLAIN = re.compile(r"(?<![\w.])[-(]*\d[\d.]*!?(?:[ ]?[-+*/^()][-+*/^() ]*\d[\d.]*!?|\))+")
+_MAX_QUESTION = 8_000
+_MAX_FORMULAS = 60
+_ONE = Num(Fraction(1))
+
+
+class Piece(NamedTuple):
+    """A formula of a question, or a side of one."""
+
+    node: Node
+    """Its tree, flat."""
+    shape: object
+    """The same for trees that differ by order alone."""
+
+
+@lru_cache(maxsize=64)
+def pieces(question: str) -> tuple[Piece, ...]:
+    """The formulas of a question and the sides of its relations, what is written in plain digits included."""
+    question = question[-_MAX_QUESTION:]
+    texts = [next(filter(None, match.groups())) for match in _FORMULA.finditer(question)]
+    texts += _PLAIN.findall(_FORMULA.sub(" ", question))
+    found: dict[object, Node] = {}
+    for text in texts[-_MAX_FORMULAS:]:
+        try:
+            node = parse(text)
+        except (Malformed, Suspect, LimitExceeded):
+            continue
+        sides = [side for side in node.terms if side is not None] if isinstance(node, Rel) else []
+        for part in (node, *sides):
+            flat = without_unit(flattened(part))
+            found.setdefault(shape(flat), flat)
+    return tuple(Piece(node, key) for key, node in found.items())
+
+
+def shape(node: Node) -> object:
+    """A form in which flat trees that differ by order alone are equal; of an equation, the order of its sides too."""
+    if isinstance(node, Rel) and node.signs == ("=",):
+        return ("=", frozenset(None if side is None else shape(side) for side in node.terms))
+    return ordered(node)
+
+
+def flattened(node: Node) -> Node:
+    """A tree without sums in sums and products in products, with signs drawn into numbers and decimals dropped."""
+    match node:
+        case Num(value):
+            return Num(value)
+        case Quantity(value, unit):
+            return Quantity(flattened(value), unit)
+        case Add(terms):
+            return Add(tuple(part for term in terms for part in parts(flattened(term), Add)))
+        case Mul(factors):
+            return _product([part for factor in factors for part in parts(flattened(factor), Mul)])
+        case Pow(base, Mul((Num(above), Pow(Num(below), Num(inverse))))) if inverse == -1 and below:
+            return Pow(flattened(base), Num(above / below))
+        case Pow(base, exponent):
+            return Pow(flattened(base), flattened(exponent))
+        case Call(name, args):
+            return Call(name, tuple(map(flattened, args)))
+        case Signed(sign, term):
+            return Signed(sign, flattened(term))
+        case Group(items, opening, closing, word):
+            return Group(tuple(map(flattened, items)), opening, closing, word)
+        case Rel(terms, signs):
+            return Rel(tuple(None if term is None else flattened(term) for term in terms), signs)
+    return node
+
+
+def without_unit(node: Node) -> Node:
+    """The value of a quantity; what is none as it is."""
+    return node.value if isinstance(node, Quantity) else node
+
+
+def parts(node: Node, kind: type[Add] | type[Mul]) -> tuple[Node, ...]:
+    """The terms of a sum, the factors of a product; the node itself where it is neither."""
+    if isinstance(node, kind):
+        return node.terms if isinstance(node, Add) else node.factors
+    return (node,)
+
+
+def _product(factors: list[Node]) -> Node:
+    """A product without ones, whose sign is drawn into its first number, or into a sum that stands alone."""
+    rest = [factor for factor in factors if factor not in (MINUS_ONE, _ONE)]
+    if factors.count(MINUS_ONE) % 2:
+        if len(rest) == 1 and isinstance(rest[0], Add):
+            return Add(tuple(_product([MINUS_ONE, *parts(term, Mul)]) for term in rest[0].terms))
+        for place, factor in enumerate(rest):
+            if isinstance(factor, Num):
+                rest[place] = Num(-factor.value)
+                break
+        else:
+            rest.insert(0, MINUS_ONE)
+    if not rest:
+        return _ONE
+    return rest[0] if len(rest) == 1 else Mul(tuple(rest))

@@ -1,0 +1,166 @@
+r"""Answers that give the question back: one of its own formulas, or an operation that it asks to carry out.
+
+By contract a number is evaluated in lowest terms, with roots, pi, e and i where they stay, and with the operations
+that the gold answer itself leaves. Three things are restated: a relation of the question in place of a value; a
+formula of the question, also with nothing added to it (``F + 0``, ``2F/2``); and, where a formula of the question
+has the gold answer as its value, any form of it that is not evaluated. What has the gold answer's own tree is right.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from math import gcd
+
+from turntree.rewards.formula.asked import Piece, flattened, parts, pieces, shape, without_unit
+from turntree.rewards.formula.evaluate import Evaluation
+from turntree.rewards.formula.nodes import Add, Based, Call, Const, Group, Mul, Node, Num, Pow, Rel, Sym, Words
+from turntree.rewards.formula.numeric import equal, real_points
+from turntree.rewards.formula.problems import CannotEvaluate, Undefined
+from turntree.rewards.formula.terms import MINUS_ONE
+from turntree.rewards.formula.walk import children, free_variables, walk
+from turntree.rewards.limits import LimitExceeded
+
+_ASKED = Sym("\0")
+"""Stands in the place of what was copied."""
+_FAILURES = (Undefined, CannotEvaluate, LimitExceeded)
+
+
+def is_restated(question: str, gold: Node, answer: Node) -> bool:
+    """Whether a right answer only gives the question back.
+
+    Args:
+        question: What the policy was asked.
+        gold: The right answer.
+        answer: One that is equal to it.
+    """
+    gold, answer = without_unit(flattened(gold)), without_unit(flattened(answer))
+    if isinstance(answer, Rel) and not isinstance(gold, Rel):
+        if any(piece.shape == shape(answer) for piece in pieces(question)):
+            return True
+        answer = without_unit(answer.terms[-1] or answer)
+    if isinstance(gold, Rel) and not isinstance(answer, Rel):
+        gold = without_unit(gold.terms[-1] or gold)
+    if _is_atomic(answer) or shape(answer) == shape(gold):
+        return False
+    asked = pieces(question)
+    if any(_copies(answer, piece) and not _copies(gold, piece) for piece in asked):
+        return True
+    if free_variables(gold) or free_variables(answer) or is_evaluated(answer, gold):
+        return False
+    return any(_asks_for(piece.node, gold) for piece in asked)
+
+
+def is_evaluated(node: Node, gold: Node) -> bool:
+    """Whether no operation is left to be carried out, those that the gold answer leaves as well apart."""
+    left = {_operation(inner) for inner in walk(gold)}
+    match node:
+        case Num() | Const() | Sym() | Words():
+            return True
+        case Group(items):
+            return all(is_evaluated(item, gold) for item in items)
+        case Add(terms):
+            return sum(isinstance(term, Num) for term in terms) < 2 and all(is_evaluated(term, gold) for term in terms)
+        case Mul(factors):
+            return _lowest(factors) and all(is_evaluated(_undivided(factor), gold) for factor in factors)
+        case Pow(base, Num(exponent)):
+            root = exponent.denominator != 1 and not isinstance(_value(node), Fraction)
+            scale = base == Num(Fraction(10)) and exponent.denominator == 1
+            return (root or scale or _operation(node) in left) and is_evaluated(base, gold)
+        case Pow(Const(), exponent):
+            return is_evaluated(exponent, gold)
+    return _operation(node) in left and all(is_evaluated(child, gold) for child in children(node))
+
+
+def _operation(node: Node) -> str:
+    if isinstance(node, Call):
+        return node.name
+    if isinstance(node, Pow) and isinstance(node.exponent, Num):
+        return "root" if node.exponent.value.denominator > 1 else "quotient" if node.exponent == MINUS_ONE else "power"
+    return type(node).__name__
+
+
+def _undivided(factor: Node) -> Node:
+    return factor.base if isinstance(factor, Pow) and factor.exponent == MINUS_ONE else factor
+
+
+def _lowest(factors: tuple[Node, ...]) -> bool:
+    """Whether a product has one integer above and one below at most, without a common divisor."""
+    above = [factor.value for factor in factors if isinstance(factor, Num)]
+    below = [
+        inner.value for factor in factors if (inner := _undivided(factor)) is not factor and isinstance(inner, Num)
+    ]
+    if len(above) > 1 or len(below) > 1:
+        return False
+    if any(number.denominator != 1 for number in (*above, *below)):
+        return not below
+    return not (above and below) or gcd(int(above[0]), int(below[0])) == 1
+
+
+def _is_atomic(node: Node) -> bool:
+    """Whether nothing could be done to a tree: integers, names, words, tuples and sets of them."""
+    match node:
+        case Num(value):
+            return value.denominator == 1
+        case Group(items):
+            return all(map(_is_atomic, items))
+        case Mul((first, second)) if first == MINUS_ONE:
+            return _is_atomic(second)
+    return not isinstance(node, Based) and not children(node)
+
+
+def _asks_for(piece: Node, gold: Node) -> bool:
+    """Whether a formula of the question has the gold answer as its value."""
+    if _is_atomic(piece) or free_variables(piece):
+        return False
+    try:
+        return equal(gold, piece) is True
+    except _FAILURES:
+        return False
+
+
+def _copies(answer: Node, piece: Piece) -> bool:
+    """Whether an answer is a formula of the question, with nothing of consequence done to it."""
+    if _is_atomic(piece.node):
+        return False
+    rest = _without(answer, piece)
+    if rest == _ASKED:
+        return True
+    names = free_variables(rest)
+    if _ASKED.name not in names:
+        return False
+    points = list(real_points(sorted(names)))[:3]
+    return all(_value(rest, point) == point[_ASKED.name] for point in points)
+
+
+def _without(node: Node, piece: Piece) -> Node:
+    """A tree with the copies of a formula taken out."""
+    if shape(node) == piece.shape:
+        return _ASKED
+    match node:
+        case Add() | Mul():
+            kind = type(node)
+            own, copied = parts(node, kind), parts(piece.node, kind)
+            counted, wanted = Counter(map(shape, own)), Counter(map(shape, copied))
+            if isinstance(piece.node, kind) and wanted <= counted:
+                kept = []
+                for part in own:
+                    if wanted[shape(part)]:
+                        wanted[shape(part)] -= 1
+                    else:
+                        kept.append(part)
+                own = (_ASKED, *kept)
+            return kind(tuple(_without(part, piece) for part in own))
+        case Pow(base, exponent):
+            return Pow(_without(base, piece), _without(exponent, piece))
+        case Call(name, args):
+            return Call(name, tuple(_without(arg, piece) for arg in args))
+    return node
+
+
+def _value(node: Node, point: dict[str, object] | None = None) -> object:
+    """The value of a tree, a fraction where it is one; ``None`` where it has none."""
+    try:
+        return Evaluation(point, real_only=True).value(node)  # type: ignore[arg-type]
+    except _FAILURES:
+        return None
