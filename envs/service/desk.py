@@ -11,6 +11,8 @@ from turntree.envs.service.database import Database, Record
 from turntree.envs.tool import tool
 from turntree.envs.toolset import Toolset
 
+HAND_OVER = "transfer_to_human_agents"
+"""The tool that hands a customer over to a person."""
 Changes = dict[str, dict[str, Record]]
 """Table -> key -> record as it is now."""
 
@@ -27,6 +29,8 @@ class Desk(Toolset):
         """Open the desk over a database."""
         self.database = database
         self.transferred = False
+        self.looked = False
+        """Whether a record was found that the agent asked for."""
 
     def fresh(self) -> Self:
         """A desk of its own for an episode, over unchanged records."""
@@ -64,6 +68,7 @@ class Desk(Toolset):
         record = self.database.read(table, key)
         if record is None:
             raise ToolError(f"{table.removesuffix('s')} not found")
+        self.looked = True
         return record
 
     def _method(self, record: Record, method_id: str) -> Record:

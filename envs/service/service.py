@@ -10,7 +10,8 @@ from turntree.envs.limits import Limits
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.reply import Reply
 from turntree.envs.service.customer import Customer, ScriptedCustomer
-from turntree.envs.service.desk import Desk, expected_changes
+from turntree.envs.service.desk import HAND_OVER, Desk, expected_changes
+from turntree.envs.service.told import refused, told
 from turntree.envs.task import Task
 
 
@@ -19,7 +20,9 @@ class Service(Env):
 
     A turn without a call is said to the customer. When the customer leaves, the reward is 1 if the database
     is as the task's own actions leave it and the agent told the customer everything that the task asks for,
-    else 0. Tasks hold both in ``metadata``: ``actions`` and ``outputs``.
+    else 0. Tasks hold both in ``metadata``: ``actions`` and ``outputs``. Where the actions change nothing and there
+    is nothing to tell, the agent must look into the matter and say that it cannot be done, or hand the customer over
+    if the actions do.
     """
 
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"policy", "customer"}
@@ -61,23 +64,16 @@ class Service(Env):
         if answer is not None:
             return Reply(messages=[Message(role=Role.USER, content=answer)])
         task = self.current_task
-        said = _said_to_customer(self.messages)
+        expected = expected_changes(desk, task.metadata["actions"])
         rewards = {
-            "database": float(desk.database.changes() == expected_changes(desk, task.metadata["actions"])),
-            "told": float(all(_is_told(wanted, said) for wanted in task.metadata["outputs"])),
+            "database": float(desk.database.changes() == expected),
+            "told": float(told(task.metadata["outputs"], self.messages)),
         }
+        if not expected and not task.metadata["outputs"]:  # what is asked for must not be done
+            rewards["told"] = float(self._handed_over(task) or (desk.looked and refused(self.messages)))
         return Reply(reward=rewards["database"] * rewards["told"], done=True, rewards=rewards)
 
-
-def _said_to_customer(dialogue: Sequence[Message]) -> list[str]:
-    """The agent's words that no tool answered: neither calls nor what was meant to be one."""
-    following = [*(message.role for message in dialogue[1:]), None]
-    return [
-        message.content
-        for message, after in zip(dialogue, following, strict=True)
-        if message.role is Role.ASSISTANT and after is not Role.TOOL
-    ]
-
-
-def _is_told(wanted: str, said: Sequence[str]) -> bool:
-    return any(wanted.lower() in text.lower().replace(",", "") for text in said)
+    def _handed_over(self, task: Task) -> bool:
+        """Whether a person has the customer, where the task's own actions end so."""
+        meant = any(action["name"] == HAND_OVER for action in task.metadata["actions"])
+        return meant and self.toolset(Desk).transferred

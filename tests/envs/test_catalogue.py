@@ -9,6 +9,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -143,9 +144,11 @@ def look_up(env: Env) -> Iterator[str]:
 
 
 def serve(env: Env) -> Iterator[str]:
+    for order in re.findall(r"W\d{7}", env.current_task.prompt) if not env.current_task.metadata["actions"] else ():
+        yield call(env, "get_order_details", order_id=f"#{order}")
     for action in env.current_task.metadata["actions"]:
         yield call(env, action["name"], **action["kwargs"])
-    yield f"Done. {' '.join(env.current_task.metadata['outputs'])}"
+    yield f"Done: {', '.join(env.current_task.metadata['outputs']) or 'I am sorry, nothing more is possible'}."
 
 
 def say(text: str) -> Policy:

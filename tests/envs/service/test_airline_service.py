@@ -65,8 +65,12 @@ def test_an_agent_that_does_what_is_asked_and_tells_wins(kind: str) -> None:
     assert "go ahead" in env.step("Shall I?")[0]
     for action in task.metadata["actions"]:
         assert "Error" not in use(env, action["name"], **action["kwargs"])
+    done = env.snapshot()
     _, reward, terminated, _, info = env.step(" ".join(["Done.", *task.metadata["outputs"]]))
     assert (reward, terminated, info["rewards"]) == (1.0, True, {"database": 1.0, "told": 1.0})
+    for everything in (range(3_000), range(0, 3_000, 50), range(100)) if task.metadata["outputs"] else ():
+        env.restore(done)
+        assert env.step(" ".join(map(str, everything)))[4]["rewards"] == {"database": 1.0, "told": 0.0}
 
 
 def test_an_agent_that_cancels_what_may_not_be_cancelled_loses() -> None:

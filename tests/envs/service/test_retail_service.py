@@ -1,6 +1,7 @@
 import functools
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -256,12 +257,33 @@ def test_the_published_tasks_are_won_by_their_own_actions(split: str, count: int
     env = RetailService(data=published("tau_bench"), split=split)
     assert env.num_tasks == count
     assert len(env.reset(seed=0)[1]["tools"]) == 16
-    for index in range(0, count, 9):
+    for index in range(count):
         task = env.task(index)
+        for words in ("Bye.", "I am sorry, I cannot do that.", " ".join(map(str, range(3_000)))):
+            env.reset(options={"task": task})
+            assert env.step(words)[1] == 0.0, task.id
         env.reset(options={"task": task})
+        for order in re.findall(r"W\d{7}", task.prompt) if not task.metadata["actions"] else ():
+            use(env, "get_order_details", order_id=f"#{order}")
         for action in task.metadata["actions"]:
             use(env, action["name"], **action["kwargs"])
-        assert env.step(f"Done: {', '.join(task.metadata['outputs'])}.")[1] == 1.0, task.id
+        told = ", ".join(task.metadata["outputs"]) or "I am sorry, nothing more is possible"
+        assert env.step(f"Done: {told}.")[1] == 1.0, task.id
+
+
+def test_where_nothing_can_be_done_it_is_looked_into_and_said() -> None:
+    env = RetailService(data=published("tau_bench"))
+    refusing, handing_over = env.task(57), env.task(50)
+    for task, turns, reward in [
+        (refusing, ["I am sorry, that is not possible."], 0.0),
+        (refusing, [call(env, "get_order_details", order_id="#W4284542"), "All done."], 0.0),
+        (refusing, [call(env, "get_order_details", order_id="#W1"), "That is not possible."], 0.0),
+        (refusing, [call(env, "get_order_details", order_id="#W4284542"), "That is not possible."], 1.0),
+        (refusing, [call(env, "transfer_to_human_agents", summary="a customer"), ""], 0.0),
+        (handing_over, [call(env, "transfer_to_human_agents", summary="a customer"), ""], 1.0),
+    ]:
+        env.reset(options={"task": task})
+        assert [env.step(turn) for turn in turns][-1][1] == reward, (task.id, turns)
 
 
 def test_the_published_actions_are_accepted_by_our_tools() -> None:

@@ -1,0 +1,80 @@
+"""Whether the agent told the customer what there was to tell.
+
+Invariant: a value counts where it is answered, not where it turns up in a list of everything: a message says few
+numbers and is short, and in a whole dialogue few are said that neither a tool nor the customer had named before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+
+from turntree.envs.message import Message, Role
+
+MAX_MESSAGE = 2_000
+"""Characters of a message that tells something."""
+MAX_NUMBERS = 24
+"""Different numbers in a message that tells something."""
+MAX_GUESSES = 6
+"""Different numbers that an agent may say of its own, beside two for each value that is to be told."""
+_NUMBER = re.compile(r"(?<![\w#.,-])\d[\d,]*(?:\.\d+)?(?![\w-])")
+_ANY_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+_REFUSAL = re.compile(
+    r"\b(?:can ?not|unable|not (?:able|possible|allowed|permitted|eligible|available|support\w*)|impossible|sorry|"
+    r"refus\w+|declin\w+|isn't possible|no longer|nothing (?:was|is|has been|will be) (?:changed|cancel\w+|done))\b|"
+    r"\b(?:can|wo|could|is|are|does|do)n['\u2019]t\b",
+    re.IGNORECASE,
+)
+
+
+def told(wanted: Sequence[str], dialogue: Sequence[Message]) -> bool:
+    """Whether every value was told to the customer.
+
+    Args:
+        wanted: Numbers and words, in any order.
+        dialogue: All messages of the episode.
+    """
+    said = said_to_customer(dialogue)
+    named = {
+        number
+        for message in dialogue
+        if message.role is not Role.ASSISTANT
+        for number in map(_decimal, _ANY_NUMBER.findall(message.content))
+    }
+    own = {number for text in said for number in _numbers(text)} - named
+    if len(own) > MAX_GUESSES + 2 * len(wanted):
+        return False
+    answers = [text for text in said if len(text) <= MAX_MESSAGE and len(_numbers(text)) <= MAX_NUMBERS]
+    return all(any(_says(text, value) for text in answers) for value in wanted)
+
+
+def refused(dialogue: Sequence[Message]) -> bool:
+    """Whether the agent told the customer that something cannot be done."""
+    return any(_REFUSAL.search(text) for text in said_to_customer(dialogue))
+
+
+def said_to_customer(dialogue: Sequence[Message]) -> list[str]:
+    """The agent's words that no tool answered: neither calls nor what was meant to be one."""
+    following = [*(message.role for message in dialogue[1:]), None]
+    return [
+        message.content
+        for message, after in zip(dialogue, following, strict=True)
+        if message.role is Role.ASSISTANT and after is not Role.TOOL
+    ]
+
+
+def _numbers(text: str) -> set[Decimal]:
+    return {_decimal(number) for number in _NUMBER.findall(text)}
+
+
+def _decimal(number: str) -> Decimal:
+    return Decimal(number.replace(",", ""))
+
+
+def _says(text: str, wanted: str) -> bool:
+    """Whether a text has a value as a word of its own; numbers by what they are, ``$1,080.10`` for ``1080.1``."""
+    if _NUMBER.fullmatch(wanted):
+        return _decimal(wanted) in _numbers(text)
+    words = " ".join(wanted.lower().split())
+    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", " ".join(text.lower().split())) is not None

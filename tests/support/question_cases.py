@@ -1,0 +1,38 @@
+"""Answers that are judged with their question, as ``tests/rewards/question_cases.txt`` lists them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+FILE = Path(__file__).resolve().parents[1] / "rewards" / "question_cases.txt"
+_LABELS = {"T": True, "F": False, "U": None}
+
+
+class Case(NamedTuple):
+    """A labelled answer."""
+
+    group: str
+    """The heading under which it stands."""
+    label: bool | None
+    """Whether it is to be paid; ``None`` where only the gold answer is to blame that nobody can tell."""
+    text: str
+    """What the policy says."""
+    gold: str
+    contract: str
+    question: str
+
+
+def question_cases() -> list[Case]:
+    """All of them, in order."""
+    cases, group = [], ""
+    for line in FILE.read_text().splitlines():
+        if line.startswith("? "):
+            question, gold, *contract = line[2:].split(" ;; ")
+        elif line.startswith("#"):
+            group = line[2:]
+        elif line:
+            label, _, answer = line.partition(" ")
+            text = answer[2:] if answer.startswith(">>") else rf"So it is \boxed{{{answer}}}"
+            cases.append(Case(group, _LABELS[label], text, gold, (contract or ["math"])[0], question))
+    return cases
