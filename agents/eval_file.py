@@ -1,8 +1,8 @@
 """The file of an evaluation: every finished episode at once, so that a killed run goes on where it was.
 
-Each line carries the digest of the settings it was played with: episodes of
-other settings are never mixed in, and never thrown away without being told to.
-What the surroundings broke is played again.
+Each line carries the digest of the settings it was played with, the data among
+them: episodes of others are never mixed in, and never thrown away without being
+told to. One process writes it at a time. What the surroundings broke is played again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from turntree.agents.episode import Episode
 from turntree.agents.errors import RecordError, UsageError
+from turntree.agents.one_writer import OneWriter
 from turntree.agents.record import EpisodeWriter, episode_from_dict
 from turntree.agents.whole_file import write_whole
 
@@ -34,12 +35,22 @@ class EvalFile:
         restart: Begin anew whatever the file holds.
 
     Raises:
-        UsageError: If the file holds episodes of other settings, or no episodes.
+        UsageError: If the file holds episodes of other settings or other data, or no episodes, or if another
+            process writes it.
         RecordError: If a line before the last is damaged.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], *, whole: int = 0, restart: bool = False) -> None:
         self.path = path
+        self._lock = OneWriter(path)
+        try:
+            self._open(settings, whole, restart)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _open(self, settings: Mapping[str, Any], whole: int, restart: bool) -> None:
+        path = self.path
         text = json.dumps(settings, sort_keys=True, default=str)
         self._digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         lines = {} if restart or not path.exists() else self._read()
@@ -68,8 +79,9 @@ class EvalFile:
             raise
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; another process may write it then."""
         self._writer.close()
+        self._lock.close()
 
     def _read(self) -> dict[Place, tuple[dict[str, Any], bytes]]:
         found: dict[Place, tuple[dict[str, Any], bytes]] = {}
@@ -82,7 +94,9 @@ class EvalFile:
             except (ValueError, KeyError, TypeError) as error:
                 raise RecordError(f"{self.path}, line {number}: no episode of an evaluation; {_ADVICE}") from error
             if other:
-                raise UsageError(f"{self.path} holds episodes that were played with other settings; {_ADVICE}")
+                raise UsageError(
+                    f"{self.path} holds episodes that were played with other settings, or on other data; {_ADVICE}"
+                )
             found[place] = (row, line)
         if not found and any(lines):
             raise UsageError(f"{self.path} holds no episodes of an evaluation; {_ADVICE}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -40,6 +42,8 @@ class Planned:
     """Of an episode."""
     more_tasks: bool = False
     """Whether the environment has tasks behind these."""
+    data: str = ""
+    """Digest of the environment's tasks: ids, questions and gold answers."""
 
     @property
     def context(self) -> int:
@@ -73,8 +77,18 @@ def plan(task: EvalTask) -> Planned:
     limits = replace(env.limits, max_turn_tokens=task.max_tokens, max_context_tokens=context)
     count = wanted if env.num_tasks is None else min(wanted, env.num_tasks)
     more = env.num_tasks is None or count < env.num_tasks
+    data = _digest(env)
     env.close()
-    return Planned(task=task, make_env=make_env, count=count, limits=limits, more_tasks=more)
+    return Planned(task=task, make_env=make_env, count=count, limits=limits, more_tasks=more, data=data)
+
+
+def _digest(env: Any) -> str:
+    """What tells one data set from another; of tasks without an end, the first ones."""
+    number = _ENDLESS if env.num_tasks is None else env.num_tasks
+    digest = blake2b(digest_size=8)
+    for task in map(env.task, range(number)):
+        digest.update(json.dumps([task.id, task.prompt, task.answer]).encode())
+    return digest.hexdigest()
 
 
 async def play(
@@ -109,10 +123,11 @@ async def play(
         tool_calls: Of a chat server: who reads them.
 
     Raises:
-        UsageError: If ``out`` holds episodes of other settings.
+        UsageError: If ``out`` holds episodes of other settings or other data, or another process writes it.
     """
     task = planned.task
     identity = asdict(task) | {"count": None, "samples": None, "model": model, "seed": seed, **(played_by or {})}
+    identity["data"] = planned.data
     whole = task.samples if scorer is not None else 0
     identity["samples"] = whole or None  # group rewards look at all samples of a task
     file = EvalFile(out, identity, whole=whole, restart=restart) if out is not None else None

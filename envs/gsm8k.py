@@ -11,9 +11,10 @@ from turntree.envs.calculator import calculator
 from turntree.envs.contamination import repeats
 from turntree.envs.env import Env
 from turntree.envs.errors import DataError
+from turntree.envs.math.sets import find_set
 from turntree.envs.message import Message, ToolCall
 from turntree.envs.reply import Reply
-from turntree.envs.rows import FileRows, HubRows, Row, find_rows
+from turntree.envs.rows import FileRows, HubRows, Row
 from turntree.envs.scoring import score_final_answer
 from turntree.envs.task import Task
 from turntree.rewards import final_answer, parse_number
@@ -32,7 +33,7 @@ class GSM8K(Env):
     def __init__(
         self,
         *,
-        data: str | Path = "openai/gsm8k",
+        data: str | Path | None = None,
         split: str = "test",
         subset: str | None = "main",
         without: Sequence[str] = (),
@@ -41,8 +42,8 @@ class GSM8K(Env):
         """Read the problems; every row is checked here.
 
         Args:
-            data: A ``.jsonl`` or ``.parquet`` file, a folder with one a split, or a Hugging Face
-                data set id.
+            data: A ``.jsonl`` or ``.parquet`` file, a folder with one a split, or a Hugging Face data set id;
+                ``None`` takes ``$TURNTREE_DATA/data/gsm8k`` where that is there, else the published set from the hub.
             split: Split of the folder or the data set; part of the ids of rows that have none.
             subset: Configuration name on the Hugging Face hub.
             without: Evaluation sets whose questions are left out, by the rows' own fields, or ``any``.
@@ -53,7 +54,7 @@ class GSM8K(Env):
             MissingExtra: If a library that reads ``data`` is not installed.
         """
         super().__init__(**kwargs)
-        self._tasks = _read_tasks(find_rows(data, split=split, subset=subset), split, tuple(without))
+        self._tasks = _read_tasks(find_set("gsm8k").rows(data, split, subset), split, tuple(without))
         self.num_tasks = len(self._tasks)
 
     def default_system_prompt(self) -> str:
