@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from draft_trees import draft_trees
+from tiny_llama import random_llama
 
 from turntree.agents.engines.local import LocalEngineConfig, Speculation
 from turntree.agents.engines.local.core import EngineCore
@@ -22,23 +23,10 @@ CONFIG = LocalEngineConfig(max_batch=4, max_context=128, dtype="float64", thread
 
 def tiny_llama(vocabulary: int = 32, *, seed: int = 0, sharpness: float = 3.0, dtype=torch.float64):
     """A random Llama; ``sharpness`` scales its weights, so that its choices are not all alike."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(seed)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=vocabulary,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=256,
-        )
-    )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(sharpness)
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    model = random_llama(vocabulary, seed=seed, max_position_embeddings=256, **heads)
+    for parameter in model.parameters():
+        parameter.data.mul_(sharpness)
     return model.to(dtype).eval()
 
 
@@ -119,19 +107,15 @@ def run_core(
     waiting = []
     for i, prompt in enumerate(prompts):
         how = sampling(i) if callable(sampling) else sampling
-        waiting.append(
-            (
-                arrivals(i),
-                Request(
-                    prompt=list(prompt),
-                    sampling=how,
-                    state=DialogueState.from_tokens(prompt),
-                    seed=i if how.seed is None else how.seed,
-                    guess=list(guesses(i)),
-                    deliver=lambda r, i=i: done.__setitem__(i, r.completion()),
-                ),
-            )
+        request = Request(
+            prompt=list(prompt),
+            sampling=how,
+            state=DialogueState.from_tokens(prompt),
+            seed=i if how.seed is None else how.seed,
+            guess=list(guesses(i)),
+            deliver=lambda r, i=i: done.__setitem__(i, r.completion()),
         )
+        waiting.append((arrivals(i), request))
     step = 0
     while waiting or core.busy:
         for _, request in [w for w in waiting if w[0] <= step]:

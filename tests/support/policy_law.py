@@ -71,13 +71,7 @@ class PolicyLaw:
             turn.append(int(self.logits([[*prompt, *turn]]).argmax()))
         return turn
 
-    def seeded(
-        self,
-        prompt: Sequence[int],
-        count: int,
-        seed: int,
-        **transforms: float,
-    ) -> list[int]:
+    def seeded(self, prompt: Sequence[int], count: int, seed: int, **transforms: float) -> list[int]:
         """The turn of ``count`` tokens that a seed says after ``Transforms``: each place's clock that rings first."""
         turn: list[int] = []
         for place in range(count):

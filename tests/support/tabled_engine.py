@@ -10,14 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.agents.engines.protocol import (
-    Completion,
-    DraftStats,
-    FinishReason,
-    Sampling,
-    Scores,
-    TopLogprobs,
-)
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, Scores, TopLogprobs
 from turntree.spec_tree.monitor import surprise
 from turntree.spec_tree.noise import exponential
 from turntree.spec_tree.transforms import Transforms, law

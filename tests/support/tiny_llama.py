@@ -6,6 +6,16 @@ from pathlib import Path
 from typing import Any
 
 
+def random_llama(vocabulary: int, *, seed: int = 0, **fields: Any) -> Any:
+    """A Llama as it is initialised; ``fields`` of its ``LlamaConfig`` go over those here."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, **shape | fields))
+
+
 def save_tiny_llama(
     folder: Path, *, vocabulary: int = 32, spread: float = 1.5, seed: int = 0, positions: int = 1024
 ) -> Path:
@@ -19,30 +29,13 @@ def save_tiny_llama(
         seed: Of the weights.
         positions: Tokens of context that the model has.
     """
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(seed)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=vocabulary,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=32,  # vLLM's least
-            max_position_embeddings=positions,
-            bos_token_id=None,
-            eos_token_id=vocabulary - 1,
-            tie_word_embeddings=False,
-        )
-    )
-    with torch.no_grad():
-        model.lm_head.weight.mul_(20 * spread)
-        for layer in model.model.layers:
-            layer.self_attn.q_proj.weight.mul_(10)
-            layer.self_attn.k_proj.weight.mul_(10)
+    tokens = {"bos_token_id": None, "eos_token_id": vocabulary - 1, "tie_word_embeddings": False}
+    heads = {"num_key_value_heads": 1, "head_dim": 32}  # vLLM's least
+    model = random_llama(vocabulary, seed=seed, max_position_embeddings=positions, **heads, **tokens)
+    model.lm_head.weight.data.mul_(20 * spread)
+    for layer in model.model.layers:
+        layer.self_attn.q_proj.weight.data.mul_(10)
+        layer.self_attn.k_proj.weight.data.mul_(10)
     model.save_pretrained(folder)
     return folder
 
@@ -55,23 +48,10 @@ def save_chat_llama(folder: Path, tokenizer: Any, *, spread: float = 1.0) -> Pat
         tokenizer: With ``<|im_end|>``.
         spread: Factor on the random output weights; an untrained model hesitates between all tokens.
     """
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            max_position_embeddings=512,
-            eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"),
-        )
-    )
-    with torch.no_grad():
-        model.lm_head.weight *= spread
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    size = {"intermediate_size": 32, "num_hidden_layers": 1, "max_position_embeddings": 512}
+    model = random_llama(len(tokenizer), eos_token_id=end, **size)
+    model.lm_head.weight.data.mul_(spread)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tiny_llama import random_llama
+
 ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
 """Of a process that starts vLLM."""
 ONE_PROCESS = {**ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
@@ -22,18 +24,6 @@ def save_policy(folder: Path, vocabulary: int, *, seed: int = 0, **settings: Any
         seed: Of the weights.
         settings: Further fields of its ``LlamaConfig``, or others in the stead of those here.
     """
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(seed)
-    fields: dict[str, Any] = dict(
-        vocab_size=vocabulary,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.2,
-    )
-    LlamaForCausalLM(LlamaConfig(**fields | settings)).save_pretrained(folder)
+    fields = {"hidden_size": 64, "max_position_embeddings": 512, "initializer_range": 0.2}
+    random_llama(vocabulary, seed=seed, **fields | settings).save_pretrained(folder)
     return folder

@@ -38,9 +38,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Run ``script`` instead of verl once the run is prepared; ``$RUN`` in it is the run's folder."""
     waiting = f"import sys; assert sys.stdin.readline()\n{script}"
     monkeypatch.setattr(
-        launch,
-        "command",
-        lambda folder, socket: [sys.executable, "-c", waiting.replace("$RUN", str(folder.root))],
+        launch, "command", lambda folder, socket: [sys.executable, "-c", waiting.replace("$RUN", str(folder.root))]
     )
 
 

@@ -28,10 +28,7 @@ def episode(**changes: Any) -> Episode:
         "task": None,
         "seed": 0,
         "messages": (call, Message(role=Role.ASSISTANT, content="t")),
-        "turns": (
-            turn((1, 2), 3, 4, reward=0.25, version=6),
-            turn((1, 2, 3, 4, 8, 8), 5, reward=1.0, version=7),
-        ),
+        "turns": (turn((1, 2), 3, 4, reward=0.25, version=6), turn((1, 2, 3, 4, 8, 8), 5, reward=1.0, version=7)),
         "stop_reason": StopReason.DONE,
     }
     return Episode(**{**fields, **changes})

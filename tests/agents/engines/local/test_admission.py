@@ -1,3 +1,5 @@
+"""Who is given a slot first: leaders of groups before their siblings, wanted turns before those made ahead."""
+
 from __future__ import annotations
 
 import pytest
@@ -10,7 +12,7 @@ from turntree.agents.engines.local.admission import leaders_first
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.model import Policy
 from turntree.agents.engines.local.request import Request
-from turntree.agents.engines.protocol import Sampling
+from turntree.agents.engines.protocol import FinishReason, Sampling
 from turntree.spec_tree import DialogueState, SpecForest
 
 STATES = st.sampled_from("abcd")
@@ -41,26 +43,51 @@ def test_everybody_is_admitted_in_the_end_and_arrival_decides_among_equals(waiti
         assert own == sorted(own)
 
 
-def play(*, leader_first, groups=4, samples=8, slots=8):
+def core(*, slots: int = 2, sharpness: float = 3.0, **settings) -> EngineCore:
+    config = LocalEngineConfig(max_batch=slots, max_context=64, **settings)
+    return EngineCore(Policy(tiny_llama(sharpness=sharpness)), config, SpecForest())
+
+
+def request(
+    number: int, prompt: list[int] | None = None, *, ahead: bool = False, tokens: int = 6, **sampling
+) -> Request:
+    prompt = prompt or [1, 2, 3 + number]
+    return Request(
+        prompt=prompt,
+        sampling=Sampling(max_tokens=tokens, **sampling),
+        state=DialogueState.from_tokens(prompt),
+        seed=number,
+        deliver=lambda done: None,
+        ahead=ahead,
+    )
+
+
+def add(engine: EngineCore, *requests: Request, steps: int = 0) -> None:
+    """All at once, and then so many steps."""
+    for one in requests:
+        engine.add(one)
+    for _ in range(steps):
+        engine.step()
+
+
+def finish(engine: EngineCore, *requests: Request) -> None:
+    """All at once, until nothing is left to do."""
+    add(engine, *requests)
+    while engine.busy:
+        engine.step()
+
+
+def play(*, leader_first, groups=4, samples=8):
     """Groups of samples of a peaked policy, group by group over few slots: turns and counters."""
-    speculation = Speculation(leader_first=leader_first, adaptive=False, min_probability=0.2)
-    config = LocalEngineConfig(max_batch=slots, max_context=64, speculation=speculation)
-    core = EngineCore(Policy(tiny_llama(sharpness=3.5)), config, SpecForest())
-    turns = {}
-    for number in range(groups * samples):
-        prompt = [1 + number // samples, 7, 3]
-        core.add(
-            Request(
-                prompt=prompt,
-                sampling=Sampling(temperature=0.05, max_tokens=16),
-                state=DialogueState.from_tokens(prompt),
-                seed=number,
-                deliver=lambda request, number=number: turns.__setitem__(number, request.completion().token_ids),
-            )
-        )
-    while core.busy:
-        core.step()
-    return turns, core.stats
+    engine = core(
+        slots=8,
+        sharpness=3.5,
+        speculation=Speculation(leader_first=leader_first, adaptive=False, min_probability=0.2),
+    )
+    prompts = [[1 + group, 7, 3] for group in range(groups) for _ in range(samples)]
+    asked = [request(n, prompt, tokens=16, temperature=0.05) for n, prompt in enumerate(prompts)]
+    finish(engine, *asked)
+    return [one.tokens for one in asked], engine.stats
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +116,90 @@ def test_no_slot_stays_empty_for_a_leader():
     assert alone[0].forward_passes == alone[1].forward_passes
 
 
-def test_a_state_that_the_store_knows_needs_no_leader():
-    forest, state = SpecForest(), DialogueState.from_tokens([1])
-    assert forest.finished([state]) == [0]
-    handle = forest.begin([state])
-    assert forest.finished([state]) == [0], "a turn that goes on is not finished"
-    forest.commit(handle, [[5, 6]])
-    forest.end(handle)
-    assert forest.finished([state, DialogueState.from_tokens([2])]) == [1, 0]
+def live(engine: EngineCore, requests: list[Request]) -> list[bool]:
+    return [r.slot >= 0 and r.finish is None for r in requests]
+
+
+def test_a_request_made_ahead_takes_a_slot_that_nobody_wants():
+    engine, ahead = core(), request(0, ahead=True)
+    finish(engine, ahead)
+    assert ahead.finish is FinishReason.LENGTH
+    assert ahead.sampled == 6
+
+
+def test_wanted_requests_get_the_slots_of_those_made_ahead_at_the_next_step():
+    engine = core(slots=2)
+    early = [request(number, ahead=True, tokens=30) for number in range(2)]
+    add(engine, *early, steps=4)
+    assert live(engine, early) == [True, True]
+    wanted = [request(number) for number in (5, 6)]
+    add(engine, *wanted, steps=1)
+    assert live(engine, wanted) == [True, True]
+    assert [one.finish for one in early] == [FinishReason.ABORT] * 2
+    assert all(one.sampled >= 4 for one in early), "what they had is not lost"
+
+
+def test_only_as_many_give_way_as_slots_are_missing_and_the_youngest_first():
+    engine = core(slots=3)
+    early = [request(number, ahead=True, tokens=30) for number in range(3)]
+    for one in (*early, request(7)):
+        add(engine, one, steps=1)
+    assert live(engine, early) == [True, True, False]
+
+
+def test_nothing_made_ahead_is_admitted_while_a_wanted_request_waits():
+    engine = core(slots=1)
+    wanted, ahead = [request(0), request(1)], request(2, ahead=True)
+    add(engine, ahead, *wanted)
+    while any(one.finish is None for one in wanted):
+        engine.step()
+        assert ahead.slot < 0
+    finish(engine)
+    assert ahead.finish is FinishReason.LENGTH
+
+
+def test_requests_made_ahead_hold_their_share_of_the_slots_at_most():
+    engine = core(slots=4, ahead_slots=2)
+    early = [request(number, ahead=True) for number in range(4)]
+    add(engine, *early, steps=1)
+    assert sum(live(engine, early)) == 2
+    finish(engine)
+    assert all(one.finish is FinishReason.LENGTH for one in early)
+
+
+def test_wanted_turns_say_the_same_beside_turns_made_ahead():
+    alone, beside = [request(number) for number in range(2)], [request(number) for number in range(2)]
+    engine = core(slots=4)
+    for one in alone:
+        finish(engine, one)
+    crowded = core(slots=4)
+    for one in (request(5, ahead=True), beside[0], request(6, ahead=True), beside[1]):
+        crowded.add(one)
+    finish(crowded)
+    assert [one.tokens for one in beside] == [one.tokens for one in alone]
+
+
+def test_the_counters_are_of_wanted_requests_alone():
+    engine = core()
+    finish(engine, request(0, ahead=True))
+    assert (engine.stats.requests, engine.stats.tokens, engine.stats.verify_steps) == (0, 0, 0)
+    assert engine.stats.forward_passes > 0
+
+
+def test_turns_made_ahead_feed_the_trees_when_they_are_whole():
+    engine, whole, broken = core(), request(0, ahead=True), request(1, ahead=True, tokens=30)
+    finish(engine, whole)
+    add(engine, broken, steps=1)
+    assert engine.abort_ahead() == 1
+    assert engine.forest.finished([whole.state, broken.state]) == [1, 0]
+
+
+def test_the_keys_and_values_of_a_turn_made_ahead_are_given_away_before_those_of_wanted_turns():
+    engine, long = core(slots=1, parked_slots=2), [list(range(1, 13)), list(range(21, 9, -1))]
+    for number, ahead in enumerate((False, True)):
+        finish(engine, request(number, long[number], ahead=ahead))
+    for number in (5, 6):
+        finish(engine, request(number, tokens=12))
+    again = request(9, long[0])
+    finish(engine, again)
+    assert again.cached == len(long[0]) - 1

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from cores import AdversarialForest, run_core, tiny_llama
+from plain_decoding import laws_along
 
 from turntree.agents.engines.local import LocalEngineConfig, Speculation
 from turntree.agents.engines.local.core import EngineCore
@@ -17,14 +18,6 @@ from turntree.spec_tree import SpecForest
 
 GREEDY = Sampling(temperature=0, max_tokens=16)
 TREE = Speculation(max_nodes=8, max_depth=6, min_probability=0.0, adaptive=False)
-
-
-def teacher_forced(model, prompt, tokens, temperature=1.0):
-    """Log-probabilities after the prompt by the model's own attention, shape (tokens, vocabulary)."""
-    model.set_attn_implementation("sdpa")
-    with torch.no_grad():
-        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
-    return torch.log_softmax(logits / temperature, -1)
 
 
 def before_step(core: EngineCore, number: int, action) -> None:
@@ -43,9 +36,8 @@ def test_logprobs_are_the_models_at_the_sampling_temperature(model, prompts):
     sampling = Sampling(temperature=0.7, max_tokens=12, top_k=5)
     turns = run_core(model, prompts, sampling, forest=AdversarialForest(32), speculation=TREE)
     for prompt, turn in zip(prompts, turns, strict=True):
-        own = teacher_forced(model, prompt, turn.token_ids, 0.7)
-        picked = own[range(len(turn.token_ids)), list(turn.token_ids)]
-        np.testing.assert_allclose(turn.logprobs, picked, atol=1e-9)
+        p = laws_along(model, prompt, turn.token_ids, Sampling(temperature=0.7))
+        np.testing.assert_allclose(turn.logprobs, np.log(p[range(12), list(turn.token_ids)]), atol=1e-9)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(max_tokens=16), Sampling(max_tokens=16, top_p=0.8)])
@@ -70,8 +62,7 @@ def test_no_draft_whatever_it_proposes_changes_what_is_sampled(prompts, sampling
 
 def test_keys_of_accepted_branches_are_moved_into_place(prompts, monkeypatch):
     """Control of the test above: without the move, a tree's second child leaves its sibling's keys behind."""
-    model = tiny_llama(sharpness=2.0)
-    sampling = Sampling(max_tokens=16)
+    model, sampling = tiny_llama(sharpness=2.0), Sampling(max_tokens=16)
     plain = run_core(model, prompts, sampling)
     monkeypatch.setattr(SlotCache, "move", lambda *_: None)
     wild = run_core(model, prompts, sampling, forest=AdversarialForest(32), speculation=TREE)
@@ -81,10 +72,8 @@ def test_keys_of_accepted_branches_are_moved_into_place(prompts, monkeypatch):
 def test_a_stop_token_ends_the_turn_and_is_its_last_token(model, prompts):
     free = run_core(model, prompts, GREEDY)
     stop = free[0].token_ids[3]
-    turns = run_core(
-        model, prompts, Sampling(temperature=0, max_tokens=16, stop_token_ids=(stop,)),
-        forest=AdversarialForest(32), speculation=TREE,
-    )  # fmt: skip
+    how = replace(GREEDY, stop_token_ids=(stop,))
+    turns = run_core(model, prompts, how, forest=AdversarialForest(32), speculation=TREE)
     for turn, whole in zip(turns, free, strict=True):
         assert turn.token_ids == whole.token_ids[: len(turn.token_ids)]
         assert stop not in turn.token_ids[:-1]
@@ -93,12 +82,10 @@ def test_a_stop_token_ends_the_turn_and_is_its_last_token(model, prompts):
 
 
 def test_max_tokens_and_the_context_bound_a_turn(model, prompts):
-    short = run_core(model, prompts, Sampling(max_tokens=3), forest=AdversarialForest(32), speculation=TREE)
+    wild = {"forest": AdversarialForest(32), "speculation": TREE}
+    short = run_core(model, prompts, Sampling(max_tokens=3), **wild)
     assert {len(t.token_ids) for t in short} == {3}
-    full = run_core(
-        model, prompts[:4], Sampling(max_tokens=99), max_context=40,
-        forest=AdversarialForest(32), speculation=TREE,
-    )  # fmt: skip
+    full = run_core(model, prompts[:4], Sampling(max_tokens=99), max_context=40, **wild)
     assert [len(t.token_ids) + len(p) for t, p in zip(full, prompts, strict=False)] == [40] * 4
     assert {t.finish_reason for t in full} == {FinishReason.LENGTH}
 
@@ -148,8 +135,8 @@ def test_weights_may_change_in_the_middle_of_a_turn(prompts):
     core = EngineCore(Policy(old), LocalEngineConfig(max_context=128, speculation=None), None)
     before_step(core, 5, lambda: core.update_weights(new.state_dict().items(), None))
     turn = run_core(old, prompts[:1], GREEDY, core=core)[0]
-    own = teacher_forced(new, prompts[0], turn.token_ids)
-    assert own[5:].argmax(-1).tolist() == list(turn.token_ids[5:])
+    own = laws_along(new, prompts[0], turn.token_ids, GREEDY)
+    assert own[5:-1].argmax(-1).tolist() == list(turn.token_ids[5:])
 
 
 def test_a_wrong_weight_is_named_with_its_nearest_neighbour():
@@ -165,7 +152,7 @@ def test_top_k_and_top_p_keep_the_most_probable_tokens_and_their_proportions():
     from scipy.stats import chisquare
 
     model = tiny_llama(8, sharpness=1.5)
-    probabilities = teacher_forced(model, [1, 2], [0])[0].exp().numpy()
+    probabilities = laws_along(model, [1, 2], [], Sampling())[0]
     order = np.argsort(-probabilities)
     for sampling, kept in (
         (Sampling(max_tokens=1, top_k=3), 3),
@@ -219,7 +206,6 @@ def test_a_step_never_verifies_more_than_its_share(prompts):
     run_core(tiny_llama(), prompts, GREEDY, forest=Counting(32), speculation=TREE)
     assert all(nodes == TREE.max_nodes * rows for rows, nodes in sizes)
     sizes.clear()
-    run_core(
-        tiny_llama(), prompts, GREEDY, forest=Counting(32), speculation=replace(TREE, adaptive=True, max_step_nodes=5)
-    )
+    few = replace(TREE, adaptive=True, max_step_nodes=5)
+    run_core(tiny_llama(), prompts, GREEDY, forest=Counting(32), speculation=few)
     assert {nodes for _, nodes in sizes} <= set(range(1, 6))

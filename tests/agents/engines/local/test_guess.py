@@ -1,21 +1,53 @@
 from __future__ import annotations
 
-import asyncio
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
-from cores import CONFIG, AdversarialForest, run_core, tiny_llama
-from machine_speed import soon
+from cores import AdversarialForest, run_core, tiny_llama
+from draft_trees import draft_trees
+from forest_checks import paths, rows_of
 
-from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
+from turntree.agents.engines.local import LocalEngineConfig, Speculation, drafting
 from turntree.agents.engines.local.core import EngineCore
+from turntree.agents.engines.local.drafting import select, spread, with_guesses
 from turntree.agents.engines.local.model import Policy
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.spec_tree import DraftBatch
 
 TREE = Speculation(max_nodes=8, max_depth=6, min_probability=0.0, adaptive=False)
 LONG = Sampling(max_tokens=40)
+TREES = draft_trees([(5, -1), (6, 0), (7, -1), (8, 1), (9, 2)], [], [(1, -1), (2, 0)], last_probability=0.1)
+
+
+def ways(draft: DraftBatch) -> list[set[tuple[int, ...]]]:
+    """The paths to the nodes of each row; siblings that are alike would be lost."""
+    rows = rows_of(draft)
+    assert all(node.depth == len(path) for row in rows for node, path in zip(row, paths(row), strict=True))
+    assert all(len(set(paths(row))) == len(row) for row in rows)
+    return [set(paths(row)) for row in rows]
+
+
+def test_a_guess_and_a_tree_share_the_nodes_that_they_agree_on():
+    both = with_guesses(TREES, [[5, 6, 4], [3], []])
+    tree = ways(TREES)
+    assert ways(both) == [tree[0] | {(5,), (5, 6), (5, 6, 4)}, {(3,)}, tree[2]]
+    assert both.tokens[:3].tolist() == [5, 6, 4]
+    assert both.parents[:3].tolist() == [-1, 0, 1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_path_is_lost_or_doubled(seed):
+    rng = np.random.default_rng(seed)
+    guesses = [rng.integers(5, 8, size=int(rng.integers(0, 5))).tolist() for _ in range(3)]
+    both = ways(with_guesses(TREES, guesses))
+    prefixes = [{tuple(guess[: n + 1]) for n in range(len(guess))} for guess in guesses]
+    assert both == [tree | chain for tree, chain in zip(ways(TREES), prefixes, strict=True)]
+
+
+def test_rows_are_spread_and_selected():
+    wide = spread(TREES, [0, 2, 3], 5)
+    assert [len(p) for p in ways(wide)] == [5, 0, 0, 2, 0]
+    assert ways(select(wide, np.array([0, 3]))) == [ways(TREES)[0], ways(TREES)[2]]
 
 
 def same_turns(some: list[Completion], others: list[Completion]) -> bool:
@@ -24,20 +56,13 @@ def same_turns(some: list[Completion], others: list[Completion]) -> bool:
     )
 
 
-def test_a_right_guess_takes_one_pass(model, prompts):
-    plain = run_core(model, prompts, LONG)
-    replayed = run_core(model, prompts, LONG, guesses=lambda i: plain[i].token_ids)
-    assert same_turns(replayed, plain)
-    assert {t.draft.verify_steps for t in replayed} == {1}
-    assert {t.accepted for t in replayed} == {(True,) * 39 + (False,)}
-
-
-@pytest.mark.parametrize("chunk", [1, 7, 16])
-def test_a_long_guess_is_verified_a_chunk_at_a_time(model, prompts, chunk):
+@pytest.mark.parametrize("chunk", [1, 7, 16, 1024])
+def test_a_right_guess_takes_one_pass_a_chunk(model, prompts, chunk):
     plain = run_core(model, prompts, LONG)
     replayed = run_core(model, prompts, LONG, guesses=lambda i: plain[i].token_ids, prefill_chunk=chunk)
     assert same_turns(replayed, plain)
     assert {t.draft.verify_steps for t in replayed} == {-(-40 // (chunk + 1))}
+    assert {t.accepted for t in replayed} == {tuple(place < 39 and place % (chunk + 1) != chunk for place in range(40))}
 
 
 def test_what_follows_a_wrong_token_is_drawn_with_the_stores_help(model, prompts):
@@ -59,8 +84,6 @@ def test_what_follows_a_wrong_token_is_drawn_with_the_stores_help(model, prompts
 
 
 def test_guesses_bounded_in_logits_are_still_verified_whole(prompts, monkeypatch):
-    from turntree.agents.engines.local import drafting
-
     monkeypatch.setattr(drafting, "LOGITS", 10 * 5 * 32)
     model = tiny_llama()
     plain = run_core(model, prompts, LONG)
@@ -70,10 +93,9 @@ def test_guesses_bounded_in_logits_are_still_verified_whole(prompts, monkeypatch
 
 
 def test_a_guess_respects_the_room_of_the_turn_and_of_the_context(model, prompts):
-    plain = run_core(model, prompts[:4], Sampling(max_tokens=99), max_context=40)
-    cut = run_core(
-        model, prompts[:4], Sampling(max_tokens=99), max_context=40, guesses=lambda i: [*plain[i].token_ids, 1, 2, 3]
-    )
+    how = Sampling(max_tokens=99)
+    plain = run_core(model, prompts[:4], how, max_context=40)
+    cut = run_core(model, prompts[:4], how, max_context=40, guesses=lambda i: [*plain[i].token_ids, 1, 2, 3])
     assert same_turns(cut, plain)
     short = run_core(model, prompts[:4], Sampling(max_tokens=3), guesses=lambda i: plain[i].token_ids)
     assert [t.token_ids for t in short] == [t.token_ids[:3] for t in plain]
@@ -91,36 +113,11 @@ async def test_the_engine_ignores_what_a_guess_has_behind_its_stop_token(engine,
     assert turn.draft.verify_steps == 1
 
 
-async def test_a_guess_without_a_store_and_without_a_state_works(prompts):
-    config = replace(CONFIG, speculation=None)
-    with LocalEngine(tiny_llama(), config=config) as engine:
-        turn = await engine.generate(prompts[0], Sampling(max_tokens=20, seed=3), state=None)
-        again = await engine.generate(prompts[0], Sampling(max_tokens=20, seed=3), state=None, draft=turn.token_ids)
-    assert again.token_ids == turn.token_ids
-    assert again.draft.verify_steps == 1
-
-
 async def test_a_guess_of_unknown_tokens_is_refused(engine, prompts):
     with pytest.raises(ValueError, match="the draft holds token 32, the model knows 0 to 31"):
         await engine.generate(prompts[0], Sampling(), draft=[1, 32])
     with pytest.raises(ValueError, match="33 most probable tokens are wanted"):
         await engine.generate(prompts[0], Sampling(top_logprobs=33))
-
-
-async def test_a_turn_that_is_cancelled_in_the_middle_of_its_guess_leaves_the_engine(prompts):
-    forest = AdversarialForest(32)
-    config = replace(CONFIG, prefill_chunk=2)
-    with LocalEngine(tiny_llama(), config=config, forest=forest) as engine:
-        how = Sampling(max_tokens=110, seed=1)
-        turn = await engine.generate(prompts[0], how)
-        task = asyncio.create_task(engine.generate(prompts[0], how, draft=turn.token_ids))
-        await soon(lambda: engine.live, 120)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert (await engine.generate(prompts[0], how)).token_ids == turn.token_ids
-        assert not engine.live
-        assert not forest.live
 
 
 def test_an_aborted_replay_keeps_what_was_verified(model, prompts):

@@ -65,11 +65,15 @@ def expected_laws(rows: list[Request], draft: DraftBatch, logits: np.ndarray) ->
     return np.concatenate(found)
 
 
+def drawn(rng: np.random.Generator) -> tuple[list[Request], DraftBatch, np.ndarray]:
+    """Requests, their trees, and logits at all roots and nodes."""
+    return requests(rng), trees(rng), rng.normal(size=(len(SAMPLINGS) * 6, SIZE)) * 2
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_every_nodes_law_is_the_reference(seed):
     rng = np.random.default_rng(seed)
-    rows, draft = requests(rng), trees(rng)
-    logits = rng.normal(size=(len(rows) * 6, SIZE)) * 2
+    rows, draft, logits = drawn(rng)
     laws = Laws(rows, draft, torch.from_numpy(logits))
     expected = expected_laws(rows, draft, logits)
     np.testing.assert_allclose(laws.at(None).softmax(-1), expected, atol=1e-12)
@@ -80,9 +84,7 @@ def test_every_nodes_law_is_the_reference(seed):
 
 def test_a_path_that_is_not_counted_is_noticed(monkeypatch):
     """Control: penalties of the row's last token at all its nodes."""
-    rng = np.random.default_rng(0)
-    rows, draft = requests(rng), trees(rng)
-    logits = rng.normal(size=(len(rows) * 6, SIZE)) * 2
+    rows, draft, logits = drawn(np.random.default_rng(0))
     right = Penalties.apply
     monkeypatch.setattr(Penalties, "apply", lambda self, x, rows, nodes: right(self, x, rows, self.roots[rows]))
     found = Laws(rows, draft, torch.from_numpy(logits)).at(None).softmax(-1).numpy()
@@ -94,8 +96,7 @@ def test_a_path_that_is_not_counted_is_noticed(monkeypatch):
 
 def test_the_policys_own_logprobs_know_nothing_but_the_temperature():
     rng = np.random.default_rng(1)
-    rows, draft = requests(rng), trees(rng)
-    logits = rng.normal(size=(len(rows) * 6, SIZE))
+    rows, draft, logits = drawn(rng)
     nodes, tokens = root(draft), rng.integers(0, SIZE, size=len(rows))
     scale = np.array([s.temperature or 1.0 for s in SAMPLINGS])[:, None]
     own = torch.log_softmax(torch.from_numpy(logits[nodes] / scale), -1)[range(len(rows)), tokens]

@@ -10,8 +10,12 @@ from machine_speed import soon
 from plain_decoding import laws_along
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
+from turntree.agents.engines.local.core import EngineCore
+from turntree.agents.engines.local.model import Policy
+from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import Sampling, ScoringEngine
 from turntree.agents.errors import EngineAborted
+from turntree.spec_tree import DialogueState
 
 SAMPLINGS = [
     Sampling(max_tokens=12),
@@ -80,8 +84,7 @@ async def test_a_turn_that_goes_on_from_scored_tokens_finds_their_keys_and_value
     prompt, tokens = prompts[2], list(range(20))
     first = await engine.score(prompt, tokens, Sampling())
     assert first.cached_tokens == 0
-    passes = engine.stats().forward_passes
-    assert passes == 1
+    assert engine.stats().forward_passes == 1
     turn = await engine.generate([*prompt, *tokens[:11]], Sampling(max_tokens=6, seed=1))
     assert turn.cached_tokens == len(prompt) + 10
     again = await engine.score(prompt, tokens, Sampling())
@@ -94,28 +97,22 @@ async def test_a_turn_that_goes_on_from_scored_tokens_finds_their_keys_and_value
 
 
 async def test_scoring_goes_on_among_turns_and_leaves_the_store_alone(engine, prompts):
-    how = Sampling(max_tokens=20)
-    alone = [await engine.generate(p, replace(how, seed=i)) for i, p in enumerate(prompts)]
+    seeded = [Sampling(max_tokens=20, seed=i) for i in range(len(prompts))]
+    alone = [await engine.generate(p, how) for p, how in zip(prompts, seeded, strict=True)]
     before = engine.stats()
     turns = await asyncio.gather(
-        *(engine.generate(p, replace(how, seed=i)) for i, p in enumerate(prompts)),
-        *(engine.score(p, t.token_ids, how) for p, t in zip(prompts, alone, strict=True)),
+        *(engine.generate(p, how) for p, how in zip(prompts, seeded, strict=True)),
+        *(engine.score(p, t.token_ids, Sampling()) for p, t in zip(prompts, alone, strict=True)),
     )
     assert [t.token_ids for t in turns[: len(alone)]] == [t.token_ids for t in alone]
     for found, turn in zip(turns[len(alone) :], alone, strict=True):
         np.testing.assert_allclose(found.logprobs, turn.behaviour_logprobs, atol=1e-9)
     used = engine.stats() - before
-    assert used.tokens == 200
-    assert used.scored == 200
+    assert used.tokens == used.scored == 200
     assert not engine.live
 
 
 async def test_new_weights_in_the_middle_score_everything_anew(prompts):
-    from turntree.agents.engines.local.core import EngineCore
-    from turntree.agents.engines.local.model import Policy
-    from turntree.agents.engines.local.request import Request
-    from turntree.spec_tree import DialogueState
-
     new, tokens = tiny_llama(seed=1), list(range(25))
     core = EngineCore(Policy(tiny_llama()), LocalEngineConfig(max_context=128, prefill_chunk=6), None)
     done = []
