@@ -29,13 +29,8 @@ GREEDY = Sampling(temperature=0, max_tokens=24)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_llama(tmp_path_factory.mktemp("policy"), positions=CONTEXT)
-
-
-@pytest.fixture(scope="module")
-def policy(model: Path) -> PolicyLaw:
-    return PolicyLaw(model)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +38,7 @@ def exchange(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("exchange")
 
 
-def start(model: Path, **arguments: Any) -> SglangEngine:
+def start(folder: Path, **arguments: Any) -> SglangEngine:
     prepare()
     config = SglangEngineConfig(
         max_batch=48,
@@ -54,14 +49,14 @@ def start(model: Path, **arguments: Any) -> SglangEngine:
         seed=1,
         engine_args={**beside("dtype", "max_running_requests", "random_seed", "log_level"), **arguments},
     )
-    return SglangEngine(model, config=config)
+    return SglangEngine(folder, config=config)
 
 
 @pytest.fixture(scope="module")
-def engine(model: Path, exchange: Path) -> Iterator[SglangEngine]:
+def engine(folder: Path, exchange: Path) -> Iterator[SglangEngine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER, str(exchange))
-        made = start(model)
+        made = start(folder)
     with made:
         yield made
 
@@ -78,10 +73,10 @@ class TestSglangWithOverlap(TestSglang):
     """The scheduler starts a pass before its requests know what the last one said."""
 
     @pytest.fixture(scope="class")
-    def engine(self, model: Path) -> Iterator[SglangEngine]:
+    def engine(self, folder: Path) -> Iterator[SglangEngine]:
         if not compat.is_v2():
             pytest.skip("SGLang 0.5.12 has no overlap with drafts of a plugin")
-        with start(model, disable_overlap_schedule=False) as made:
+        with start(folder, disable_overlap_schedule=False) as made:
             yield made
 
 
@@ -103,10 +98,10 @@ async def test_a_turn_says_which_of_its_tokens_were_drafted(engine: SglangEngine
     assert turn.draft.verify_steps == 24 - sum(turn.accepted) < 12
 
 
-def test_more_context_than_the_model_has_is_refused_before_sglang_starts(model: Path) -> None:
+def test_more_context_than_the_model_has_is_refused_before_sglang_starts(folder: Path) -> None:
     config = SglangEngineConfig(max_context=CONTEXT + 1, engine_args={"device": "cpu"})
     with pytest.raises(ValueError, match=f"max_context is {CONTEXT + 1}, and the model .* has a context of {CONTEXT}"):
-        SglangEngine(model, config=config)
+        SglangEngine(folder, config=config)
 
 
 async def test_penalties_are_refused_where_trees_are_verified(engine: SglangEngine) -> None:
@@ -162,22 +157,22 @@ def resolved(**arguments: Any) -> None:
     [("speculative_accept_threshold_single", 0.9), ("page_size", 16), ("speculative_num_draft_tokens", 0)],
 )
 def test_a_server_that_would_be_wrong_does_not_start(
-    engine: SglangEngine, model: Path, argument: str, value: float
+    engine: SglangEngine, folder: Path, argument: str, value: float
 ) -> None:
-    good = {**CPU_ARGS, "model_path": str(model), "skip_tokenizer_init": True, "speculative_algorithm": "TURNTREE"}
+    good = {**CPU_ARGS, "model_path": str(folder), "skip_tokenizer_init": True, "speculative_algorithm": "TURNTREE"}
     resolved(**good)
     with pytest.raises(ValueError, match=argument):
         resolved(**{**good, argument: value})
 
 
-def test_alike_siblings_that_fill_up_a_tree_move_the_law(model: Path, policy: PolicyLaw) -> None:
+def test_alike_siblings_that_fill_up_a_tree_move_the_law(folder: Path, policy: PolicyLaw) -> None:
     """Control of the test of laws: SGLang fills the trees of its own n-gram drafts up with children of the root that
     all say token 0, and its rule counts each of them."""
     import sglang
 
     prepare()
     made = sglang.Engine(
-        model_path=str(model),
+        model_path=str(folder),
         skip_tokenizer_init=True,
         speculative_algorithm="NGRAM",
         speculative_num_draft_tokens=32,

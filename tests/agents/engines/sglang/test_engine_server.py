@@ -30,18 +30,6 @@ _SGLANG = "from sglang.cli.main import main; main()"
 
 
 @pytest.fixture(scope="module")
-def folder(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = save_tiny_llama(tmp_path_factory.mktemp("model"), vocabulary=len(chatml))
-    chatml.save_pretrained(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def policy(folder: Path) -> PolicyLaw:
-    return PolicyLaw(folder)
-
-
-@pytest.fixture(scope="module")
 def url() -> str:
     return f"http://127.0.0.1:{free_port()}"
 

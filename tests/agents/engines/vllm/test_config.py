@@ -1,19 +1,26 @@
+"""turntree's settings in vLLM's words, and back."""
+
 from __future__ import annotations
+
+import json
+from pkgutil import resolve_name
+from types import SimpleNamespace
 
 import pytest
 
+from turntree.agents.engines.vllm import compat
 from turntree.agents.engines.vllm.config import WORKER_EXTENSION, VllmEngineConfig
+from turntree.agents.engines.vllm.drafter import ForestDrafter
+from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
+from turntree.spec_tree import ForestConfig
 
 
 def test_the_engine_says_what_turntree_reads() -> None:
     arguments = VllmEngineConfig(max_batch=3, max_context=99, seed=4).to_engine_args("m", on_cpu=True)
-    assert (arguments["model"], arguments["max_num_seqs"], arguments["max_model_len"]) == ("m", 3, 99)
-    assert arguments["logprobs_mode"] == "processed_logprobs"
-    assert arguments["max_logprobs"] == -1
-    assert arguments["worker_extension_cls"] == WORKER_EXTENSION
-    assert arguments["seed"] == 4
-    assert "speculative_config" not in arguments
-    assert "kv_cache_memory_bytes" not in arguments
+    wanted = {"model": "m", "max_num_seqs": 3, "max_model_len": 99, "seed": 4, "max_logprobs": -1}
+    wanted |= {"logprobs_mode": "processed_logprobs", "worker_extension_cls": WORKER_EXTENSION}
+    assert wanted.items() <= arguments.items()
+    assert not {"speculative_config", "kv_cache_memory_bytes"} & arguments.keys()
 
 
 def test_two_engines_without_a_seed_draw_other_noise() -> None:
@@ -37,3 +44,65 @@ def test_arguments_of_vllm_go_through_but_not_those_that_turntree_sets() -> None
 def test_sizes_must_be_positive() -> None:
     with pytest.raises(ValueError, match="max_batch must be at least 1, got 0"):
         VllmEngineConfig(max_batch=0)
+
+
+def test_settings_come_back_from_vllm_s_configuration_as_they_went_in() -> None:
+    forest = ForestConfig(rollouts_per_state=4, end_tokens=frozenset({7, 9}))
+    settings = DrafterSettings(min_probability=0.25, adaptive=False, max_step_tokens=40, forest=forest)
+    travelled = json.loads(json.dumps(settings.to_additional_config()))
+    assert DrafterSettings.from_additional_config(travelled) == settings
+
+
+def test_a_configuration_of_others_gives_the_defaults() -> None:
+    assert DrafterSettings.from_additional_config({"other": 1}) == DrafterSettings()
+    assert DrafterSettings.from_additional_config(None) == DrafterSettings()
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"adaptiv": True}, "'adaptive'"),
+        ({"forest": {"rollouts_per_stat": 3}}, "'rollouts_per_state'"),
+        ({"min_probability": 2}, r"\[0, 1\]"),
+        ({"max_step_tokens": 0}, "at least 1"),
+        ({"min_probability": "much"}, "wrong type"),
+        ([1], "mapping"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(section: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DrafterSettings.from_additional_config({"turntree": section})
+
+
+def test_vllm_is_told_the_drafter_and_the_length_of_its_drafts() -> None:
+    assert resolve_name(speculative_config(6)["model"]) is ForestDrafter
+    assert speculative_config(6)["num_speculative_tokens"] == 6
+
+
+@pytest.mark.parametrize(
+    ("ignore_eos", "named", "expected"),
+    [(False, 2, {2, 9}), (True, None, {9}), (False, None, {2, 9})],
+    ids=["the end token has a name", "it is to be ignored", "an older version has no name for it"],
+)
+def test_a_request_ends_at_its_stop_tokens_and_at_the_model_s_end(
+    ignore_eos: bool, named: int | None, expected: set[int]
+) -> None:
+    parameters = SimpleNamespace(
+        stop_token_ids=[9], ignore_eos=ignore_eos, eos_token_id=named, all_stop_token_ids={2, 9}
+    )
+    assert compat.stop_tokens(parameters) == expected
+
+
+def test_the_end_tokens_of_a_model_are_those_of_all_its_files() -> None:
+    config = SimpleNamespace(
+        try_get_generation_config=lambda: {"eos_token_id": [3, 4]}, hf_text_config=SimpleNamespace(eos_token_id=5)
+    )
+    assert compat.end_tokens(config) == {3, 4, 5}
+    config = SimpleNamespace(try_get_generation_config=lambda: None, hf_text_config=SimpleNamespace())
+    assert compat.end_tokens(config) == set()
+
+
+def test_a_runner_without_a_gate_is_left_as_it_is() -> None:
+    runner = SimpleNamespace(max_model_len=64)
+    compat.draft_near_the_end(runner, 8)
+    assert vars(runner) == {"max_model_len": 64}

@@ -28,11 +28,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def policy(folder: Path) -> PolicyLaw:
-    return PolicyLaw(folder)
-
-
-@pytest.fixture(scope="module")
 def engine(folder: Path) -> Iterator[VllmEngine]:
     config = VllmEngineConfig(
         max_batch=64,

@@ -13,9 +13,7 @@ import gymnasium
 import pytest
 from arithmetic_eval import evaluated
 from engine_checks import EngineChecks
-from policy_law import PolicyLaw
 from served import free_port, serving
-from tiny_llama import save_tiny_llama
 from tiny_vllm import ENVIRONMENT
 
 from turntree.agents.chat_rollout import chat_rollout
@@ -31,18 +29,6 @@ from turntree.agents.rollout import rollout
 from turntree.envs import Limits, make
 
 pytestmark = pytest.mark.vllm
-
-
-@pytest.fixture(scope="module")
-def folder(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = save_tiny_llama(tmp_path_factory.mktemp("model"), vocabulary=len(chatml))
-    chatml.save_pretrained(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def policy(folder: Path) -> PolicyLaw:
-    return PolicyLaw(folder)
 
 
 @pytest.fixture(scope="module")

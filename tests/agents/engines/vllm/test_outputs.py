@@ -1,3 +1,5 @@
+"""How to draw in vLLM's words, and what came of it in turntree's."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -6,6 +8,7 @@ import pytest
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling
 from turntree.agents.engines.readings import Readings
 from turntree.agents.engines.vllm.outputs import completion
+from turntree.agents.engines.vllm.parameters import UnsupportedSampling, parameters
 
 TOKENS = (3, 1)
 READ = Readings(np.array([-2.0, -0.5]), np.array([[4, 3], [1, 0]], np.int32), np.array([[-0.25, -2.0], [-0.5, -1.5]]))
@@ -15,14 +18,32 @@ def made(sampling: Sampling, finish: str | None = "stop") -> Completion:
     return completion(TOKENS, READ, finish, sampling, draft=DraftStats(drafted=3), cached_tokens=2, weights_version=1)
 
 
+def test_names_and_meanings_are_vllms() -> None:
+    sampling = Sampling(temperature=0.5, top_p=0.9, max_tokens=7, stop_token_ids=(3,), seed=5, top_logprobs=2)
+    fields = parameters(sampling, speculates=True)
+    assert (fields["temperature"], fields["top_p"], fields["max_tokens"]) == (0.5, 0.9, 7)
+    assert fields["top_k"] == 0  # all tokens
+    assert fields["logprobs"] == 2
+    assert fields["stop_token_ids"] == [3]
+    assert fields["ignore_eos"] is True  # a turn ends where the caller says
+    assert "seed" not in fields
+
+
+def test_min_p_is_refused_where_drafts_are_verified_and_only_there() -> None:
+    with pytest.raises(UnsupportedSampling, match=r"min_p=0\.1"):
+        parameters(Sampling(min_p=0.1), speculates=True)
+    assert parameters(Sampling(min_p=0.1), speculates=False)["min_p"] == 0.1
+
+
+def test_a_temperature_that_vllm_would_raise_is_refused() -> None:
+    with pytest.raises(UnsupportedSampling, match=r"0\.001"):
+        parameters(Sampling(temperature=0.001), speculates=False)
+    assert parameters(Sampling(temperature=0), speculates=False)["temperature"] == 0
+
+
 @pytest.mark.parametrize(
     ("word", "reason"),
-    [
-        ("stop", FinishReason.STOP),
-        ("length", FinishReason.LENGTH),
-        ("abort", FinishReason.ABORT),
-        (None, FinishReason.ABORT),
-    ],
+    [*((str(reason), reason) for reason in FinishReason), (None, FinishReason.ABORT)],
 )
 def test_why_a_turn_ended_is_vllms_word(word: str | None, reason: FinishReason) -> None:
     assert made(Sampling(), word).finish_reason is reason
@@ -32,7 +53,6 @@ def test_a_completion_says_which_law_drew_its_tokens() -> None:
     drawn = made(Sampling(top_logprobs=2))
     assert drawn.token_ids == TOKENS
     assert drawn.logprobs == drawn.behaviour_logprobs == (-2.0, -0.5)
-    assert drawn.top is not None
     assert drawn.top.ids.tolist() == [[4, 3], [1, 0]]
     assert (drawn.draft.drafted, drawn.cached_tokens, drawn.weights_version) == (3, 2, 1)
     assert made(Sampling()).top is None
@@ -42,5 +62,4 @@ def test_a_greedy_token_was_certain_and_keeps_the_policys_logprob() -> None:
     greedy = made(Sampling(temperature=0, top_logprobs=2))
     assert greedy.logprobs == (-2.0, -0.5)
     assert greedy.behaviour_logprobs == (0.0, 0.0)
-    assert greedy.top is not None
     assert greedy.top.logprobs.tolist() == [[0.0, -np.inf]] * 2

@@ -16,20 +16,11 @@ from turntree.agents.engines.vllm.server import VllmServer
 from turntree.spec_tree import DialogueState
 
 MODELS = {"data": [{"id": "small", "max_model_len": 64}]}
+FIRST = {"token_id:4": -2.0, "token_id:7": -0.5, "token_id:8": -1.5}
+GIVEN = [None, {"6": {"logprob": -0.25}}, {"2": {"logprob": -3.0}}]
+CHOICE: dict[str, Any] = {"token_ids": [4, 9], "finish_reason": "stop", "prompt_logprobs": GIVEN}
 ANSWER = {
-    "choices": [
-        {
-            "token_ids": [4, 9],
-            "finish_reason": "stop",
-            "logprobs": {
-                "top_logprobs": [
-                    {"token_id:4": -2.0, "token_id:7": -0.5, "token_id:8": -1.5},
-                    {"token_id:9": -0.1, "token_id:3": -9999.0},
-                ]
-            },
-            "prompt_logprobs": [None, {"6": {"logprob": -0.25}}, {"2": {"logprob": -3.0}}],
-        }
-    ],
+    "choices": [CHOICE | {"logprobs": {"top_logprobs": [FIRST, {"token_id:9": -0.1, "token_id:3": -9999.0}]}}],
     "usage": {"prompt_tokens_details": {"cached_tokens": 1}},
 }
 
@@ -54,24 +45,19 @@ class Server:
 async def test_tokens_go_out_and_come_back() -> None:
     server = Server()
     state = DialogueState.from_tokens((5, 6), task="t")
+    sampling = Sampling(seed=3, stop_token_ids=(9,), top_logprobs=1)
     with server.client() as engine:
-        turn = await engine.generate(
-            (5, 6), Sampling(seed=3, stop_token_ids=(9,), top_logprobs=1), state=state, draft=[4]
-        )
+        turn = await engine.generate((5, 6), sampling, state=state, draft=[4])
     (body,) = server.asked
     assert (body["model"], body["prompt"], body["return_token_ids"]) == ("small", [5, 6], True)
     assert set(body["vllm_xargs"]) == {KEY, "turntree_seed", "turntree_draft"}
-    assert turn.token_ids == (4, 9)
-    assert turn.logprobs == (-2.0, -0.1)
-    assert turn.top is not None
+    assert (turn.token_ids, turn.logprobs) == ((4, 9), (-2.0, -0.1))
     assert turn.top.ids.tolist() == [[7], [9]]
     assert (turn.finish_reason, turn.cached_tokens) == (FinishReason.STOP, 1)
 
 
 async def test_given_tokens_are_scored_by_the_prompts_log_probabilities() -> None:
-    answer = {"choices": [{**ANSWER["choices"][0], "token_ids": [4]}]}  # type: ignore[index]
-    answer["choices"][0]["logprobs"] = {"top_logprobs": [{"token_id:4": -2.0}]}
-    server = Server(answer)
+    server = Server({"choices": [CHOICE | {"token_ids": [4], "logprobs": {"top_logprobs": [FIRST]}}]})
     with server.client() as engine:
         scores = await engine.score((5,), (6, 2), Sampling())
     assert server.asked[0]["prompt"] == [5, 6, 2]
@@ -93,10 +79,8 @@ async def test_what_vllm_cannot_draw_is_refused_before_it_is_asked() -> None:
 
 
 async def test_a_refusal_is_told_with_the_servers_own_words() -> None:
-    with (
-        Server({"error": "too long"}, status=400).client() as engine,
-        pytest.raises(ServerError, match=r"400.*too long"),
-    ):
+    server = Server({"error": "too long"}, status=400)
+    with server.client() as engine, pytest.raises(ServerError, match=r"400.*too long"):
         await engine.generate((5,), Sampling())
 
 

@@ -1,0 +1,25 @@
+"""What the tests of real engines and servers share; an engine's own tests may have a ``folder`` of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_llama import save_tiny_llama
+
+
+@pytest.fixture(scope="module")
+def folder(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that chats, beside its tokenizer."""
+    path = save_tiny_llama(tmp_path_factory.mktemp("model"), vocabulary=len(chatml))
+    chatml.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def policy(folder: Path) -> Any:
+    """The law of that model."""
+    from policy_law import PolicyLaw
+
+    return PolicyLaw(folder)
