@@ -10,13 +10,9 @@ import verl.utils.distributed
 import verl.utils.fsdp_utils
 import verl.utils.model
 import verl.utils.torch_functional
+from upstream import upstream
 
 from turntree.agents.verl import patches
-
-
-def upstream(path: str) -> str:
-    """Source of a verl module as it is on disk, whatever has been patched in memory."""
-    return (Path(verl.__file__).parent / path).read_text(encoding="utf-8")
 
 
 def test_the_installed_verl_is_one_that_the_patches_were_checked_against() -> None:
@@ -30,7 +26,7 @@ def test_another_verl_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_upstream_still_names_the_device_twice_and_torch_still_refuses_that() -> None:
-    assert 'backend or f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"' in upstream("utils/distributed.py")
+    assert 'backend or f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"' in upstream("verl/utils/distributed.py")
     with pytest.raises(ValueError, match="cpu"):
         torch.distributed.distributed_c10d.BackendConfig(torch.distributed.Backend("cpu:gloo,cpu:gloo"))
 
@@ -45,7 +41,7 @@ def test_the_process_group_of_the_cpu_has_one_backend(monkeypatch: pytest.Monkey
 
 
 def test_upstream_still_pins_the_reference_policy() -> None:
-    source = upstream("workers/engine/fsdp/transformer_impl.py")
+    source = upstream("verl/workers/engine/fsdp/transformer_impl.py")
     assert "offload_policy = CPUOffloadPolicy(pin_memory=True)" in source
 
 
@@ -56,7 +52,7 @@ def test_the_reference_policy_stays_where_it_is() -> None:
 
 
 def test_upstream_still_loads_critics_with_flash_attention_alone() -> None:
-    source = upstream("utils/model.py").partition("def load_valuehead_model")[2].partition("\ndef ")[0]
+    source = upstream("verl/utils/model.py").partition("def load_valuehead_model")[2].partition("\ndef ")[0]
     assert 'attn_implementation="flash_attention_2"' in source
 
 
@@ -71,7 +67,9 @@ def test_a_critic_loads_without_flash_attention(tiny_model: Path) -> None:
 
 
 def test_upstream_still_loops_over_tokens() -> None:
-    source = upstream("utils/torch_functional.py").partition("def logprobs_from_logits_v2")[2].partition("\ndef ")[0]
+    source = (
+        upstream("verl/utils/torch_functional.py").partition("def logprobs_from_logits_v2")[2].partition("\ndef ")[0]
+    )
     assert "[torch.logsumexp(logit, dim=-1) for logit in logits]" in source
     assert "logprobs_labels = torch.stack(logprobs_labels)" in source
 
@@ -95,3 +93,21 @@ def test_applying_the_patches_twice_wraps_nothing_twice() -> None:
     before = verl.utils.distributed.initialize_global_process_group_ray
     patches.apply_cpu_patches()
     assert verl.utils.distributed.initialize_global_process_group_ray is before
+
+
+# Why vLLM's CPU workers take verl's weights in a way of their own; ``test_engine_training`` shows that they do.
+
+
+@pytest.mark.vllm
+def test_upstream_still_empties_the_weights_of_linear_layers_on_the_cpu() -> None:
+    assert "dispatch_cpu_unquantized_gemm(layer, remove_weight=True)" in upstream(
+        "vllm/model_executor/layers/linear.py"
+    )
+    source = upstream("vllm/model_executor/layers/utils.py").partition("def dispatch_cpu_unquantized_gemm")[2]
+    assert "torch.empty(0" in source.partition("if remove_weight:")[2]
+
+
+@pytest.mark.vllm
+def test_upstream_still_loads_again_in_place_from_an_iterator() -> None:
+    source = upstream("vllm/v1/worker/gpu_model_runner.py").partition("def reload_weights(")[2]
+    assert "weights_iterator" in source.partition("-> None")[0]

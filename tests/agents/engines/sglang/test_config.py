@@ -1,15 +1,24 @@
+"""turntree's settings in SGLang's words, and the servers and requests that its worker refuses."""
+
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import pytest
 
 from turntree.agents.engines.sglang.config import SglangEngineConfig
+from turntree.agents.engines.sglang.refusals import RefusedSampling, RefusedSettings, check_sampling, check_server
 from turntree.agents.engines.sglang.settings import ALGORITHM, VARIABLE, SglangSettings, settings_from_environment
 from turntree.spec_tree import ForestConfig
+
+GOOD = {"speculative_num_draft_tokens": 8, "enable_dp_attention": False, "attention_backend": None}
+GOOD |= {"speculative_accept_threshold_single": 1.0, "speculative_accept_threshold_acc": 1.0}
+GOOD |= {"pp_size": 1, "page_size": 1}
 
 
 def test_the_worker_reads_the_settings_that_the_engine_was_given():
     forest = ForestConfig(rollouts_per_state=7, end_tokens=frozenset({3, 1}))
-    settings = SglangSettings(widths=(1, 4), min_probability=0.3, forest=forest)
+    settings = SglangSettings(widths=(1, 4), min_probability=0.3, adaptive=False, forest=forest)
     config = SglangEngineConfig(draft_tokens=8, speculation=settings)
     assert settings_from_environment({VARIABLE: config.to_variable()}) == settings
 
@@ -33,12 +42,74 @@ def test_drafts_are_server_arguments():
         ({"draft_tokens": 8, "engine_args": {"speculative_algorithm": "NGRAM"}}, "draft_tokens=0"),
     ],
 )
-def test_what_cannot_be_is_refused(fields, message):
+def test_an_engine_that_cannot_be_is_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         SglangEngineConfig(**fields)
 
 
 def test_another_drafter_goes_alone():
     config = SglangEngineConfig(engine_args={"speculative_algorithm": "NGRAM"})
-    assert config.speculates
-    assert config.to_engine_args("m")["speculative_algorithm"] == "NGRAM"
+    assert (config.speculates, config.to_engine_args("m")["speculative_algorithm"]) == (True, "NGRAM")
+
+
+def test_without_the_variable_there_are_the_defaults():
+    assert settings_from_environment({}) == settings_from_environment({VARIABLE: ""}) == SglangSettings()
+
+
+def test_the_widest_is_always_among_the_widths():
+    assert SglangSettings().widths_within(8) == (1, 2, 4, 8)
+    assert SglangSettings().widths_within(1) == (1,)
+    assert SglangSettings(widths=(4,)).widths_within(4) == (4,)
+    assert SglangSettings(widths=(1, 16)).widths_within(6) == (1, 6)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "must hold a JSON object"),
+        ("[1]", "must hold a JSON object"),
+        ('{"width": [1]}', "nearest is 'widths'"),
+        ('{"widths": [4, 2]}', "ascending"),
+        ('{"widths": 4}', "wrong type"),
+        ('{"max_depth": 0}', "max_depth must be at least 1"),
+        ('{"min_probability": 2}', "min_probability must lie"),
+        ('{"token_cost": 0}', "token_cost must be positive"),
+        ('{"forest": {"max_token": 1}}', "nearest is 'max_tokens'"),
+    ],
+)
+def test_a_wrong_setting_says_what_is_wrong(text, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        settings_from_environment({VARIABLE: text})
+
+
+def test_what_trees_can_do_passes():
+    check_server(SimpleNamespace(**GOOD))
+    check_server(SimpleNamespace(**{**GOOD, "page_size": None, "attention_backend": "fa3"}))
+    check_sampling({"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.1, "repetition_penalty": 1.0})
+    check_sampling({"repetition_penalty": None})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("speculative_num_draft_tokens", 0),
+        ("speculative_accept_threshold_single", 0.9),
+        ("speculative_accept_threshold_acc", 0.5),
+        ("enable_dp_attention", True),
+        ("pp_size", 2),
+        ("page_size", 16),
+        ("attention_backend", "cutlass_mla"),
+    ],
+)
+def test_a_server_that_would_be_wrong_is_refused(name, value):
+    with pytest.raises(RefusedSettings, match=name if name != "enable_dp_attention" else "data-parallel"):
+        check_server(SimpleNamespace(**{**GOOD, name: value}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("repetition_penalty", 1.1), ("presence_penalty", 0.5), ("frequency_penalty", -0.5), ("min_new_tokens", 4)],
+)
+def test_penalties_are_refused_since_all_nodes_of_a_tree_would_have_the_same(name, value):
+    with pytest.raises(RefusedSampling, match=f"{name} must be"):
+        check_sampling({name: value})

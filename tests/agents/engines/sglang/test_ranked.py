@@ -42,25 +42,30 @@ class Once:
         return Swapped([TurnBatch.of([STATE] * len(had), had)], 1)
 
 
+@pytest.fixture(autouse=True)
+def nothing_sent(monkeypatch):
+    monkeypatch.setattr(Rank, "sent", [])
+
+
+def swapped(*exchanges) -> list[int]:
+    """Turns that each rank holds once it has met the others."""
+    forests = [SpecForest() for _ in exchanges]
+    for forest, exchange in zip(forests, exchanges, strict=True):
+        SharedTurns(forest, exchange).swap()
+    return [forest.finished([STATE])[0] for forest in forests]
+
+
 def test_both_ranks_insert_what_the_first_one_took():
-    Rank.sent = []
     others = Once((1, 2, 3), (1, 2, 4))
-    forests = [SpecForest(), SpecForest()]
-    for rank, forest in enumerate(forests):
-        SharedTurns(forest, RankedExchange(others, Rank(rank))).swap()
-    assert [forest.finished([STATE]) for forest in forests] == [[2], [2]]
+    assert swapped(*(RankedExchange(others, Rank(rank)) for rank in range(2))) == [2, 2]
 
 
 def test_without_the_broadcast_the_second_rank_would_be_left_empty():
     others = Once((1, 2, 3))
-    forests = [SpecForest(), SpecForest()]
-    for forest in forests:
-        SharedTurns(forest, others).swap()
-    assert [forest.finished([STATE]) for forest in forests] == [[1], [0]]
+    assert swapped(others, others) == [1, 0]
 
 
 def test_a_lost_exchange_is_lost_on_every_rank():
-    Rank.sent = []
     others = Once()
     others.turns = None
     for rank in range(2):
@@ -74,8 +79,7 @@ def drafts_of(turn: tuple[int, ...]) -> DraftBatch:
     return forest.draft(forest.begin([STATE]), max_nodes=4, room=[4])
 
 
-def test_every_rank_verifies_what_the_first_one_drafts(monkeypatch):
-    monkeypatch.setattr(Rank, "sent", [])
+def test_every_rank_verifies_what_the_first_one_drafts():
     own = [drafts_of(turn) for turn in ((5, 6, 7), (5, 8, 9))]
     assert own[0].tokens.tolist() != own[1].tokens.tolist()
     first, second = (RankedDrafts(Rank(rank))(drafts) for rank, drafts in enumerate(own))
@@ -86,11 +90,7 @@ def test_every_rank_verifies_what_the_first_one_drafts(monkeypatch):
 def test_a_drafter_verifies_what_is_agreed_on():
     other = drafts_of((11, 12))
     drafts = TreeDrafter(SglangSettings(), SpecForest(), 8, agree=lambda own: other)
-    request = SimpleNamespace(
-        rid="a",
-        origin_input_ids=[1, 2],
-        output_ids=[3],
-        finished_reason=None,
-        sampling_params=SimpleNamespace(custom_params=None, max_new_tokens=8, stop_token_ids=None),
-    )
+    params = SimpleNamespace(custom_params=None, max_new_tokens=8, stop_token_ids=None)
+    said = {"origin_input_ids": [1, 2], "output_ids": [3], "finished_reason": None}
+    request = SimpleNamespace(rid="a", sampling_params=params, **said)
     assert drafts.propose([request]).tokens[0, :3].tolist() == [3, 11, 12]

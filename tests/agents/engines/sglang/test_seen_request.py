@@ -28,34 +28,23 @@ def cached(sampled: int) -> int:
     return len(PROMPT) + sampled - 1
 
 
-def test_what_the_request_does_not_know_yet_follows_what_it_knows():
-    seen = SeenRequest(request([5, 6]))
-    seen.hear([7, 8], cached(4))
-    assert seen.output_ids == [5, 6, 7, 8]
-
-
-def test_what_the_request_was_told_meanwhile_is_not_said_twice():
-    """A pass for prompts ran between: near the limit the turn would otherwise seem to end in another token."""
-    seen = SeenRequest(request([5, 6, 7, 8], limit=5))
-    seen.hear([6, 7, 8], cached(4))
-    assert seen.output_ids == [5, 6, 7, 8]
-
-
-def test_tokens_behind_a_stop_token_or_the_limit_are_not_the_turns():
-    seen = SeenRequest(request([5], stop_token_ids={7}))
-    seen.hear([6, 7, 8], cached(4))
-    assert seen.output_ids == [5, 6, 7]
-    short = SeenRequest(request([5], limit=2))
-    short.hear([6, 7, 8], cached(4))
-    assert short.output_ids == [5, 6]
-
-
-def test_the_models_end_token_ends_only_the_requests_of_others():
-    ours, theirs = request([5]), request([5], custom_params=None)
-    for served, wanted in ((ours, [5, 9, 8]), (theirs, [5, 9])):
-        seen = SeenRequest(served)
-        seen.hear([9, 8], cached(3))
-        assert seen.output_ids == wanted
+@pytest.mark.parametrize(
+    ("served", "heard", "turn"),
+    [
+        (request([5, 6]), [7, 8], [5, 6, 7, 8]),
+        # A pass for prompts ran between: near the limit the turn would otherwise seem to end in another token.
+        (request([5, 6, 7, 8], limit=5), [6, 7, 8], [5, 6, 7, 8]),
+        (request([5], stop_token_ids={7}), [6, 7, 8], [5, 6, 7]),
+        (request([5], limit=2), [6, 7, 8], [5, 6]),
+        (request([5]), [6, 9, 8], [5, 6, 9, 8]),
+        (request([5], custom_params=None), [6, 9, 8], [5, 6, 9]),
+    ],
+    ids=["news", "known meanwhile", "a stop token", "the limit", "the model's end, of ours", "and of others"],
+)
+def test_what_is_heard_follows_what_the_request_knows_up_to_the_turns_end(served, heard, turn):
+    seen = SeenRequest(served)
+    seen.hear(heard, cached(4))
+    assert seen.output_ids == turn
 
 
 def test_a_turn_that_has_ended_is_what_the_scheduler_says():

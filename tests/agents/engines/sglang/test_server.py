@@ -89,14 +89,12 @@ async def test_a_turn_is_token_ids_with_what_is_known_of_them(server, stand_in):
     assert turn.token_ids == (0, 1, 2, 3, 0, 1)
     assert turn.logprobs == pytest.approx(LAW[list(turn.token_ids)])
     assert turn.behaviour_logprobs == turn.logprobs
-    assert turn.finish_reason is FinishReason.LENGTH
-    assert turn.cached_tokens == 2
+    assert (turn.finish_reason, turn.cached_tokens) == (FinishReason.LENGTH, 2)
     assert (turn.draft.verify_steps, turn.draft.drafted, turn.draft.accepted) == (3, 5, 3)
     assert turn.accepted == (False, True, True, False, True, False)
     assert turn.top.ids.tolist() == [[0, 1]] * 6
     path, body = stand_in.asked[0]
-    assert path == "/generate"
-    assert body["input_ids"] == list(PROMPT)
+    assert (path, body["input_ids"]) == ("/generate", list(PROMPT))
     sent = body["sampling_params"]["custom_params"]
     assert (state_of(sent), seed_of(sent), draft_of(sent)) == (state, 3, [9, 8])
 
@@ -141,8 +139,6 @@ async def test_a_server_that_does_not_answer_is_a_lost_engine():
     async def away(request: Any) -> Any:
         raise httpx.ConnectError("refused", request=request)
 
-    with (
-        SglangServer("http://there", transport=httpx.MockTransport(away)) as client,
-        pytest.raises(EngineLost, match="is the SGLang server running"),
-    ):
+    client = SglangServer("http://there", transport=httpx.MockTransport(away))
+    with client, pytest.raises(EngineLost, match="is the SGLang server running"):
         await client.generate(PROMPT, Sampling())

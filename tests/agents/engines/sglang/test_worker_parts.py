@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from upstream import upstream
 
 pytestmark = pytest.mark.sglang
 
@@ -68,10 +67,7 @@ def test_a_rows_room_is_what_sglang_reserves_or_more(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("second_generation")
 def test_upstream_still_makes_that_room_for_pages_of_several_tokens_alone() -> None:
-    spec = importlib.util.find_spec("sglang")
-    assert spec is not None
-    assert spec.origin is not None
-    source = (Path(spec.origin).parent / "srt/mem_cache/allocation_sizing.py").read_text(encoding="utf-8")
+    source = upstream("sglang/srt/mem_cache/allocation_sizing.py")
     room = source.partition("def get_req_to_token_extra_context_len")[2]
     before, _, after = room.partition("if page_size > 1")
     assert "extra = max(extra, get_alloc_reserve_per_decode()" in after
