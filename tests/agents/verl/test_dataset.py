@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from turntree.agents.verl.dataset import main, make_env, rows, write_rows
+from turntree.agents.verl.dataset import main, make_env, rows
 from turntree.agents.verl.sections import ConfigError
 from turntree.envs import UnknownEnvironment
 from turntree.envs.arithmetic import Arithmetic
@@ -26,13 +26,6 @@ def test_a_row_names_the_task_and_holds_its_prompt() -> None:
     assert row["agent_name"] == "turntree_env"
     assert row["env_id"] == "turntree/Arithmetic-v0"
     assert json.loads(row["env_kwargs"]) == COMPACT
-
-
-def test_rows_of_different_settings_live_in_one_parquet_file(tmp_path: Path) -> None:
-    file = write_rows(tmp_path / "data" / "rows.parquet", "turntree/Arithmetic-v0", COMPACT, count=4, split="train")
-    read = pyarrow.parquet.read_table(file).to_pylist()
-    assert [row["extra_info"]["index"] for row in read] == [0, 1, 2, 3]
-    assert read[0] == next(rows("turntree/Arithmetic-v0", COMPACT, count=1, split="train"))
 
 
 def test_more_tasks_than_there_are_is_an_error(tmp_path: Path) -> None:
@@ -61,8 +54,8 @@ def test_an_environment_that_no_package_registers_is_named_by_module_and_class()
     assert env.max_value == 5
 
 
-def test_the_command_line_writes_the_same_rows(tmp_path: Path) -> None:
-    file = tmp_path / "rows.parquet"
+def test_the_command_line_writes_the_rows_into_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "data" / "rows.parquet"
     main(["turntree/Arithmetic-v0", str(file), "-n", "2", "--env-kwargs", json.dumps(COMPACT), "--split", "val"])
     read = pyarrow.parquet.read_table(file).to_pylist()
     assert read == list(rows("turntree/Arithmetic-v0", COMPACT, count=2, split="val"))

@@ -45,6 +45,7 @@ def output(*tokens: int, **fields: Any) -> TokenOutput:
 async def test_all_turns_of_an_episode_go_to_one_server() -> None:
     servers = Servers(output(1, 9))
     engine = VerlEngine(servers, backend="trtllm")
+    assert isinstance(engine, Engine)
     await engine.generate((5,), SAMPLING)
     await engine.generate((5, 1, 9), SAMPLING)
     await VerlEngine(servers, backend="trtllm").generate((5,), SAMPLING)
@@ -126,13 +127,9 @@ async def test_why_a_turn_ended_is_read_from_its_tokens(answer: TokenOutput, rea
 
 
 async def test_a_server_without_log_probabilities_is_an_error() -> None:
-    answer = TokenOutput(token_ids=[1], log_probs=None)
+    servers = Servers(TokenOutput(token_ids=[1], log_probs=None))
     with pytest.raises(RuntimeError, match="calculate_log_probs=True"):
-        await VerlEngine(Servers(answer), backend="trtllm").generate((5,), SAMPLING)
-
-
-def test_it_is_an_engine() -> None:
-    assert isinstance(VerlEngine(Servers(), backend="trtllm"), Engine)
+        await VerlEngine(servers, backend="trtllm").generate((5,), SAMPLING)
 
 
 async def loop(config: Any, row: dict[str, Any], tokenizer: Any, *outputs: Any) -> tuple[Any, Servers]:

@@ -48,20 +48,18 @@ def arguments(config: Any) -> dict[str, Any]:
 def test_the_drafter_is_put_into_vllms_own_arguments(base: list[str]) -> None:
     config = composed(base, *DRAFTS)
     given = arguments(config)
-    assert config.actor_rollout_ref.rollout.name == "vllm"
-    assert given["speculative_config"]["model"] == DRAFTER
-    assert given["speculative_config"]["method"] == "custom_class"
-    assert given["speculative_config"]["num_speculative_tokens"] == 5
+    rollout = config.actor_rollout_ref.rollout
+    assert (rollout.name, rollout.get("enable_sleep_mode")) == ("vllm", None if base is GPU else False)
+    wanted = {"model": DRAFTER, "method": "custom_class", "num_speculative_tokens": 5}
+    assert wanted.items() <= given["speculative_config"].items()
     settings = DrafterSettings.from_additional_config(given["additional_config"])
     assert (settings.min_probability, settings.adaptive, settings.forest.rollouts_per_state) == (0.2, False, 7)
 
 
 def test_the_worker_takes_the_place_of_sglangs_ngram() -> None:
     config = composed(SGLANG, *DRAFTS)
-    given = arguments(config)
-    assert given["speculative_algorithm"] == "NGRAM"
-    assert given["speculative_num_draft_tokens"] == 6
-    assert given["page_size"] == 1
+    wanted = {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 6, "page_size": 1}
+    assert wanted.items() <= arguments(config).items()
     settings = settings_from_environment(config.ray_kwargs.ray_init.runtime_env.env_vars)
     assert settings.replace_ngram
     assert settings.forest.rollouts_per_state == 7
@@ -121,21 +119,6 @@ def test_the_shipped_configurations_have_the_drafts_on(
     given = arguments(config)
     assert given.get("speculative_algorithm", given.get("speculative_config", {}).get("model")) == drafter
     assert config.trainer.experiment_name == experiment
-
-
-@pytest.mark.parametrize("base", [CPU, GPU, SGLANG])
-def test_verls_own_settings_take_the_rollout(base: list[str]) -> None:
-    from verl.utils.config import omega_conf_to_dataclass
-
-    config = composed(base).actor_rollout_ref.rollout
-    OmegaConf.resolve(config)
-    settings = omega_conf_to_dataclass(config)
-    assert settings.name == config.name
-    if base is SGLANG:
-        assert settings.engine_kwargs["sglang"]["speculative_num_draft_tokens"] == 9
-        return
-    assert settings.engine_kwargs["vllm"]["speculative_config"]["model"] == DRAFTER
-    assert settings.enable_sleep_mode is (base is GPU)
 
 
 def test_a_turn_brings_its_state_and_its_seed_in_the_words_of_sglang() -> None:

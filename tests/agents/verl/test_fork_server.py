@@ -66,7 +66,6 @@ def forks(tmp_path: Path) -> Iterator[Forks]:
         stdout=subprocess.PIPE,
         text=True,
     ) as server:
-        assert server.stdout is not None
         assert server.stdout.readline() == "ready\n"
         yield Forks(tmp_path, server)
         server.kill()
@@ -100,11 +99,9 @@ def test_a_fork_is_started_as_an_interpreter_would_be(forks: Forks, tmp_path: Pa
 def test_a_client_ends_as_its_fork_does_and_the_fork_with_its_client(forks: Forks) -> None:
     waits = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(1000)\n"
     first = forks.start(waits)
-    assert first.stdout is not None
     os.kill(int(first.stdout.readline()), signal.SIGKILL)
     assert first.wait(60) == -signal.SIGKILL
     second = forks.start(waits)
-    assert second.stdout is not None
     second.stdout.readline()
     second.kill()
     assert second.stdout.read() == ""  # which ends when the fork does, whose stream it is too
@@ -122,7 +119,6 @@ def test_the_server_ends_with_whoever_started_it_and_not_by_an_interrupt(forks: 
     assert forks.start("print(1)").communicate(timeout=60)[0] == "1\n"  # it serves by now
     forks.server.send_signal(signal.SIGINT)
     assert forks.start("print(1)").communicate(timeout=60)[0] == "1\n"
-    assert forks.server.stdin is not None
     forks.server.stdin.close()
     assert forks.server.wait(60) == 0
 

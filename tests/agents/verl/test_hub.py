@@ -1,11 +1,17 @@
+"""Replicas that give each other their turns: the hub between them, and the engine that notes what it said."""
+
 from __future__ import annotations
 
 import pytest
+from recording_engine import RecordingEngine, a_turn
 
+from turntree.agents.engines.protocol import FinishReason, Sampling
 from turntree.agents.routing import preference, route_key
 from turntree.agents.verl.exchange_settings import ExchangeSettings
 from turntree.agents.verl.hub import TurnHub
+from turntree.agents.verl.sharing import SharingEngine
 from turntree.spec_tree import DialogueState
+from turntree.spec_tree.exchange import SharedTurns, Swapped
 from turntree.spec_tree.turn_batch import TurnBatch
 from turntree.spec_tree.turn_log import Cursor, News
 
@@ -109,3 +115,42 @@ def test_settings_that_cannot_be_are_refused() -> None:
         ExchangeSettings(max_bytes=0)
     with pytest.raises(ValueError, match="homes must not be negative"):
         ExchangeSettings(homes=-1)
+
+
+HERE = DialogueState.from_tokens([1, 2], task="7", env="sums")
+
+
+class Kept:
+    """An exchange that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[TurnBatch] = []
+
+    def swap(self, own: TurnBatch, first: int) -> Swapped:
+        self.given.append(own)
+        return Swapped([])
+
+
+async def noted(reason: FinishReason, state: DialogueState | None) -> list[list[int]]:
+    kept = Kept()
+    shared = SharedTurns(None, kept)
+    completion = await SharingEngine(RecordingEngine(a_turn(7, 8, finish_reason=reason)), shared).generate(
+        (1, 2), Sampling(), state=state
+    )
+    assert completion.token_ids == (7, 8)
+    shared.swap()
+    (batch,) = kept.given
+    assert batch.states == [HERE] * len(batch)
+    return [turn.tolist() for turn in batch.turns]
+
+
+async def test_turns_that_ended_by_themselves_at_a_known_state_are_noted() -> None:
+    assert await noted(FinishReason.STOP, HERE) == await noted(FinishReason.LENGTH, HERE) == [[7, 8]]
+    assert await noted(FinishReason.ABORT, HERE) == await noted(FinishReason.STOP, None) == []
+
+
+async def test_what_the_engine_is_asked_reaches_it_unchanged() -> None:
+    engine = RecordingEngine(a_turn(7))
+    await SharingEngine(engine, SharedTurns(None, Kept())).generate((1,), Sampling(), state=HERE, draft=(4,))
+    assert engine.asked == [((1,), Sampling(), HERE)]
+    assert engine.options == [{"draft": (4,)}]

@@ -116,9 +116,7 @@ def test_the_runs_settings_reach_the_servers_and_the_agent_loops(prepared: Calla
     settings = RunSettings.parse(plain(config.actor_rollout_ref.rollout.custom))
     assert (settings.reuse.mode, settings.reuse.preset, settings.memo_results) == (ReuseMode.LENIENT, "grpo", 100)
     assert settings.contract == "math"
-    scorer = settings.scorer()
-    assert scorer is not None
-    assert scorer.names == ("answer", "few_turns")
+    assert settings.scorer().names == ("answer", "few_turns")
 
 
 def test_a_data_set_without_rules_is_found_before_anything_is_started(prepared: Callable[..., Any]) -> None:

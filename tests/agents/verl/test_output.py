@@ -46,8 +46,7 @@ UNDECIDED = episode(undecided=("answer",))
 
 def told(output: EpisodeOutput) -> dict[str, Any]:
     """What verl logs of an episode."""
-    info: dict[str, Any] = output.extra_fields["reward_extra_info"]
-    return info
+    return output.extra_fields["reward_extra_info"]
 
 
 def test_tokens_lie_end_to_end_and_observations_are_masked() -> None:

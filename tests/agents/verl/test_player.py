@@ -53,8 +53,7 @@ def stage(rollout_config: Any, chatml: Any, row: dict[str, Any]) -> Stage:
 
 def told(output: EpisodeOutput) -> dict[str, Any]:
     """What verl logs of an episode."""
-    info: dict[str, Any] = output.extra_fields["reward_extra_info"]
-    return info
+    return output.extra_fields["reward_extra_info"]
 
 
 @pytest.mark.parametrize(

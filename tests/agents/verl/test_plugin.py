@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import importlib
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,42 +34,30 @@ def test_the_environment_variable_decides(monkeypatch: pytest.MonkeyPatch, choic
     assert plugin.trains_on_cpu() is cpu
 
 
-def test_an_odd_choice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TURNTREE_VERL_CPU", "yes")
-    with pytest.raises(ValueError, match="must be 0, 1 or unset, got 'yes'"):
-        plugin.trains_on_cpu()
-
-
 def test_a_machine_with_an_accelerator_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     from verl.plugin.platform import PlatformRegistry
 
-    class Accelerator:
-        def is_platform_available(self, use_smi_check: bool) -> bool:
-            return True
-
+    accelerator = SimpleNamespace(is_platform_available=lambda use_smi_check: True)
     selected: list[Any] = []
     monkeypatch.delenv("TURNTREE_VERL_CPU", raising=False)
-    monkeypatch.setitem(PlatformRegistry._platforms, "new", Accelerator)
+    monkeypatch.setitem(PlatformRegistry._platforms, "new", lambda: accelerator)
     monkeypatch.setattr(plugin, "select_cpu_platform", lambda: selected.append(1))
     plugin.register()
     assert selected == []
 
 
-def test_a_plugin_that_fails_says_so_although_verl_swallows_it(
+def test_an_odd_choice_is_an_error_that_is_told_although_verl_swallows_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import importlib
-
     monkeypatch.setenv("TURNTREE_VERL_CPU", "maybe")
-    with caplog.at_level(logging.ERROR), pytest.raises(ValueError, match="maybe"):
+    with caplog.at_level(logging.ERROR), pytest.raises(ValueError, match="must be 0, 1 or unset, got 'maybe'"):
         importlib.reload(plugin)
     assert "could not be loaded" in caplog.text
 
 
-def test_tensors_go_to_the_current_device() -> None:
-    platform = PlatformCPU()
-    assert torch.zeros(1).to(platform.current_device()).device.type == "cpu"
-    assert torch.zeros(1).to(platform.device_module.current_device()).device.type == "cpu"
+@pytest.mark.parametrize("where", [PlatformCPU(), PlatformCPU().device_module])
+def test_tensors_go_to_the_current_device(where: Any) -> None:
+    assert torch.zeros(1).to(where.current_device()).device.type == "cpu"
 
 
 def test_the_device_module_reports_memory_in_bytes() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 import torch
 from machine_speed import patience
 from one_server import start_server
+from real_training import read_lines
 from safetensors.torch import load_file
 
 from turntree.agents.verl.replica import TurntreeReplica
@@ -74,7 +74,6 @@ async def test_new_weights_change_the_policy_and_keep_the_store(
 ) -> None:
     await server.set_global_steps(0)
     before = await ask(server, 1, 2, 3, seed=5)
-    assert server.engine.forest is not None
     kept = server.engine.forest.stats().rollouts
     assert kept > 0
     await server.update_weights({name: torch.randn_like(value) for name, value in weights.items()})
@@ -93,7 +92,7 @@ async def test_a_step_is_booked_when_its_weights_are_replaced(
         await server.set_global_steps(step)
         for _ in range(step + 1):
             await ask(server, 1, 2, 3)
-    rows = [json.loads(line) for line in (tmp_path / "engine.jsonl").read_text().splitlines()]
+    rows = read_lines(tmp_path / "engine.jsonl")
     assert [(row["step"], row["requests"], row["tokens"]) for row in rows] == [(1, 1, 4), (2, 2, 8)]
     assert rows[0]["tokens_per_step"] == rows[0]["tokens"] / rows[0]["verify_steps"]
     saved = sorted(path.name for path in (tmp_path / "weights").iterdir())
@@ -117,7 +116,7 @@ async def test_turns_of_the_last_step_are_used_again_once_it_has_been_trained_on
     assert again.extra_fields["levels"][0] == "C"
     assert len(again.token_ids) == len(again.extra_fields["behaviour_logprobs"]) == 4
     await server.set_global_steps(2)
-    rows = [json.loads(line) for line in (tmp_path / "engine.jsonl").read_text().splitlines()]
+    rows = read_lines(tmp_path / "engine.jsonl")
     assert [row["reuse_tickets"] for row in rows] == [0, 1]
     assert "exactness/exact_entropy_z" in rows[0]
     assert "exactness/marginal_entropy_z" in rows[1]

@@ -49,9 +49,7 @@ async def test_the_data_set_chooses_the_rules(data_source: str, text: str, gold:
 def test_every_sample_has_the_same_keys_and_numbers_where_verl_averages() -> None:
     rewards = {"answer": 1.0, "answer_format": 0.1}
     failed = replace(spoken("5"), stop_reason=StopReason.FAILURE, failure="x")
-    open_one = spoken("#### 5")
-    assert open_one.task is not None
-    open_one = replace(open_one, task=replace(open_one.task, answer=UNREADABLE))
+    open_one = replace(spoken("#### 5"), task=replace(spoken("#### 5").task, answer=UNREADABLE))
     results = [
         compute_score("math", "#### 5", "5", rewards=rewards),
         compute_score("math", "", "5", rewards=rewards),
@@ -105,7 +103,6 @@ def test_verl_loads_the_function_with_its_settings(name: str) -> None:
     function = get_custom_reward_fn(OmegaConf.create({"reward": {"custom_reward_function": section}}))
     assert inspect.iscoroutinefunction(function) is (name == "compute_score_async")
     if name == "compute_score":
-        assert function is not None
         assert function(data_source="x", solution_str="5", ground_truth="5", extra_info={})["score"] == 1.5
 
 

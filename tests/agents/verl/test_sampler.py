@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,13 +25,7 @@ def make(mode: str = "sync", refill_fn: Any = None, **settings: Any) -> PromptRe
     )
 
 
-def test_the_interval_comes_from_the_configuration() -> None:
-    assert make(poll_interval=0.05).poll_interval == 0.05
-
-
 def test_verls_own_interval_is_still_long_and_still_not_configurable() -> None:
-    import inspect
-
     from verl.trainer.ppo.v1 import trainer_base
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
@@ -43,15 +38,16 @@ def test_an_unknown_setting_names_the_nearest() -> None:
         make(poll_intervall=1)
 
 
-def test_dapos_filter_is_passed_on() -> None:
-    buffer = make(filter_groups_metric="reward", train_batch_size=4, refill_fn=lambda n: n)
-    assert buffer.filter_groups_metric == "reward"
-    assert buffer.train_batch_size == 4
-
-
-def test_a_filter_that_never_ends_is_ended() -> None:
+def test_settings_reach_verls_sampler_and_a_filter_that_never_ends_is_ended() -> None:
     asked: list[int] = []
-    buffer = make(filter_groups_metric="reward", train_batch_size=4, max_num_gen_batches=2, refill_fn=asked.append)
+    buffer = make(
+        poll_interval=0.05,
+        filter_groups_metric="reward",
+        train_batch_size=4,
+        max_num_gen_batches=2,
+        refill_fn=asked.append,
+    )
+    assert (buffer.poll_interval, buffer.filter_groups_metric, buffer.train_batch_size) == (0.05, "reward", 4)
     buffer.refill_fn(8)
     with pytest.raises(RuntimeError, match=r"asked for 9 new prompts .* the bound is 8"):
         buffer.refill_fn(1)

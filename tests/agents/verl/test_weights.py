@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -55,50 +55,48 @@ class Server:
             raise EngineLost("it was restarted")
 
 
+Send = Callable[[Server, int], Awaitable[int]]
+
+
 @pytest.fixture
-def sender() -> WeightSender:
+def send(monkeypatch: pytest.MonkeyPatch) -> Send:
+    """Updates four weights of a server; returns how many of them were gathered."""
     config = SimpleNamespace(checkpoint_engine=SimpleNamespace(update_weights_bucket_megabytes=0))
-    return WeightSender(config, None, None, replica_rank=0)
+    sender = WeightSender(config, None, None, replica_rank=0)
+
+    async def send(server: Server, step: int) -> int:
+        gathered = []
+
+        def weights() -> Iterator[tuple[str, torch.Tensor]]:
+            for name in "abcd":
+                gathered.append(name)
+                yield name, torch.zeros(1)
+
+        monkeypatch.setattr("turntree.agents.verl.weights.ray.get_actor", lambda name: server)
+        await sender.update_weights(weights(), global_steps=step)
+        return len(gathered)
+
+    return send
 
 
-async def send(sender: WeightSender, server: Server, monkeypatch: pytest.MonkeyPatch, step: int) -> int:
-    """Update four weights; returns how many of them were gathered."""
-    gathered = []
-
-    def weights() -> Iterator[tuple[str, torch.Tensor]]:
-        for name in "abcd":
-            gathered.append(name)
-            yield name, torch.zeros(1)
-
-    monkeypatch.setattr("turntree.agents.verl.weights.ray.get_actor", lambda name: server)
-    await sender.update_weights(weights(), global_steps=step)
-    return len(gathered)
-
-
-async def test_a_server_gets_all_weights_and_then_their_step(
-    sender: WeightSender, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_gets_all_weights_and_then_their_step(send: Send) -> None:
     server = Server()
-    assert await send(sender, server, monkeypatch, 3) == 4
+    assert await send(server, 3) == 4
     assert (server.got, server.steps) == (["a", "b", "c", "d"], [3])
 
 
-async def test_a_repeated_update_has_the_step_of_the_last(
-    sender: WeightSender, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_repeated_update_has_the_step_of_the_last(send: Send) -> None:
     server = Server()
     for step in (3, RESEND, 4, RESEND):
-        await send(sender, server, monkeypatch, step)
+        await send(server, step)
     assert server.steps == [3, 3, 4, 4]
 
 
-async def test_a_server_that_was_restarted_on_the_way_does_not_serve_half_of_the_weights(
-    sender: WeightSender, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_was_restarted_on_the_way_does_not_serve_half_of_the_weights(send: Send) -> None:
     server = Server(restart_after=2)
     # All weights are gathered all the same: other processes of the trainer take part in that.
-    assert await send(sender, server, monkeypatch, 3) == 4
+    assert await send(server, 3) == 4
     assert server.steps == []
     server.restart_after = None
-    await send(sender, server, monkeypatch, RESEND)
+    await send(server, RESEND)
     assert server.steps == [3]
