@@ -79,18 +79,13 @@ class TabledEngine:
         self.passes += passes
         moments = surprise(np.array(laws))
         own = np.log([p[token] for p, token in zip(laws, out, strict=True)])
+        sums = {"entropy": float(moments.entropy.sum()), "entropy_variance": float(moments.variance.sum())}
+        counts = {"verify_steps": passes, "drafted": len(draft), "accepted": matched}
         turn = Completion(
             token_ids=tuple(out),
             logprobs=tuple(np.log(bare).tolist()),
             finish_reason=reason,
-            draft=DraftStats(
-                verify_steps=passes,
-                drafted=len(draft),
-                accepted=matched,
-                surprise=-float(own.sum()),
-                entropy=float(moments.entropy.sum()),
-                entropy_variance=float(moments.variance.sum()),
-            ),
+            draft=DraftStats(surprise=-float(own.sum()), **counts, **sums),
             weights_version=self.version,
             behaviour_logprobs=tuple(own.tolist()),
             top=_top(laws, sampling.top_logprobs),

@@ -31,16 +31,8 @@ def vllm_config(settings: DrafterSettings, depth: int) -> Any:
 
 
 def parameters(**given: Any) -> Any:
-    defaults: dict[str, Any] = {
-        "extra_args": None,
-        "stop_token_ids": [],
-        "ignore_eos": False,
-        "eos_token_id": END,
-        "min_tokens": 0,
-        "max_tokens": 20,
-        "stop": [],
-    }
-    return SimpleNamespace(**defaults | given)
+    ends = {"stop": [], "stop_token_ids": [], "ignore_eos": False, "eos_token_id": END}
+    return SimpleNamespace(**{**ends, "extra_args": None, "min_tokens": 0, "max_tokens": 20, **given})
 
 
 class ScriptedRunner:

@@ -18,29 +18,17 @@ os.environ.setdefault("TURNTREE_VERL_CPU", "1")
 @pytest.fixture
 def rollout_config(tmp_path: Path) -> Any:
     """The part of ``actor_rollout_ref.rollout`` that the player and the loop read."""
-    return OmegaConf.create(
-        {
-            "name": "turntree",
-            "seed": 1,
-            "prompt_length": 64,
-            "response_length": 256,
-            "custom": {"turntree": {"run_dir": str(tmp_path / "run")}},
-        }
-    )
+    lengths = {"prompt_length": 64, "response_length": 256}
+    custom = {"turntree": {"run_dir": str(tmp_path / "run")}}
+    return OmegaConf.create({"name": "turntree", "seed": 1, **lengths, "custom": custom})
 
 
 @pytest.fixture
 def row() -> dict[str, Any]:
     """A row of the data set as the agent loop gets it."""
-    return {
-        "index": 3,
-        "session_id": 1,
-        "global_steps": 5,
-        "uid": "abc",
-        "env_id": "turntree/Arithmetic-v0",
-        "env_kwargs": '{"tool_format": "compact", "system_prompt": ""}',
-        "extra_info": {"index": 3, "split": "train"},
-    }
+    env = {"env_id": "turntree/Arithmetic-v0", "env_kwargs": '{"tool_format": "compact", "system_prompt": ""}'}
+    place = {"index": 3, "session_id": 1, "global_steps": 5, "uid": "abc"}
+    return {**place, **env, "extra_info": {"index": 3, "split": "train"}}
 
 
 @pytest.fixture

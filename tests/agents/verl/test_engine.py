@@ -100,16 +100,9 @@ async def test_a_turn_of_our_server_crosses_verl_with_its_counters() -> None:
     )
     crossing = to_token_output(completion, 7)
     assert (crossing.token_ids, crossing.log_probs, crossing.stop_reason) == ([1, 2], [-1.0, -2.0], "length")
-    assert crossing.extra_fields == {
-        "global_steps": 7,
-        "num_cached_tokens": 5,
-        "spec_num_draft_tokens": 3,
-        "spec_num_accepted_tokens": 2,
-        "spec_num_verify_steps": 1,
-        "accepted": [True, False],
-        "levels": "CA",
-        "behaviour_logprobs": [-1.5, -2.5],
-    }
+    counts = {"spec_num_draft_tokens": 3, "spec_num_accepted_tokens": 2, "spec_num_verify_steps": 1}
+    tokens = {"accepted": [True, False], "levels": "CA", "behaviour_logprobs": [-1.5, -2.5]}
+    assert crossing.extra_fields == {"global_steps": 7, "num_cached_tokens": 5, **counts, **tokens}
     assert await VerlEngine(Servers(crossing), backend="trtllm").generate((5,), SAMPLING) == completion
 
 

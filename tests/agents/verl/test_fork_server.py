@@ -59,13 +59,9 @@ def forks(tmp_path: Path) -> Iterator[Forks]:
     (tmp_path / "preloaded.py").touch()
     paths = [str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "THEIRS": "kept"}
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(tmp_path / "socket")],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as server:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-c", SERVER, str(tmp_path / "socket")]
+    with subprocess.Popen(command, env=environment, **pipes) as server:
         assert server.stdout.readline() == "ready\n"
         yield Forks(tmp_path, server)
         server.kill()

@@ -18,8 +18,7 @@ def run(model: Path, root: Path, steps: int, victims: dict[str, int], *overrides
         model,
         root,
         "Deadly",
-        f"turntree.env_kwargs.folder={root}",
-        f"turntree.env_kwargs.victims={{{named}}}",
+        *(f"turntree.env_kwargs.folder={root}", f"turntree.env_kwargs.victims={{{named}}}"),
         f"turntree.train_tasks={steps * PROMPTS}",
         f"actor_rollout_ref.rollout.n={SAMPLES}",
         *overrides,
@@ -74,10 +73,8 @@ def thinned(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Train
         tmp_path_factory.mktemp("thinned"),
         6,
         {"replica_and_hub": 5},
-        "turntree.env_kwargs.replicas=2",
-        f"turntree.env_kwargs.whole={3 * PROMPTS}",
-        "trainer.n_gpus_per_node=2",
-        "ray_kwargs.ray_init.num_gpus=2",
+        *("turntree.env_kwargs.replicas=2", f"turntree.env_kwargs.whole={3 * PROMPTS}"),
+        *("trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2"),
         "actor_rollout_ref.rollout.engine_kwargs.turntree.exchange.homes=0",
     )
 

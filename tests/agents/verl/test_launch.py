@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -26,20 +25,24 @@ from turntree.agents.verl.settings import RunSettings
 
 @pytest.fixture
 def overrides(tiny_model: Path, tmp_path: Path) -> list[str]:
-    return [
-        f"actor_rollout_ref.model.path={tiny_model}",
-        f"turntree.run_dir={tmp_path / 'run'}",
-        "turntree.train_tasks=4",
-        "turntree.val_tasks=2",
-    ]
+    places = f"actor_rollout_ref.model.path={tiny_model}", f"turntree.run_dir={tmp_path / 'run'}"
+    return [*places, "turntree.train_tasks=4", "turntree.val_tasks=2"]
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Run ``script`` instead of verl once the run is prepared; ``$RUN`` in it is the run's folder."""
-    waiting = f"import sys; assert sys.stdin.readline()\n{script}"
-    monkeypatch.setattr(
-        launch, "command", lambda folder, socket: [sys.executable, "-c", waiting.replace("$RUN", str(folder.root))]
-    )
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, overrides: list[str]) -> Run:
+    """Trains with a script in verl's stead, once the run is prepared; ``$RUN`` in it is the run's folder."""
+
+    def run(script: str, **options: Any) -> int:
+        waiting = f"import sys; assert sys.stdin.readline()\n{script}"
+        command = lambda folder, socket: [sys.executable, "-c", waiting.replace("$RUN", str(folder.root))]  # noqa: E731
+        monkeypatch.setattr(launch, "command", command)
+        return train("demo", overrides, **options)
+
+    return run
 
 
 WRITES_TWO_STEPS = """
@@ -56,14 +59,11 @@ for step in (1, 2):
 """
 
 
-def test_every_step_is_reported_once_and_whole(monkeypatch: pytest.MonkeyPatch, overrides: list[str]) -> None:
-    pretend(monkeypatch, WRITES_TWO_STEPS)
+def test_every_step_is_reported_once_and_whole(run: Run) -> None:
     reports: list[StepReport] = []
-    assert train("demo", overrides, on_step=reports.append) == 0
-    assert [(report.step, report.reward, report.tokens_per_step) for report in reports] == [
-        (1, 0.5, 2.0),
-        (2, 0.5, 3.0),
-    ]
+    assert run(WRITES_TWO_STEPS, on_step=reports.append) == 0
+    told = [(report.step, report.reward, report.tokens_per_step) for report in reports]
+    assert told == [(1, 0.5, 2.0), (2, 0.5, 3.0)]
 
 
 @pytest.fixture
@@ -184,12 +184,8 @@ def test_workers_are_forked_on_the_cpu_of_this_machine(
     assert any("--socket" in word for word in launch.command(folder, socket)) is forked
 
 
-def test_a_failed_run_shows_the_end_of_its_log(
-    monkeypatch: pytest.MonkeyPatch, overrides: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    pretend(monkeypatch, "print('the reason'); raise SystemExit(3)")
-    with caplog.at_level(logging.ERROR):
-        assert train("demo", overrides) == 3
+def test_a_failed_run_shows_the_end_of_its_log(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    assert run("print('the reason'); raise SystemExit(3)") == 3
     assert "status 3" in caplog.text
     assert "the reason" in caplog.text
 
@@ -225,63 +221,48 @@ for step, (failures, undecided) in enumerate(SHARES, start=1):
     ],
 )
 def test_a_run_that_plays_nothing_to_its_end_is_a_failed_one(
-    monkeypatch: pytest.MonkeyPatch,
-    overrides: list[str],
-    caplog: pytest.LogCaptureFixture,
-    shares: list[tuple[float, float]],
-    played: int,
-    said: list[str],
+    run: Run, caplog: pytest.LogCaptureFixture, shares: list[tuple[float, float]], played: int, said: list[str]
 ) -> None:
     waits = str(played if played < len(shares) else None)  # there it must be given up
-    pretend(monkeypatch, WRITES_LOST_STEPS.replace("SHARES", repr(shares)).replace("WAITS", waits))
     reports: list[StepReport] = []
-    with caplog.at_level(logging.ERROR):
-        assert train("demo", overrides, on_step=reports.append) == (1 if said else 0)
+    script = WRITES_LOST_STEPS.replace("SHARES", repr(shares)).replace("WAITS", waits)
+    assert run(script, on_step=reports.append) == (1 if said else 0)
     assert len(reports) == played
     assert all(part in caplog.text for part in said)
     assert ("given up" in caplog.text) is bool(said)
 
 
-def test_a_ray_that_was_slow_to_start_gets_a_second_chance(
-    monkeypatch: pytest.MonkeyPatch, overrides: list[str], tmp_path: Path
-) -> None:
-    pretend(
-        monkeypatch,
+def test_a_ray_that_was_slow_to_start_gets_a_second_chance(run: Run) -> None:
+    script = (
         "import os, sys\n"
         "if os.path.exists('$RUN/tried'): sys.exit(0)\n"
         "open('$RUN/tried', 'w').close()\n"
-        "sys.exit('Exception: The current node timed out during startup. This could happen because')\n",
+        "sys.exit('Exception: The current node timed out during startup. This could happen because')\n"
     )
-    assert train("demo", overrides) == 0
+    assert run(script) == 0
 
 
-def test_rays_folder_is_short_and_removed(
-    monkeypatch: pytest.MonkeyPatch, overrides: list[str], tmp_path: Path
-) -> None:
-    pretend(monkeypatch, "pass")
-    train("demo", overrides)
+def test_rays_folder_is_short_and_removed(run: Run, tmp_path: Path) -> None:
+    run("pass")
     ray_dir = Path(OmegaConf.load(tmp_path / "run" / "config.yaml").ray_kwargs.ray_init._temp_dir)
     assert len(str(ray_dir)) < 30
     assert not ray_dir.exists()
 
 
-def test_an_interrupt_ends_verl_and_its_children(
-    monkeypatch: pytest.MonkeyPatch, overrides: list[str], tmp_path: Path
-) -> None:
-    pretend(
-        monkeypatch,
+def test_an_interrupt_ends_verl_and_its_children(run: Run, tmp_path: Path) -> None:
+    script = (
         "import os, subprocess, sys, time\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'])\n"
         "open('$RUN/pids', 'w').write(f'{os.getpid()} {child.pid}')\n"
         "open('$RUN/metrics.jsonl', 'w').write('{\"step\": 1, \"data\": {\"training/global_step\": 1}}\\n')\n"
-        "time.sleep(1000)\n",
+        "time.sleep(1000)\n"
     )
 
     def interrupt(_: StepReport) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train("demo", overrides, on_step=interrupt)
+        run(script, on_step=interrupt)
     for pid in map(int, (tmp_path / "run" / "pids").read_text().split()):
         assert not alive(pid)
 

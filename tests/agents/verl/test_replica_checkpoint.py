@@ -44,18 +44,10 @@ def servers(tiny_model: Path, tmp_path: Path) -> Iterator[Servers]:
         server.engine.close()
 
 
-def request(seed: int, *, ahead_for: int = 0) -> TurnRequest:
-    return TurnRequest(
-        number=seed,
-        prompt_ids=PROMPT,
-        sampling=Sampling(max_tokens=6, seed=seed),
-        state=DialogueState.from_tokens(PROMPT),
-        ahead_for=ahead_for,
-    )
-
-
 async def turn(server: TurntreeServer, seed: int, *, ahead_for: int = 0) -> Completion:
-    life = await server.submit_turns("client", [request(seed, ahead_for=ahead_for)])
+    how = {"sampling": Sampling(max_tokens=6, seed=seed), "state": DialogueState.from_tokens(PROMPT)}
+    request = TurnRequest(number=seed, prompt_ids=PROMPT, ahead_for=ahead_for, **how)
+    life = await server.submit_turns("client", [request])
     (reply,) = await asyncio.wait_for(server.collect_turns("client", life), patience(30))
     assert reply.completion is not None, reply.error
     return reply.completion

@@ -15,14 +15,9 @@ from turntree.agents.verl.sections import ConfigError
 
 
 def make(mode: str = "sync", refill_fn: Any = None, **settings: Any) -> PromptReplayBuffer:
-    return PromptReplayBuffer(
-        trainer_mode=mode,
-        trainer_config=OmegaConf.create({}),
-        max_off_policy_threshold=8,
-        max_off_policy_strategy="drop",
-        sampler_kwargs=OmegaConf.create(settings),
-        refill_fn=refill_fn,
-    )
+    limits = {"max_off_policy_threshold": 8, "max_off_policy_strategy": "drop"}
+    configs = {"trainer_config": OmegaConf.create({}), "sampler_kwargs": OmegaConf.create(settings)}
+    return PromptReplayBuffer(trainer_mode=mode, refill_fn=refill_fn, **configs, **limits)
 
 
 def test_verls_own_interval_is_still_long_and_still_not_configurable() -> None:

@@ -6,9 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import torch
 from real_training import LOOKING, PROMPTS, SAMPLES, Training, read_lines, run_training
-from safetensors.torch import load_file
 
 pytestmark = pytest.mark.slow
 
@@ -35,12 +33,9 @@ def trained(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Train
     )
 
 
-def test_verl_trains_to_the_end(trained: Training) -> None:
+def test_verl_trains_to_the_end_and_its_metrics_are_recorded(trained: Training) -> None:
     assert trained.status == 0, trained.log[-3000:]
     assert trained.steps == [1, 2]
-
-
-def test_metrics_are_recorded(trained: Training) -> None:
     rows = read_lines(trained.folder.metrics)
     assert [row["step"] for row in rows] == [1, 2]
     for row in rows:
@@ -55,12 +50,6 @@ def test_the_engine_speculates_from_earlier_turns_and_verl_sees_it(trained: Trai
     assert second.engine["verify_steps"] > 0
     assert "rollout/spec_accept_rate" in second.metrics
     assert first.engine["requests"] > PROMPTS * SAMPLES
-
-
-def test_the_policy_changes_and_the_weights_that_sampled_are_kept(trained: Training) -> None:
-    first, second = (load_file(trained.folder.weights(step)) for step in (1, 2))
-    assert first.keys() == second.keys()
-    assert any(not torch.equal(first[name], second[name]) for name in first)
 
 
 def test_the_engine_samples_what_the_trainer_believes(trained: Training, tiny_model: Path) -> None:

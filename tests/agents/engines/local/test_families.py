@@ -9,31 +9,17 @@ from turntree.agents.engines.local import Speculation
 from turntree.agents.engines.local.model import Policy
 from turntree.agents.engines.protocol import Sampling
 
-SMALL = {
-    "vocab_size": 40,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 256,
-    "pad_token_id": 0,
-}
-FAMILIES = {
-    "Llama": {},
-    "Qwen2": {},
-    "Qwen3": {},
-    "Mistral": {"sliding_window": 6},
-    "Gemma3Text": {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
-    "Phi3": {"sliding_window": 6},
-    "Olmo2": {},
-}
+SMALL = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "pad_token_id": 0}
+SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 256}
+FAMILIES = ("Llama", "Qwen2", "Qwen3", "Mistral", "Gemma3Text", "Phi3", "Olmo2")
+WINDOW = {"sliding_window": 6}
+LAYERS = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+WINDOWED = {"Mistral": WINDOW, "Phi3": WINDOW, "Gemma3Text": WINDOW | LAYERS}
 
 
 def build(family: str):
     torch.manual_seed(0)
-    config = getattr(transformers, f"{family}Config")(**SMALL | FAMILIES[family])
+    config = getattr(transformers, f"{family}Config")(**SMALL | WINDOWED.get(family, {}))
     name = {"Gemma3Text": "Gemma3ForCausalLM"}.get(family, f"{family}ForCausalLM")
     model = getattr(transformers, name)(config).double().eval()
     with torch.no_grad():

@@ -12,15 +12,9 @@ PROMPT = [1, 2, 3]
 
 def request(said: list[int], *, limit: int | None = 10, **sampling: Any) -> SimpleNamespace:
     params = {"max_new_tokens": limit, "stop_token_ids": None, "custom_params": {"turntree": True}, **sampling}
-    return SimpleNamespace(
-        rid="r",
-        origin_input_ids=PROMPT,
-        output_ids=said,
-        sampling_params=SimpleNamespace(**params),
-        eos_token_ids={9},
-        finished_reason=None,
-        finished_len=None,
-    )
+    tokens = {"origin_input_ids": PROMPT, "output_ids": said, "eos_token_ids": {9}}
+    going_on = {"finished_reason": None, "finished_len": None}
+    return SimpleNamespace(rid="r", sampling_params=SimpleNamespace(**params), **tokens, **going_on)
 
 
 def cached(sampled: int) -> int:

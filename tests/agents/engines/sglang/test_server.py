@@ -55,19 +55,18 @@ class StandIn:
         said = [n % 4 for n in range(count)]
         start = body.get("logprob_start_len", len(body["input_ids"]))
         given = body["input_ids"][start:]
+        top = entries(list(range(width)))
+        ended = {"finish_reason": {"type": "length", "length": count}, "cached_tokens": 2}
+        sampled = {"output_token_logprobs": entries(said), "output_top_logprobs": [top] * count}
+        first = [[None, given[0], None]] if given else []
+        scored = {
+            "input_token_logprobs": [*first, *entries(given[1:])],
+            "input_top_logprobs": [None, *[top] * len(given[1:])],
+        }
         return {
             "text": "never read",
             "output_ids": said,
-            "meta_info": {
-                "finish_reason": {"type": "length", "length": count},
-                "cached_tokens": 2,
-                "output_token_logprobs": entries(said),
-                "output_top_logprobs": [entries(list(range(width))) for _ in said],
-                "input_token_logprobs": [[None, given[0], None], *entries(given[1:])] if given else [],
-                "input_top_logprobs": [None, *[entries(list(range(width))) for _ in given[1:]]],
-                DRAFTED: [3, 2],
-                ACCEPTED: [2, 1],
-            },
+            "meta_info": {**ended, **sampled, **scored, DRAFTED: [3, 2], ACCEPTED: [2, 1]},
         }
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,11 +22,7 @@ QUESTIONS = ("What is 12 + 34?", "Name three colours.")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    spec = importlib.util.spec_from_file_location("smollm2", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    smollm2 = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(smollm2)
+    smollm2 = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
     try:
         gguf = smollm2.find_gguf()
     except FileNotFoundError as error:
