@@ -124,3 +124,10 @@ def run_core(
         core.step()
         step += 1
     return [done[i] for i in range(len(done))]
+
+
+def same_turns(some: list[Completion], others: list[Completion]) -> bool:
+    """Whether the tokens are the same, and their log-probabilities up to rounding in float64."""
+    return [t.token_ids for t in some] == [t.token_ids for t in others] and np.allclose(
+        np.concatenate([t.logprobs for t in some]), np.concatenate([t.logprobs for t in others]), atol=1e-9
+    )

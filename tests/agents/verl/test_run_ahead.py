@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,24 @@ def player(rollout_config: Any, chatml: Any) -> EpisodePlayer:
     return EpisodePlayer(rollout_config, chatml)
 
 
+Ahead = Callable[..., Awaitable[AheadPlays]]
+
+
+@pytest.fixture
+def ahead(player: EpisodePlayer, row: dict[str, Any]) -> Ahead:
+    """Plays rows ahead by a server, and waits until what can begin has begun."""
+
+    async def start(
+        pipe: Pipe, *, slots: int = 1, size: int = 1, rows: Sequence[dict[str, Any]] = (row,)
+    ) -> AheadPlays:
+        plays = AheadPlays(player, {0: pipe}, slots=slots)
+        plays.start(rows, SAMPLING, size=size)
+        await settled()
+        return plays
+
+    return start
+
+
 @pytest.fixture
 def saying(chatml: Any) -> Callable[[], Pipe]:
     return lambda: Pipe(ScriptedEngine(lambda prompt: "7", chatml))
@@ -138,49 +156,41 @@ async def settled() -> None:
 
 
 async def test_episodes_are_played_with_the_seeds_that_their_step_will_use(
-    player: EpisodePlayer, saying: Callable[[], Pipe], row: dict[str, Any]
+    player: EpisodePlayer, ahead: Ahead, saying: Callable[[], Pipe], row: dict[str, Any]
 ) -> None:
-    wanted, ahead = saying(), saying()
+    wanted, pipe = saying(), saying()
     await player.play_group(SAMPLING, row, lambda: wanted, size=2)
-    AheadPlays(player, {0: ahead}, slots=4).start([row], SAMPLING, size=2)
-    await settled()
-    assert ahead.asked == wanted.asked
-    assert {options["ahead_for"] for options in ahead.options} == {row["global_steps"]}
+    await ahead(pipe, slots=4, size=2)
+    assert pipe.asked == wanted.asked
+    assert {options["ahead_for"] for options in pipe.options} == {row["global_steps"]}
     assert not any("ahead_for" in options for options in wanted.options)
 
 
 async def test_nothing_is_recorded_of_what_is_played_ahead(
-    player: EpisodePlayer, saying: Callable[[], Pipe], row: dict[str, Any], tmp_path: Path
+    ahead: Ahead, saying: Callable[[], Pipe], tmp_path: Path
 ) -> None:
     pipe = saying()
-    AheadPlays(player, {0: pipe}, slots=1).start([row], SAMPLING, size=1)
-    await settled()
+    await ahead(pipe)
     assert pipe.asked
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
-async def test_the_stores_hear_where_the_rows_begin(player: EpisodePlayer, row: dict[str, Any]) -> None:
+async def test_the_stores_hear_where_the_rows_begin(ahead: Ahead, row: dict[str, Any]) -> None:
     pipe = Pipe()
-    AheadPlays(player, {0: pipe}, slots=1).start([row, {**row, "index": 4}], SAMPLING, size=1)
-    await settled()
+    await ahead(pipe, rows=[row, {**row, "index": 4}])
     assert len({state.exact for state in pipe.announced}) == 2
     assert pipe.asked[0].state == pipe.announced[0]
 
 
-async def test_as_many_episodes_are_played_at_once_as_there_are_slots(
-    player: EpisodePlayer, row: dict[str, Any]
-) -> None:
+async def test_as_many_episodes_are_played_at_once_as_there_are_slots(ahead: Ahead) -> None:
     pipe = Pipe()
-    AheadPlays(player, {0: pipe}, slots=3).start([row], SAMPLING, size=8)
-    await settled()
+    await ahead(pipe, slots=3, size=8)
     assert len(pipe.asked) == 3
 
 
-async def test_a_step_that_begins_ends_what_was_played_for_it(player: EpisodePlayer, row: dict[str, Any]) -> None:
+async def test_a_step_that_begins_ends_what_was_played_for_it(ahead: Ahead) -> None:
     pipe = Pipe()
-    plays = AheadPlays(player, {0: pipe}, slots=2)
-    plays.start([row], SAMPLING, size=4)
-    await settled()
+    plays = await ahead(pipe, slots=2, size=4)
     await plays.begin_step(5)
     await settled()
     assert pipe.begun == [5]
@@ -188,11 +198,10 @@ async def test_a_step_that_begins_ends_what_was_played_for_it(player: EpisodePla
 
 
 async def test_a_turn_that_is_given_up_ends_its_episode_in_silence(
-    player: EpisodePlayer, row: dict[str, Any], caplog: pytest.LogCaptureFixture
+    ahead: Ahead, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipe = Pipe()
-    AheadPlays(player, {0: pipe}, slots=1).start([row], SAMPLING, size=2)
-    await settled()
+    await ahead(pipe, size=2)
     pipe.answered.set()
     await settled()
     assert len(pipe.asked) == 2, "the next one began"

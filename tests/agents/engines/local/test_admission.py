@@ -79,11 +79,8 @@ def finish(engine: EngineCore, *requests: Request) -> None:
 
 def play(*, leader_first, groups=4, samples=8):
     """Groups of samples of a peaked policy, group by group over few slots: turns and counters."""
-    engine = core(
-        slots=8,
-        sharpness=3.5,
-        speculation=Speculation(leader_first=leader_first, adaptive=False, min_probability=0.2),
-    )
+    speculation = Speculation(leader_first=leader_first, adaptive=False, min_probability=0.2)
+    engine = core(slots=8, sharpness=3.5, speculation=speculation)
     prompts = [[1 + group, 7, 3] for group in range(groups) for _ in range(samples)]
     asked = [request(n, prompt, tokens=16, temperature=0.05) for n, prompt in enumerate(prompts)]
     finish(engine, *asked)

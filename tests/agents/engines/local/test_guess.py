@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cores import AdversarialForest, run_core, tiny_llama
+from cores import AdversarialForest, run_core, same_turns, tiny_llama
 from draft_trees import draft_trees
 from forest_checks import paths, rows_of
 
@@ -48,12 +48,6 @@ def test_rows_are_spread_and_selected():
     wide = spread(TREES, [0, 2, 3], 5)
     assert [len(p) for p in ways(wide)] == [5, 0, 0, 2, 0]
     assert ways(select(wide, np.array([0, 3]))) == [ways(TREES)[0], ways(TREES)[2]]
-
-
-def same_turns(some: list[Completion], others: list[Completion]) -> bool:
-    return [t.token_ids for t in some] == [t.token_ids for t in others] and np.allclose(
-        np.concatenate([t.logprobs for t in some]), np.concatenate([t.logprobs for t in others]), atol=1e-9
-    )
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 1024])

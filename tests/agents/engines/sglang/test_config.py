@@ -14,6 +14,9 @@ from turntree.spec_tree import ForestConfig
 GOOD = {"speculative_num_draft_tokens": 8, "enable_dp_attention": False, "attention_backend": None}
 GOOD |= {"speculative_accept_threshold_single": 1.0, "speculative_accept_threshold_acc": 1.0}
 GOOD |= {"pp_size": 1, "page_size": 1}
+WRONG = {"speculative_num_draft_tokens": 0, "enable_dp_attention": True, "attention_backend": "cutlass_mla"}
+WRONG |= {"speculative_accept_threshold_single": 0.9, "speculative_accept_threshold_acc": 0.5}
+WRONG |= {"pp_size": 2, "page_size": 16}
 
 
 def test_the_worker_reads_the_settings_that_the_engine_was_given():
@@ -89,18 +92,7 @@ def test_what_trees_can_do_passes():
     check_sampling({"repetition_penalty": None})
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("speculative_num_draft_tokens", 0),
-        ("speculative_accept_threshold_single", 0.9),
-        ("speculative_accept_threshold_acc", 0.5),
-        ("enable_dp_attention", True),
-        ("pp_size", 2),
-        ("page_size", 16),
-        ("attention_backend", "cutlass_mla"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), WRONG.items())
 def test_a_server_that_would_be_wrong_is_refused(name, value):
     with pytest.raises(RefusedSettings, match=name if name != "enable_dp_attention" else "data-parallel"):
         check_server(SimpleNamespace(**{**GOOD, name: value}))

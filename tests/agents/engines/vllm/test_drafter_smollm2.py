@@ -39,17 +39,10 @@ def llm(folder: Path) -> Iterator[Any]:
             patch.setenv(name, value)
         from vllm import LLM
 
-        yield LLM(
-            str(folder),
-            skip_tokenizer_init=True,
-            enforce_eager=True,
-            dtype="float32",
-            max_model_len=192,
-            max_num_seqs=8,
-            speculative_config=speculative_config(8),
-            additional_config=DrafterSettings(adaptive=False, min_probability=0.1).to_additional_config(),
-            **MEMORY,
-        )
+        size = {"dtype": "float32", "max_model_len": 192, "max_num_seqs": 8, **MEMORY}
+        settings = DrafterSettings(adaptive=False, min_probability=0.1).to_additional_config()
+        drafts = {"speculative_config": speculative_config(8), "additional_config": settings}
+        yield LLM(str(folder), skip_tokenizer_init=True, enforce_eager=True, **size, **drafts)
 
 
 def test_greedy_dialogues_are_the_same_with_drafts_and_take_fewer_steps(llm: Any, folder: Path) -> None:

@@ -56,9 +56,8 @@ def upstream(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     module.rejection_sample = rejection_sample  # type: ignore[attr-defined]
     module.PLACEHOLDER_TOKEN_ID = -1  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
-    monkeypatch.setitem(sys.modules, "vllm.v1", ModuleType("vllm.v1"))
-    monkeypatch.setitem(sys.modules, "vllm.v1.sample", ModuleType("vllm.v1.sample"))
+    for package in ("vllm", "vllm.v1", "vllm.v1.sample"):
+        monkeypatch.setitem(sys.modules, package, ModuleType(package))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return module
 
@@ -115,8 +114,7 @@ def test_greedy_rows_and_dry_runs_are_left_to_vllm() -> None:
 def test_a_drafted_token_stays_exactly_if_the_seed_says_it(upstream: Any, said: int) -> None:
     turn = [winner(5, said + n) for n in range(4)]
     wrong = [*turn[:2], (turn[2] + 1) % VOCABULARY]
-    whole = verified(Runner(request(5, said=said)), upstream, [turn[:3]])
-    assert whole == [turn]
+    assert verified(Runner(request(5, said=said)), upstream, [turn[:3]]) == [turn]
     assert verified(Runner(request(5, said=said)), upstream, [wrong]) == [turn[:3]]
 
 
