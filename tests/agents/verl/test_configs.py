@@ -1,17 +1,29 @@
-"""Every combination of options, as verl itself reads and validates it."""
+"""Configurations: every combination of options, as verl itself reads and validates it, and what each engine is told."""
 
 from __future__ import annotations
 
 import itertools
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 from hydra.errors import InstantiationException
+from machine_speed import patience
 from omegaconf import OmegaConf
 
-from turntree.agents.verl.compose import Composition, list_configs
+from turntree.agents.engines.protocol import Sampling
+from turntree.agents.engines.request_wire import seed_of, state_of
+from turntree.agents.engines.sglang.settings import VARIABLE, settings_from_environment
+from turntree.agents.engines.vllm.settings import DRAFTER, DrafterSettings
+from turntree.agents.verl.backends import turn_request
+from turntree.agents.verl.compose import Composition, compose, list_configs
 from turntree.agents.verl.groups import Choice, offered
+from turntree.agents.verl.sections import ConfigError
 from turntree.envs import list_envs
+from turntree.spec_tree import DialogueState
 
 Compose = Callable[..., Composition]
 SECTIONS = ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic", "algorithm")
@@ -79,3 +91,153 @@ def test_a_combination_that_verl_refuses_is_seen(composed: Compose) -> None:
     broken = composed("actor_rollout_ref.actor.loss_agg_mode=token-means", config=None)
     with pytest.raises(InstantiationException, match="Invalid loss_agg_mode"):
         require_valid(broken)
+
+
+CPU = ["engine=vllm_cpu", "size=tiny", "env=arithmetic", "actor_rollout_ref.model.path=some/model"]
+GPU = ["engine=vllm", "size=1.5b", "env=gsm8k"]
+SGLANG = ["engine=sglang", "size=1.5b", "env=gsm8k"]
+ROLLOUT = "actor_rollout_ref.rollout"
+SECTION = f"{ROLLOUT}.engine_kwargs.turntree"
+DRAFTS = [
+    f"{SECTION}.speculation.max_nodes=5",
+    f"{SECTION}.speculation.min_probability=0.2",
+    f"{SECTION}.speculation.adaptive=false",
+    f"+{SECTION}.forest.rollouts_per_state=7",
+]
+
+
+def verls(base: list[str], *overrides: str) -> Any:
+    return compose(None, [*base, *overrides]).verl
+
+
+def arguments(config: Any) -> dict[str, Any]:
+    """Those of the engine itself."""
+    rollout = config.actor_rollout_ref.rollout
+    given: dict[str, Any] = OmegaConf.to_container(rollout.engine_kwargs[rollout.name])
+    return given
+
+
+@pytest.mark.parametrize("base", [CPU, GPU])
+def test_the_drafter_is_put_into_vllms_own_arguments(base: list[str]) -> None:
+    config = verls(base, *DRAFTS)
+    given = arguments(config)
+    rollout = config.actor_rollout_ref.rollout
+    assert (rollout.name, rollout.get("enable_sleep_mode")) == ("vllm", None if base is GPU else False)
+    wanted = {"model": DRAFTER, "method": "custom_class", "num_speculative_tokens": 5}
+    assert wanted.items() <= given["speculative_config"].items()
+    settings = DrafterSettings.from_additional_config(given["additional_config"])
+    assert (settings.min_probability, settings.adaptive, settings.forest.rollouts_per_state) == (0.2, False, 7)
+
+
+def test_the_worker_takes_the_place_of_sglangs_ngram() -> None:
+    config = verls(SGLANG, *DRAFTS)
+    wanted = {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 6, "page_size": 1}
+    assert wanted.items() <= arguments(config).items()
+    settings = settings_from_environment(config.ray_kwargs.ray_init.runtime_env.env_vars)
+    assert settings.replace_ngram
+    assert settings.forest.rollouts_per_state == 7
+
+
+@pytest.mark.parametrize("base", [CPU, GPU, SGLANG])
+def test_without_speculation_an_engine_is_left_as_it_is(base: list[str]) -> None:
+    config = verls(base, "speculation=none")
+    assert not {"speculative_config", "additional_config", "speculative_algorithm"} & arguments(config).keys()
+    assert OmegaConf.select(config, f"ray_kwargs.ray_init.runtime_env.env_vars.{VARIABLE}") is None
+
+
+@pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("turntree.reuse.mode=exact", "reuse.mode=exact needs turntree's own engine"),
+        (f"{SECTION}.threads=2", "threads is a setting of turntree's own engine"),
+        (f"{SECTION}.speculation.leader_first=true", "leader_first"),
+        (f"{SECTION}.speculation.max_nods=2", "did you mean 'max_nodes'"),
+        (f"{ROLLOUT}.enforce_eagre=true", "did you mean 'enforce_eager'"),
+        ("actor_rollout_ref.model.mtp={enable: true, enable_rollout: true}", "drafts of the model's own"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(base: list[str], override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        verls(base, override)
+
+
+@pytest.mark.parametrize(
+    ("base", "key", "drafter"),
+    [
+        (CPU, "vllm.speculative_config", "{method: ngram, num_speculative_tokens: 4}"),
+        (SGLANG, "sglang.speculative_algorithm", "EAGLE"),
+    ],
+)
+def test_another_drafter_goes_alone(base: list[str], key: str, drafter: str) -> None:
+    override = f"{ROLLOUT}.engine_kwargs.{key}={drafter}"
+    with pytest.raises(ConfigError, match="speculation=none"):
+        verls(base, override)
+    config = verls(base, override, "speculation=none")
+    assert OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.{key}") == OmegaConf.create(f"x: {drafter}").x
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "drafter", "experiment"),
+    [
+        ("grpo_gsm8k_vllm", [], DRAFTER, "grpo_gsm8k_vllm"),
+        ("grpo_arithmetic_vllm_cpu", [CPU[-1]], DRAFTER, "grpo_arithmetic_vllm_cpu"),
+        ("grpo_gsm8k_sglang", [], "NGRAM", "grpo_gsm8k_1.5b_sglang_tree"),
+    ],
+)
+def test_the_shipped_configurations_have_the_drafts_on(
+    name: str, overrides: list[str], drafter: str, experiment: str
+) -> None:
+    config = compose(name, overrides).verl
+    given = arguments(config)
+    assert given.get("speculative_algorithm", given.get("speculative_config", {}).get("model")) == drafter
+    assert config.trainer.experiment_name == experiment
+
+
+def test_a_turn_brings_its_state_and_its_seed_in_the_words_of_sglang() -> None:
+    state = DialogueState(exact=5, task="7", env="sums")
+    asked = turn_request("sglang", Sampling(seed=11, max_tokens=9), state)
+    assert not asked.arguments
+    assert "seed" not in asked.parameters, "SGLang knows no such parameter"
+    assert state_of(asked.parameters["custom_params"]) == state
+    assert seed_of(asked.parameters["custom_params"]) == 11
+    json.dumps(asked.parameters)
+
+
+_SERVER = """
+import json, os, sys
+sys.path.insert(0, {support!r})
+from cpu_sglang import prepare
+given, variable = json.loads(sys.argv[1]), sys.argv[2]
+prepare(json.loads(variable))
+from verl.workers.rollout.sglang_rollout import async_sglang_server  # verl's server can be imported beside it
+from sglang.srt.plugins import load_plugins
+from sglang.srt.server_args import ServerArgs
+from tiny_llama import save_tiny_llama
+import pathlib, tempfile
+model = save_tiny_llama(pathlib.Path(tempfile.mkdtemp()))
+given |= {{"device": "cpu", "attention_backend": "torch_native"}}
+load_plugins()  # the stand-in for the CPU lifts SGLang's refusal of NGRAM without CUDA
+args = ServerArgs(model_path=str(model), skip_tokenizer_init=True, trust_remote_code=False, **given)
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+worker = SpeculativeAlgorithm.from_string(args.speculative_algorithm).create_worker(args)
+print("WORKER", worker.__module__, worker.__name__)
+"""
+
+
+@pytest.mark.sglang
+def test_sglang_takes_the_arguments_and_makes_turntrees_worker_of_them(request: pytest.FixtureRequest) -> None:
+    sglang = pytest.importorskip("sglang", reason="needs SGLang; see make test-sglang")
+    if not sglang.__version__.startswith("0.5.12"):
+        pytest.skip("verl 0.9.1 is made for SGLang 0.5.12")
+    config = verls(SGLANG)
+    support = str(request.config.rootpath / "tests" / "support")
+    given = json.dumps(arguments(config))
+    variable = config.ray_kwargs.ray_init.runtime_env.env_vars[VARIABLE]
+    done = subprocess.run(
+        [sys.executable, "-c", _SERVER.format(support=support), given, variable],
+        capture_output=True,
+        text=True,
+        timeout=patience(300),
+    )
+    assert "WORKER turntree.agents.engines.sglang.worker TurntreeWorker" in done.stdout, done.stderr[-3000:]

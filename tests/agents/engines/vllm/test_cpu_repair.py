@@ -23,14 +23,11 @@ def forgets(x: Any, ends: Any, count: int, replace_from: float = 0, replace_to: 
     return x.new_full((count,), 0.123)
 
 
-def test_each_position_gets_the_value_of_its_own_request() -> None:
+def test_each_position_gets_the_value_of_its_own_request_and_a_request_without_drafts_has_none() -> None:
     x, ends = torch.tensor([0.5, 0.0, 2.0]), torch.tensor([2, 3, 5], dtype=torch.int32)
     out = cpu_repair.expand_batch_to_tokens(x, ends, 5, replace_from=0, replace_to=1)
     assert out.tolist() == [0.5, 0.5, 1.0, 2.0, 2.0]
     assert out.dtype == x.dtype
-
-
-def test_a_request_without_drafts_has_no_position() -> None:
     x, ends = torch.tensor([7, 8, 9], dtype=torch.int32), torch.tensor([0, 2, 2], dtype=torch.int32)
     assert cpu_repair.expand_batch_to_tokens(x, ends, 2).tolist() == [8, 8]
 
