@@ -16,21 +16,18 @@ CHAINS = [[(token, token - 1) for token in range(7)]] * 4
 WIDTHS = (1, 2, 4, 8)
 
 
-def run(seconds_of, accept, steps: int = 300, *, best: float = 0.9, chooser=None) -> tuple[WidthChooser, list[int]]:
-    """A chooser's widths over ``steps`` steps of four requests that are offered chains of seven, of which so many
-    are accepted as ``accept`` says of a number."""
-    chooser, chosen = chooser or WidthChooser(WIDTHS), []
+def run(
+    seconds_of, accepted: float, steps: int = 300, *, best: float = 0.9, chooser: WidthChooser | None = None
+) -> tuple[WidthChooser, list[int]]:
+    """A chooser's widths over ``steps`` steps of four requests that are offered chains of seven, of which a share is
+    accepted."""
+    chooser, chosen, rng = chooser or WidthChooser(WIDTHS), [], np.random.default_rng(0)
     offered = draft_trees(*CHAINS, last_probability=best - 0.01)
     for _ in range(steps):
         width = chooser.choose(offered)
-        nodes = 4 * (width - 1)
-        chooser.observe(
-            rows=4,
-            width=width,
-            estimates=np.full(nodes, best),
-            accepted=np.full(nodes, accept) if isinstance(accept, bool) else accept(nodes),
-            seconds=seconds_of(4 * width),
-        )
+        nodes, seconds = 4 * (width - 1), seconds_of(4 * width)
+        hits = rng.random(nodes) < accepted
+        chooser.observe(rows=4, width=width, estimates=np.full(nodes, best), accepted=hits, seconds=seconds)
         chosen.append(width)
     return chooser, chosen
 
@@ -39,25 +36,23 @@ def test_nothing_offered_is_a_plain_step():
     assert WidthChooser(WIDTHS).choose(draft_trees([], [])) == 1
 
 
-def test_accepted_drafts_on_a_flat_machine_make_trees_wide():
-    _, chosen = run(lambda tokens: 0.01, accept=True)
-    assert chosen[-100:].count(8) > 95
-
-
-def test_drafts_that_are_never_accepted_are_given_up():
-    _, chosen = run(lambda tokens: 0.01 + 0.001 * tokens, accept=False)
-    assert chosen[-100:].count(1) > 85
-
-
-def test_drafts_that_lose_on_a_busy_machine_are_given_up_though_they_are_accepted_now_and_then():
-    rng = np.random.default_rng(0)
-    _, chosen = run(lambda tokens: 0.001 * tokens, lambda nodes: rng.random(nodes) < 0.2, steps=400, best=0.5)
-    assert chosen[-100:].count(1) > 85
+@pytest.mark.parametrize(
+    ("seconds_of", "accepted", "best", "width", "often"),
+    [
+        (lambda tokens: 0.01, 1, 0.9, 8, 95),
+        (lambda tokens: 0.01 + 0.001 * tokens, 0, 0.9, 1, 85),
+        (lambda tokens: 0.001 * tokens, 0.2, 0.5, 1, 85),
+    ],
+    ids=["accepted on a flat machine", "never accepted", "accepted now and then on a busy machine"],
+)
+def test_drafts_that_gain_make_trees_wide_and_those_that_lose_are_given_up(seconds_of, accepted, best, width, often):
+    _, chosen = run(seconds_of, accepted, steps=400, best=best)
+    assert chosen[-100:].count(width) > often
 
 
 def test_a_policy_that_begins_to_agree_is_noticed():
-    chooser, _ = run(lambda tokens: 0.01 + 0.0001 * tokens, accept=False)
-    _, chosen = run(lambda tokens: 0.01 + 0.0001 * tokens, accept=True, steps=600, chooser=chooser)
+    chooser, _ = run(lambda tokens: 0.01 + 0.0001 * tokens, accepted=0)
+    _, chosen = run(lambda tokens: 0.01 + 0.0001 * tokens, accepted=1, steps=600, chooser=chooser)
     assert chosen[-50:].count(8) > 40
 
 
@@ -67,9 +62,9 @@ def test_a_width_beyond_what_is_offered_is_not_chosen():
 
 
 def test_two_choosers_fed_alike_choose_alike_and_told_other_seconds_they_need_not():
-    _, here = run(lambda tokens: 1 + tokens / 256, accept=True)
-    _, there = run(lambda tokens: 1 + tokens / 256, accept=True)
-    _, slow = run(lambda tokens: 0.01 * tokens**2, accept=True)
+    _, here = run(lambda tokens: 1 + tokens / 256, accepted=1)
+    _, there = run(lambda tokens: 1 + tokens / 256, accepted=1)
+    _, slow = run(lambda tokens: 0.01 * tokens**2, accepted=1)
     assert here == there
     assert here != slow
 
@@ -124,13 +119,8 @@ def test_a_failed_capture_leaves_the_server_as_it_was():
     assert runner.server_args.speculative_num_draft_tokens == 8
 
 
-def test_without_graphs_only_the_attention_changes():
-    runner = Runner("cuda", graphs=False)
+@pytest.mark.parametrize(("device", "attention"), [("cuda", "attention of 2"), ("cpu", "attention of 8")])
+def test_without_graphs_only_the_attention_changes_and_on_the_cpu_one_takes_any_width(device, attention):
+    runner = Runner(device, graphs=False)
     PassesByWidth(runner, (2, 8), graphs=capture).use(2)
-    assert (runner.attn_backend, runner.graph_runner) == ("attention of 2", None)
-
-
-def test_on_the_cpu_one_attention_takes_any_width():
-    runner = Runner("cpu", graphs=False)
-    PassesByWidth(runner, (1, 8), graphs=capture).use(1)
-    assert runner.attn_backend == "attention of 8"
+    assert (runner.attn_backend, runner.graph_runner) == (attention, None)
