@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playing import write_rows
@@ -25,9 +26,29 @@ def data_of(path: Path) -> str:
 def test_another_data_set_under_the_same_path_is_another_one(tmp_path: Path, changed: dict[str, object]) -> None:
     path = write_rows(tmp_path / "test.jsonl", ROWS)
     first = data_of(path)
-    EvalFile(tmp_path / "out.jsonl", {"data": first}).close()
     assert data_of(write_rows(path, ROWS)) == first
     assert data_of(write_rows(path, [*ROWS[:2], {**ROWS[2], **changed}])) != first  # beyond the tasks that are played
+
+
+def test_episodes_on_other_data_are_refused(turntree: Any, tiny_model: Path, tmp_path: Path) -> None:
+    path, out = write_rows(tmp_path / "test.jsonl", ROWS), tmp_path / "out.jsonl"
+    words = (
+        "eval",
+        "turntree/GSM8K-v0",
+        "--env-arg",
+        f"data={path}",
+        "--model",
+        tiny_model,
+        "-n",
+        1,
+        "--max-tokens",
+        4,
+    )
+    assert turntree(*words, "--out", out).status == 0
+    before = out.read_bytes()
+    write_rows(path, [*ROWS[:2], {**ROWS[2], "answer": "5"}])
+    said = turntree(*words, "--out", out)
+    assert (said.status, "or on other data" in said.err, out.read_bytes()) == (2, True, before)
 
 
 def test_two_writers_exclude_each_other_and_the_second_is_told_who_has_it(tmp_path: Path) -> None:

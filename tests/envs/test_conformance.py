@@ -129,6 +129,7 @@ EndsTwice = counter_with(step=step(lambda text, reward, ended, _, info: (text, r
 EndsWithoutReason = counter_with(step=step(stop_reason=""))
 GoesOnForEver = counter_with(step=go_on_for_ever)
 TripsOverText = counter_with(reply=reply_after(int))
+LeavesOpen = counter_with(reply=reply_after(lambda text: 1 // ("\\gcd(x" not in text)))
 TripsOverSurrogates = counter_with(reply=reply_after(str.encode))
 ClosesOnce = counter_with(close=close_once)
 
@@ -164,6 +165,7 @@ def test_a_sound_environment_passes_every_check() -> None:
         (EndsWithoutReason, "an episode ends once, for one reason", "stop_reason is ''"),
         (GoesOnForEver, "an episode ends once, for one reason", "does not raise ResetNeeded"),
         (TripsOverText, "no text leads to a failure", "raised ValueError"),
+        (LeavesOpen, "no text leads to a failure", r"the turn '\\boxed{\\gcd(x,7)}' led to a failure"),
         (TripsOverSurrogates, "no text leads to a failure", "surrogates not allowed"),
         (DrawsItsTasks, "tasks are found by index", "task(0) differs"),
         (IgnoresTheIndex, "tasks are found by index", "reset with index plays 'counter/3'"),
