@@ -15,11 +15,7 @@ def test_turns_merge_into_counts_most_frequent_first() -> None:
 
 def test_dictionaries_are_json() -> None:
     tree = json.loads(json.dumps(TreeNode.from_turns([[1, 2]]).to_dict()))
-    assert tree["children"][0] == {
-        "token": 1,
-        "count": 1,
-        "children": [{"token": 2, "count": 1, "children": []}],
-    }
+    assert tree["children"][0] == {"token": 1, "count": 1, "children": [{"token": 2, "count": 1, "children": []}]}
 
 
 def test_text_joins_paths_without_branches() -> None:

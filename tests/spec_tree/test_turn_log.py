@@ -20,9 +20,7 @@ def said(news: News) -> list[int]:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(0, 3)), max_size=30))
-def test_everybody_reads_each_turn_of_the_others_once_and_none_of_its_own(
-    calls: list[tuple[str, bool, int]],
-) -> None:
+def test_everybody_reads_each_turn_of_the_others_once_and_none_of_its_own(calls: list[tuple[str, bool, int]]) -> None:
     log = TurnLog(1 << 20)
     given: dict[str, list[int]] = {name: [] for name in "abc"}
     got: dict[str, list[int]] = {name: [] for name in "abc"}
