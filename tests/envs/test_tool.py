@@ -1,12 +1,17 @@
+"""Tools, what is said of a call, and tools with a state of their own."""
+
 import copy
 import pickle
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
-from playing import Errand
+from playing import Errand, call, use
 
-from turntree.envs import Tool, ToolDefinitionError, tool
+from turntree.envs import Context, Message, Role, Task, Tool, ToolCall, ToolDefinitionError, ToolExecutor, Toolset, tool
 from turntree.envs.calculator import calculator, one_operation_calculator
+from turntree.envs.tool_run import answer, prepare
 
 
 @tool
@@ -79,3 +84,172 @@ def test_tools_survive_copy_and_pickle_as_themselves() -> None:
 def test_a_function_that_cannot_be_a_tool_is_refused_at_once() -> None:
     with pytest.raises(ToolDefinitionError, match="needs a docstring"):
         Tool(lambda: 1)
+
+
+@tool
+def echo(text: str) -> str:
+    """Say it again.
+
+    Args:
+        text: What to say
+    """
+    return text
+
+
+@tool
+def hint(context: Context, loud: bool = False) -> str:
+    """Say the answer.
+
+    Args:
+        loud: In capitals
+    """
+    return context.task.answer.upper() if loud else context.task.answer
+
+
+def ask(call: ToolCall, *tools: Tool, **kwargs: Any) -> Message:
+    [outcome] = ToolExecutor().run([prepare(call, tools, **kwargs)])
+    return answer(call, outcome)
+
+
+def test_the_answer_names_the_tool_and_the_call() -> None:
+    message = ask(ToolCall(name="calculator", arguments={"expression": "2*3"}, id="call-1"), calculator)
+    assert message.role is Role.TOOL
+    assert (message.content, message.name, message.tool_call_id) == ("6", "calculator", "call-1")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (ToolCall(name="calculater"), "Error: there is no tool 'calculater'; did you mean 'calculator'?"),
+        (ToolCall(name="xyz"), "Error: there is no tool 'xyz'; the tools are: calculator"),
+        (ToolCall(name="calculator"), "Error: calculator needs the argument 'expression'; it takes: expression"),
+        (ToolCall(name="calculator", arguments={"expression": "1/0"}), "Error: division by zero"),
+    ],
+)
+def test_mistakes_of_the_model_are_told_to_it(call: ToolCall, said: str) -> None:
+    assert ask(call, calculator).content == said
+
+
+def test_lone_surrogates_from_the_model_are_replaced() -> None:
+    assert ask(ToolCall(name="echo", arguments={"text": "a\ud800b"}), echo).content.encode() == b"a?b"
+
+
+def test_a_hidden_context_is_filled_in_and_cannot_be_passed_by_the_model() -> None:
+    context = Context(task=Task(id="t", prompt="?", answer="four"), np_random=np.random.default_rng(0), turn=1)
+    assert ask(ToolCall(name="hint", arguments={"loud": True}), hint, context=context).content == "FOUR"
+    smuggled = ToolCall(name="hint", arguments={"context": {"task": "x"}})
+    assert ask(smuggled, hint, context=context).content.startswith("Error: hint has no argument")
+
+
+def test_only_tools_without_instance_and_context_may_run_at_once() -> None:
+    assert not prepare(ToolCall(name="echo"), [echo]).shares_state
+    assert prepare(ToolCall(name="hint"), [hint]).shares_state
+
+
+class Notebook(Toolset):
+    closed: list[str] = []
+
+    def __init__(self, owner: str = "") -> None:
+        self.owner = owner
+        self.lines: list[str] = []
+
+    @tool
+    def note(self, line: str) -> str:
+        """Write a line down.
+
+        Args:
+            line: What to write
+        """
+        if line == "fire":
+            raise OSError("the notebook burnt")
+        self.lines.append(line)
+        return f"{self.owner}: {', '.join(self.lines)}"
+
+    def close(self) -> None:
+        Notebook.closed.append(", ".join(self.lines))
+
+
+@tool
+def count(context: Context) -> int:
+    """Count the calls of this episode."""
+    context.state["count"] = context.state.get("count", 0) + 1
+    return int(context.state["count"])
+
+
+class Desk(Errand):
+    tools = (count,)
+    toolsets = (Notebook("Ada"),)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    Notebook.closed = []
+    env = Desk()
+    env.reset(seed=1)
+    return env
+
+
+def test_state_lasts_through_the_turns_of_an_episode(desk: Desk) -> None:
+    use(desk, "note", line="a")
+    assert use(desk, "note", line="b") == "Ada: a, b"
+    assert [use(desk, "count"), use(desk, "count")] == ["1", "2"]
+
+
+def test_every_episode_begins_with_an_instance_of_its_own(desk: Desk) -> None:
+    other = Desk()
+    other.reset(seed=1)
+    use(desk, "note", line="a")
+    use(desk, "count")
+    assert (use(other, "note", line="x"), use(other, "count")) == ("Ada: x", "1")
+    desk.reset(seed=1)
+    assert (use(desk, "note", line="b"), use(desk, "count")) == ("Ada: b", "1")
+    [prototype] = Desk.toolsets
+    assert isinstance(prototype, Notebook)
+    assert prototype.lines == []
+
+
+def test_the_model_sees_its_tools_beside_those_of_the_environment(desk: Desk) -> None:
+    _, info = desk.reset(seed=1)
+    assert [entry["function"]["name"] for entry in info["tools"]] == ["count", "note"]
+
+
+def test_the_instance_is_closed_at_the_end_of_the_episode_whichever_end(desk: Desk) -> None:
+    ends: dict[str, Callable[[], Any]] = {
+        "done": lambda: desk.step("I am done."),
+        "reset": lambda: desk.reset(seed=1),
+        "failure": lambda: desk.step(call(desk, "note", line="fire")),
+        "close": desk.close,
+    }
+    ended = {}
+    for line, end in ends.items():
+        desk.reset(seed=1)
+        use(desk, "note", line=line)
+        ended[line] = end()
+    desk.close()
+    assert list(dict.fromkeys(filter(None, Notebook.closed))) == list(ends)
+    assert ended["failure"][4]["failure"] == "tool 'note' raised OSError: the notebook burnt"
+
+
+def test_a_failing_close_fails_no_episode(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Notebook, "close", lambda self: 1 / 0)
+    *_, info = desk.step("I am done.")
+    assert info["stop_reason"] == "done"
+
+
+def test_snapshots_hold_the_state(desk: Desk) -> None:
+    use(desk, "note", line="a")
+    use(desk, "count")
+    state = desk.snapshot()
+    after = [use(desk, "note", line="b"), use(desk, "count")]
+    desk.restore(state)
+    assert [use(desk, "note", line="b"), use(desk, "count")] == after == ["Ada: a, b", "2"]
+    copy = pickle.loads(pickle.dumps(desk))
+    assert use(copy, "note", line="c") == "Ada: a, b, c"
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    class Twice(Desk):
+        toolsets = (Notebook(), Notebook())
+
+    with pytest.raises(ToolDefinitionError, match="two tools have the name 'note'"):
+        Twice().reset(seed=1)

@@ -1,6 +1,8 @@
 """The verification rules: each row of the exactness report holds, and so do policies and turns of other sizes.
 
-A row is a rule and a control, a rule with a fault: the one must say what the policy says, the other must not.
+A row is a rule and a control, a rule with a fault: the one must say what the policy says, the other must not. Then
+what the proofs stand on, an enumeration that sees every path, every region of a coin and every order of clocks; and
+real draws, whose chi-square test over whole turns has the power that the report's rows state.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from benchmark_modules import benchmark_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from turntree.spec_tree.noise import exponential
 from turntree.spec_tree.transforms import Transforms
+from turntree.spec_tree.verify import race
 
 EXACT, NOTICED = 1e-12, 0.01
 
@@ -156,3 +160,97 @@ def test_what_lenience_emits_is_its_behaviour_law_and_not_the_policys(rules, bia
     emitted = rules.ratio_law(p, q, 3, lenience=lenience)
     assert rules.tv(emitted, rules.lenient_formula(p, q, 3, lenience)) < EXACT
     assert rules.tv(emitted, rules.plain(p, 3)) > NOTICED
+
+
+@pytest.fixture(scope="module")
+def enumeration():
+    return benchmark_module("enumeration")
+
+
+def test_every_path_is_run_with_its_probability(enumeration):
+    def run(choose):
+        first = choose([0.25, 0.0, 0.75])
+        return first if first else (first, choose([0.5, 0.5]))
+
+    assert enumeration.outcomes(run) == {(0, 0): 0.125, (0, 1): 0.125, 2: 0.75}
+
+
+def test_thresholds_are_found_to_the_last_bit(enumeration):
+    steps = np.array([1e-9, 0.3, 0.3 + 1e-12, 0.99999])
+    found = enumeration.regions(lambda coins: (coins[:, None] < steps).sum(-1))
+    assert [region.decision for region in found] == [4, 3, 2, 1, 0]
+    assert [region.probability for region in found] == pytest.approx(np.diff([0, *steps, 1]), abs=1e-16)
+    for region in found:
+        assert (region.coin < steps).sum() == region.decision
+
+
+def test_a_decision_that_no_coin_changes_is_one_region(enumeration):
+    assert enumeration.regions(lambda coins: coins < 2) == [(1.0, 0.5, 1)]
+
+
+def test_total_variation_counts_outcomes_of_either_law(enumeration):
+    assert enumeration.tv({1: 1.0}, {2: 1.0}) == 1.0
+    assert enumeration.tv({1: 0.5, 2: 0.5}, {1: 0.75, 3: 0.25}) == 0.5
+
+
+@pytest.mark.parametrize("vocabulary", [2, 3, 5])
+def test_racing_laws_each_keep_their_own_probabilities(enumeration, vocabulary):
+    rng = np.random.default_rng(vocabulary)
+    for _ in range(20):
+        q, p = rng.dirichlet(np.full(vocabulary, 0.6), size=2)
+        p[0] = 0.0
+        p /= p.sum()
+        joint = enumeration.race_joint(q, p)
+        assert np.abs(joint.sum(1) - q).max() < 1e-12
+        assert np.abs(joint.sum(0) - p).max() < 1e-12
+        distance = np.abs(p - q).sum() / 2
+        assert np.trace(joint) >= (1 - distance) / (1 + distance) - 1e-12
+
+
+def test_the_joint_law_of_a_race_is_that_of_real_clocks(enumeration):
+    q, p = np.array([0.5, 0.2, 0.3]), np.array([0.2, 0.5, 0.3])
+    noise = exponential(np.int64(3), np.arange(50_000)[:, None], np.arange(3))
+    counts = np.zeros((3, 3))
+    np.add.at(counts, (race(q, noise), race(p, noise)), 1)
+    joint = enumeration.race_joint(q, p)
+    assert np.abs(counts / 50_000 - joint).max() < 5 * np.sqrt(0.25 / 50_000)
+    assert np.abs(np.outer(q, p) - joint).max() > 0.1, "they are far from independent"
+
+
+@pytest.fixture(scope="module")
+def draws():
+    return benchmark_module("rule_draws")
+
+
+def test_plain_draws_have_the_policys_law_and_those_of_another_policy_are_noticed(draws):
+    p, seeds = draws.table(0, 3, 3), np.arange(60_000)
+    assert draws.power(len(seeds), len(p.cells), 0.02, 1e-3) > 0.999
+    assert draws.chi_square(draws.plain(p, seeds), p.cells).p_value > 1e-3
+    assert draws.chi_square(draws.plain(draws.drifted(p, 3, 0.15), seeds), p.cells).p_value < 1e-9
+
+
+def test_a_replay_and_plain_decoding_agree_token_for_token_whatever_the_drift(draws):
+    seeds = np.arange(3000) * 7 - 5000
+    p = draws.table(1, 4, 5)
+    for drift in (0.0, 0.5, 3.0):
+        stored = draws.plain(draws.drifted(p, 2, drift), seeds)
+        assert (draws.replay(p, stored, seeds) == draws.plain(p, seeds)).all()
+    assert (draws.replay(p, stored, seeds, keyed_by_step=True) != draws.plain(p, seeds)).any()
+
+
+def test_the_power_is_what_repeated_tests_find(draws):
+    """A law at total variation 0.02 whose difference is spread as the bound has it, drawn 300 times."""
+    rng = np.random.default_rng(0)
+    law = np.full(10, 0.1)
+    other = law * (1 + 0.04 * np.resize([1, -1], 10))
+    sizes, found = 4000, 0
+    for _ in range(300):
+        turns = rng.choice(10, size=(sizes, 1), p=other)
+        found += draws.chi_square(turns, law).p_value < 0.05
+    assert found / 300 == pytest.approx(draws.power(sizes, 10, 0.02, 0.05), abs=4 * np.sqrt(0.25 / 300))
+
+
+def test_cells_with_few_expected_are_merged(draws):
+    law = np.array([0.5, 0.4, 0.0994, 0.0003, 0.0003])
+    turns = np.repeat(np.arange(5), [5000, 4000, 995, 3, 2])[:, None]
+    assert draws.chi_square(turns, law).cells == 4

@@ -1,4 +1,4 @@
-"""Where places are looked for."""
+"""Where places are looked for, and rows together: a draft does not depend on which rows stand beside it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from forest_checks import Said, paths, rows_of
 
-from turntree.spec_tree import DialogueState, SpecForest
+from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 from turntree.spec_tree.candidates import EXACT, LENGTH_CLASSES
 from turntree.spec_tree.layout import MATCH
+from turntree.spec_tree.look_ahead import TOGETHER
 
 ALIKE = int(LENGTH_CLASSES[MATCH])
 """Class of the agreement of a turn that is alike from its beginning on."""
@@ -55,3 +56,24 @@ def test_a_large_batch_is_not_looked_through_again() -> None:
     turns = [[1, 2, 3, 4], [9, 3, 5, 6]]
     assert (2, 3, 5, 6) in drafted_after([1], turns, rows=64)
     assert (2, 3, 5, 6) not in drafted_after([1], turns, rows=65)
+
+
+def state(index: int) -> DialogueState:
+    return DialogueState.from_tokens([index], task=f"task {index % 3}", env="e")
+
+
+@pytest.mark.parametrize("rows", [1, TOGETHER - 1, TOGETHER, TOGETHER + 1, 3 * TOGETHER + 5])
+def test_a_row_is_drafted_for_as_it_would_be_alone(rows: int) -> None:
+    forest, rng = SpecForest(ForestConfig(threads=1)), np.random.default_rng(rows)
+    for _ in range(200):
+        forest.insert(state(int(rng.integers(0, 9))), rng.integers(0, 4, 40).tolist())
+    handles = forest.begin([state(row % 9) for row in range(rows)])
+    forest.commit(handles, [rng.integers(0, 4, row % 7).tolist() for row in range(rows)])  # of no token, too
+    together = forest.draft(handles, max_nodes=24, room=[(row + 1) % 5 for row in range(rows)])
+    assert len(together.tokens) >= 4 * rows
+    for row, handle in enumerate(handles):
+        alone = forest.draft([handle], max_nodes=24, room=[(row + 1) % 5])
+        mine = slice(*together.offsets[row : row + 2].tolist())
+        assert alone.tokens.tolist() == together.tokens[mine].tolist()
+        assert alone.parents.tolist() == together.parents[mine].tolist()
+        assert alone.probabilities.tolist() == together.probabilities[mine].tolist()

@@ -1,3 +1,5 @@
+"""Settings: which are refused, and as text and back."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -5,6 +7,7 @@ from typing import Any
 import pytest
 
 from turntree.spec_tree import ForestConfig
+from turntree.spec_tree.config_text import config_from_text, config_to_text
 
 
 @pytest.mark.parametrize(
@@ -30,11 +33,25 @@ def test_a_wrong_setting_says_what_was_expected(settings: dict[str, Any], messag
         ForestConfig(**settings)
 
 
-def test_settings_from_a_file_become_immutable() -> None:
-    config = ForestConfig(end_tokens=[3, 4])  # type: ignore[arg-type]
+def test_the_least_settings_are_allowed_and_become_immutable() -> None:
+    least = {"max_tokens": 1024, "max_cold_tokens": 0, "max_context_tokens": 1024, "context_window": 0}
+    config = ForestConfig(rollouts_per_state=1, end_tokens=[3, 4], **least)  # type: ignore[arg-type]
     assert config.end_tokens == frozenset({3, 4})
     hash(config)
 
 
-def test_the_least_settings_are_allowed() -> None:
-    ForestConfig(rollouts_per_state=1, max_tokens=1024, max_cold_tokens=0, max_context_tokens=1024, context_window=0)
+def test_settings_come_back_as_they_were_and_what_is_not_said_has_its_default() -> None:
+    config = ForestConfig(end_tokens=frozenset({7, 2**31 - 1}), rollouts_per_state=3, max_tokens=2048)
+    assert config_from_text(config_to_text(config)) == config != ForestConfig()
+    assert config_from_text('{"rollouts_per_state": 5}') == ForestConfig(rollouts_per_state=5)
+
+
+def test_an_unknown_key_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"'rollout_per_state'.*the nearest is 'rollouts_per_state'"):
+        config_from_text('{"rollout_per_state": 5}')
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "{", '{"max_tokens": 1}', '{"max_tokens": []}', '{"end_tokens": 3}'])
+def test_text_that_is_no_settings_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        config_from_text(text)

@@ -1,11 +1,178 @@
+"""Turns on their way to other stores: through a log, through a folder, and while the others are away."""
+
 from __future__ import annotations
 
+import logging
 import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from turntree.spec_tree import DialogueState, SpecForest
 from turntree.spec_tree.exchange import ExchangeLost, SharedTurns, SwapCounts, Swapped
+from turntree.spec_tree.folder_exchange import FolderExchange
 from turntree.spec_tree.turn_batch import TurnBatch
-from turntree.spec_tree.turn_log import Cursor, TurnLog
+from turntree.spec_tree.turn_log import Cursor, News, TurnLog
+
+
+def batch(*numbers: int, task: str = "") -> TurnBatch:
+    return TurnBatch.of([DialogueState(exact=number + 1, task=task) for number in numbers], [[n] * 4 for n in numbers])
+
+
+def said(news: News | Swapped) -> list[int]:
+    return [int(turn[0]) for one in news.batches for turn in one.turns]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(0, 3)), max_size=30))
+def test_everybody_reads_each_turn_of_the_others_once_and_none_of_its_own(calls: list[tuple[str, bool, int]]) -> None:
+    log = TurnLog(1 << 20)
+    given: dict[str, list[int]] = {name: [] for name in "abc"}
+    got: dict[str, list[int]] = {name: [] for name in "abc"}
+    cursors: dict[str, Cursor | None] = dict.fromkeys("abc")
+    number = 0
+    for name, reads, count in [*calls, *((name, True, 0) for name in "abc")]:
+        log.append(name, len(given[name]), batch(*range(number, number + count)))
+        given[name] += range(number, number + count)
+        number += count
+        if reads:
+            news = log.read(name, cursors[name])
+            got[name] += said(news)
+            cursors[name] = news.cursor
+            assert news.missed == 0
+    for name in "abc":
+        assert got[name] == sorted(number for other in "abc" if other != name for number in given[other])
+
+
+def test_turns_that_are_sent_twice_are_kept_once() -> None:
+    log = TurnLog(1 << 20)
+    assert log.append("a", 0, batch(0, 1)) == 2
+    assert log.append("a", 0, batch(0, 1, 2)) == 1  # the answer was lost, and one turn was added
+    assert log.append("a", 1, batch(1, 2)) == 0
+    assert said(log.read("b", None)) == [0, 1, 2]
+
+
+def test_the_log_is_bounded_and_a_late_reader_is_told_what_it_missed() -> None:
+    size = batch(0, 1).nbytes
+    log = TurnLog(3 * size)
+    cursor = log.read("b", None).cursor
+    for number in range(0, 20, 2):
+        log.append("a", number, batch(number, number + 1))
+        assert log.nbytes <= 3 * size
+    news = log.read("b", cursor)
+    assert said(news) == [14, 15, 16, 17, 18, 19]
+    assert (news.missed, log.dropped, log.held) == (14, 14, 6)
+    assert log.read("c", None).missed == 0  # a newcomer misses nothing that it was promised
+
+
+def test_a_batch_larger_than_the_log_is_let_go() -> None:
+    log = TurnLog(10)
+    log.append("a", 0, batch(0))
+    assert (log.held, log.nbytes, log.dropped) == (0, 0, 1)
+    assert said(log.read("b", None)) == []
+
+
+def test_a_log_that_was_begun_anew_is_read_from_its_start() -> None:
+    first, second = TurnLog(1 << 20), TurnLog(1 << 20)
+    first.append("a", 0, batch(*range(9)))
+    cursor = first.read("b", None).cursor
+    second.append("a", 9, batch(9))
+    assert said(second.read("b", cursor)) == [9]
+
+
+def test_a_process_in_its_next_life_reads_what_it_said_before() -> None:
+    log = TurnLog(1 << 20)
+    log.append("a/1", 0, batch(0, 1))
+    assert said(log.read("a/2", None)) == [0, 1]
+
+
+def test_the_newest_turns_come_first_where_there_are_too_many() -> None:
+    log = TurnLog(1 << 20)
+    log.append("a", 0, batch(0, 1, 2))
+    log.append("a", 3, batch(3, 4))
+    news = log.read("b", None, max_tokens=13)
+    assert said(news) == [2, 3, 4]
+    assert news.missed == 2
+    assert said(log.read("b", news.cursor)) == []
+
+
+def test_only_what_is_wanted_travels() -> None:
+    log = TurnLog(1 << 20)
+    log.append("a", 0, batch(0, 1, task="mine"))
+    log.append("a", 2, batch(2, task="other"))
+    news = log.read("b", None, wanted=lambda one: np.array([state.task == "mine" for state in one.states]))
+    assert said(news) == [0, 1]
+    assert news.missed == 0
+
+
+def test_an_empty_log_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_bytes must be positive"):
+        TurnLog(0)
+
+
+def test_members_get_each_others_turns_once(tmp_path: Path) -> None:
+    one, other = (FolderExchange(tmp_path / "shared", name) for name in ("r0", "r1"))
+    assert said(one.swap(batch(0, 1), 0)) == []
+    assert said(other.swap(batch(2), 0)) == [0, 1]
+    assert said(one.swap(batch(3), 2)) == [2]
+    assert said(other.swap(batch(), 1)) == [3]
+    assert said(other.swap(batch(), 1)) == []
+
+
+def test_turns_that_are_given_twice_arrive_once(tmp_path: Path) -> None:
+    one, other = (FolderExchange(tmp_path, name) for name in ("r0", "r1"))
+    one.swap(batch(0, 1), 0)
+    one.swap(batch(0, 1, 2), 0)
+    assert said(other.swap(batch(), 0)) == [0, 1, 2]
+
+
+def test_a_member_in_its_next_life_finds_its_turns(tmp_path: Path) -> None:
+    FolderExchange(tmp_path, "r0").swap(batch(0, 1), 0)
+    assert said(FolderExchange(tmp_path, "r0").swap(batch(), 0)) == [0, 1]
+
+
+def test_a_members_files_stay_within_the_bound_over_all_its_lives(tmp_path: Path) -> None:
+    size = len(batch(0).to_bytes())
+    for life in range(3):
+        member = FolderExchange(tmp_path, "r0", max_bytes=4 * size)
+        for number in range(3):
+            member.swap(batch(3 * life + number), number)
+            assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 4 * size
+    assert said(FolderExchange(tmp_path, "r1").swap(batch(), 0)) == [5, 6, 7, 8]
+
+
+def test_a_damaged_file_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    FolderExchange(tmp_path, "r0").swap(batch(0), 0)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-5])
+    other = FolderExchange(tmp_path, "r1")
+    with caplog.at_level(logging.WARNING):
+        assert said(other.swap(batch(), 0)) == []
+    assert "left out" in caplog.text
+    assert said(other.swap(batch(), 0)) == []
+
+
+def test_a_folder_that_cannot_be_used_loses_the_exchange_and_no_turn(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("a file")
+    member = FolderExchange(taken, "r0")
+    with pytest.raises(ExchangeLost, match="taken"):
+        member.swap(batch(0), 0)
+    taken.unlink()
+    member.swap(batch(0), 0)
+    assert said(FolderExchange(taken, "r1").swap(batch(), 0)) == [0]
+
+
+def test_names_that_could_be_taken_for_others_are_refused(tmp_path: Path) -> None:
+    for name in ("a-b", "", "a/b"):
+        with pytest.raises(ValueError, match="a member's name"):
+            FolderExchange(tmp_path, name)
+    with pytest.raises(ValueError, match="max_bytes"):
+        FolderExchange(tmp_path, "a", max_bytes=0)
+
 
 HERE = DialogueState.from_tokens([1, 2, 3], task="7", env="sums")
 

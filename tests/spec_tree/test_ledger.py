@@ -1,14 +1,43 @@
+"""The ledger of stored turns: who gets one, which are dropped, what comes back from a snapshot."""
+
 from __future__ import annotations
 
+from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations, product
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from stored_turns import stored_turn as turn
 
 from turntree.spec_tree.ledger import Ledger, StoredTurn, TicketUsed
-from turntree.spec_tree.level import Level
+from turntree.spec_tree.ledger_arrays import fill_ledger, ledger_arrays
+from turntree.spec_tree.level import Level, level_codes, worst_level
+
+
+def test_codes_of_levels_leave_zero_for_tokens_that_the_policy_did_not_sample() -> None:
+    assert level_codes("ABCD").tolist() == [1, 2, 3, 4]
+    assert level_codes("").shape == (0,)
+    assert level_codes("A").dtype == "int8"
+    with pytest.raises(ValueError, match="one of ABCD"):
+        level_codes("AXB")
+
+
+def test_the_worst_level_is_the_weakest_claim() -> None:
+    assert worst_level("AABA") == Level.B
+    assert worst_level("DAC") == Level.D
+    assert worst_level("") == Level.A
+
+
+def ledger_of(count: int, key: Hashable = "s") -> Ledger:
+    """So many turns of a step that is over."""
+    ledger = Ledger(max_tokens=10_000)
+    for rank in range(count):
+        ledger.add(key, turn(1), rank=rank)
+    ledger.close_step()
+    return ledger
 
 
 def test_a_turn_is_handed_out_once_its_step_is_over_and_the_second_use_raises() -> None:
@@ -22,17 +51,13 @@ def test_a_turn_is_handed_out_once_its_step_is_over_and_the_second_use_raises() 
     with pytest.raises(TicketUsed, match="one draw"):
         ledger.use(number)
     assert ledger.take("s") is None
-    ticket = ledger.take("t")
-    assert ticket is not None
-    assert ticket.number == other
+    assert ledger.take("t").number == other
     with pytest.raises(TicketUsed, match="there is no turn 3"):
         ledger.use(3)
 
 
 def test_only_the_exact_key_finds_a_turn() -> None:
-    ledger = Ledger(max_tokens=100)
-    ledger.add(("s", 1.0), turn(1), rank=0)
-    ledger.close_step()
+    ledger = ledger_of(1, key=("s", 1.0))
     assert ledger.take(("s", 0.7)) is None
     assert ledger.take(("s", 1.0)) is not None
 
@@ -44,8 +69,7 @@ def test_trained_turns_give_level_c_and_others_level_b() -> None:
     ledger.close_step(trained=True)
     ledger.add("untrained", turn(1), rank=0)
     ledger.close_step(trained=False)
-    levels = {key: ledger.take(key).level for key in ("emitted", "ahead", "untrained")}  # type: ignore[union-attr]
-    assert levels == {"emitted": Level.C, "ahead": Level.B, "untrained": Level.B}
+    assert [ledger.take(key).level for key in ("emitted", "ahead", "untrained")] == [Level.C, Level.B, Level.B]
 
 
 def test_the_latest_closed_step_comes_first_and_pick_chooses_within_it() -> None:
@@ -55,8 +79,7 @@ def test_the_latest_closed_step_comes_first_and_pick_chooses_within_it() -> None
     ledger.add("s", turn(2), rank=0)
     ledger.add("s", turn(3), rank=1)
     ledger.close_step()
-    taken = [ledger.take("s", pick=pick) for pick in (5, 0, 0)]
-    assert [t.turn.tokens[0] for t in taken if t] == [3, 2, 1]
+    assert [ledger.take("s", pick=pick).turn.tokens[0] for pick in (5, 0, 0)] == [3, 2, 1]
 
 
 def test_turns_of_the_oldest_step_go_when_the_room_is_full_the_lowest_rank_first() -> None:
@@ -100,12 +123,8 @@ def survivors(charge_by_length: bool = False, rank_by_arrival: bool = False) -> 
     for lengths, ranks in product(product((1, 3), repeat=3), permutations(range(3))):
         ledger = Ledger(max_tokens=6)
         for arrival, place in enumerate(sorted(range(3), key=lambda place: lengths[place])):
-            length = lengths[place]
-            ledger.add(
-                place,
-                turn(*range(length), room=length if charge_by_length else 3),
-                rank=arrival if rank_by_arrival else ranks[place],
-            )
+            stored = turn(*range(lengths[place]), room=lengths[place] if charge_by_length else 3)
+            ledger.add(place, stored, rank=arrival if rank_by_arrival else ranks[place])
         ledger.close_step()
         for place, length in enumerate(lengths):
             seen[length] += 1
@@ -135,20 +154,14 @@ def test_a_draw_that_is_made_again_is_stored_once_even_where_it_was_dropped() ->
 
 
 def test_a_ledger_that_never_fills_forgets_turns_that_were_used() -> None:
-    ledger = Ledger(max_tokens=10_000)
-    for number in range(100):
-        ledger.add("s", turn(1), rank=number)
-    ledger.close_step()
+    ledger = ledger_of(100)
     for _ in range(99):
         ledger.take("s")
     assert ledger.queued <= 2
 
 
 def test_threads_never_get_the_same_turn() -> None:
-    ledger = Ledger(max_tokens=10_000)
-    for rank in range(500):
-        ledger.add("s", turn(1), rank=rank)
-    ledger.close_step()
+    ledger = ledger_of(500)
     with ThreadPoolExecutor(8) as pool:
         tickets = list(pool.map(lambda pick: ledger.take("s", pick=pick), range(600)))
     numbers = [ticket.number for ticket in tickets if ticket is not None]
@@ -164,12 +177,85 @@ def test_threads_never_get_the_same_turn() -> None:
         ({"top_ids": np.zeros((1, 2), np.int32)}, r"expected top tokens of shape \(2, k\)"),
     ],
 )
-def test_a_malformed_turn_is_refused(fields: dict[str, object], message: str) -> None:
+def test_a_malformed_turn_or_a_ledger_without_room_is_refused(fields: dict[str, object], message: str) -> None:
     good = {name: getattr(turn(1, 2), name) for name in StoredTurn.__slots__}
     with pytest.raises(ValueError, match=message):
         StoredTurn(**{**good, **fields})
-
-
-def test_a_ledger_without_room_is_refused() -> None:
     with pytest.raises(ValueError, match="max_tokens=0"):
         Ledger(max_tokens=0)
+
+
+KEYS = [(1 << 63, 1.0, -1), (5, 0.5, 3)]
+
+
+def restored(ledger: Ledger, *, max_tokens: int | None = None) -> Ledger:
+    again = Ledger(max_tokens=max_tokens or ledger.max_tokens)
+    again.add("left over", turn(1, 2, 3), rank=1)
+    fill_ledger(again, ledger_arrays(ledger))
+    return again
+
+
+def said(ticket) -> tuple | None:
+    if ticket is None:
+        return None
+    stored = ticket.turn
+    return (
+        *(ticket.number, ticket.level, stored.seed, stored.version, stored.room, stored.stopped),
+        *(array.tolist() for array in (stored.tokens, stored.logprobs, stored.top_ids, stored.top_logprobs)),
+    )
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(0, 1), st.integers(1, 6), st.integers(0, 1 << 62), st.booleans()),
+        st.tuples(st.just("take"), st.integers(0, 1), st.integers(0, 5)),
+        st.tuples(st.just("close"), st.booleans()),
+    ),
+    max_size=20,
+)
+
+
+def act(ledger: Ledger, action: tuple) -> tuple | None:
+    name, *values = action
+    if name == "add":
+        key, length, rank, emitted = values
+        seed = None if length == 3 else rank
+        stored = turn(*range(length), room=length + 2, top=length % 3, seed=seed, version=length)
+        ledger.add(KEYS[key], stored, rank=rank, emitted=emitted)
+    elif name == "take":
+        return said(ledger.take(KEYS[values[0]], pick=values[1]))
+    else:
+        ledger.close_step(trained=values[0])
+    return None
+
+
+@given(ACTIONS, ACTIONS)
+def test_a_restored_ledger_goes_on_as_the_saved_one(before, after):
+    ledger = Ledger(max_tokens=25)
+    for action in before:
+        act(ledger, action)
+    again = restored(ledger)
+    assert again.stats() == ledger.stats()
+    assert again.step == ledger.step
+    assert [act(again, action) for action in after] == [act(ledger, action) for action in after]
+    assert again.stats() == ledger.stats()
+
+
+def test_less_room_keeps_the_newest():
+    ledger = Ledger(max_tokens=100)
+    for step in range(3):
+        ledger.add(KEYS[0], turn(step, 2, 3, 4, room=6), rank=step)
+        ledger.close_step()
+    again = restored(ledger, max_tokens=6)
+    assert again.stats().turns == 1
+    assert said(again.take(KEYS[0])) == said(ledger.take(KEYS[0]))
+
+
+def test_what_comes_late_stays_below_what_was_dropped_before_the_snapshot():
+    ledger = Ledger(max_tokens=7)
+    for rank in (5, 9):
+        ledger.add(KEYS[0], turn(1, 2, 3, 4, room=6), rank=rank)
+    again = restored(ledger, max_tokens=100)
+    for rank in (4, 6):
+        again.add(KEYS[1], turn(1, room=3), rank=rank)
+    assert (again.stats().turns, again.stats().dropped) == (2, 2)

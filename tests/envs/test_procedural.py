@@ -1,0 +1,277 @@
+"""Environments that make their tasks up."""
+
+import random
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import sympy
+
+from turntree.envs import Limits, make
+from turntree.envs.expression import evaluate
+from turntree.envs.procedural.adventure import Adventure
+from turntree.envs.procedural.countdown import Countdown, complaint, solve
+from turntree.envs.procedural.equations import Equations
+from turntree.envs.procedural.final_line import final_line
+from turntree.envs.procedural.units import KINDS, convert
+from turntree.envs.procedural.world import make_world, path
+
+
+@pytest.mark.parametrize("rooms", [2, 5, 16])
+def test_the_walkthrough_wins_at_its_last_command(rooms: int) -> None:
+    env = make("turntree/Adventure-v0", min_rooms=rooms, max_rooms=rooms, limits=Limits(max_turns=None))
+    for index in range(20):
+        env.reset(options={"index": index})
+        steps = [env.step(f"I go on.\n> {command}.") for command in env.current_task.answer.split("; ")]
+        assert [step[2] for step in steps] == [False] * (len(steps) - 1) + [True]
+        assert [step[1] for step in steps] == [0.0] * (len(steps) - 1) + [1.0]
+
+
+def test_wandering_about_without_the_key_loses() -> None:
+    env = make("turntree/Adventure-v0", limits=Limits(max_turns=30))
+    env.reset(options={"index": 1})
+    rng = random.Random(0)
+    while True:
+        _, reward, terminated, truncated, info = env.step(f"go {rng.choice(['north', 'south', 'east', 'west'])}")
+        assert reward == 0.0
+        assert not terminated
+        if truncated:
+            break
+    assert info["stop_reason"] == "max_turns"
+
+
+def test_the_locked_door_opens_only_with_the_key() -> None:
+    env = Adventure(min_rooms=2, max_rooms=2)
+    env.reset(options={"index": 0})
+    (way,) = env.world.exits[env.world.first]  # type: ignore[union-attr]
+    assert env.step(f"go {way}")[0] == "The door is locked."
+    assert env.step(f"unlock {way}")[0] == "You have no key."
+    assert f"{way} (locked)" in env.step("look")[0]
+    assert env.step("take the key")[0] == "Taken: key."
+    assert env.step("inventory")[0] == "You carry: key."
+    assert env.step(f"unlock {way}")[0] == "The door is open."
+    assert env.step(f"unlock {way}")[0] == "There is nothing to unlock."
+    assert "You see: treasure" in env.step(f"go {way}")[0]
+
+
+def test_what_is_dropped_lies_where_it_was_dropped() -> None:
+    env = Adventure(min_rooms=2, max_rooms=2)
+    env.reset(options={"index": 0})
+    env.step("take key")
+    assert "key" not in env.step("look")[0].partition("You see")[2]
+    assert env.step("drop key")[0] == "Dropped: key."
+    assert "key" in env.step("look")[0].partition("You see")[2]
+    assert env.step("drop key")[0] == "You have no key."
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("", "no command"),
+        ("dance", "no command"),
+        ("go", "no command"),
+        ("go up", "Directions are"),
+        ("take sun", "no sun"),
+    ],
+)
+def test_what_cannot_be_done_is_said(said: str, hint: str) -> None:
+    env = make("turntree/Adventure-v0")
+    env.reset(options={"index": 0})
+    assert hint in env.step(said)[0]
+
+
+def test_ways_lead_back_and_every_room_can_be_reached() -> None:
+    world = make_world(random.Random(3), rooms=16)
+    for room in world.exits:
+        way = path(world, world.first, room)
+        assert len(way) == len(path(world, room, world.first))
+    assert len(world.exits[world.locked]) == 1
+
+
+def test_puzzles_are_those_that_were_asked_for() -> None:
+    env = Countdown(count=3, max_number=5, max_target=10)
+    for index in range(50):
+        task = env.task(index)
+        assert len(task.metadata["numbers"]) == 3
+        assert max(task.metadata["numbers"]) <= 5
+        assert 1 <= task.metadata["target"] <= 10
+    assert {env.task(i).prompt for i in range(50)} != {
+        Countdown(count=3, split="test").task(i).prompt for i in range(50)
+    }
+
+
+@pytest.mark.parametrize(
+    ("expression", "hint"),
+    [
+        (None, "no expression"),
+        ("(8-2)*4 = 24", "cannot be read"),
+        ("(8-2)*4; import os", "cannot be read"),
+        ("24", "The number 24 is not there"),
+        ("(8-2)*4*4/4", "The number 4 is not there"),
+        ("8*2+8", "The number 8 is not there"),
+        ("(8+4)*2-2+2", "The number 2 is not there"),
+        ("8*4", "Every number must be used"),
+        ("8*2+4", "The value is 20, not 24"),
+        ("2**4+8", "Only + - * / are allowed, not **"),
+        ("8//2*4", "Only + - * / are allowed"),
+        ("8/(4-4)", "division by zero"),
+        ("84-2", "The number 84"),
+    ],
+)
+def test_an_answer_that_breaks_the_rules_is_told_why(expression: str | None, hint: str) -> None:
+    assert hint in complaint(expression, [2, 4, 8], 24, True)
+
+
+def test_a_right_answer_has_nothing_wrong() -> None:
+    assert complaint("(8-2)*4", [2, 4, 8], 24, True) == ""
+    assert complaint("8*3", [3, 4, 8], 24, False) == ""
+    assert complaint("8/(3-8/3)", [3, 3, 8, 8], 24, True) == ""
+
+
+def test_with_attempts_left_the_mistake_is_named() -> None:
+    env = make("turntree/Game24-v0", attempts=2)
+    env.reset(options={"index": 0})
+    said, reward, terminated, *_ = env.step("#### 1+1")
+    assert (reward, terminated) == (0.0, False)
+    assert "Attempts left: 1." in said
+    assert env.step(f"#### {env.current_task.answer}")[1:3] == (1.0, True)
+
+
+def test_the_solver_finds_fractions_on_the_way_and_says_when_there_is_none() -> None:
+    assert evaluate(solve([3, 3, 8, 8], 24)) == Fraction(24)
+    assert solve([1, 1, 1, 1], 24) == ""
+
+
+def test_the_last_marked_line_is_the_answer() -> None:
+    assert final_line("#### 1\n#### 2 \nso") == "2"
+    assert final_line("####") is None
+
+
+@pytest.mark.parametrize("level", [1, 2, 3, 4])
+def test_sympy_finds_the_same_solutions(level: int) -> None:
+    env = Equations(min_level=level, max_level=level)
+    for index in range(25):
+        task = env.task(index)
+        sides = [side.split("=") for side in task.prompt.removeprefix("Solve: ").split(" and ")]
+        equations = [sympy.Eq(*(sympy.sympify(_python(part)) for part in side)) for side in sides]
+        if level == 4:
+            solution = sympy.solve(equations, sympy.symbols("x y"))
+            assert str(tuple(solution.values())) == task.answer
+        else:
+            solutions = sorted(sympy.solve(equations[0], sympy.Symbol("x")))
+            assert ", ".join(map(str, solutions)) == task.answer
+
+
+def _python(side: str) -> str:
+    text = ""
+    for character in side.replace("^", "**"):
+        if character in "xy" and text and text[-1].isdigit():
+            text += "*"
+        text += character
+    return text
+
+
+def test_solutions_win_in_any_order_and_form_and_wrong_ones_lose() -> None:
+    env = make("turntree/Equations-v0", min_level=3, max_level=3)
+    index = next(i for i in range(50) if env.task(i).answer.count(",") == 1)
+    one, other = env.task(index).answer.split(", ")
+    for said, reward in [
+        (f"{one}, {other}", 1.0),
+        (f"x={other}, x={one}", 1.0),
+        (rf"\{{{other}.0, {one}\}}", 1.0),
+        (one, 0.0),
+        (f"{one}, {other}, 77", 0.0),
+        ("x", 0.0),
+    ]:
+        env.reset(options={"index": index})
+        assert env.step(rf"\boxed{{{said}}}")[1:4] == (reward, True, False), said
+
+
+@pytest.mark.parametrize("level", [1, 2, 4])
+def test_the_solution_wins_and_another_loses(level: int) -> None:
+    env = make("turntree/Equations-v0", min_level=level, max_level=level, tool_format="compact")
+    for index in range(5):
+        env.reset(options={"index": index})
+        assert env.step("calculator(6/4)")[0] == "1.5"
+        assert env.step(rf"\boxed{{{env.current_task.answer}}}")[1] == 1.0
+        env.reset(options={"index": index})
+        wrong = "(100, 100)" if level == 4 else "1000"
+        assert env.step(rf"\boxed{{{wrong}}}")[1:4] == (0.0, True, False)
+
+
+def test_text_of_the_policy_is_never_run(tmp_path: Path) -> None:
+    env = make("turntree/Equations-v0")
+    env.reset(seed=0)
+    victim = tmp_path / "x"
+    env.step(rf'\boxed{{open("{victim}","w")}}')
+    assert not victim.exists()
+
+
+def test_halving_the_range_always_wins() -> None:
+    env = make("turntree/NumberGuessing-v0", spare=0, max_number=20)
+    for index in range(40):
+        env.reset(options={"index": index})
+        low, high, terminated, reward = 1, 20, False, 0.0
+        while not terminated:
+            guess = (low + high) // 2
+            said, reward, terminated, truncated, _ = env.step(f"Perhaps {guess}")
+            assert not truncated
+            low, high = (guess + 1, high) if "higher" in said else (low, guess - 1)
+        assert reward == 1.0
+
+
+def test_saying_the_same_number_loses_after_the_last_guess() -> None:
+    env = make("turntree/NumberGuessing-v0", spare=0)
+    env.reset(options={"index": 0})
+    steps = [env.step("It is 1000") for _ in range(7)]
+    assert [step[2] for step in steps] == [False] * 6 + [True]
+    assert sum(step[1] for step in steps) == 0.0
+    assert "lower than 1000. Guesses left: 6" in steps[0][0]
+
+
+def test_the_last_number_counts_and_a_turn_without_one_costs_a_guess() -> None:
+    env = make("turntree/NumberGuessing-v0")
+    env.reset(options={"index": 0})
+    said, *_ = env.step("Hm.")
+    assert "no number" in said
+    secret = env.current_task.answer
+    assert secret not in said
+    assert env.step(f"Not 1000 but {secret}.")[1:3] == (1.0, True)
+
+
+@pytest.mark.parametrize("text", ["1.5", "9" * 13, "5" * 5000])
+def test_what_is_no_guess_is_not_taken_for_one(text: str) -> None:
+    env = make("turntree/NumberGuessing-v0")
+    env.reset(seed=0)
+    assert "no number" in env.step(text)[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_number_wins_and_the_question_said_again_loses(kind: str) -> None:
+    env = make("turntree/UnitConversion-v0", kinds=(kind,))
+    for index in range(15):
+        env.reset(options={"index": index})
+        task = env.current_task
+        assert env.step(rf"It is \boxed{{{task.answer}}}.")[1:4] == (1.0, True, False), task
+        env.reset(options={"index": index})
+        given = task.prompt.removeprefix("How much is ").partition(" in ")[0]
+        assert env.step(rf"\boxed{{\text{{{given}}}}}")[1:4] == (0.0, True, False), task
+
+
+@pytest.mark.parametrize(
+    ("value", "source", "target", "result"),
+    [
+        ("100", "degrees Celsius", "degrees Fahrenheit", "212"),
+        ("-40", "degrees Fahrenheit", "degrees Celsius", "-40"),
+        ("0", "kelvin", "degrees Celsius", "-273.15"),
+        ("36", "km/h", "m/s", "10"),
+        ("1", "mi", "km", "1.609344"),
+        ("3", "ft", "yd", "1"),
+        ("2", "weeks", "h", "336"),
+        ("16", "oz", "lb", "1"),
+        ("8", "pt", "gal", "1"),
+    ],
+)
+def test_factors_are_exact(value: str, source: str, target: str, result: str) -> None:
+    units = {unit.name: unit for kind in KINDS.values() for unit in kind}
+    assert convert(Fraction(value), units[source], units[target]) == Fraction(result)
