@@ -3,8 +3,6 @@
 Where it needs data, the rows are made up.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json
@@ -16,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 from playing import arguments_of, call
 
@@ -32,19 +29,6 @@ every_entry = pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entr
 @every_entry
 def test_every_environment_keeps_the_rules(entry: Entry, tmp_path: Path) -> None:
     require_conformance(functools.partial(make, entry.id, **arguments_of(entry, tmp_path)))
-
-
-@every_entry
-def test_gymnasium_makes_every_environment_alone_and_in_a_vector(entry: Entry, tmp_path: Path) -> None:
-    given = arguments_of(entry, tmp_path)
-    env = gymnasium.make(entry.id, **given)
-    assert isinstance(env.unwrapped, Env)
-    env.reset(seed=0)
-    vector = gymnasium.make_vec(entry.id, num_envs=2, vectorization_mode="sync", **given)
-    observations, infos = vector.reset(seed=0)
-    assert len(observations) == 2
-    assert infos["task_id"].shape == (2,)
-    vector.close()
 
 
 def transcripts() -> str:

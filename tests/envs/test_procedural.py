@@ -67,11 +67,8 @@ def test_what_is_dropped_lies_where_it_was_dropped() -> None:
 @pytest.mark.parametrize(
     ("said", "hint"),
     [
-        ("", "no command"),
-        ("dance", "no command"),
-        ("go", "no command"),
-        ("go up", "Directions are"),
-        ("take sun", "no sun"),
+        *[(said, "no command") for said in ("", "dance", "go")],
+        *[("go up", "Directions are"), ("take sun", "no sun")],
     ],
 )
 def test_what_cannot_be_done_is_said(said: str, hint: str) -> None:
@@ -104,18 +101,16 @@ def test_puzzles_are_those_that_were_asked_for() -> None:
     ("expression", "hint"),
     [
         (None, "no expression"),
-        ("(8-2)*4 = 24", "cannot be read"),
-        ("(8-2)*4; import os", "cannot be read"),
-        ("24", "The number 24 is not there"),
-        ("(8-2)*4*4/4", "The number 4 is not there"),
-        ("8*2+8", "The number 8 is not there"),
-        ("(8+4)*2-2+2", "The number 2 is not there"),
-        ("8*4", "Every number must be used"),
-        ("8*2+4", "The value is 20, not 24"),
-        ("2**4+8", "Only + - * / are allowed, not **"),
-        ("8//2*4", "Only + - * / are allowed"),
-        ("8/(4-4)", "division by zero"),
+        *[(said, "cannot be read") for said in ("(8-2)*4 = 24", "(8-2)*4; import os")],
         ("84-2", "The number 84"),
+        *[("24", "The number 24 is not there"), ("(8-2)*4*4/4", "The number 4 is not there")],
+        *[("8*2+8", "The number 8 is not there"), ("(8+4)*2-2+2", "The number 2 is not there")],
+        *[("8*4", "Every number must be used"), ("8*2+4", "The value is 20, not 24"), ("8/(4-4)", "division by zero")],
+        *[
+            ("2**4+8", "Only + - * / are allowed, not **"),
+            ("8//2*4", "Only + - * / are allowed"),
+            ("84-2", "The number 84"),
+        ],
     ],
 )
 def test_an_answer_that_breaks_the_rules_is_told_why(expression: str | None, hint: str) -> None:
@@ -264,12 +259,8 @@ def test_the_number_wins_and_the_question_said_again_loses(kind: str) -> None:
         ("100", "degrees Celsius", "degrees Fahrenheit", "212"),
         ("-40", "degrees Fahrenheit", "degrees Celsius", "-40"),
         ("0", "kelvin", "degrees Celsius", "-273.15"),
-        ("36", "km/h", "m/s", "10"),
-        ("1", "mi", "km", "1.609344"),
-        ("3", "ft", "yd", "1"),
-        ("2", "weeks", "h", "336"),
-        ("16", "oz", "lb", "1"),
-        ("8", "pt", "gal", "1"),
+        *[("36", "km/h", "m/s", "10"), ("1", "mi", "km", "1.609344"), ("3", "ft", "yd", "1")],
+        *[("2", "weeks", "h", "336"), ("16", "oz", "lb", "1"), ("8", "pt", "gal", "1")],
     ],
 )
 def test_factors_are_exact(value: str, source: str, target: str, result: str) -> None:

@@ -53,10 +53,6 @@ def test_the_schema_of_a_function_in_full() -> None:
     }
 
 
-def test_another_name_can_be_given() -> None:
-    assert function_schema(search, name="look_up")["function"]["name"] == "look_up"
-
-
 def test_a_continuation_line_with_a_colon_stays_with_its_argument() -> None:
     doc = parse_docstring("Do.\n\nArgs:\n    a (int): one,\n        note: not an argument\n    b: two")
     assert doc.arguments == {"a": "one, note: not an argument", "b": "two"}

@@ -10,7 +10,7 @@ import pytest
 from playing import Errand, call, use
 
 from turntree.envs import Context, Message, Role, Task, Tool, ToolCall, ToolDefinitionError, ToolExecutor, Toolset, tool
-from turntree.envs.calculator import calculator, one_operation_calculator
+from turntree.envs.calculator import calculator
 from turntree.envs.tool_run import answer, prepare
 
 
@@ -51,10 +51,6 @@ def test_a_tool_still_is_its_function() -> None:
 def test_run_returns_text_as_it_is_and_anything_else_as_json() -> None:
     assert calculator.run({"expression": "1+1"}) == "2"
     assert describe.run({"name": "cüp"}) == '{"name": "cüp", "count": 1}'
-
-
-def test_another_name_can_be_given() -> None:
-    assert one_operation_calculator.name == "calculator"
 
 
 def test_a_decorated_method_becomes_a_tool_of_its_environment_and_a_subclass_may_replace_it() -> None:

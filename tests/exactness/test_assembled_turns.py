@@ -1,7 +1,5 @@
 """The beginning that a stored turn leaves, with the token drawn at its first rejection, as the engines are given it."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import pairwise
 

@@ -5,8 +5,6 @@ against the joint law of the model's own forward pass. The test is chi-square at
 .05 after each prefix would be found with probability above .99, as ``test_the_power_is_as_stated`` computes.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -86,7 +84,7 @@ def speculated(number: int, cases: list[Case]) -> list[Completion]:
         lambda i: cases[order[i]].sampling,
         guesses=lambda i: cases[order[i]].guess,
         arrivals=lambda i: i // 4,
-        forest=AdversarialForest(SIZE, seed=number, branching=8) if number % 5 else None,
+        forest=AdversarialForest(SIZE, seed=number) if number % 5 else None,
         speculation=Speculation(max_nodes=8, adaptive=False) if number % 5 else None,
         max_batch=int(rng.integers(3, 16)),
         prefill_chunk=int(rng.choice([4, 9, 1024])),

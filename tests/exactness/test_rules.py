@@ -5,8 +5,6 @@ what the proofs stand on, an enumeration that sees every path, every region of a
 real draws, whose chi-square test over whole turns has the power that the report's rows state.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import numpy as np
@@ -122,7 +120,7 @@ def test_trees_are_verified_under_transforms_and_a_path_that_the_penalties_forge
         assert broken > NOTICED
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), drafted=st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple))
 def test_a_chain_by_coins_says_what_the_policy_says_whatever_was_drafted(rules, seed, drafted):
     p = rules.policy(seed, 4)
@@ -227,15 +225,6 @@ def test_plain_draws_have_the_policys_law_and_those_of_another_policy_are_notice
     assert draws.power(len(seeds), len(p.cells), 0.02, 1e-3) > 0.999
     assert draws.chi_square(draws.plain(p, seeds), p.cells).p_value > 1e-3
     assert draws.chi_square(draws.plain(draws.drifted(p, 3, 0.15), seeds), p.cells).p_value < 1e-9
-
-
-def test_a_replay_and_plain_decoding_agree_token_for_token_whatever_the_drift(draws):
-    seeds = np.arange(3000) * 7 - 5000
-    p = draws.table(1, 4, 5)
-    for drift in (0.0, 0.5, 3.0):
-        stored = draws.plain(draws.drifted(p, 2, drift), seeds)
-        assert (draws.replay(p, stored, seeds) == draws.plain(p, seeds)).all()
-    assert (draws.replay(p, stored, seeds, keyed_by_step=True) != draws.plain(p, seeds)).any()
 
 
 def test_the_power_is_what_repeated_tests_find(draws):

@@ -1,7 +1,5 @@
 """Turns that were made ahead are those of plain decoding by the policy of their step, token for token in float64."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """How much is drafted, and what a step is believed to cost."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

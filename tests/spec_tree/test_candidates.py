@@ -1,7 +1,5 @@
 """Where places are looked for, and rows together: a draft does not depend on which rows stand beside it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from forest_checks import Said, paths, rows_of

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections import OrderedDict
 
 import numpy as np
@@ -34,6 +32,12 @@ def test_the_least_recently_touched_states_go_first_oldest_turns_first(
 ) -> None:
     cold, plain = ColdTurns(most), OrderedDict[int, list[list[int]]]()
     dropped = 0
+
+    def drop_oldest(state: int) -> None:
+        plain[state].pop(0)
+        if not plain[state]:
+            del plain[state]
+
     for kind, state, size in calls:
         if kind == "a":
             turn = [state, *range(size - 1)]
@@ -41,18 +45,13 @@ def test_the_least_recently_touched_states_go_first_oldest_turns_first(
             plain.setdefault(state, []).append(turn)
             plain.move_to_end(state)
             while sum(len(turn) for turns in plain.values() for turn in turns) > most:
-                oldest = next(iter(plain))
-                plain[oldest].pop(0)
+                drop_oldest(next(iter(plain)))
                 dropped += 1
-                if not plain[oldest]:
-                    del plain[oldest]
         elif kind == "t":
             assert [turn.tolist() for turn in cold.take(state)] == plain.pop(state, [])
         elif state in plain:
             cold.drop_oldest(state)
-            plain[state].pop(0)
-            if not plain[state]:
-                del plain[state]
+            drop_oldest(state)
         assert list(cold.states()) == list(plain)
         for known, turns in plain.items():
             assert known in cold

@@ -1,7 +1,5 @@
 """Compilation: what is compiled again, and what a second process shares of the first compilation."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Settings: which are refused, and as text and back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

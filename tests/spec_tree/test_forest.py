@@ -1,7 +1,5 @@
 """The store's promises: well-formed drafts, forgetting, siblings, rungs, quotas, counts, refusals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -294,12 +292,6 @@ def test_clear_forgets_turns_and_keeps_counters() -> None:
         forest.end(handles)
     assert draft_tokens(forest, state(), [1, 2]) == []
     assert not set(handles) & set(forest.begin([state()]))
-
-
-def test_no_rows_make_an_empty_batch() -> None:
-    batch = SpecForest().draft([], max_nodes=4, room=[])
-    assert batch.rows == 0
-    assert batch.tokens.dtype == np.int32
 
 
 def test_a_long_turn_is_drafted_to_its_end_though_it_lies_in_pieces() -> None:

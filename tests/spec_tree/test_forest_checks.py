@@ -1,13 +1,11 @@
 """The checks of the store's tests notice what they are there for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from forest_checks import Node, broken, indexed, malformed, misremembered, rows_of, turns_in, unfounded
+from forest_checks import Node, broken, indexed, malformed, misremembered, rows_of, unfounded
 
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest, turn_store
 from turntree.spec_tree.layout import END, TokenLog
@@ -131,11 +129,3 @@ def test_a_turn_that_changed_or_was_lost_without_account_is_noticed() -> None:
     assert misremembered(forest, {STATE: [(4,), (1, 2, 6)]}, [(5,)])
     assert misremembered(forest, {STATE: [(4,), (1, 2, 3), (7,)]}, [(5,)])
     assert sorted(indexed(forest)) == [(1, 2, 3), (4,), (5,)]
-
-
-def test_turns_are_read_from_a_tree() -> None:
-    forest = SpecForest()
-    turns = [[1, 2], [1, 2], [1, 2, 3], [1], [4, 4, 4]]
-    for turn in turns:
-        forest.insert(STATE, turn)
-    assert sorted(turns_in(forest.tree(STATE)).elements()) == sorted(map(tuple, turns))

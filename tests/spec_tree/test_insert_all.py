@@ -1,7 +1,5 @@
 """Many finished turns at once are what the same turns one by one are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from forest_checks import broken

@@ -1,7 +1,5 @@
 """Each machine instruction against plain Python, logarithm and logistic function against numpy in float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

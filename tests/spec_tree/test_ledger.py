@@ -1,7 +1,5 @@
 """The ledger of stored turns: who gets one, which are dropped, what comes back from a snapshot."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations, product

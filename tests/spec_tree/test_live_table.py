@@ -1,7 +1,5 @@
 """Rows for live turns and their contexts; what handles do is shown by the tests of the forest."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Rollouts of 250 tokens from random laws, 400 at once: the z-scores of each."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

@@ -86,9 +86,13 @@ def cube(side: int) -> np.ndarray:
     return exponential(along[:, None, None], along[:, None], along)
 
 
+SERIES = [0.14616449685043406, 0.15331721600556042, 0.18182889125261723, 0.2222221113479508]
+SERIES += [0.28571428625975487, 0.39999999999899505, 0.666666666666667, 2.0]
+
+
 def scalar_exponential(seed: int, position: int, token: int) -> tuple[int, float]:
     """The definition once more, in Python's integers and floats: odd multiple of 2**-53, and noise."""
-    golden, word = 0x9E3779B97F4A7C15, 0
+    golden = 0x9E3779B97F4A7C15
 
     def mix(x: int) -> int:
         x %= 2**64
@@ -103,16 +107,8 @@ def scalar_exponential(seed: int, position: int, token: int) -> tuple[int, float
     mantissa = struct.unpack("<d", struct.pack("<q", bits - (exponent << 52)))[0]
     s = (mantissa - 1.0) / (mantissa + 1.0)
     square = s * s
-    series = 0.14616449685043406
-    for coefficient in (
-        0.15331721600556042,
-        0.18182889125261723,
-        0.2222221113479508,
-        0.28571428625975487,
-        0.39999999999899505,
-        0.666666666666667,
-        2.0,
-    ):
+    series = 0.0
+    for coefficient in SERIES:
         series = series * square + coefficient
     return odd, -(exponent * 0.6931471805599453 + s * series)
 

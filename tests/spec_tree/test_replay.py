@@ -1,7 +1,5 @@
 """What the drafts are worth: turns are replayed against a store of the turns before them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A log that is full: what was said is read back or let go, never changed, and drafts come from what is held."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import Any
 

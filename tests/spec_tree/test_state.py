@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from turntree.spec_tree import DialogueState
 
 

@@ -1,7 +1,5 @@
 """One thread changes the store while others draft from it: drafts stay trees, and nothing is lost."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 
@@ -10,6 +8,7 @@ import pytest
 from forest_checks import broken, malformed, rows_of, turns_in
 from machine_speed import patience
 
+from turntree.envs import WorkerPool
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 from turntree.spec_tree.weights import parts
 
@@ -22,22 +21,9 @@ def state(index: int = 0) -> DialogueState:
 
 def together(*work: Callable[[], None]) -> None:
     """Run all at once and raise what one of them raised."""
-    failures: list[BaseException] = []
-
-    def run(one: Callable[[], None]) -> None:
-        try:
-            one()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(one,), daemon=True) for one in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=patience(60))
-        assert not thread.is_alive(), "a thread hangs"
-    if failures:
-        raise failures[0]
+    pool = WorkerPool(len(work))
+    for done in [pool.submit(one) for one in work]:
+        done.result(timeout=patience(60))
 
 
 @pytest.mark.parametrize("max_tokens", [2048, 400_000], ids=["wrapping", "growing"])

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -89,7 +87,7 @@ def test_a_node_is_penalised_by_its_own_path():
     assert counts.tolist() == [[1, 1, 0], [1, 2, 0], [1, 2, 1], [1, 3, 0], [1, 2, 0]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     temperature=st.sampled_from([0.0, 0.7, 1.0, 1.6]),

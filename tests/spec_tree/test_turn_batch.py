@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from turntree.spec_tree import DialogueState
@@ -24,7 +22,6 @@ def same(batch: TurnBatch, said: list[tuple[DialogueState, list[int]]]) -> bool:
     ]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(states, turns), max_size=6))
 def test_a_batch_holds_what_it_was_made_of_through_bytes_too(said: list[tuple[DialogueState, list[int]]]) -> None:
     batch = TurnBatch.of([state for state, _ in said], [turn for _, turn in said])
@@ -33,7 +30,6 @@ def test_a_batch_holds_what_it_was_made_of_through_bytes_too(said: list[tuple[Di
     assert len(batch) == len(said)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(states, turns, st.booleans()), max_size=6))
 def test_a_selection_has_the_turns_that_were_kept_and_their_texts_alone(
     said: list[tuple[DialogueState, list[int], bool]],

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -179,7 +177,7 @@ def test_a_race_never_says_an_impossible_token_and_takes_many_rows():
     assert set(won[:, 1]) == {0, 2}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(laws())
 def test_laws_that_share_their_clocks_agree_as_often_as_the_coupling_promises(pair):
     p, q = pair
