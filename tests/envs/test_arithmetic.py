@@ -1,5 +1,6 @@
 import gymnasium
 import pytest
+from playing import play
 
 from turntree.envs import make
 from turntree.envs.arithmetic import Arithmetic, intermediate_results
@@ -23,16 +24,12 @@ def test_a_whole_episode_in_the_compact_format() -> None:
 
 @pytest.mark.parametrize("answer", ["#### 9", "8", "", "The result is 8", "#### 8 or 9", "####"])
 def test_any_other_last_turn_earns_nothing(answer: str) -> None:
-    env = Arithmetic()
-    env.reset(options={"index": 5})
-    _, reward, terminated, _, info = env.step(answer)
+    [(_, reward, terminated, _, info)] = play(Arithmetic(), [answer], 5)
     assert (reward, terminated, info["rewards"]) == (0.0, True, {"correct": 0.0})
 
 
 def test_the_answer_is_the_value_of_the_prompt() -> None:
-    env = Arithmetic(allow_negative=True)
-    for index in range(300):
-        task = env.task(index)
+    for task in map(Arithmetic(allow_negative=True).task, range(300)):
         assert evaluate(task.prompt) == int(task.answer)
 
 
@@ -67,10 +64,8 @@ def test_splits_have_tasks_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("numbers", "operators", "results"),
     [
-        ([2, 3, 4, 1], "+*-", [12, 14, 13]),
-        ([2, 3, 4], "**", [6, 24]),
-        ([1, 2, 3, 4], "-*+", [6, -5, -1]),
-        ([7], "", [7]),
+        *[([2, 3, 4, 1], "+*-", [12, 14, 13]), ([2, 3, 4], "**", [6, 24])],
+        *[([1, 2, 3, 4], "-*+", [6, -5, -1]), ([7], "", [7])],
     ],
 )
 def test_intermediate_results_follow_precedence(numbers: list[int], operators: str, results: list[int]) -> None:

@@ -6,23 +6,8 @@ import numpy as np
 import pytest
 from playing import play
 
-from turntree.envs import (
-    Env,
-    Limits,
-    Message,
-    OptionsError,
-    Reply,
-    ResetNeeded,
-    Role,
-    SnapshotError,
-    Task,
-    TaskIndexError,
-    ToolCall,
-    ToolError,
-    UnknownParser,
-    require_conformance,
-    tool,
-)
+from turntree.envs import Env, Limits, Message, Reply, Role, Task, ToolCall, require_conformance, tool
+from turntree.envs.errors import OptionsError, ResetNeeded, SnapshotError, TaskIndexError, ToolError, UnknownParser
 
 INFO_KEYS = {"messages", "tools", "tool_calls", "task_id", "turn", "rewards", "stop_reason", "failure"}
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from playing import call, use, write_rows
+from playing import call, play, use, write_rows
 
 from turntree.envs import DataError, MissingExtra, make, require_conformance
 from turntree.envs.lookup.corpus import Corpus, Document, read_corpus, words
@@ -17,8 +17,7 @@ from turntree.envs.lookup.search import Search
 def test_doing_nothing_or_something_besides_loses() -> None:
     env = make("turntree/KeyValue-v0")
     for index in range(200):
-        env.reset(options={"index": index})
-        assert env.step("Done.")[1:4] == (0.0, True, False)
+        assert play(env, ["Done."], index)[0][1:4] == (0.0, True, False)
     env.reset(options={"index": 0})
     for key, value in env.current_task.metadata["expected"].items():
         use(env, "set", key=key, value=value)
@@ -93,10 +92,8 @@ def test_an_answer_that_was_looked_up_wins_and_another_loses(files: dict[str, Pa
     assert use(env, "search", query="purring cat").startswith("[a] Cats: A cat is")
     assert use(env, "read", id="a") == "Cats\nA cat is a small animal that purrs."
     assert env.step(r"It is \boxed{\text{a cat}}.")[1:4] == (1.0, True, False)
-    env.reset(options={"index": 0})
-    assert env.step(r"\boxed{dog}")[1:4] == (0.0, True, False)
-    env.reset(options={"index": 0})
-    assert env.step("the cat")[1:3] == (0.0, True)
+    assert play(env, [r"\boxed{dog}"], 0)[0][1:4] == (0.0, True, False)
+    assert play(env, ["the cat"], 0)[0][1:3] == (0.0, True)
 
 
 def test_questions_about_the_island_can_be_answered_from_its_texts() -> None:
@@ -112,8 +109,7 @@ def test_questions_about_the_island_can_be_answered_from_its_texts() -> None:
         if task.metadata["texts"] == 1:
             assert task.answer in env.read(first[1 : first.index("]")]), task
         assert env.step(rf"\boxed{{{task.answer}}}")[1] == 1.0
-        env.reset(options={"index": index})
-        assert env.step(r"\boxed{Atlantis}")[1:4] == (0.0, True, False)
+        assert play(env, [r"\boxed{Atlantis}"], index)[0][1:4] == (0.0, True, False)
     assert seen == {1, 2}
 
 

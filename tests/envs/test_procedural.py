@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import sympy
+from playing import play
 
 from turntree.envs import Limits, make
 from turntree.envs.expression import evaluate
@@ -21,23 +22,17 @@ from turntree.envs.procedural.world import make_world, path
 def test_the_walkthrough_wins_at_its_last_command(rooms: int) -> None:
     env = make("turntree/Adventure-v0", min_rooms=rooms, max_rooms=rooms, limits=Limits(max_turns=None))
     for index in range(20):
-        env.reset(options={"index": index})
-        steps = [env.step(f"I go on.\n> {command}.") for command in env.current_task.answer.split("; ")]
+        steps = play(env, [f"I go on.\n> {command}." for command in env.task(index).answer.split("; ")], index)
         assert [step[2] for step in steps] == [False] * (len(steps) - 1) + [True]
         assert [step[1] for step in steps] == [0.0] * (len(steps) - 1) + [1.0]
 
 
 def test_wandering_about_without_the_key_loses() -> None:
     env = make("turntree/Adventure-v0", limits=Limits(max_turns=30))
-    env.reset(options={"index": 1})
     rng = random.Random(0)
-    while True:
-        _, reward, terminated, truncated, info = env.step(f"go {rng.choice(['north', 'south', 'east', 'west'])}")
-        assert reward == 0.0
-        assert not terminated
-        if truncated:
-            break
-    assert info["stop_reason"] == "max_turns"
+    steps = play(env, [f"go {rng.choice(['north', 'south', 'east', 'west'])}" for _ in range(30)], 1)
+    assert [step[1:4] for step in steps] == [(0.0, False, False)] * 29 + [(0.0, False, True)]
+    assert steps[-1][4]["stop_reason"] == "max_turns"
 
 
 def test_the_locked_door_opens_only_with_the_key() -> None:
@@ -72,9 +67,7 @@ def test_what_is_dropped_lies_where_it_was_dropped() -> None:
     ],
 )
 def test_what_cannot_be_done_is_said(said: str, hint: str) -> None:
-    env = make("turntree/Adventure-v0")
-    env.reset(options={"index": 0})
-    assert hint in env.step(said)[0]
+    assert hint in play(make("turntree/Adventure-v0"), [said])[0][0]
 
 
 def test_ways_lead_back_and_every_room_can_be_reached() -> None:
@@ -125,8 +118,7 @@ def test_a_right_answer_has_nothing_wrong() -> None:
 
 def test_with_attempts_left_the_mistake_is_named() -> None:
     env = make("turntree/Game24-v0", attempts=2)
-    env.reset(options={"index": 0})
-    said, reward, terminated, *_ = env.step("#### 1+1")
+    [(said, reward, terminated, *_)] = play(env, ["#### 1+1"])
     assert (reward, terminated) == (0.0, False)
     assert "Attempts left: 1." in said
     assert env.step(f"#### {env.current_task.answer}")[1:3] == (1.0, True)
@@ -178,27 +170,22 @@ def test_solutions_win_in_any_order_and_form_and_wrong_ones_lose() -> None:
         (f"{one}, {other}, 77", 0.0),
         ("x", 0.0),
     ]:
-        env.reset(options={"index": index})
-        assert env.step(rf"\boxed{{{said}}}")[1:4] == (reward, True, False), said
+        assert play(env, [rf"\boxed{{{said}}}"], index)[0][1:4] == (reward, True, False), said
 
 
 @pytest.mark.parametrize("level", [1, 2, 4])
 def test_the_solution_wins_and_another_loses(level: int) -> None:
     env = make("turntree/Equations-v0", min_level=level, max_level=level, tool_format="compact")
     for index in range(5):
-        env.reset(options={"index": index})
-        assert env.step("calculator(6/4)")[0] == "1.5"
+        assert play(env, ["calculator(6/4)"], index)[0][0] == "1.5"
         assert env.step(rf"\boxed{{{env.current_task.answer}}}")[1] == 1.0
-        env.reset(options={"index": index})
         wrong = "(100, 100)" if level == 4 else "1000"
-        assert env.step(rf"\boxed{{{wrong}}}")[1:4] == (0.0, True, False)
+        assert play(env, [rf"\boxed{{{wrong}}}"], index)[0][1:4] == (0.0, True, False)
 
 
 def test_text_of_the_policy_is_never_run(tmp_path: Path) -> None:
-    env = make("turntree/Equations-v0")
-    env.reset(seed=0)
     victim = tmp_path / "x"
-    env.step(rf'\boxed{{open("{victim}","w")}}')
+    play(make("turntree/Equations-v0"), [rf'\boxed{{open("{victim}","w")}}'])
     assert not victim.exists()
 
 
@@ -216,9 +203,7 @@ def test_halving_the_range_always_wins() -> None:
 
 
 def test_saying_the_same_number_loses_after_the_last_guess() -> None:
-    env = make("turntree/NumberGuessing-v0", spare=0)
-    env.reset(options={"index": 0})
-    steps = [env.step("It is 1000") for _ in range(7)]
+    steps = play(make("turntree/NumberGuessing-v0", spare=0), ["It is 1000"] * 7)
     assert [step[2] for step in steps] == [False] * 6 + [True]
     assert sum(step[1] for step in steps) == 0.0
     assert "lower than 1000. Guesses left: 6" in steps[0][0]
@@ -226,8 +211,7 @@ def test_saying_the_same_number_loses_after_the_last_guess() -> None:
 
 def test_the_last_number_counts_and_a_turn_without_one_costs_a_guess() -> None:
     env = make("turntree/NumberGuessing-v0")
-    env.reset(options={"index": 0})
-    said, *_ = env.step("Hm.")
+    [(said, *_)] = play(env, ["Hm."])
     assert "no number" in said
     secret = env.current_task.answer
     assert secret not in said
@@ -236,21 +220,17 @@ def test_the_last_number_counts_and_a_turn_without_one_costs_a_guess() -> None:
 
 @pytest.mark.parametrize("text", ["1.5", "9" * 13, "5" * 5000])
 def test_what_is_no_guess_is_not_taken_for_one(text: str) -> None:
-    env = make("turntree/NumberGuessing-v0")
-    env.reset(seed=0)
-    assert "no number" in env.step(text)[0]
+    assert "no number" in play(make("turntree/NumberGuessing-v0"), [text])[0][0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_number_wins_and_the_question_said_again_loses(kind: str) -> None:
     env = make("turntree/UnitConversion-v0", kinds=(kind,))
     for index in range(15):
-        env.reset(options={"index": index})
-        task = env.current_task
-        assert env.step(rf"It is \boxed{{{task.answer}}}.")[1:4] == (1.0, True, False), task
-        env.reset(options={"index": index})
+        task = env.task(index)
         given = task.prompt.removeprefix("How much is ").partition(" in ")[0]
-        assert env.step(rf"\boxed{{\text{{{given}}}}}")[1:4] == (0.0, True, False), task
+        for said, reward in ((task.answer, 1.0), (rf"\text{{{given}}}", 0.0)):
+            assert play(env, [rf"It is \boxed{{{said}}}."], index)[0][1:4] == (reward, True, False), task
 
 
 @pytest.mark.parametrize(

@@ -186,9 +186,6 @@ def test_an_episode_with_the_calculator(data: Path) -> None:
     ("row", "complaint"),
     [
         ({"question": "?"}, "the field 'answer' is missing; the row has: question"),
-        ({"answer": "#### 4"}, "the field 'question' is missing"),
-        ({"question": "", "answer": "#### 4"}, "the field 'question' must be a text that is not empty"),
-        ({"question": "?", "answer": None}, "the field 'answer' must be a text"),
         ({"question": "?", "answer": "It is four."}, "must end with '#### NUMBER' or be a number, got 'It is four.'"),
         ({"question": "?", "answer": "#### four"}, "must end with '#### NUMBER'"),
         ({"question": "?", "answer": "#### "}, "must end with '#### NUMBER'"),

@@ -6,21 +6,8 @@ from draft_trees import draft_trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turntree.spec_tree import DraftBatch
+from turntree.spec_tree import DraftBatch, verify
 from turntree.spec_tree.noise import exponential
-from turntree.spec_tree.verify import (
-    behaviour,
-    point_mass_accept,
-    point_mass_chain,
-    prefix,
-    race,
-    ratio_accept,
-    ratio_chain,
-    residual,
-    root,
-    sample_then_match,
-    without,
-)
 
 
 def walk(draft, says, room=9, stop=-1):
@@ -31,7 +18,8 @@ def walk(draft, says, room=9, stop=-1):
         asked.append(nodes.tolist())
         return np.array([says[b][depth] for b in rows]), np.full(len(rows), -0.5 * depth)
 
-    result = sample_then_match(draft, draw, np.full(draft.rows, room), lambda _, tokens: np.asarray(tokens == stop))
+    room = np.full(draft.rows, room)
+    result = verify.sample_then_match(draft, draw, room, lambda _, tokens: np.asarray(tokens == stop))
     emitted = [result.tokens[:n, b].tolist() for b, n in enumerate(result.emitted)]
     return emitted, [result.path[:n, b].tolist() for b, n in enumerate(result.emitted)], asked
 
@@ -65,7 +53,7 @@ def test_an_empty_draft_emits_one_token():
 
 def test_rows_walk_their_own_trees():
     draft = draft_trees(TREE, [], [(6, -1)], [(5, -1), (5, 0), (5, 1)])
-    assert root(draft).tolist() == [0, 6, 7, 9]
+    assert verify.root(draft).tolist() == [0, 6, 7, 9]
     emitted, path, _ = walk(draft, [[5, 7, 9, 2], [6], [6, 5], [5, 5, 6]])
     assert emitted == [[5, 7, 9, 2], [6], [6, 5], [5, 5, 6]]
     assert path == [[0, 1, 4, -1], [-1], [0, -1], [0, 1, -1]]
@@ -113,41 +101,41 @@ def laws(draw, kept=False):
 
 def test_an_impossible_token_never_stays_and_a_certain_one_always_does():
     coins = np.array([np.nextafter(0, 1), 0.5, np.nextafter(1, 0)])
-    assert not point_mass_accept(np.zeros(3), coins).any()
-    assert point_mass_accept(np.ones(3), coins).all()
-    assert not ratio_accept(np.zeros(3), np.full(3, 0.5), coins).any()
-    assert not ratio_accept(np.full(3, 0.5), np.zeros(3), coins, lenience=9.0).any()
-    assert ratio_accept(np.full(3, 0.5), np.full(3, 0.5), coins).all()
+    assert not verify.point_mass_accept(np.zeros(3), coins).any()
+    assert verify.point_mass_accept(np.ones(3), coins).all()
+    assert not verify.ratio_accept(np.zeros(3), np.full(3, 0.5), coins).any()
+    assert not verify.ratio_accept(np.full(3, 0.5), np.zeros(3), coins, lenience=9.0).any()
+    assert verify.ratio_accept(np.full(3, 0.5), np.full(3, 0.5), coins).all()
 
 
 def test_a_ratio_is_compared_strictly():
-    assert ratio_accept(np.array(0.25), np.array(0.5), np.array(0.5)) == np.False_
-    assert ratio_accept(np.array(0.25), np.array(0.5), np.nextafter(0.5, 0)) == np.True_
+    assert verify.ratio_accept(np.array(0.25), np.array(0.5), np.array(0.5)) == np.False_
+    assert verify.ratio_accept(np.array(0.25), np.array(0.5), np.nextafter(0.5, 0)) == np.True_
 
 
 def test_what_follows_a_rejected_point_mass_is_the_rest_of_the_law():
     p = np.array([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]])
-    assert without(p, np.array([0, 0])).tolist() == [[0.0, 0.5, 0.5], [0.0, 1.0, 0.0]]
-    assert without(p, np.array([1, 1]))[1].tolist() == [0.0, 1.0, 0.0], "no coin rejects a certain token"
+    assert verify.without(p, np.array([0, 0])).tolist() == [[0.0, 0.5, 0.5], [0.0, 1.0, 0.0]]
+    assert verify.without(p, np.array([1, 1]))[1].tolist() == [0.0, 1.0, 0.0], "no coin rejects a certain token"
 
 
 @given(laws(kept=True))
 def test_kept_and_redrawn_mass_add_up_to_the_policy(pair):
     p, q = pair
     kept = np.minimum(p, q)
-    assert kept + (1 - kept.sum()) * residual(p, q) == pytest.approx(p, abs=1e-12)
+    assert kept + (1 - kept.sum()) * verify.residual(p, q) == pytest.approx(p, abs=1e-12)
 
 
 @given(laws(kept=True), st.floats(0.2, 1.0))
 def test_a_lenience_below_1_is_exact_with_its_own_residual(pair, lenience):
     p, q = pair
-    assert behaviour(p, q, lenience) == pytest.approx(p, abs=1e-12)
+    assert verify.behaviour(p, q, lenience) == pytest.approx(p, abs=1e-12)
 
 
 @given(laws(), st.floats(1.0, 5.0))
 def test_lenience_stays_within_its_bound_and_no_residual_does_better(pair, lenience):
     p, q = pair
-    b = behaviour(p, q, lenience)
+    b = verify.behaviour(p, q, lenience)
     assert b.sum() == pytest.approx(1)
     kept = np.minimum(q, lenience * p)
     bias = np.abs(b - p).sum() / 2
@@ -159,19 +147,19 @@ def test_lenience_stays_within_its_bound_and_no_residual_does_better(pair, lenie
 
 def test_lenience_is_biased_where_it_keeps_more():
     p, q = np.array([0.5, 0.5]), np.array([0.8, 0.2])
-    assert behaviour(p, q, 1.5) == pytest.approx([0.75, 0.25])
-    assert residual(p, q, 1.5) == pytest.approx(residual(p, q))
+    assert verify.behaviour(p, q, 1.5) == pytest.approx([0.75, 0.25])
+    assert verify.residual(p, q, 1.5) == pytest.approx(verify.residual(p, q))
 
 
 def test_without_a_kept_probability_the_ratio_rule_is_plain_drawing():
     p = np.array([0.25, 0.75])
-    assert residual(p, np.zeros(2)) == pytest.approx(p)
+    assert verify.residual(p, np.zeros(2)) == pytest.approx(p)
 
 
 def test_a_race_never_says_an_impossible_token_and_takes_many_rows():
     p = np.array([[0.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
     noise = exponential(np.arange(200)[:, None, None], np.int64(0), np.arange(3))
-    won = race(p, noise)
+    won = verify.race(p, noise)
     assert won.shape == (200, 2)
     assert set(won[:, 0]) == {1}
     assert set(won[:, 1]) == {0, 2}
@@ -183,14 +171,14 @@ def test_laws_that_share_their_clocks_agree_as_often_as_the_coupling_promises(pa
     p, q = pair
     distance = np.abs(p - q).sum() / 2
     noise = exponential(np.int64(1), np.arange(4000)[:, None], np.arange(len(p)))
-    agreed = (race(p, noise) == race(q, noise)).mean()
+    agreed = (verify.race(p, noise) == verify.race(q, noise)).mean()
     promised = (1 - distance) / (1 + distance)
     assert agreed >= promised - 4 * np.sqrt(0.25 / 4000)
 
 
 def test_the_prefix_ends_at_the_first_rejection():
-    assert prefix(np.array([[1, 1, 0, 1], [0, 1, 1, 1], [1, 1, 1, 1]], bool)).tolist() == [2, 0, 4]
-    assert prefix(np.zeros((2, 0), bool)).tolist() == [0, 0]
+    assert verify.prefix(np.array([[1, 1, 0, 1], [0, 1, 1, 1], [1, 1, 1, 1]], bool)).tolist() == [2, 0, 4]
+    assert verify.prefix(np.zeros((2, 0), bool)).tolist() == [0, 0]
 
 
 P = np.array([[0.5, 0.5, 0.0], [0.2, 0.2, 0.6], [0.1, 0.8, 0.1]])
@@ -217,7 +205,7 @@ def asked(chain, *arguments, **options):
     ],
 )
 def test_a_point_mass_chain_keeps_its_prefix_and_says_one_token_more(coins, emitted, law):
-    tokens, seen = asked(point_mass_chain, P, np.array([0, 2]), np.array(coins))
+    tokens, seen = asked(verify.point_mass_chain, P, np.array([0, 2]), np.array(coins))
     assert tokens == emitted
     assert seen == pytest.approx(law)
 
@@ -231,12 +219,12 @@ def test_a_point_mass_chain_keeps_its_prefix_and_says_one_token_more(coins, emit
     ],
 )
 def test_a_ratio_chain_draws_from_the_residual_after_a_rejection(coins, lenience, emitted, law):
-    tokens, seen = asked(ratio_chain, P, Q, np.array([0, 1]), np.array(coins), lenience=lenience)
+    tokens, seen = asked(verify.ratio_chain, P, Q, np.array([0, 1]), np.array(coins), lenience=lenience)
     assert tokens == emitted
     assert seen == pytest.approx(law)
 
 
 def test_an_empty_chain_is_plain_drawing():
     none = np.zeros(0, np.int64)
-    assert asked(point_mass_chain, P[:1], none, none.astype(float)) == ([9], P[0].tolist())
-    assert asked(ratio_chain, P[:1], Q[:0], none, none.astype(float)) == ([9], P[0].tolist())
+    assert asked(verify.point_mass_chain, P[:1], none, none.astype(float)) == ([9], P[0].tolist())
+    assert asked(verify.ratio_chain, P[:1], Q[:0], none, none.astype(float)) == ([9], P[0].tolist())

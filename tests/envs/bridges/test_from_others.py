@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from playing import play
 
 from turntree.envs import Env, MissingExtra, require_conformance
 from turntree.envs.bridges.openenv import OpenEnv
@@ -12,22 +13,18 @@ from turntree.envs.bridges.textarena import TextArena
 from turntree.envs.bridges.verifiers import Verifiers
 
 
-def finish(env: Env, *turns: str, index: int = 0) -> tuple[float, dict[str, Any]]:
-    env.reset(seed=0, options={"index": index})
-    total = 0.0
-    for turn in turns:
-        _, reward, _, _, info = env.step(turn)
-        total += reward
-    return total, info
+def finish(env: Env, *turns: str, index: int = 0) -> float:
+    """The rewards of an episode together."""
+    return sum(step[1] for step in play(env, turns, index))
 
 
 def test_reasoning_gym_scores_answers_and_keeps_the_rules() -> None:
     pytest.importorskip("reasoning_gym", reason="pip install reasoning-gym")
     env = ReasoningGym("chain_sum", size=5, data_seed=1)
     answer = env.task(2).answer
-    assert finish(env, f"So.\n#### {answer}", index=2)[0] == 1.0
-    assert finish(env, answer, index=2)[0] == 1.0
-    assert finish(env, "#### nothing", index=2)[0] < 0.1
+    assert finish(env, f"So.\n#### {answer}", index=2) == 1.0
+    assert finish(env, answer, index=2) == 1.0
+    assert finish(env, "#### nothing", index=2) < 0.1
     require_conformance(lambda: ReasoningGym("chain_sum", size=5, data_seed=1))
 
 
@@ -106,7 +103,7 @@ def test_a_server_of_openenv_itself() -> None:
             return types.State()
 
     env = OpenEnv(Server, to_action=lambda text: Say(text=text), to_text=text_of)
-    assert finish(env, "hi", "end")[0] == 1.0
+    assert finish(env, "hi", "end") == 1.0
 
 
 def task(prompt: Any, answer: str) -> Any:
@@ -130,7 +127,7 @@ async def score_later(row: Any, answer: str) -> float:
 @pytest.mark.parametrize("score", [score_now, score_later])
 def test_verifiers_task_sets_are_scored_by_their_tasks(score: Any) -> None:
     env = Verifiers(TASKS, score=score)
-    assert [finish(env, answer)[0] for answer in ("4", "5")] == [1.0, 0.0]
+    assert [finish(env, answer) for answer in ("4", "5")] == [1.0, 0.0]
     _, info = env.reset(options={"index": 1})
     assert [message["role"] for message in info["messages"]] == ["system", "user"]
     require_conformance(lambda: Verifiers(TASKS, score=score))
