@@ -5,6 +5,7 @@ Where it needs data, the rows are made up.
 
 import functools
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -135,30 +136,21 @@ def serve(env: Env) -> Iterator[str]:
     yield f"Done: {', '.join(env.current_task.metadata['outputs']) or 'I am sorry, nothing more is possible'}."
 
 
-def say(text: str) -> Policy:
-    def speak(env: Env) -> Iterator[str]:
-        while True:
-            yield text
-
-    return speak
+def lose(env: Env) -> Iterator[str]:
+    return itertools.repeat("It is -987654.5, \\boxed{-987654.5} or\n#### -987654.5")
 
 
 WINNERS: dict[str, Policy] = {
     "turntree/Arithmetic-v0": arithmetic,
-    "turntree/GSM8K-v0": hashed,
-    "turntree/Countdown-v0": hashed,
-    "turntree/Game24-v0": hashed,
-    "turntree/Equations-v0": boxed,
-    "turntree/UnitConversion-v0": boxed,
+    **{f"turntree/{name}-v0": hashed for name in ("GSM8K", "Countdown", "Game24")},
+    **{f"turntree/{name}-v0": boxed for name in ("Equations", "UnitConversion")},
+    **{f"turntree/{name}-v0": serve for name in ("RetailService", "AirlineService")},
     "turntree/NumberGuessing-v0": halve,
     "turntree/Adventure-v0": commands,
     "turntree/KeyValue-v0": set_all,
     "turntree/Search-v0": look_up,
-    "turntree/RetailService-v0": serve,
-    "turntree/AirlineService-v0": serve,
     **{entry.env_id: boxed for entry in MATH_SETS},
 }
-LOSERS: dict[str, Policy] = {id: say("It is -987654.5, \\boxed{-987654.5} or\n#### -987654.5") for id in WINNERS}
 
 
 def play_as(env: Env, policy: Policy, index: int) -> tuple[float, str, Task]:
@@ -179,7 +171,7 @@ def test_one_policy_wins_and_another_loses(entry: Entry, tmp_path: Path) -> None
     for index in range(min(env.num_tasks or 10, 10)):
         reward, stop_reason, task = play_as(env, WINNERS[entry.id], index)
         assert (reward, stop_reason) == (1.0, "done"), task
-        reward, _, task = play_as(env, LOSERS[entry.id], index)
+        reward, _, task = play_as(env, lose, index)
         assert reward == 0.0, task
     env.close()
 

@@ -68,21 +68,17 @@ def test_a_turn_that_is_no_error_begins_the_row_anew(good: str) -> None:
     assert stops(Limits(max_errors=2), row) == ["", "", "", "max_errors"]
 
 
-def test_seconds_end_the_episode_and_the_last_turn_is_answered(now: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("later", "action", "reason"), [(29, calls("fine"), ""), (31, "words", "max_seconds"), (31, "end", "done")]
+)
+def test_seconds_end_an_episode_that_its_task_has_not_decided(
+    now: list[float], later: int, action: str, reason: str
+) -> None:
     env = Office(limits=Limits(max_seconds=30))
     env.reset(seed=0)
-    now[0] += 29
-    assert env.step(calls("fine"))[4]["stop_reason"] == ""
-    now[0] += 2
-    _, _, terminated, truncated, info = env.step("words")
-    assert (terminated, truncated, info["stop_reason"]) == (False, True, "max_seconds")
-
-
-def test_a_task_that_decides_after_the_seconds_has_decided(now: list[float]) -> None:
-    env = Office(limits=Limits(max_seconds=30))
-    env.reset(seed=0)
-    now[0] += 31
-    assert env.step("end")[4]["stop_reason"] == "done"
+    now[0] += later
+    _, _, terminated, truncated, info = env.step(action)
+    assert (terminated, truncated, info["stop_reason"]) == (reason == "done", reason == "max_seconds", reason)
 
 
 @pytest.mark.parametrize("executor", [ToolExecutor(), ToolExecutor(seconds=900)])

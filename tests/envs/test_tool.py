@@ -83,16 +83,6 @@ def test_a_function_that_cannot_be_a_tool_is_refused_at_once() -> None:
 
 
 @tool
-def echo(text: str) -> str:
-    """Say it again.
-
-    Args:
-        text: What to say
-    """
-    return text
-
-
-@tool
 def hint(context: Context, loud: bool = False) -> str:
     """Say the answer.
 
@@ -127,7 +117,8 @@ def test_mistakes_of_the_model_are_told_to_it(call: ToolCall, said: str) -> None
 
 
 def test_lone_surrogates_from_the_model_are_replaced() -> None:
-    assert ask(ToolCall(name="echo", arguments={"text": "a\ud800b"}), echo).content.encode() == b"a?b"
+    said = ask(ToolCall(name="describe", arguments={"name": "a\ud800b"}), describe).content
+    assert said.encode() == b'{"name": "a?b", "count": 1}'
 
 
 def test_a_hidden_context_is_filled_in_and_cannot_be_passed_by_the_model() -> None:
@@ -138,7 +129,7 @@ def test_a_hidden_context_is_filled_in_and_cannot_be_passed_by_the_model() -> No
 
 
 def test_only_tools_without_instance_and_context_may_run_at_once() -> None:
-    assert not prepare(ToolCall(name="echo"), [echo]).shares_state
+    assert not prepare(ToolCall(name="describe"), [describe]).shares_state
     assert prepare(ToolCall(name="hint"), [hint]).shares_state
 
 

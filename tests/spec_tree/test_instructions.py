@@ -1,7 +1,5 @@
 """Each machine instruction against plain Python, logarithm and logistic function against numpy in float64."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -10,15 +8,11 @@ from turntree.spec_tree.compiled import int32, int64, kernel
 from turntree.spec_tree.elementary import logarithm, logistic
 from turntree.spec_tree.instructions import alike8, as_bits, equal16, fetch, from_bits, lowest, where
 
+Ints, Longs, Floats = NDArray[np.int32], NDArray[np.int64], NDArray[np.float32]
+
 
 @kernel
-def _try(
-    first: NDArray[np.int32],
-    second: NDArray[np.int32],
-    asked: NDArray[np.int64],
-    found: NDArray[np.int64],
-    real: NDArray[np.float32],
-) -> None:
+def _try(first: Ints, second: Ints, asked: Longs, found: Longs, real: Floats) -> None:
     fetch(first, int64(3))
     for i in range(len(asked)):
         at, other, value, stop = asked[i, 0], asked[i, 1], asked[i, 2], asked[i, 3]
@@ -45,8 +39,8 @@ def test_they_do_what_plain_python_does() -> None:
     asked = np.stack([rng.integers(low, high, 3000) for low, high in ((8, 180), (8, 200), (-1, 3), (0, 180))], axis=1)
     asked[:500, 0], asked[:500, 1] = np.arange(500) % 40 + 40, np.arange(500) % 40 + 60
     asked[:, 3] = np.clip(asked[:, 0] + rng.integers(-3, 40, 3000), 0, 185)
-    found: NDArray[np.int64] = np.zeros_like(asked)
-    real: NDArray[Any] = np.array([1.5, 0.0], np.float32)
+    found = np.zeros_like(asked)
+    real = np.array([1.5, 0.0], np.float32)
     _try(first, second, asked, found, real)
     expected = [plain(first.tolist(), second.tolist(), *row) for row in asked.tolist()]
     assert found.tolist() == expected
@@ -55,19 +49,14 @@ def test_they_do_what_plain_python_does() -> None:
     assert real.tolist() == [3.0, 1.5]
 
 
-_Floats = NDArray[np.float32]
-
-
 @kernel
-def _both(
-    x: NDArray[np.float32], y: NDArray[np.float32], logs: NDArray[np.float32], shares: NDArray[np.float32]
-) -> None:
+def _both(x: Floats, y: Floats, logs: Floats, shares: Floats) -> None:
     for i in range(len(x)):
         logs[i], shares[i] = logarithm(x[i]), logistic(y[i])
 
 
 @pytest.fixture(scope="module")
-def computed() -> tuple[_Floats, ...]:
+def computed() -> tuple[Floats, ...]:
     rng = np.random.default_rng(0)
     x = np.exp(np.concatenate([rng.uniform(-69, 69, 50_000), rng.uniform(-1, 1, 50_000)])).astype(np.float32)
     y = np.concatenate([rng.uniform(-30, 30, 50_000), rng.uniform(-1, 1, 50_000)]).astype(np.float32)
@@ -77,7 +66,7 @@ def computed() -> tuple[_Floats, ...]:
     return x, y, logs, shares
 
 
-def test_logarithm(computed: tuple[_Floats, ...]) -> None:
+def test_logarithm(computed: tuple[Floats, ...]) -> None:
     x, _, logs, _ = computed
     exact = np.log(x.astype(np.float64))
     assert np.abs(logs - exact).max() < 1e-5
@@ -86,7 +75,7 @@ def test_logarithm(computed: tuple[_Floats, ...]) -> None:
     assert logs[0] == 0.0
 
 
-def test_logistic(computed: tuple[_Floats, ...]) -> None:
+def test_logistic(computed: tuple[Floats, ...]) -> None:
     _, y, _, shares = computed
     with np.errstate(over="ignore"):
         exact = 1 / (1 + np.exp(-y.astype(np.float64)))

@@ -1,18 +1,15 @@
 """What the drafts are worth: turns are replayed against a store of the turns before them."""
 
-import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from forest_checks import best_path, rows_of
 from plain_forest import PREFIX_ONLY, PlainForest
+from playing import SHARED
 
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
-
-DATA = Path(os.environ.get("TURNTREE_DATA", Path(__file__).resolve().parents[3] / "shared"))
 
 Turns = list[tuple[DialogueState, list[int]]]
 
@@ -36,7 +33,7 @@ def generated(states: int = 6, samples: int = 8, length: int = 120) -> Turns:
 
 def recorded(states: int) -> Turns:
     """The first sequences of recorded reasoning, sample by sample."""
-    path = DATA / "traces" / "math_cot_100x8.npz"
+    path = SHARED / "traces" / "math_cot_100x8.npz"
     if not path.is_file():
         pytest.skip(f"no recorded traces: {path} is missing (set TURNTREE_DATA)")
     with np.load(path) as trace:

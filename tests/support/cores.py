@@ -33,10 +33,11 @@ def tiny_llama(vocabulary: int = 32, *, seed: int = 0, sharpness: float = 3.0, d
 class AdversarialForest(SpecForest):
     """Drafts random trees, whatever was said: the output must not care."""
 
-    def __init__(self, vocabulary: int, seed: int = 0) -> None:
+    def __init__(self, vocabulary: int, seed: int = 0, branching: int = 3) -> None:
         super().__init__()
         self._vocabulary = vocabulary
         self._rng = np.random.default_rng(seed)
+        self._branching = branching
         self.live: set[int] = set()
         self.withdrawn = 0
 

@@ -45,7 +45,7 @@ def test_logprobs_are_the_models_at_the_sampling_temperature(model, prompts):
 def test_no_draft_whatever_it_proposes_changes_what_is_sampled(prompts, sampling, chain):
     model = tiny_llama(sharpness=2.0)
     plain = run_core(model, prompts, sampling)
-    wild = run_core(model, prompts, sampling, forest=AdversarialForest(32), speculation=TREE)
+    wild = run_core(model, prompts, sampling, forest=AdversarialForest(32, branching=8), speculation=TREE)
     store = SpecForest()
     own = Speculation(max_nodes=8, min_probability=0.05, chain=chain, adaptive=False)
     run_core(model, prompts, sampling, forest=store, speculation=own)
