@@ -65,6 +65,11 @@ def call(*items: str) -> str:
     )
 
 
+@pytest.fixture
+def env() -> Shop:
+    return Shop()
+
+
 class TestReset:
     def test_the_opening_is_the_system_prompt_and_what_start_says(self) -> None:
         text, info = Shop().reset(seed=1, options={"index": 3})
@@ -83,9 +88,8 @@ class TestReset:
         assert drawn == [Shop().reset(seed=seed)[1]["task_id"] for seed in range(30)]
         assert set(drawn) == {f"shop/{i}" for i in range(5)}
 
-    def test_a_task_can_be_given_itself_or_by_an_index_of_any_kind(self) -> None:
+    def test_a_task_can_be_given_itself_or_by_an_index_of_any_kind(self, env: Shop) -> None:
         task = Task(id="mine", prompt="Buy a hat.", answer="hat")
-        env = Shop()
         assert env.reset(options={"task": task})[1]["task_id"] == "mine"
         assert env.current_task is task
         assert env.reset(options={"index": np.int64(2)})[1]["task_id"] == "shop/2"
@@ -109,8 +113,7 @@ class TestReset:
         with pytest.raises(TaskIndexError, match=f"5 tasks.*got {index}"):
             Shop().reset(options={"index": index})
 
-    def test_a_failed_reset_does_not_leave_the_old_episode_running(self) -> None:
-        env = Shop()
+    def test_a_failed_reset_does_not_leave_the_old_episode_running(self, env: Shop) -> None:
         env.reset(seed=1)
         with pytest.raises(OptionsError):
             env.reset(options={"index": "x"})
@@ -126,8 +129,7 @@ class TestStep:
         assert info["tool_calls"] == [ToolCall(name="take", arguments={"item": "3"}).to_openai()]
         assert (info["turn"], info["stop_reason"]) == (1, "")
 
-    def test_several_calls_are_run_in_order(self) -> None:
-        env = Shop()
+    def test_several_calls_are_run_in_order(self, env: Shop) -> None:
         [(text, *_, info)] = play(env, [call("a", "nothing", "b")])
         assert env.basket == ["a", "b"]
         assert text == "1 in the basket\n\nError: there is no such item\n\n2 in the basket"
@@ -152,8 +154,7 @@ class TestStep:
     def test_the_compact_format_finds_the_tools_of_the_environment(self) -> None:
         assert play(Shop(tool_format="compact"), ["take(3)"])[0][0] == "1 in the basket"
 
-    def test_infos_always_have_the_same_keys_and_share_nothing(self) -> None:
-        env = Shop()
+    def test_infos_always_have_the_same_keys_and_share_nothing(self, env: Shop) -> None:
         infos = [env.reset(seed=1)[1], *(step[4] for step in play(env, [call("x"), "haggle", call("bomb")]))]
         assert [set(info) for info in infos] == [INFO_KEYS] * 4
         env.reset(seed=1)[1]["tools"].clear()
@@ -171,16 +172,14 @@ class TestStep:
         assert rendered.startswith("[system] This is a shop.\n\n[user] Buy item 3.")
         assert rendered.endswith("[tool] 1 in the basket\n\n[assistant] buy")
 
-    def test_stepping_before_reset_or_after_the_end_raises(self) -> None:
-        env = Shop()
+    def test_stepping_before_reset_or_after_the_end_raises(self, env: Shop) -> None:
         with pytest.raises(ResetNeeded, match="call reset"):
             env.step("buy")
         play(env, ["buy"])
         with pytest.raises(ResetNeeded, match="ended \\(done\\)"):
             env.step("buy")
 
-    def test_an_action_that_is_no_text_raises(self) -> None:
-        env = Shop()
+    def test_an_action_that_is_no_text_raises(self, env: Shop) -> None:
         env.reset(seed=1)
         with pytest.raises(TypeError, match="text of one turn, got int"):
             env.step(3)  # type: ignore[arg-type]

@@ -63,6 +63,11 @@ def _no_runs() -> None:
     RUNS.clear()
 
 
+@pytest.fixture
+def memo() -> ResultMemo:
+    return ResultMemo(10)
+
+
 NOTES = Notes()
 
 
@@ -72,24 +77,21 @@ def play(memo: ResultMemo | None, *turns: str, index: int = 0) -> list[str]:
     return [step[0] for step in playing.play(env, turns, index)]
 
 
-def test_the_same_call_at_the_same_point_is_answered_from_memory() -> None:
-    memo = ResultMemo(10)
+def test_the_same_call_at_the_same_point_is_answered_from_memory(memo: ResultMemo) -> None:
     turns = call(NOTES, "write", text="a"), call(NOTES, "read")
     assert play(memo, *turns) == play(memo, *turns) == ["1 notes", "a"]
     assert (RUNS["write"], RUNS["read"]) == (2, 1)
     assert memo.stats() == (1, 1, 1)
 
 
-def test_a_tool_that_changes_something_always_runs() -> None:
-    memo = ResultMemo(10)
+def test_a_tool_that_changes_something_always_runs(memo: ResultMemo) -> None:
     assert play(memo, call(NOTES, "write", text="a"), call(NOTES, "write", text="a")) == ["1 notes", "2 notes"]
     play(memo, call(NOTES, "write", text="a"))
     assert RUNS["write"] == 3
     assert memo.stats().results == 0
 
 
-def test_what_happened_before_is_part_of_the_point() -> None:
-    memo = ResultMemo(10)
+def test_what_happened_before_is_part_of_the_point(memo: ResultMemo) -> None:
     assert play(memo, call(NOTES, "write", text="a"), call(NOTES, "read"))[-1] == "a"
     assert play(memo, call(NOTES, "write", text="b"), call(NOTES, "read"))[-1] == "b"
     assert play(memo, call(NOTES, "write", text="a"), call(NOTES, "write", text="a"), call(NOTES, "read"))[-1] == "a, a"
@@ -98,19 +100,17 @@ def test_what_happened_before_is_part_of_the_point() -> None:
     assert RUNS["read"] == 5
 
 
-def test_errors_are_not_remembered_nor_is_anything_without_a_memo() -> None:
+def test_errors_are_not_remembered_nor_is_anything_without_a_memo(memo: ResultMemo) -> None:
     for _ in range(3):
         play(None, call(NOTES, "read"))
     assert RUNS["read"] == 3
-    memo = ResultMemo(10)
     for _ in range(2):
         assert play(memo, call(NOTES, "find", text="x")) == ["Error: no such note"]
     assert RUNS["find"] == 2
     assert memo.stats().results == 0
 
 
-def test_a_restored_episode_remembers_at_its_own_point() -> None:
-    memo = ResultMemo(10)
+def test_a_restored_episode_remembers_at_its_own_point(memo: ResultMemo) -> None:
     env = Notes()
     env.memo = memo
     env.reset(options={"index": 0})

@@ -173,16 +173,6 @@ def test_solutions_win_in_any_order_and_form_and_wrong_ones_lose() -> None:
         assert play(env, [rf"\boxed{{{said}}}"], index)[0][1:4] == (reward, True, False), said
 
 
-@pytest.mark.parametrize("level", [1, 2, 4])
-def test_the_solution_wins_and_another_loses(level: int) -> None:
-    env = make("turntree/Equations-v0", min_level=level, max_level=level, tool_format="compact")
-    for index in range(5):
-        assert play(env, ["calculator(6/4)"], index)[0][0] == "1.5"
-        assert env.step(rf"\boxed{{{env.current_task.answer}}}")[1] == 1.0
-        wrong = "(100, 100)" if level == 4 else "1000"
-        assert play(env, [rf"\boxed{{{wrong}}}"], index)[0][1:4] == (0.0, True, False)
-
-
 def test_text_of_the_policy_is_never_run(tmp_path: Path) -> None:
     victim = tmp_path / "x"
     play(make("turntree/Equations-v0"), [rf'\boxed{{open("{victim}","w")}}'])

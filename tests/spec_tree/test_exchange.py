@@ -24,6 +24,11 @@ def said(news: News | Swapped) -> list[int]:
     return [int(turn[0]) for one in news.batches for turn in one.turns]
 
 
+@pytest.fixture
+def log() -> TurnLog:
+    return TurnLog(1 << 20)
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(0, 3)), max_size=30))
 def test_everybody_reads_each_turn_of_the_others_once_and_none_of_its_own(calls: list[tuple[str, bool, int]]) -> None:
     log = TurnLog(1 << 20)
@@ -44,8 +49,7 @@ def test_everybody_reads_each_turn_of_the_others_once_and_none_of_its_own(calls:
         assert got[name] == sorted(number for other in "abc" if other != name for number in given[other])
 
 
-def test_turns_that_are_sent_twice_are_kept_once() -> None:
-    log = TurnLog(1 << 20)
+def test_turns_that_are_sent_twice_are_kept_once(log: TurnLog) -> None:
     assert log.append("a", 0, batch(0, 1)) == 2
     assert log.append("a", 0, batch(0, 1, 2)) == 1  # the answer was lost, and one turn was added
     assert log.append("a", 1, batch(1, 2)) == 0
@@ -82,14 +86,12 @@ def test_a_log_that_was_begun_anew_is_read_from_its_start() -> None:
     assert said(second.read("b", cursor)) == [9]
 
 
-def test_a_process_in_its_next_life_reads_what_it_said_before() -> None:
-    log = TurnLog(1 << 20)
+def test_a_process_in_its_next_life_reads_what_it_said_before(log: TurnLog) -> None:
     log.append("a/1", 0, batch(0, 1))
     assert said(log.read("a/2", None)) == [0, 1]
 
 
-def test_the_newest_turns_come_first_where_there_are_too_many() -> None:
-    log = TurnLog(1 << 20)
+def test_the_newest_turns_come_first_where_there_are_too_many(log: TurnLog) -> None:
     log.append("a", 0, batch(0, 1, 2))
     log.append("a", 3, batch(3, 4))
     news = log.read("b", None, max_tokens=13)
@@ -98,8 +100,7 @@ def test_the_newest_turns_come_first_where_there_are_too_many() -> None:
     assert said(log.read("b", news.cursor)) == []
 
 
-def test_only_what_is_wanted_travels() -> None:
-    log = TurnLog(1 << 20)
+def test_only_what_is_wanted_travels(log: TurnLog) -> None:
     log.append("a", 0, batch(0, 1, task="mine"))
     log.append("a", 2, batch(2, task="other"))
     news = log.read("b", None, wanted=lambda one: np.array([state.task == "mine" for state in one.states]))
@@ -195,8 +196,7 @@ def member(log: TurnLog, name: str, **bounds: int) -> tuple[SpecForest, Wire, Sh
     return forest, wire, SharedTurns(forest, wire, **bounds)
 
 
-def test_what_one_store_was_told_is_drafted_by_another() -> None:
-    log = TurnLog(1 << 20)
+def test_what_one_store_was_told_is_drafted_by_another(log: TurnLog) -> None:
     _, _, one = member(log, "a")
     forest, _, other = member(log, "b")
     one.note(HERE, (7, 8, 9))
@@ -217,8 +217,7 @@ def test_a_store_is_not_given_its_own_turns_again() -> None:
     assert shared.counts == SwapCounts(given=1, swaps=3)
 
 
-def test_turns_wait_while_the_others_are_away_and_arrive_once() -> None:
-    log = TurnLog(1 << 20)
+def test_turns_wait_while_the_others_are_away_and_arrive_once(log: TurnLog) -> None:
     _, wire, shared = member(log, "a")
     forest, _, other = member(log, "b")
     for number, cut in enumerate(["before", "after", "before", ""]):
@@ -230,8 +229,7 @@ def test_turns_wait_while_the_others_are_away_and_arrive_once() -> None:
     assert shared.counts == SwapCounts(given=4, swaps=1, lost=3)
 
 
-def test_what_waits_is_bounded_and_the_oldest_goes_first() -> None:
-    log = TurnLog(1 << 20)
+def test_what_waits_is_bounded_and_the_oldest_goes_first(log: TurnLog) -> None:
     _, wire, shared = member(log, "a", max_pending_tokens=6)
     wire.cut = "before"
     for number in range(5):
@@ -243,8 +241,7 @@ def test_what_waits_is_bounded_and_the_oldest_goes_first() -> None:
     assert [turn.tolist() for batch in log.read("b", None).batches for turn in batch.turns] == [[2, 2], [3, 3], [4, 4]]
 
 
-def test_turns_that_are_noted_during_an_exchange_go_with_the_next() -> None:
-    log = TurnLog(1 << 20)
+def test_turns_that_are_noted_during_an_exchange_go_with_the_next(log: TurnLog) -> None:
     _, wire, shared = member(log, "a")
     plain = wire.swap
 
@@ -259,8 +256,7 @@ def test_turns_that_are_noted_during_an_exchange_go_with_the_next() -> None:
     assert shared.swap().given == 2
 
 
-def test_threads_may_note_at_once() -> None:
-    log = TurnLog(1 << 24)
+def test_threads_may_note_at_once(log: TurnLog) -> None:
     _, _, shared = member(log, "a")
 
     def work() -> None:

@@ -19,6 +19,11 @@ def state(index: int = 0, **known: str) -> DialogueState:
     return DialogueState.from_tokens([100, index], **known)
 
 
+@pytest.fixture
+def forest() -> SpecForest:
+    return SpecForest()
+
+
 def draft_tokens(forest: Any, at: DialogueState, spoken: list[int], **options: Any) -> list[int]:
     """What is drafted for a turn at ``at`` that has said ``spoken``."""
     handles = forest.begin([at])
@@ -130,9 +135,8 @@ def test_a_batch_budget_goes_to_the_most_probable_nodes_of_all_rows() -> None:
     assert len(sure) > len(unsure)
 
 
-def test_a_chain_does_not_turn_back_to_a_sibling() -> None:
+def test_a_chain_does_not_turn_back_to_a_sibling(forest: SpecForest) -> None:
     """Not even where the sibling is likelier than all that goes on from the best child."""
-    forest = SpecForest()
     for turn in [*([1, token] for token in range(10, 18)), *([2, token] for token in range(20, 24))]:
         forest.insert(state(), turn)
     handles = forest.begin([state()])
@@ -157,9 +161,8 @@ def test_probabilities_are_as_often_right_as_they_say() -> None:
     assert believed[:10].mean() < 0.6 < believed[600:, 0].mean()  # the control: it was learnt
 
 
-def test_probabilities_stay_probabilities_however_often_drafts_fail() -> None:
+def test_probabilities_stay_probabilities_however_often_drafts_fail(forest: SpecForest) -> None:
     """A store whose drafts never come true believes in none of them, and still says so in numbers."""
-    forest = SpecForest()
     forest.insert(state(), list(range(100, 240)))
     for _ in range(3000):
         handles = forest.begin([state()])
@@ -173,9 +176,8 @@ def test_probabilities_stay_probabilities_however_often_drafts_fail() -> None:
         assert not malformed(nodes, last=-1, room=200, max_nodes=128, chain=chain)
 
 
-def test_the_faintest_path_teaches_numbers() -> None:
+def test_the_faintest_path_teaches_numbers(forest: SpecForest) -> None:
     """What is learnt from a draft as deep as can be is finite: one that is not would spoil every later draft."""
-    forest = SpecForest()
     turn = np.random.default_rng(0).integers(0, 2**31, 400).tolist()
     forest.insert(state(), turn)
     for _ in range(20):
@@ -188,8 +190,7 @@ def test_the_faintest_path_teaches_numbers() -> None:
     assert all(np.isfinite(array).all() for array in parts(forest.weights).values())
 
 
-def test_an_ended_handle_is_unknown() -> None:
-    forest = SpecForest()
+def test_an_ended_handle_is_unknown(forest: SpecForest) -> None:
     handles = forest.begin([state()])
     forest.end(handles)
     for call in (
@@ -202,8 +203,7 @@ def test_an_ended_handle_is_unknown() -> None:
             call()
 
 
-def test_handles_are_not_given_twice_though_rows_are_used_again() -> None:
-    forest = SpecForest()
+def test_handles_are_not_given_twice_though_rows_are_used_again(forest: SpecForest) -> None:
     given: set[int] = set()
     for count in (1, 3, 300, 2, 700):
         handles = forest.begin([state()] * count)
@@ -216,8 +216,7 @@ def test_handles_are_not_given_twice_though_rows_are_used_again() -> None:
     assert forest.tree(state()).count == forest.stats().live == sum(count // 2 for count in (1, 3, 300, 2, 700))
 
 
-def test_a_refused_call_leaves_the_rest_of_its_batch_untouched() -> None:
-    forest = SpecForest()
+def test_a_refused_call_leaves_the_rest_of_its_batch_untouched(forest: SpecForest) -> None:
     handles = forest.begin([state()])
     forest.commit(handles, [[5]])
     before = forest.tree(state()).to_dict()
@@ -236,8 +235,7 @@ def test_a_refused_call_leaves_the_rest_of_its_batch_untouched() -> None:
     assert not broken(forest)
 
 
-def test_rows_and_arguments_must_agree() -> None:
-    forest = SpecForest()
+def test_rows_and_arguments_must_agree(forest: SpecForest) -> None:
     handles = forest.begin([state(), state(1)])
     with pytest.raises(ValueError, match="room needs one entry a row: expected 2, got 1"):
         forest.draft(handles, max_nodes=1, room=[1])
@@ -256,8 +254,7 @@ def test_rows_and_arguments_must_agree() -> None:
     ],
     ids=repr,
 )
-def test_what_is_no_token_id_is_refused_everywhere(tokens: Any) -> None:
-    forest = SpecForest()
+def test_what_is_no_token_id_is_refused_everywhere(tokens: Any, forest: SpecForest) -> None:
     handles = forest.begin([state()])
     for call in (
         lambda: forest.insert(state(), tokens),
@@ -272,16 +269,14 @@ def test_what_is_no_token_id_is_refused_everywhere(tokens: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array, lambda ids: np.array(ids, np.uint16)])
-def test_token_ids_may_come_as_any_sequence(kind: Any) -> None:
-    forest = SpecForest()
+def test_token_ids_may_come_as_any_sequence(kind: Any, forest: SpecForest) -> None:
     forest.insert(state(), kind([1, 2]))
     handles = forest.begin([state()], [kind([7, 8])])
     forest.commit(handles, [kind([1, 3])])
     assert turns_in(forest.tree(state())) == {(1, 2): 1, (1, 3): 1}
 
 
-def test_clear_forgets_turns_and_keeps_counters() -> None:
-    forest = SpecForest()
+def test_clear_forgets_turns_and_keeps_counters(forest: SpecForest) -> None:
     forest.insert(state(), [1, 2, 3])
     handles = forest.begin([state()], [[1, 2, 3]])
     forest.commit(handles, [[1, 2]])
@@ -294,8 +289,7 @@ def test_clear_forgets_turns_and_keeps_counters() -> None:
     assert not set(handles) & set(forest.begin([state()]))
 
 
-def test_a_long_turn_is_drafted_to_its_end_though_it_lies_in_pieces() -> None:
-    forest = SpecForest()
+def test_a_long_turn_is_drafted_to_its_end_though_it_lies_in_pieces(forest: SpecForest) -> None:
     rng = np.random.default_rng(0)
     turn = rng.integers(0, 2**31, 700).tolist()
     writers = forest.begin([state(), state(1)])  # the second writes between the first one's pieces
@@ -312,8 +306,7 @@ def test_a_long_turn_is_drafted_to_its_end_though_it_lies_in_pieces() -> None:
     assert not broken(forest)
 
 
-def test_memory_of_live_turns_counts_once() -> None:
+def test_memory_of_live_turns_counts_once(forest: SpecForest) -> None:
     """The columns of the live turns are views of their records."""
-    forest = SpecForest()
     learnt = forest.weights.nbytes
     assert forest.stats().live_bytes == len(forest.live_table.turns.last) * LIVE_TURN.itemsize + learnt

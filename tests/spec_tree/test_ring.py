@@ -92,6 +92,12 @@ class Stream:
         return wrong
 
 
+@pytest.fixture
+def forest() -> SpecForest:
+    """With a log that is soon full."""
+    return SpecForest(ForestConfig(max_tokens=1024))
+
+
 @pytest.mark.parametrize(
     ("settings", "longest"),
     [
@@ -137,8 +143,7 @@ def test_a_turn_that_is_in_the_way_and_was_not_asked_for_becomes_cold_and_comes_
     assert not broken(forest)
 
 
-def test_announced_states_are_indexed_and_others_are_not() -> None:
-    forest = SpecForest(ForestConfig(max_tokens=1024))
+def test_announced_states_are_indexed_and_others_are_not(forest: SpecForest) -> None:
     for index in range(40):
         forest.insert(state(index), [index] * 50)
         forest.insert(state(index), [index + 1] * 20)
@@ -150,8 +155,7 @@ def test_announced_states_are_indexed_and_others_are_not() -> None:
     assert not broken(forest)
 
 
-def test_a_state_that_was_visited_since_gets_a_second_chance_and_one_that_was_not_does_not() -> None:
-    forest = SpecForest(ForestConfig(max_tokens=1024))
+def test_a_state_that_was_visited_since_gets_a_second_chance_and_one_that_was_not_does_not(forest: SpecForest) -> None:
     forest.insert(state(0), [1] * 50)
     forest.insert(state(1), [2] * 50)
     slots = []
@@ -190,8 +194,7 @@ def test_the_least_recently_touched_cold_states_are_let_go() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 100, 5000])
-def test_a_live_turn_longer_than_the_ring_is_drafted_for_and_not_kept(at_once: int) -> None:
-    forest = SpecForest(ForestConfig(max_tokens=1024))
+def test_a_live_turn_longer_than_the_ring_is_drafted_for_and_not_kept(at_once: int, forest: SpecForest) -> None:
     turn = list(range(1, 5001))
     handles = forest.begin([state(0), state(1)])
     for start in range(0, 5000, at_once):
@@ -220,8 +223,7 @@ def test_a_finished_turn_too_long_for_the_log_is_held_without_index_and_counts_f
     assert not broken(forest)
 
 
-def test_more_live_turns_than_the_ring_has_room_for_do_no_harm() -> None:
-    forest = SpecForest(ForestConfig(max_tokens=1024))
+def test_more_live_turns_than_the_ring_has_room_for_do_no_harm(forest: SpecForest) -> None:
     handles = forest.begin([state(index) for index in range(100)])
     for _ in range(20):
         forest.commit(handles, [[1, 2, 3]] * 100)
