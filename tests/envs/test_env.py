@@ -195,9 +195,7 @@ class TestStep:
         ({"max_turns": None}, ["haggle"] * 50, (False, False, "")),
     ],
 )
-def test_a_limit_truncates_what_the_task_has_not_decided_by_then(
-    limits: dict[str, Any], turns: list[str], end: tuple[bool, bool, str]
-) -> None:
+def test_a_limit_truncates_what_the_task_has_not_decided_by_then(limits: dict, turns: list, end: tuple) -> None:
     env = Shop(limits=Limits(**limits))
     *before, (text, _, *ended, info) = play(env, turns)
     assert (*ended, info["stop_reason"]) == end

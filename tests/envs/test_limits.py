@@ -71,9 +71,7 @@ def test_a_turn_that_is_no_error_begins_the_row_anew(good: str) -> None:
 @pytest.mark.parametrize(
     ("later", "action", "reason"), [(29, calls("fine"), ""), (31, "words", "max_seconds"), (31, "end", "done")]
 )
-def test_seconds_end_an_episode_that_its_task_has_not_decided(
-    now: list[float], later: int, action: str, reason: str
-) -> None:
+def test_seconds_end_an_episode_that_its_task_has_not_decided(now: list, later: int, action: str, reason: str) -> None:
     env = Office(limits=Limits(max_seconds=30))
     env.reset(seed=0)
     now[0] += later

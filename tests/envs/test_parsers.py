@@ -210,9 +210,7 @@ class TestHermes:
         before=tagless,
         after=tagless,
     )
-    def test_reads_what_it_writes_between_any_text(
-        self, name: str, arguments: dict[str, object], before: str, after: str
-    ) -> None:
+    def test_reads_what_it_writes_between_any_text(self, name: str, arguments: dict, before: str, after: str) -> None:
         call = ToolCall(name=name, arguments=arguments)
         written = self.parser.format_call(call)
         if written.count("</tool_call>") > 1:

@@ -70,7 +70,9 @@ def test_idle_threads_end() -> None:
     assert pool.submit(int).result(timeout=patience(10)) == 0
 
 
-def test_nothing_is_taken_after_the_end() -> None:
+def test_a_pool_has_a_worker_and_takes_nothing_after_its_end() -> None:
+    with pytest.raises(ValueError, match="at least one worker"):
+        WorkerPool(0)
     pool = WorkerPool(1)
     pool.shutdown()
     with pytest.raises(RuntimeError, match="shut down"):
@@ -80,8 +82,3 @@ def test_nothing_is_taken_after_the_end() -> None:
 def test_a_stuck_call_does_not_keep_the_interpreter_from_ending() -> None:
     code = "import time; from turntree.envs import WorkerPool; WorkerPool(1).submit(time.sleep, 1000); time.sleep(0.1)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=patience(30))
-
-
-def test_a_pool_without_workers_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one worker"):
-        WorkerPool(0)

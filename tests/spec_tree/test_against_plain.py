@@ -122,9 +122,7 @@ class Both:
 
 @settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data(), alphabet=alphabets, quota=st.sampled_from([1, 2, 32]))
-def test_they_hold_the_same_turns_and_draft_what_was_said(
-    data: st.DataObject, alphabet: tuple[int, ...], quota: int
-) -> None:
+def test_they_hold_the_same_turns_and_draft_what_was_said(data: st.DataObject, alphabet: tuple, quota: int) -> None:
     both = Both(quota)
     state, said = st.sampled_from(STATES), turns_of(alphabet)
     asked = st.one_of(st.none(), turns_of((*alphabet, 77, 78)))

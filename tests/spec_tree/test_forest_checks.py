@@ -18,20 +18,13 @@ GOOD = [Node(5, -1, 1, 0.5), Node(6, -1, 1, 0.25), Node(7, 0, 2, 0.25)]
 @pytest.mark.parametrize(
     ("changed", "limits", "complaint"),
     [
-        ({}, {"max_nodes": 2}, "3 nodes, 2 allowed"),
-        ({}, {"last": 9}, "a draft after a turn's end"),
-        ({}, {"room": 1}, "depth 2"),
-        ({}, {"chain": True}, "branches off"),
-        ({}, {"ends": {5}}, "node 2 follows an end"),
-        ({}, {"floor": 0.3}, "probability 0.25"),
-        ({1: Node(5, -1, 1, 0.25)}, {}, "siblings alike"),
-        ({0: Node(5, 2, 3, 0.5)}, {}, "before its parent"),
-        ({2: Node(7, 0, 1, 0.25)}, {}, "depth 1"),
-        ({2: Node(7, 0, 2, 0.6)}, {}, "probability 0.6"),
-        ({2: Node(7, 0, 2, 0.0)}, {}, "probability 0.0"),
-        ({2: Node(7, 0, 2, float("nan"))}, {}, "probability nan"),
+        *[({}, {"max_nodes": 2}, "3 nodes, 2 allowed"), ({}, {"last": 9}, "a draft after a turn's end")],
+        *[({}, {"room": 1}, "depth 2"), ({}, {"chain": True}, "branches off")],
+        *[({}, {"ends": {5}}, "node 2 follows an end"), ({}, {"floor": 0.3}, "probability 0.25")],
+        *[({1: Node(5, -1, 1, 0.25)}, {}, "siblings alike"), ({0: Node(5, 2, 3, 0.5)}, {}, "before its parent")],
+        *[({2: Node(7, 0, 1, 0.25)}, {}, "depth 1"), ({2: Node(-2, 0, 2, 0.25)}, {}, "no token")],
+        *[({2: Node(7, 0, 2, chance)}, {}, f"probability {chance}") for chance in (0.6, 0.0, float("nan"))],
         ({0: Node(5, -1, 1, 1.5)}, {}, "probability 1.5"),
-        ({2: Node(-2, 0, 2, 0.25)}, {}, "no token"),
     ],
 )
 def test_a_malformed_draft_is_noticed(changed: dict[int, Node], limits: dict[str, Any], complaint: str) -> None:

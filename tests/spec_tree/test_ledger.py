@@ -8,11 +8,25 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stored_turns import stored_turn as turn
 
 from turntree.spec_tree.ledger import Ledger, StoredTurn, TicketUsed
 from turntree.spec_tree.ledger_arrays import fill_ledger, ledger_arrays
 from turntree.spec_tree.level import Level, level_codes, worst_level
+
+
+def turn(*tokens: int, room: int = 8, top: int = 2, seed: int | None = 1, version: int = 0) -> StoredTurn:
+    """A turn of ``tokens``, whose log-probabilities are all different."""
+    count = len(tokens)
+    return StoredTurn(
+        tokens=np.array(tokens, np.int32),
+        logprobs=-np.arange(1, count + 1, dtype=np.float32),
+        top_ids=np.arange(count * top, dtype=np.int32).reshape(count, top),
+        top_logprobs=-np.arange(count * top, dtype=np.float32).reshape(count, top),
+        seed=seed,
+        version=version,
+        room=room,
+        stopped=count % 2 == 0,
+    )
 
 
 def test_codes_of_levels_leave_zero_for_tokens_that_the_policy_did_not_sample() -> None:

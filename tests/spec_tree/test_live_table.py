@@ -58,12 +58,6 @@ def test_what_a_row_has_is_what_it_was_asked_or_nothing(most: int) -> None:
         assert all(held(ring, turns, row) == tokens for row, tokens in asked.items())
 
 
-def test_a_context_longer_than_the_window_keeps_its_end() -> None:
-    ring, turns = ContextRing(1024, window=10), live_turns(2)
-    ring.add(0, np.arange(100, dtype=np.int32), turns)
-    assert held(ring, turns, 0) == list(range(90, 100))
-
-
 @pytest.mark.parametrize("window", [0, 1, 2**20])
 def test_any_window_is_allowed(window: int) -> None:
     ring, turns = ContextRing(1024, window=window), live_turns(2)

@@ -303,13 +303,9 @@ def test_a_changed_token_is_refused_for_its_digest_alone(path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"magic": None}, "another kind"),
-        ({"magic": np.zeros(3, np.uint8)}, "another kind"),
+        *[({"magic": magic}, "another kind") for magic in (None, np.zeros(3, np.uint8))],
+        *[({name: None}, name) for name in ("format", "held_hot_tokens", "weights_scale", "counters")],
         ({"format": np.array([1])}, r"format \[1\], expected \[2\]"),
-        ({"format": None}, "format"),
-        ({"held_hot_tokens": None}, "held_hot_tokens"),
-        ({"weights_scale": None}, "weights_scale"),
-        ({"counters": None}, "counters"),
         ({"surplus": np.zeros(1)}, "surplus"),
         ({"weights_inner": np.zeros((3, 3), np.float32)}, r"float32 of shape \(3, 3\), expected"),
         ({"weights_scale": np.zeros(1)}, "float64 .* expected float32"),
@@ -325,9 +321,7 @@ def test_a_changed_token_is_refused_for_its_digest_alone(path: Path) -> None:
         ({"held_cold_state": np.array([99], np.int32)}, "cold_state"),
     ],
 )
-def test_a_file_that_is_whole_but_not_ours_is_refused_with_the_reason(
-    path: Path, changed: dict[str, Any], message: str
-) -> None:
+def test_a_file_that_is_whole_but_not_ours_is_refused_with_the_reason(path: Path, changed: dict, message: str) -> None:
     filled().save(path)
     rewrite(path, **changed)
     with pytest.raises(DamagedForest, match=message) as refused:

@@ -31,9 +31,7 @@ def test_a_batch_holds_what_it_was_made_of_through_bytes_too(said: list[tuple[Di
 
 
 @given(st.lists(st.tuples(states, turns, st.booleans()), max_size=6))
-def test_a_selection_has_the_turns_that_were_kept_and_their_texts_alone(
-    said: list[tuple[DialogueState, list[int], bool]],
-) -> None:
+def test_a_selection_has_the_turns_that_were_kept_and_their_texts_alone(said: list) -> None:
     batch = TurnBatch.of([state for state, _, _ in said], [turn for _, turn, _ in said])
     chosen = batch.select(np.array([kept for _, _, kept in said], bool))
     assert same(chosen, [(state, turn) for state, turn, kept in said if kept])
@@ -80,7 +78,7 @@ def test_damaged_bytes_are_refused(at: int) -> None:
         TurnBatch.from_bytes(bytes(data[: len(data) // 2]))
 
 
-def test_parts_that_do_not_go_together_are_refused() -> None:
+def test_parts_that_do_not_go_together_and_a_turn_without_a_state_are_refused() -> None:
     good = TurnBatch.of([DialogueState(exact=1, task="t")], [[1, 2, 3]])
     parts = {name: getattr(good, name) for name in ("texts", "exact", "names", "lengths", "tokens")}
     for name, bad in {
@@ -91,8 +89,5 @@ def test_parts_that_do_not_go_together_are_refused() -> None:
     }.items():
         with pytest.raises(DamagedBatch, match=name):
             TurnBatch.from_bytes(TurnBatch(**{**parts, name: bad}).to_bytes())
-
-
-def test_a_turn_without_a_state_is_an_error() -> None:
     with pytest.raises(ValueError, match="one entry a state"):
         TurnBatch.of([], [[1]])

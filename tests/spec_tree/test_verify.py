@@ -151,11 +151,6 @@ def test_lenience_is_biased_where_it_keeps_more():
     assert verify.residual(p, q, 1.5) == pytest.approx(verify.residual(p, q))
 
 
-def test_without_a_kept_probability_the_ratio_rule_is_plain_drawing():
-    p = np.array([0.25, 0.75])
-    assert verify.residual(p, np.zeros(2)) == pytest.approx(p)
-
-
 def test_a_race_never_says_an_impossible_token_and_takes_many_rows():
     p = np.array([[0.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
     noise = exponential(np.arange(200)[:, None, None], np.int64(0), np.arange(3))

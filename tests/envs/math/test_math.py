@@ -192,9 +192,7 @@ def numbers(path: Path, **arguments: Any) -> str:
 @pytest.mark.parametrize(
     ("without", "left"), [([], "0123"), (["math500"], "02"), (["amc23"], "013"), (["any"], "0"), (["aime24"], "0123")]
 )
-def test_rows_that_repeat_an_evaluation_set_are_left_out_on_request(
-    tmp_path: Path, without: list[str], left: str
-) -> None:
+def test_rows_that_repeat_an_evaluation_set_are_left_out_on_request(tmp_path: Path, without: list, left: str) -> None:
     said = [{"overlaps_eval": []}, {"overlaps_eval": ["math500", "math_test"]}, {"overlaps_eval": ["amc23"]}]
     rows = [{"question": "a", "answer": "1", **fields} for fields in (*said, {"in_math500": True})]
     assert numbers(write_rows(tmp_path / "rows.jsonl", rows), without=without) == left
