@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from playing import play
 
-from turntree.envs import Env, Limits, Message, Reply, Role, Task, ToolCall, require_conformance, tool
+from turntree.envs import Env, Limits, Message, Reply, Role, Task, ToolCall, tool
 from turntree.envs.errors import OptionsError, ResetNeeded, SnapshotError, TaskIndexError, ToolError, UnknownParser
 
 INFO_KEYS = {"messages", "tools", "tool_calls", "task_id", "turn", "rewards", "stop_reason", "failure"}
@@ -266,10 +266,6 @@ class TestSnapshot:
 
         with pytest.raises(SnapshotError, match=r"expected a snapshot of .*Market, got one of Shop"):
             Market().restore(Shop().snapshot())
-
-
-def test_it_keeps_the_rules_of_ours_and_of_gymnasium() -> None:
-    require_conformance(Shop, [call("3"), "haggle", "buy"])
 
 
 def test_unknown_modes_and_formats_are_refused_at_once() -> None:
