@@ -6,7 +6,6 @@ import pytest
 from playing import call
 
 from turntree.envs import Env, Message, Reply, ResultMemo, Task, tool
-from turntree.envs.calculator import calculator
 from turntree.envs.errors import ToolError
 from turntree.envs.memo import after_call, after_words, beginning
 from turntree.envs.message import ToolCall
@@ -163,8 +162,3 @@ def test_threads_may_share_a_memo() -> None:
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(work, range(4)))
     assert memo.stats().results == 5
-
-
-def test_tools_promise_nothing_by_default() -> None:
-    assert calculator.deterministic
-    assert not Notes.tools[0].deterministic
