@@ -87,15 +87,12 @@ def test_the_level_of_real_tasks_follows_the_stage() -> None:
     stages = [Stage(arguments={"min_level": level, "max_level": level}) for level in (1, 3)]
     env = CurriculumEnv(Equations, stages, Curriculum(2, window=1, review=0.0))
     env.reset(seed=0)
-    inner = env.unwrapped
-    assert isinstance(inner, Env)
-    assert inner.current_task.metadata["level"] == 1
-    env.step(rf"\boxed{{{inner.current_task.answer}}}")
+    task = env.unwrapped.current_task
+    assert task.metadata["level"] == 1
+    env.step(rf"\boxed{{{task.answer}}}")
     env.reset()
-    now = env.unwrapped
-    assert isinstance(now, Env)
-    assert now.current_task.metadata["level"] == 3
-    assert now.limits == Limits()
+    assert env.unwrapped.current_task.metadata["level"] == 3
+    assert env.unwrapped.limits == Limits()
 
 
 def test_it_can_be_saved_and_goes_on() -> None:

@@ -168,7 +168,6 @@ class TestStep:
         assert env.messages[3].content == call("3")
         assert env.messages[3].tool_calls[0].name == "take"
         rendered = env.render()
-        assert rendered is not None
         assert rendered.startswith("[system] This is a shop.\n\n[user] Buy item 3.")
         assert rendered.endswith("[tool] 1 in the basket\n\n[assistant] buy")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from turntree import spec_tree
 from turntree.spec_tree import compiled, side_compiler
 from turntree.spec_tree.growth import grow
 from turntree.spec_tree.side_compiler import SideCompiler
@@ -16,12 +17,14 @@ from turntree.spec_tree.warm_up import warm_up
 RUN = "import sys; sys.path.insert(0, sys.argv[1]); import outer; print(outer.total(3))"
 
 
+def python(code: str, *arguments: str, cache: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run code in another process, which keeps what it compiles in ``cache``."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)} if cache else None
+    return subprocess.run([sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True)
+
+
 def run(folder: Path) -> int:
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, str(folder)], env=environment, capture_output=True, text=True, check=True
-    )
-    return int(done.stdout)
+    return int(python(RUN, str(folder), cache=folder / "cache").stdout)
 
 
 def test_a_change_in_another_file_is_noticed(tmp_path: Path) -> None:
@@ -58,8 +61,7 @@ def stand_in(folder: Path, script: str) -> str:
 
 
 def test_the_first_process_finds_what_the_second_one_compiled(tmp_path: Path) -> None:
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", FIRST], env=environment, capture_output=True, text=True, check=True)
+    done = python(FIRST, cache=tmp_path)
     of_grow, of_move_on, of_draft = (tuple(map(int, line.split())) for line in done.stdout.splitlines())
     assert (of_grow, of_move_on, of_draft) == ((1, 0), (1, 0), (0, 1))
     kept = [path.name.split("-")[0] for path in tmp_path.rglob("*.nbc")]
@@ -112,16 +114,8 @@ PROTOCOL = "import turntree.agents.engines.protocol; "
 WITHOUT_NUMBA = "import sys; sys.modules['numba'] = None; "
 
 
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-
-
 def test_the_data_around_the_store_and_the_engines_protocol_load_without_numba():
-    shown = python(
-        WITHOUT_NUMBA
-        + LIGHT
-        + "import turntree.agents.engines.protocol; print(DialogueState.from_tokens([1]).ladder()[0] > 0)"
-    )
+    shown = python(WITHOUT_NUMBA + LIGHT + PROTOCOL + "print(DialogueState.from_tokens([1]).ladder()[0] > 0)")
     assert shown.stdout.strip() == "True", shown.stderr
 
 
@@ -131,6 +125,4 @@ def test_without_numba_the_store_names_the_extra_to_install():
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():
-    import turntree.spec_tree
-
-    assert not hasattr(turntree.spec_tree, "SpecWood")
+    assert not hasattr(spec_tree, "SpecWood")

@@ -145,7 +145,6 @@ def test_saving_what_was_loaded_gives_the_same_file_and_the_same_drafts(tmp_path
 def test_what_was_learnt_is_kept(path: Path) -> None:
     forest, fresh = filled(), SpecForest(CONFIG)
     loaded = saved_and_loaded(forest, path)
-    assert WEIGHTS.names is not None
     for name in WEIGHTS.names:
         np.testing.assert_array_equal(loaded.weights[name], forest.weights[name])
         if name in ("tried", "hashed", "updates"):
