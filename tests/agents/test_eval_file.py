@@ -32,22 +32,12 @@ def test_another_data_set_under_the_same_path_is_another_one(tmp_path: Path, cha
 
 def test_episodes_on_other_data_are_refused(turntree: Any, tiny_model: Path, tmp_path: Path) -> None:
     path, out = write_rows(tmp_path / "test.jsonl", ROWS), tmp_path / "out.jsonl"
-    words = (
-        "eval",
-        "turntree/GSM8K-v0",
-        "--env-arg",
-        f"data={path}",
-        "--model",
-        tiny_model,
-        "-n",
-        1,
-        "--max-tokens",
-        4,
-    )
-    assert turntree(*words, "--out", out).status == 0
+    words = ["eval", "turntree/GSM8K-v0", "--env-arg", f"data={path}", "--model", tiny_model, "-n", 1]
+    words += ["--max-tokens", 4, "--out", out]
+    assert turntree(*words).status == 0
     before = out.read_bytes()
     write_rows(path, [*ROWS[:2], {**ROWS[2], "answer": "5"}])
-    said = turntree(*words, "--out", out)
+    said = turntree(*words)
     assert (said.status, "or on other data" in said.err, out.read_bytes()) == (2, True, before)
 
 

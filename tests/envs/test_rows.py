@@ -238,3 +238,11 @@ def test_the_published_problems_can_be_read_and_their_answers_are_right(split: s
     for index in range(0, count, 50):
         env.reset(options={"index": index})
         assert env.step(f"#### {int(env.current_task.answer):,}")[1] == 1.0
+
+
+def test_gsm8k_is_found_in_the_folder_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "data" / "gsm8k"
+    folder.mkdir(parents=True)
+    write_rows(folder / "test.jsonl", [{"question": "?", "answer": "4"}])
+    monkeypatch.setenv("TURNTREE_DATA", str(tmp_path))
+    assert make("turntree/GSM8K-v0").unwrapped.num_tasks == 1

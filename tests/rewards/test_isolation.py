@@ -258,6 +258,17 @@ def test_running_out_of_time_is_wrong_unless_the_gold_answer_alone_does(gold, an
     assert result.flags == ((flags.NOT_UNDERSTOOD,) if correct is False else ())
 
 
+def test_a_worker_that_the_machine_gives_no_time_leaves_its_answer_undecided() -> None:
+    with Judge(PoolSettings(workers=1, deadline_seconds=1.2), cache_size=0) as judge:
+        verdict = judge.compare("3", Answer(r"\gcd(9^{9^9},3)"), EXACT)
+        while not verdict.done():  # type: ignore[union-attr]
+            for pid in judge.worker_pids():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.01)
+        assert (verdict.result().correct, verdict.result().status) == (None, Status.TIMEOUT)  # type: ignore[union-attr]
+
+
 def test_a_gold_answer_beyond_the_limits_is_undecided(judge: Judge) -> None:
     verdict = score("5", "7" * 100_000, judge=judge)
     assert (verdict.status, verdict.correct) == (Status.REJECTED_LIMITS, None)

@@ -22,9 +22,8 @@ def test_what_is_not_earned_is_not_paid_and_what_is_earned_is() -> None:
 
 
 def test_without_their_question_copies_are_paid() -> None:
-    copies = [
-        case for case in question_cases() if case.group.startswith("2: the question given back") and not case.label
-    ]
+    own = [case for case in question_cases() if case.group.startswith("2: the question given back")]
+    copies = [case for case in own if not case.label]
     scores = score_batch([case.text for case in copies], [case.gold for case in copies])
     assert sum(score.correct is True for score in scores) > 0.9 * len(copies)
 
