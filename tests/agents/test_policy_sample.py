@@ -29,7 +29,9 @@ async def reward(episode: Episode) -> float:
 
 
 async def test_what_the_policy_says_itself_is_paid(renderer: Renderer) -> None:
-    assert await reward(await play(renderer, "hm", f"It is \\boxed{{{GOLD}}}")) == 1.0
+    episode = await play(renderer, "hm", f"It is \\boxed{{{GOLD}}}")
+    assert await reward(episode) == 1.0
+    assert policy_sample(episode).question == episode.task.prompt  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

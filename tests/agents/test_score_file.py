@@ -61,6 +61,17 @@ def test_only_the_assistants_last_words_in_messages_count(tmp_path: Path) -> Non
     assert [one["reward"] for one in scored(tmp_path / "out.jsonl")] == [0.0, 1.0, 0.0, 0.0, 0.0]
 
 
+ASKED, COPY = "Compute $2^5$.", r"\boxed{2^5}"
+SPOKEN = [{"role": "user", "content": ASKED}, {"role": "assistant", "content": COPY}]
+
+
+@pytest.mark.parametrize("row", [{"prediction": COPY, "question": ASKED}, {"messages": SPOKEN}])
+def test_the_question_given_back_is_not_paid(tmp_path: Path, row: Any) -> None:
+    out = tmp_path / "out.jsonl"
+    score_file(write(tmp_path / "rows.jsonl", {**row, "gold": "32"}), out, ANSWER)
+    assert [(one["correct"], one["flags"]) for one in scored(out)] == [(False, ["restated_question"])]
+
+
 def test_fields_may_have_other_names(tmp_path: Path) -> None:
     source = write(tmp_path / "rows.jsonl", {"response": "5", "target": "5"})
     tallies = score_file(source, tmp_path / "out.jsonl", ANSWER, Fields(prediction="response", gold="target"))

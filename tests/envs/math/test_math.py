@@ -12,7 +12,7 @@ from turntree.envs.errors import UndecidedAnswer
 from turntree.envs.math.env import Math
 from turntree.envs.math.sets import MATH_SETS, MathSet, find_set
 from turntree.envs.math.tasks import read_tasks
-from turntree.rewards import Score, Status, contract_for
+from turntree.rewards import contract_for
 
 PUBLISHED = {
     "gsm8k": {"question": "Two and two?", "answer": "It is <<2+2=4>>4.\n#### 4"},
@@ -51,6 +51,13 @@ def test_a_published_row_is_read_and_its_right_answer_wins(entry: MathSet, math:
     _, reward, terminated, truncated, info = env.step(rf"So it is \boxed{{{RIGHT[entry.name]}}}.")
     assert (reward, terminated, truncated) == (1.0, True, False)
     assert info["rewards"] == {"correct": 1.0, "attempts": 1.0}
+
+
+def test_the_question_given_back_is_not_paid(math: Any) -> None:
+    env = math("math", row={"problem": "Compute $99^2+99+1$.", "answer": "9901"}, attempts=2)
+    env.reset(seed=0)
+    assert "not right" in env.step(r"\boxed{99^2+99+1}")[0]
+    assert env.step(r"\boxed{9901}")[1] == 1.0
 
 
 @sets
@@ -135,12 +142,10 @@ def test_choices_are_shown_with_their_letters_and_metadata_keeps_the_difficulty(
     assert math("math").task(0).metadata == {"subject": "Algebra", "level": 2}
 
 
-def test_an_answer_that_cannot_be_judged_is_a_failure_and_not_wrong(math: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_verdict = Score(score=0.0, correct=None, status=Status.TIMEOUT, answer="x")
-    monkeypatch.setattr("turntree.envs.verdict.score", lambda *_: open_verdict)
-    env = math("math")
+def test_an_answer_that_cannot_be_judged_is_a_failure_and_not_wrong(math: Any) -> None:
+    env = math("math", row={"problem": "What is expected?", "answer": r"\mathbb{E}[X]"})
     env.reset(seed=0)
-    terminated, truncated, info = env.step(r"\boxed{x}")[2:]
+    terminated, truncated, info = env.step(r"\boxed{7}")[2:]
     assert (terminated, truncated, info["stop_reason"]) == (False, True, "failure")
     assert UndecidedAnswer.__name__ in info["failure"]
 

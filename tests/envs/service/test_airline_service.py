@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playing import call, use
 
-from turntree.envs import ToolError, make, require_conformance
+from turntree.envs import Task, ToolError, make, require_conformance
 from turntree.envs.service.airline import AirlineDesk
 from turntree.envs.service.airline_policy import FREE_BAGS, VOUCHER
 from turntree.envs.service.airline_service import AirlineService
@@ -71,6 +71,24 @@ def test_an_agent_that_does_what_is_asked_and_tells_wins(kind: str) -> None:
     for everything in (range(3_000), range(0, 3_000, 50), range(100)) if task.metadata["outputs"] else ():
         env.restore(done)
         assert env.step(" ".join(map(str, everything)))[4]["rewards"] == {"database": 1.0, "told": 0.0}
+
+
+def test_where_nothing_can_be_done_it_is_looked_into_and_said() -> None:
+    env = make("turntree/AirlineService-v0")
+    look, miss = call(env, "get_booking", booking_id="B1001"), call(env, "get_booking", booking_id="B9")
+    leave = call(env, "transfer_to_human_agents", summary="a customer")
+    hand_over = [{"name": "transfer_to_human_agents", "kwargs": {"summary": "a customer"}}]
+    for actions, turns, reward in [
+        ([], ["Bye."], 0.0),
+        ([], ["I am sorry, that is not possible."], 0.0),
+        ([], [miss, "I am sorry, that is not possible."], 0.0),
+        ([], [look, "All done."], 0.0),
+        ([], [look, "I am sorry, that is not possible."], 1.0),
+        ([], [leave, ""], 0.0),
+        (hand_over, [leave, ""], 1.0),
+    ]:
+        env.reset(options={"task": Task(id="refusal", prompt="?", metadata={"actions": actions, "outputs": []})})
+        assert [env.step(turn) for turn in turns][-1][1] == reward, turns
 
 
 def test_an_agent_that_cancels_what_may_not_be_cancelled_loses() -> None:

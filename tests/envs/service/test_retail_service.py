@@ -271,21 +271,6 @@ def test_the_published_tasks_are_won_by_their_own_actions(split: str, count: int
         assert env.step(f"Done: {told}.")[1] == 1.0, task.id
 
 
-def test_where_nothing_can_be_done_it_is_looked_into_and_said() -> None:
-    env = RetailService(data=published("tau_bench"))
-    refusing, handing_over = env.task(57), env.task(50)
-    for task, turns, reward in [
-        (refusing, ["I am sorry, that is not possible."], 0.0),
-        (refusing, [call(env, "get_order_details", order_id="#W4284542"), "All done."], 0.0),
-        (refusing, [call(env, "get_order_details", order_id="#W1"), "That is not possible."], 0.0),
-        (refusing, [call(env, "get_order_details", order_id="#W4284542"), "That is not possible."], 1.0),
-        (refusing, [call(env, "transfer_to_human_agents", summary="a customer"), ""], 0.0),
-        (handing_over, [call(env, "transfer_to_human_agents", summary="a customer"), ""], 1.0),
-    ]:
-        env.reset(options={"task": task})
-        assert [env.step(turn) for turn in turns][-1][1] == reward, (task.id, turns)
-
-
 def test_the_published_actions_are_accepted_by_our_tools() -> None:
     data = published("tau_bench")
     database, env = Database(read_tables(data, "retail", TABLES)), RetailService(data=data, split="train")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from turntree.envs import Message, Role
@@ -10,7 +12,7 @@ from turntree.envs.service.told import refused, told
 PASTED = " ".join(f"Item {number}: {number}.50 dollars." for number in range(100, 160))
 
 
-SEATS = '{"price": 46.66, "seats": [11, 12, 13, 14, 15, 16, 17, 18, 19]}'
+SEATS = json.dumps({"price": 46.66, "seats": [*range(11, 20), *range(300, 340)]})
 
 
 def dialogue(*said: str) -> list[Message]:
@@ -31,6 +33,8 @@ def dialogue(*said: str) -> list[Message]:
         ("10", [" ".join(map(str, range(30)))], False),
         ("10", ["1 2 3 4 5", "6 7 8 9", "10 20 30"], False),
         ("15", ["The seats are 11, 12, 13, 14, 15, 16, 17, 18 and 19."], True),
+        ("333", ["It is seat 333."], True),
+        ("333", [SEATS], False),
         ("46.66", [PASTED + " 46.66"], False),
         ("camera", ["It is a Camera."], True),
         ("camera", ["It is cameraman's."], False),
