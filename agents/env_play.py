@@ -8,8 +8,10 @@ becomes ``Episode.failure``; it never becomes a reward.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -19,10 +21,13 @@ from turntree.agents.dialogue import canonical_call
 from turntree.agents.episode import Episode, StopReason, Turn
 from turntree.envs.message import Message, Role
 from turntree.envs.task import Task
+from turntree.envs.worker_pool import WorkerPool
 
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+MAX_BLOCKED = 1024
+"""Environments of one process that may block at once; further ones wait."""
 
 
 class Heard(NamedTuple):
@@ -111,9 +116,19 @@ class EnvPlay:
 
     async def off_loop(self, call: Callable[[], _T]) -> _T:
         """What ``call`` returns, run where the environment runs."""
-        if self.executor is None:
-            return call()
-        return await asyncio.get_running_loop().run_in_executor(self.executor, call)
+        executor = self.executor
+        if executor is None:
+            if getattr(self.env.unwrapped, "quick", False):
+                return call()
+            executor = _threads(os.getpid())
+        within = functools.partial(contextvars.copy_context().run, call)
+        return await asyncio.get_running_loop().run_in_executor(executor, within)
+
+
+@functools.cache
+def _threads(process: int) -> WorkerPool:
+    """The threads of a process in which environments run that may block; a forked process has its own."""
+    return WorkerPool(MAX_BLOCKED)
 
 
 def env_id_of(env: Any) -> str:

@@ -49,8 +49,8 @@ async def rollout(
             tokens of the renderer are added. Each turn gets its own seed, derived from ``sampling.seed``
             (else from ``seed``) and the turn's number: samples of one task differ only if one of the two
             does. Without either the noise is fresh.
-        executor: Where ``env.reset`` and ``env.step`` run; ``None`` runs them in the event loop, which is
-            best for environments that answer in microseconds.
+        executor: Where ``env.reset`` and ``env.step`` run; ``None`` runs them in the event loop where the
+            environment says that it is ``quick``, and in threads of the process otherwise.
 
     Returns:
         The episode. If the environment or the engine raised, its ``stop_reason`` is ``FAILURE``, ``failure``

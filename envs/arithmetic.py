@@ -30,6 +30,7 @@ class Arithmetic(Env):
     expressions may occur under several indices and in several splits.
     """
 
+    quick = True
     tools = (one_operation_calculator,)
 
     def __init__(

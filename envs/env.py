@@ -74,9 +74,12 @@ class Env(gymnasium.Env[str, str], ABC):
     ``reset``."""
     num_tasks: int | None = None
     """How many tasks there are; ``None`` means no end."""
+    quick: bool = False
+    """The author's word that ``reset``, ``step`` and all tools take microseconds, so that an event loop may run them
+    itself. Every class says it for itself: what a subclass adds may block."""
     static_attributes: ClassVar[frozenset[str]] = frozenset(
         {
-            *("limits", "tool_format", "render_mode", "spec", "action_space", "observation_space"),
+            *("limits", "tool_format", "render_mode", "spec", "action_space", "observation_space", "quick"),
             *("tools", "toolsets", "offered_tools", "executor", "parser", "memo", "_tools_json", "_system_prompt"),
         }
     )
@@ -85,6 +88,7 @@ class Env(gymnasium.Env[str, str], ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.tools = with_methods(cls, cls.tools)
+        cls.quick = vars(cls).get("quick", False)
 
     def __init__(
         self,

@@ -27,6 +27,7 @@ class GSM8K(Env):
     an ``answer`` that ends with ``#### x`` (as published) or is the number itself; an ``id`` is kept.
     """
 
+    quick = True
     tools = (calculator,)
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"_tasks", "num_tasks"}
 

@@ -3,15 +3,19 @@
 ``@tool`` turns a function, or a method of an environment, into a ``Tool``: its
 type hints and Google docstring become the schema that the model sees; a parameter
 annotated ``Context`` is hidden from it and filled in by the environment. A
+coroutine function is run to its end. A
 ``ToolError`` raised inside is said to the model; any other exception means that
 the surroundings failed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import MethodType
 from typing import Any, overload
 
@@ -80,6 +84,8 @@ class Tool:
                 raise TypeError(f"tool {self.name!r} needs a Context: let an environment run it, or pass context=")
             arguments = {**arguments, self._context: context}
         result = self.function(owner, **arguments) if self.is_method else self.function(**arguments)
+        if inspect.isawaitable(result):
+            result = _awaited(result)
         return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -132,6 +138,20 @@ def tool(
     if function is None:
         return lambda wrapped: Tool(wrapped, name=name, deterministic=deterministic)
     return Tool(function, name=name, deterministic=deterministic)
+
+
+def _awaited(result: Awaitable[Any]) -> Any:
+    """What comes of a coroutine, run to its end in a loop of its own."""
+
+    async def wait() -> Any:
+        return await result
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(wait())
+    with ThreadPoolExecutor(1) as thread:  # this thread's loop is the caller's, and cannot run another
+        return thread.submit(asyncio.run, wait()).result()
 
 
 def with_methods(cls: type, inherited: tuple[Tool, ...]) -> tuple[Tool, ...]:

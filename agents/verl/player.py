@@ -131,7 +131,7 @@ class EpisodePlayer:
         env_id, settings = row["env_id"], row.get("env_kwargs") or "{}"
         idle = self._idle[env_id, settings]
         env = idle.pop() if idle else self.make(env_id, settings)
-        broken = False
+        broken = not env.quick  # given up in the middle of a step, it may still be at work in a thread
         try:
             limits = env.limits.within(self._bounds)
             episode = await rollout(env, engine, self._renderer, limits, index=index, seed=index, sampling=sampling)

@@ -24,6 +24,8 @@ class KeyValue(Env):
     exactly what it should, else 0.
     """
 
+    quick = True
+
     def __init__(
         self,
         *,

@@ -23,6 +23,8 @@ class Adventure(Env):
     treasure is taken; ``limits.max_turns`` commands at most.
     """
 
+    quick = True
+
     def __init__(
         self,
         *,

@@ -28,6 +28,8 @@ class Countdown(Env):
     for a right expression, else 0. ``target=24``, ``use_all=True`` is the Game of 24.
     """
 
+    quick = True
+
     def __init__(
         self,
         *,

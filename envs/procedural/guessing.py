@@ -23,6 +23,8 @@ class NumberGuessing(Env):
     a guess. Reward 1 if the number is found, else 0.
     """
 
+    quick = True
+
     def __init__(
         self,
         *,

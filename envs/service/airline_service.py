@@ -19,6 +19,7 @@ from turntree.envs.task import Task
 class AirlineService(Service):
     """Serve a customer of an airline with fourteen tools over its flights, customers and bookings."""
 
+    quick = True
     static_attributes: ClassVar[frozenset[str]] = Service.static_attributes | {"split"}
     example = ToolCall(name="get_booking", arguments={"booking_id": "B1001"})
 

@@ -25,6 +25,7 @@ DOMAIN = "retail"
 class RetailService(Service):
     """Serve a customer of a shop with sixteen tools over a database."""
 
+    quick = True
     static_attributes: ClassVar[frozenset[str]] = Service.static_attributes | {"_tasks", "num_tasks", "folder"}
     example = ToolCall(name="get_order_details", arguments={"order_id": "#W0000000"})
 

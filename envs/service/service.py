@@ -43,6 +43,7 @@ class Service(Env):
         self.toolsets = (desk,)
         self.policy = policy
         self.customer = customer or ScriptedCustomer()
+        self.quick = type(self).quick and customer is None
 
     def default_system_prompt(self) -> str:
         """The policy and how to call a tool."""

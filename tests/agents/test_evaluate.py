@@ -4,9 +4,11 @@ import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from threading import Barrier
 from typing import Any
 from unittest.mock import Mock
 
+import meeting
 import pytest
 from adder import Adder, play
 from recording_engine import RecordingEngine
@@ -55,6 +57,20 @@ async def test_no_more_environments_are_made_than_play_at_once(renderer: Rendere
         make = Mock(side_effect=Adder)
         await evaluate(make, answer(renderer), renderer, range(tasks), concurrency=concurrency)
         assert make.call_count == most
+
+
+@pytest.mark.parametrize("call", ["meet", "meet_later"])
+async def test_no_episode_waits_for_the_tools_of_another(renderer: Renderer, call: str) -> None:
+    engine = ScriptedEngine(meeting.policy(renderer, call), renderer.tokenizer)
+    episodes = await evaluate(meeting.Meeting, engine, renderer, range(meeting.PEOPLE), concurrency=meeting.PEOPLE)
+    assert [episode.reward for episode in episodes] == [1.0] * meeting.PEOPLE
+
+
+async def test_an_environment_that_says_it_is_quick_is_played_in_the_event_loop(renderer: Renderer) -> None:
+    engine = ScriptedEngine(meeting.policy(renderer, "meet"), renderer.tokenizer)
+    meeting.Meeting.barrier = Barrier(2, timeout=0.2)
+    episodes = await evaluate(meeting.Hasty, engine, renderer, range(2), concurrency=2)
+    assert ["BrokenBarrierError" in episode.failure for episode in episodes] == [True, True]
 
 
 async def test_an_episode_does_not_depend_on_what_else_is_played(renderer: Renderer) -> None:

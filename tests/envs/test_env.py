@@ -294,3 +294,13 @@ def test_rewards_must_be_finite(value: float) -> None:
 def test_messages_must_be_messages() -> None:
     with pytest.raises(TypeError, match="must hold Message objects, got 'hello'"):
         Reply(messages=["hello"])  # type: ignore[list-item]
+
+
+def test_what_a_subclass_adds_may_block() -> None:
+    class Quick(Shop):
+        quick = True
+
+    class Slower(Quick):
+        pass
+
+    assert (Shop.quick, Quick.quick, Slower.quick) == (False, True, False)

@@ -1,5 +1,6 @@
 """Tools, what is said of a call, and tools with a state of their own."""
 
+import asyncio
 import copy
 import pickle
 from collections.abc import Callable
@@ -9,7 +10,19 @@ import numpy as np
 import pytest
 from playing import Errand, call, use
 
-from turntree.envs import Context, Message, Role, Task, Tool, ToolCall, ToolDefinitionError, ToolExecutor, Toolset, tool
+from turntree.envs import (
+    Context,
+    Message,
+    Role,
+    Task,
+    Tool,
+    ToolCall,
+    ToolDefinitionError,
+    ToolError,
+    ToolExecutor,
+    Toolset,
+    tool,
+)
 from turntree.envs.calculator import calculator
 from turntree.envs.tool_run import answer, prepare
 
@@ -50,6 +63,32 @@ def test_a_tool_still_is_its_function() -> None:
 def test_run_returns_text_as_it_is_and_anything_else_as_json() -> None:
     assert calculator.run({"expression": "1+1"}) == "2"
     assert describe.run({"name": "cüp"}) == '{"name": "cüp", "count": 1}'
+
+
+class Waiting(Errand):
+    @tool
+    async def wait(self, text: str) -> dict[str, str]:
+        """Wait a moment.
+
+        Args:
+            text: What to say then
+        """
+        await asyncio.sleep(0)
+        if text == "no":
+            raise ToolError("not now")
+        return {"said": text}
+
+
+def test_a_coroutine_is_run_to_its_end_in_a_loop_and_without() -> None:
+    async def within() -> list[str]:
+        return waited()
+
+    def waited() -> list[str]:
+        env = Waiting()
+        env.reset(seed=0)
+        return [use(env, "wait", text=text) for text in ("yes", "no")]
+
+    assert waited() == asyncio.run(within()) == ['{"said": "yes"}', "Error: not now"]
 
 
 def test_a_decorated_method_becomes_a_tool_of_its_environment_and_a_subclass_may_replace_it() -> None:

@@ -19,6 +19,8 @@ from turntree.envs.task import Task
 class Adder(gymnasium.Env[str, str]):
     """Speaks the contract of an environment: ``call N`` runs a tool, anything else answers."""
 
+    quick = True
+
     def __init__(self, **limits: Any) -> None:
         self.limits = Limits(**limits)
         self.threads: list[str] = []

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import meeting
 import pytest
 from fragile_env import Fragile
 from omegaconf import OmegaConf
@@ -42,8 +44,9 @@ class Stage:
         return await self.player().play(SAMPLING, {**self.row, **row}, lambda: engine), engine
 
     async def play_group(self, *texts: str, size: int) -> list[EpisodeOutput]:
-        engine = self.engine(*texts)
-        return await self.player().play_group(SAMPLING, self.row, lambda: engine, size=size)
+        """A group in which each attempt, in their order, says one of ``texts``."""
+        engines = map(self.engine, texts)
+        return await self.player().play_group(SAMPLING, self.row, lambda: next(engines), size=size)
 
 
 @pytest.fixture
@@ -199,7 +202,7 @@ async def test_a_group_is_scored_together_by_the_rewards_of_the_configuration(
 
 async def test_a_sample_that_breaks_takes_the_mean_of_its_group(stage: Stage) -> None:
     stage.settings.rewards = {"answer": 1.0}
-    outputs = await stage.play_group("5", "broken", "broken", "4", size=3)
+    outputs = await stage.play_group("5", "broken", "4", "broken", size=3)
     assert [output.reward_score for output in outputs] == [1.0, 0.5, 0.0]
     assert [bool(sum(output.response_mask)) for output in outputs] == [True, False, True]
 
@@ -208,3 +211,11 @@ async def test_verl_scores_where_it_is_asked_to(stage: Stage) -> None:
     stage.settings.update(rewards={"answer": 1.0}, score_in_verl=True)
     (output,) = await stage.play_group("5", size=1)
     assert output.reward_score is None
+
+
+async def test_no_episode_of_verls_waits_for_the_tools_of_another(stage: Stage) -> None:
+    player = stage.player()
+    engine = ScriptedEngine(meeting.policy(stage.tokenizer, "meet_later"), stage.tokenizer)
+    rows = [{**stage.row, "env_id": "meeting:Meeting", "index": index} for index in range(meeting.PEOPLE)]
+    outputs = await asyncio.gather(*(player.play(SAMPLING, row, lambda: engine) for row in rows))
+    assert [output.reward_score for output in outputs] == [1.0] * meeting.PEOPLE

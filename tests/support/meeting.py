@@ -1,0 +1,61 @@
+"""Episodes that go on only if all of them are inside a tool at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from threading import Barrier
+from typing import Any, ClassVar
+
+from machine_speed import patience
+
+from turntree.envs import Env, Message, Reply, Task, tool
+
+PEOPLE = 16
+
+
+class Meeting(Env):
+    """The policy calls a tool that waits for the other episodes, and is right where they came."""
+
+    barrier: ClassVar[Barrier]
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(tool_format="compact", **kwargs)
+
+    @tool
+    def meet(self, where: str) -> str:
+        """Wait for all the others in a thread.
+
+        Args:
+            where: Anything.
+        """
+        self.barrier.wait()
+        return "all here"
+
+    @tool
+    async def meet_later(self, where: str) -> str:
+        """Wait for all the others in a coroutine.
+
+        Args:
+            where: Anything.
+        """
+        await asyncio.to_thread(self.barrier.wait)
+        return "all here"
+
+    def task(self, index: int) -> Task:
+        return Task(id=f"meeting/{index}", prompt="Meet the others.")
+
+    def reply(self, message: Message) -> Reply:
+        return Reply(reward=float("all here" in [said.content for said in self.messages]), done=True)
+
+
+class Hasty(Meeting):
+    """Says that it does not block."""
+
+    quick = True
+
+
+def policy(renderer: Any, call: str) -> Callable[[tuple[int, ...]], str]:
+    """Calls once, then answers; the others have ``patience`` to come."""
+    Meeting.barrier = Barrier(PEOPLE, timeout=patience(20))
+    return lambda prompt: "done" if "all here" in renderer.decode(prompt) else f"{call}(here)"
