@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from turntree.agents.machine import version_of
+from turntree.envs.sandbox import PythonSandbox, SandboxError
 
 
 class Health(StrEnum):
@@ -63,6 +64,7 @@ def examine() -> Iterator[Finding]:
     for part, distributions, extra in _LIBRARIES:
         yield _library(part, distributions, extra)
     yield from _devices()
+    yield _sandbox()
     yield _data_folder()
 
 
@@ -98,6 +100,17 @@ def _gpus(torch: Any) -> Iterator[Finding]:
     else:
         built = f"torch is built for CUDA {torch.version.cuda} and finds no GPU"
         yield Finding("device cuda", Health.MISSING, built, "if there is one, look at nvidia-smi and its driver")
+
+
+def _sandbox() -> Finding:
+    try:
+        with PythonSandbox() as sandbox:
+            sandbox.confine()
+    except SandboxError as error:
+        return Finding("sandbox", Health.BROKEN, str(error), "take DockerSandbox")
+    health = Health.BROKEN if sandbox.files else Health.OK
+    fix = "allow user namespaces, or take DockerSandbox" if sandbox.weakness() else ""
+    return Finding("sandbox", health, sandbox.weakness() or str(sandbox.isolation), fix)
 
 
 def _data_folder() -> Finding:

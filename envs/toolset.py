@@ -47,6 +47,13 @@ class Toolset:
         """The instance of one episode; by default a deep copy of this one."""
         return copy.deepcopy(self)
 
+    def exposure(self) -> str:
+        """What of this machine a policy could read by way of it and should not; by default nothing.
+
+        Asked before a training, which does not begin where the answers of its tasks lie open.
+        """
+        return ""
+
     def close(self) -> None:
         """Release what the instance holds, such as processes; called once or more."""
 

@@ -17,6 +17,7 @@ from typing import Any
 from turntree.agents.errors import MissingExtra
 from turntree.agents.verl.sections import ConfigError, from_mapping
 from turntree.envs import Env, Limits, make
+from turntree.envs.sandbox.settings import VARIABLE
 
 AGENT_NAME = "turntree_env"
 """Name of the agent loop that plays the rows."""
@@ -67,9 +68,16 @@ def rows(env_id: str, settings: Mapping[str, Any], *, count: int, split: str) ->
         split: ``train`` or ``val``; only episodes of ``train`` are recorded.
 
     Raises:
-        ConfigError: If the environment has fewer tasks.
+        ConfigError: If the environment has fewer tasks, or a tool of it could read their answers from disk.
     """
     env = make_env(env_id, settings)
+    for toolset in env.toolsets:
+        if exposure := toolset.exposure():
+            raise ConfigError(
+                f"{env_id} gives the policy a tool that could read the answers of its own tasks from this machine's "
+                f"disk: {exposure}. Allow user namespaces, give the tool another runner (DockerSandbox), or set "
+                f"{VARIABLE}=process to train nevertheless"
+            )
     available = env.num_tasks
     if available is not None and count > available:
         raise ConfigError(f"{env_id} has {available} tasks with {dict(settings)}, {count} were asked for")

@@ -1,7 +1,7 @@
 """Code that nobody has read, run where it can do no harm."""
 
 from turntree.envs.sandbox.docker_sandbox import DockerSandbox
-from turntree.envs.sandbox.python_sandbox import PythonSandbox, SandboxError
+from turntree.envs.sandbox.python_sandbox import IsolationWarning, PythonSandbox, SandboxError
 from turntree.envs.sandbox.python_tool import PythonTool
 from turntree.envs.sandbox.settings import CodeResult, CodeStatus, Isolation, SandboxLimits
 
@@ -10,6 +10,7 @@ __all__ = [
     "CodeStatus",
     "DockerSandbox",
     "Isolation",
+    "IsolationWarning",
     "PythonSandbox",
     "PythonTool",
     "SandboxError",

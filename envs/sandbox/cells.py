@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import linecache
 import os
 import sys
@@ -12,12 +13,19 @@ from typing import Any
 from turntree.envs.sandbox import frames
 
 
-def serve_cells(requests: int, results: int) -> None:
-    """Run the code of every request until there are no more, and say how each ended.
+def serve_cells(requests: int, results: int, *, session: bool, error_chars: int) -> int:
+    """Run the code of every request, or of one, and say how it ended.
+
+    What is said explains an end; whether it was a good one is for the process's exit code to say.
 
     Args:
         requests: Descriptor that says ``{"code": ...}``.
         results: Descriptor that is told ``{"status": ..., "error": ...}``.
+        session: Whether to wait for the next request afterwards.
+        error_chars: How much of an error is told: its end.
+
+    Returns:
+        The exit code: 1 where the only piece of code did not end well.
     """
     process = os.getpid()
     namespace: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
@@ -25,13 +33,17 @@ def serve_cells(requests: int, results: int) -> None:
     while True:
         try:
             code = frames.read(requests)["code"]
-        except frames.Closed:
-            return
+        except (frames.Closed, OSError):  # an OSError where the code closed it
+            return 0
         number += 1
         result = run_cell(code, namespace, f"<cell {number}>")
         if os.getpid() != process:  # the code forked, and this is the child
             os._exit(0)
-        frames.write(results, result)
+        result["error"] = result["error"][-error_chars:]
+        with contextlib.suppress(OSError):
+            frames.write(results, result)
+        if not session:
+            return int(result["status"] != "ok")
 
 
 def run_cell(code: str, namespace: dict[str, Any], name: str) -> dict[str, str]:

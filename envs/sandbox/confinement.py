@@ -11,25 +11,41 @@ import os
 import resource
 from typing import Any
 
-from turntree.envs.sandbox import kernel
+from turntree.envs.sandbox import kernel, landlock
 
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime")
-_DEVICES = ("null", "zero", "full", "random", "urandom")
+_DEVICES = ("null", "full", "random", "urandom")
 _FOREIGN_IDS = 1_000_000_000
 """User ids from here on belong to nobody; each sandbox of a root user gets one of its own."""
 _NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
 
 
-def enter_namespaces() -> None:
-    """Leave the file tree, process tree (from the next child on), network and host name of the parent."""
-    if os.getuid() == 0:
-        kernel.unshare(_NAMESPACES)
-        return
+def enter_namespaces() -> bool:
+    """Leave the file tree, process tree (from the next child on), network and host name of the parent.
+
+    Returns:
+        Whether other users can be had in them: not where a user had to make them its own.
+    """
     user, group = os.getuid(), os.getgid()
+    if user == 0:
+        with contextlib.suppress(PermissionError):  # a container's root may lack the capability
+            kernel.unshare(_NAMESPACES)
+            return True
     kernel.unshare(_NAMESPACES | kernel.CLONE_NEWUSER)
     _put("/proc/self/setgroups", "deny")
     _put("/proc/self/uid_map", f"{user} {user} 1")
     _put("/proc/self/gid_map", f"{group} {group} 1")
+    return False
+
+
+def lock_files(folder: str, paths: list[str]) -> bool:
+    """Give up all files but the system's and ``paths``, to read, and those in ``folder``.
+
+    Returns:
+        Whether the kernel can do it.
+    """
+    devices = [f"/dev/{name}" for name in _DEVICES]
+    return landlock.keep_only([*_SYSTEM, *paths, *devices], [folder, "/dev/null"])
 
 
 def build_file_tree(paths: list[str], *, disk_bytes: int) -> None:

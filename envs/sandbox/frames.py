@@ -18,14 +18,40 @@ class Closed(Exception):
     """The other side is gone, or says what is no frame."""
 
 
+class Collector:
+    """A message that comes in pieces, from a side that nobody trusts."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._data = bytearray()
+
+    def take(self, data: bytes) -> dict[str, Any] | None:
+        """Add what has come; the message once it is whole. What stands behind it is dropped.
+
+        Raises:
+            Closed: If it is none, or longer than the bound.
+        """
+        self._data += data
+        if len(self._data) < _HEADER.size:
+            return None
+        length = _length(self._data, self._max_bytes)
+        whole = self._data[_HEADER.size : _HEADER.size + length]
+        return _message(whole) if len(whole) == length else None
+
+
+def pack(message: dict[str, Any]) -> bytes:
+    """The bytes of one message."""
+    payload = json.dumps(message).encode()
+    return _HEADER.pack(len(payload)) + payload
+
+
 def write(descriptor: int, message: dict[str, Any]) -> None:
     """Write one message.
 
     Raises:
         OSError: If nobody reads.
     """
-    payload = json.dumps(message).encode()
-    data = memoryview(_HEADER.pack(len(payload)) + payload)
+    data = memoryview(pack(message))
     while data:
         data = data[os.write(descriptor, data) :]
 
@@ -36,12 +62,20 @@ def read(descriptor: int) -> dict[str, Any]:
     Raises:
         Closed: If there is none.
     """
-    (length,) = _HEADER.unpack(_exactly(descriptor, _HEADER.size))
-    if length > _MAX_BYTES:
+    return _message(_exactly(descriptor, _length(_exactly(descriptor, _HEADER.size), _MAX_BYTES)))
+
+
+def _length(data: bytes | bytearray, max_bytes: int) -> int:
+    (length,) = _HEADER.unpack_from(data)
+    if length > max_bytes:
         raise Closed(f"a message of {length} bytes")
+    return int(length)
+
+
+def _message(data: bytes | bytearray) -> dict[str, Any]:
     try:
-        message = json.loads(_exactly(descriptor, length))
-    except ValueError as error:
+        message = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise Closed(f"not JSON: {error}") from error
     if not isinstance(message, dict):
         raise Closed("not an object")

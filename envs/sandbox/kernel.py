@@ -20,65 +20,85 @@ _DENIED = {  # socket, ptrace, (u)mount, pivot_root, unshare, setns, keys, bpf, 
     "x86_64": (41, 101, 165, 166, 155, 272, 308, 248, 249, 250, 321, 298, 323, 175, 313, 246, 304, 310, 311),
     "aarch64": (198, 117, 40, 39, 41, 97, 268, 217, 218, 219, 280, 241, 282, 105, 273, 104, 265, 270, 271),
 }
-_IO_URING = (425, 426, 427)
-_CLONE = {"x86_64": 56, "aarch64": 220}
+_HOARDS = {  # memory that belongs to no process: memfd, System V's segments, messages and semaphores, POSIX's messages
+    "x86_64": (319, 29, 68, 64, 240),
+    "aarch64": (279, 194, 186, 190, 180),
+}
+_TIMERS = {"x86_64": 222, "aarch64": 107}  # timer_create: its signal may be the one that wakes a stopped process
+_IO_URING, _MEMFD_SECRET = (425, 426, 427), 447
+_CLONE, _FCNTL, _MMAP = {"x86_64": 56, "aarch64": 220}, {"x86_64": 72, "aarch64": 25}, {"x86_64": 9, "aarch64": 222}
+_F_SETSIG = 10
+_SHARED_ANONYMOUS = 0x21
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _checked(result: int, what: str) -> None:
+def checked(result: int, what: str) -> int:
+    """``result`` of a call.
+
+    Raises:
+        OSError: If it says that the call failed.
+    """
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def call(number: int, *arguments: int | bytes | None) -> int:
+    """The result of a system call that libc has no function for."""
+    return int(_libc.syscall(number, *arguments))
 
 
 def unshare(flags: int) -> None:
     """Leave namespaces of the parent."""
-    _checked(_libc.unshare(flags), "unshare")
+    checked(_libc.unshare(flags), "unshare")
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
     """Mount, as mount(2)."""
     text = [part.encode() or None for part in (source, target, kind, options)]
-    _checked(_libc.mount(text[0], text[1], text[2], ctypes.c_ulong(flags), text[3]), f"mount {target}")
+    checked(_libc.mount(text[0], text[1], text[2], ctypes.c_ulong(flags), text[3]), f"mount {target}")
 
 
 def make_read_only(target: str) -> None:
     """Make a mount and all below it read-only, without set-user-id programs and devices (Linux 5.12)."""
     attributes = struct.pack("QQQQ", MS_RDONLY | MS_NOSUID | MS_NODEV, 0, 0, 0)
-    result = _libc.syscall(_MOUNT_SETATTR, _AT_FDCWD, target.encode(), _AT_RECURSIVE, attributes, len(attributes))
-    _checked(result, f"mount_setattr {target}")
+    result = call(_MOUNT_SETATTR, _AT_FDCWD, target.encode(), _AT_RECURSIVE, attributes, len(attributes))
+    checked(result, f"mount_setattr {target}")
 
 
 def pivot_root(new: str, old: str) -> None:
     """Make ``new`` the root; the old one appears at ``old``."""
-    _checked(_libc.syscall(_PIVOT_ROOT[platform.machine()], new.encode(), old.encode()), "pivot_root")
+    checked(call(_PIVOT_ROOT[platform.machine()], new.encode(), old.encode()), "pivot_root")
 
 
 def detach(target: str) -> None:
     """Unmount lazily."""
-    _checked(_libc.umount2(target.encode(), 2), f"umount {target}")
+    checked(_libc.umount2(target.encode(), 2), f"umount {target}")
 
 
 def die_with_parent() -> None:
     """Be killed when the parent dies."""
-    _checked(_libc.prctl(_PDEATHSIG, 9, 0, 0, 0), "PR_SET_PDEATHSIG")
+    checked(_libc.prctl(_PDEATHSIG, 9, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
 def adopt_orphans() -> None:
     """Become the parent of descendants whose parent dies."""
-    _checked(_libc.prctl(_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
+    checked(_libc.prctl(_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
 
 
 def renounce_privileges() -> None:
     """Drop all capabilities, for good."""
-    _checked(_libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
+    checked(_libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
     header = struct.pack("Ii", 0x20080522, 0)
-    _checked(_libc.capset(header, bytes(24)), "capset")
+    checked(_libc.capset(header, bytes(24)), "capset")
 
 
 def filter_calls() -> bool:
     """Refuse the system calls for sockets, mounts, tracing, namespaces, keys and the like, for good.
+
+    Also those for memory that is in no process's account, and for signals that come without a sender.
 
     Returns:
         Whether this machine's architecture is known and its kernel took the filter.
@@ -87,7 +107,12 @@ def filter_calls() -> bool:
     if machine not in _DENIED:
         return False
     refused, missing, allowed = 0x50000 | 1, 0x50000 | 38, 0x7FFF0000  # EPERM, ENOSYS, allow
-    denied = (*_DENIED[machine], *_IO_URING)
+    denied = (*_DENIED[machine], *_HOARDS[machine], _TIMERS[machine], *_IO_URING, _MEMFD_SECRET)
+    by_argument = (  # call, its argument's number, mask of it, what it must not be
+        (_CLONE[machine], 0, CLONE_NEWUSER, CLONE_NEWUSER),
+        (_FCNTL[machine], 1, 0xFFFFFFFF, _F_SETSIG),
+        (_MMAP[machine], 3, _SHARED_ANONYMOUS, _SHARED_ANONYMOUS),
+    )
     program = [
         (0x20, 0, 0, 4),  # load the architecture
         (0x15, 1, 0, _AUDIT_ARCH[machine]),
@@ -100,13 +125,16 @@ def filter_calls() -> bool:
     ]
     for number in denied:
         program += [(0x15, 0, 1, number), (0x06, 0, 0, refused)]
-    program += [
-        (0x15, 0, 3, _CLONE[machine]),
-        (0x20, 0, 0, 16),  # load clone's flags
-        (0x45, 0, 1, CLONE_NEWUSER),
-        (0x06, 0, 0, refused),
-        (0x06, 0, 0, allowed),
-    ]
+    for number, argument, mask, wrong in by_argument:
+        program += [
+            (0x15, 0, 5, number),
+            (0x20, 0, 0, 16 + 8 * argument),  # load the lower half of the argument
+            (0x54, 0, 0, mask),
+            (0x15, 0, 1, wrong),
+            (0x06, 0, 0, refused),
+            (0x06, 0, 0, allowed),
+        ]
+    program += [(0x06, 0, 0, allowed)]
     code = b"".join(struct.pack("HBBI", *step) for step in program)
     buffer = ctypes.create_string_buffer(code)
     prog = struct.pack("HxxxxxxQ", len(program), ctypes.addressof(buffer))

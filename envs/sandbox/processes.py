@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
+import stat
 import time
+from collections.abc import Iterable
 
 _PATIENCE = 10.0
-"""Seconds within which killed processes must be gone."""
+"""Seconds within which killed processes must be gone, and stopped ones stand still."""
+_HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"HugetlbPages:")
+_PARTS = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:", b"Private_Hugetlb:", b"Shared_Hugetlb:")
 
 
 def descendants(root: int) -> list[int]:
@@ -17,12 +22,8 @@ def descendants(root: int) -> list[int]:
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as stat:
-                parent = int(stat.read().rpartition(b")")[2].split()[1])
-        except (OSError, ValueError):
-            continue
-        children.setdefault(parent, []).append(int(name))
+        if fields := _stat(f"/proc/{name}/stat"):
+            children.setdefault(int(fields[1]), []).append(int(name))
     found, queue = [], [root]
     while queue:
         below = children.get(queue.pop(), [])
@@ -31,14 +32,106 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def private_bytes(pid: int) -> int:
-    """Memory that a process does not share with a file; 0 where it is gone."""
+def holds_more(pids: Iterable[int], bound: int) -> bool:
+    """Whether processes together hold more than ``bound`` bytes of memory, swapped out or not, without files.
+
+    Pages that several of them share count once: where the sum of what each holds is too much, the kernel is
+    asked for each one's part of every page.
+    """
+    pids = list(pids)
+    each = [_kilobytes(f"/proc/{pid}/status", _HELD) for pid in pids]
+    if sum(each) << 10 <= bound:
+        return False
+    parts = (_kilobytes(f"/proc/{pid}/smaps_rollup", _PARTS) or held for pid, held in zip(pids, each, strict=True))
+    return sum(parts) << 10 > bound
+
+
+def _kilobytes(path: str, names: tuple[bytes, ...]) -> int:
+    """Sum of the lines of a file of /proc that begin with one of ``names``; 0 where it cannot be read."""
     try:
-        with open(f"/proc/{pid}/statm") as statm:
-            fields = statm.read().split()
+        with open(path, "rb") as file:
+            return sum(int(line.split()[1]) for line in file if line.startswith(names))
     except OSError:
         return 0
-    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+
+
+def files_hold_more(folder: str, pids: Iterable[int], bound: int, *, count: int) -> bool:
+    """Whether more than ``bound`` bytes, or ``count`` files, lie in a folder or are open and have no name."""
+    sizes: dict[tuple[int, int], int] = {}
+    paths = (f"{root}/{name}" for root, folders, files in os.walk(folder) for name in (*folders, *files))
+    for path in itertools.chain(paths, itertools.chain.from_iterable(map(_open_files, pids))):
+        with contextlib.suppress(OSError):
+            found = os.stat(path) if path.startswith("/proc/") else os.lstat(path)
+            if not path.startswith("/proc/") or (stat.S_ISREG(found.st_mode) and found.st_nlink == 0):
+                sizes[found.st_dev, found.st_ino] = found.st_blocks * 512
+        if len(sizes) > count:
+            return True
+    return sum(sizes.values()) > bound
+
+
+def _open_files(pid: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        return [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
+    return []
+
+
+def freeze_descendants() -> bool:
+    """Stop all descendants of this process, every thread of them, until they are told to go on.
+
+    Returns:
+        Whether all stand still.
+    """
+    end = time.monotonic() + _PATIENCE
+    still: list[int] = []
+    while time.monotonic() < end:
+        below = descendants(os.getpid())
+        _signal(below, signal.SIGSTOP)
+        if not all(_stands_still(pid) for pid in below):
+            still = []
+        elif below == still:  # twice the same: none was born while its parent was asked to stop
+            return True
+        else:
+            still = below
+        time.sleep(0.0005)
+    return False
+
+
+def thaw_descendants() -> None:
+    """Let all descendants of this process go on."""
+    _signal(descendants(os.getpid()), signal.SIGCONT)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is there, and was told to stop."""
+    return _stat(f"/proc/{pid}/stat")[:1] == [b"T"]
+
+
+def ticks(pids: Iterable[int]) -> int:
+    """Processor time that processes have used, in clock ticks; those that are gone count nothing."""
+    return sum(sum(map(int, _stat(f"/proc/{pid}/stat")[11:13])) for pid in pids)
+
+
+def _stands_still(pid: int) -> bool:
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return True
+    return all((_stat(f"/proc/{pid}/task/{thread}/stat") or [b"X"])[0] in b"TtZX" for thread in threads)
+
+
+def _stat(path: str) -> list[bytes]:
+    """Fields of a file ``stat`` from the state on; none where there is no such process."""
+    try:
+        with open(path, "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
 
 
 def kill_descendants() -> bool:
@@ -49,9 +142,7 @@ def kill_descendants() -> bool:
     """
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
-        for pid in descendants(os.getpid()):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        _signal(descendants(os.getpid()), signal.SIGKILL)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

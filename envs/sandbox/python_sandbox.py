@@ -3,20 +3,32 @@
 Covered, on Linux and without root:
 
 - no inherited environment variables, open files or working folder
-- wall time; processor time, memory, file size and process count; bounded output
-- everything that the code started is killed afterwards, whoever its parent is by then
+- wall time; processor time, file size and process count; bounded output
+- memory of all processes together, pages that they share counted once; there is none that is no process's own
+  (no shared mappings without a file, no memfd, no System V segments)
+- everything that the code started is killed afterwards, whoever its parent is by then; in a session it all stands
+  still between two calls
+- how a run ended is what the kernel says of its process. What the process says of itself only explains it
 - with namespaces (tried first): a file tree of its own in memory, with the system's and the interpreter's
   libraries read-only; no other process and no network in sight
+- without them, from Linux 5.13 on: Landlock, by which the same files can be read and no other, one folder written,
+  and (6.12) no process outside is signalled
 - a filter of system calls: no sockets, mounts, tracing, new namespaces, keys, BPF
 - a caller that is root: the code runs as a user that nobody else is
 
+Where the kernel refuses namespaces ``isolation="auto"`` says so in a warning and takes an own process; the variable
+``TURNTREE_ISOLATION=namespaces`` forbids that.
+
 Not covered: holes in the kernel, timing side channels, secrets inside of the
-interpreter's own folders or the system's. Where the kernel forbids namespaces
-(``isolation`` then says ``process``): files that the user may read can be read,
-world-writable folders written, and a caller that is not root shares its user,
-and so its process limit and its signals, with the code. Memory of all processes
-together and their number are watched twenty times a second there and here. For
-hostile code on a machine that matters, use ``DockerSandbox`` or a machine apart.
+interpreter's own folders or the system's. In an own process (``isolation`` then
+says ``process``): the names, owners and modes of files outside; without Landlock
+(``files`` then says ``True``) also their contents where the user may read them,
+world-writable folders and what is kept in files in memory; before Linux 6.12 a
+caller that is not root shares its user, and so its process limit and its signals,
+with the code. Code in a session can end its own call early, and what the call
+before left running goes on within the next one. Memory and the number of processes
+are watched twenty times a second. For hostile code on a machine that matters, use
+``DockerSandbox`` or a machine apart.
 """
 
 from __future__ import annotations
@@ -28,6 +40,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
+import warnings
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -35,7 +48,7 @@ from typing import Any, Self
 
 from turntree.envs.errors import EnvError
 from turntree.envs.sandbox import frames
-from turntree.envs.sandbox.settings import CodeResult, CodeStatus, Isolation, SandboxLimits
+from turntree.envs.sandbox.settings import VARIABLE, CodeResult, CodeStatus, Isolation, SandboxLimits
 
 _GRACE = 15.0
 """Seconds beyond a run's deadline within which the supervisor must answer."""
@@ -55,6 +68,10 @@ _ENVIRONMENT |= {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS
 
 class SandboxError(EnvError):
     """The sandbox itself failed: no verdict on the code."""
+
+
+class IsolationWarning(UserWarning):
+    """Code is kept apart less well than was wanted."""
 
 
 class PythonSandbox:
@@ -79,14 +96,14 @@ class PythonSandbox:
 
         Args:
             limits: Bounds of one run.
-            isolation: How code is kept apart.
+            isolation: How code is kept apart; what ``auto`` means the variable ``TURNTREE_ISOLATION`` may say.
             session: Whether variables, threads and processes stay from run to run, until a run is stopped or
-                dies. Without it every run begins anew.
+                dies; between two runs they stand still. Without it every run begins anew.
             packages: Whether the code may import what is installed beside this interpreter.
             python: Interpreter that runs the code, 3.10 or newer; another one than this needs ``packages=False``.
         """
         self.limits = limits or SandboxLimits()
-        self.wanted = Isolation(isolation)
+        self.wanted = Isolation.wanted(isolation)
         self.session = session
         self.packages = packages
         self.python = python
@@ -94,6 +111,10 @@ class PythonSandbox:
         """What is in force; ``None`` before the first run."""
         self.network: bool | None = None
         """Whether the code could reach a network; ``None`` before the first run."""
+        self.files: bool | None = None
+        """Whether the code could read files of this machine that its user may read; ``None`` before the first run."""
+        self.refused = ""
+        """Why there are no namespaces."""
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -109,7 +130,7 @@ class PythonSandbox:
             SandboxError: If the code could not be confined, or the supervisor was lost.
         """
         with self._lock:
-            process = self._process or self._start()
+            process = self._process or self._start(warn=True)
             answer = self._ask(process, {"code": code}, self.limits.seconds + _GRACE)
             if not answer.get("clean", True):
                 self._leave(patience=0)
@@ -121,6 +142,16 @@ class PythonSandbox:
             error=answer["error"],
             dropped_bytes=answer["dropped"],
         )
+
+    def confine(self) -> None:
+        """Start what runs the code, so that ``isolation``, ``network`` and ``files`` are known.
+
+        Raises:
+            SandboxError: If code could not be confined.
+        """
+        with self._lock:
+            if self._process is None:
+                self._start(warn=False)
 
     def close(self) -> None:
         """End the session and all its processes; a later ``run`` begins anew."""
@@ -139,7 +170,7 @@ class PythonSandbox:
         with contextlib.suppress(Exception):
             self.close()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self, *, warn: bool) -> subprocess.Popen[bytes]:
         if sys.platform != "linux":
             raise SandboxError(f"PythonSandbox needs Linux, this is {sys.platform}; use DockerSandbox")
         boot = _BOOT.format(folder=str(Path(__file__).parent))
@@ -166,8 +197,22 @@ class PythonSandbox:
             "paths": [*interpreter_folders(self.python), *folders],
         }
         answer = self._ask(process, config, _START_SECONDS)
-        self.isolation, self.network = Isolation(answer["isolation"]), answer["network"]
+        self.isolation = Isolation(answer["isolation"])
+        self.network, self.files, self.refused = answer["network"], answer["files"], answer["refused"]
+        if warn and self.wanted is not self.isolation and self.isolation is Isolation.PROCESS:
+            remedy = f"allow user namespaces, take DockerSandbox, or set {VARIABLE}=namespaces to forbid this"
+            warnings.warn(f"{self.weakness()}; {remedy}", IsolationWarning, stacklevel=3)
         return process
+
+    def weakness(self) -> str:
+        """How code is kept apart less well than by namespaces, and why; empty where they are in force."""
+        if self.isolation is not Isolation.PROCESS:
+            return ""
+        seen = "can read every file that its user may read, the answers of data sets among them"
+        return (
+            f"code runs in an own process, without namespaces ({self.refused or 'as it was wanted'}), "
+            f"and {seen if self.files else 'Landlock keeps the files of this machine from it'}"
+        )
 
     def _ask(self, process: subprocess.Popen[bytes], message: dict[str, Any], seconds: float) -> dict[str, Any]:
         assert process.stdin is not None

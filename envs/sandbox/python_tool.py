@@ -83,6 +83,19 @@ class PythonTool(Toolset):
         """What runs the code; a subclass may take another."""
         return PythonSandbox(**self._settings)
 
+    def exposure(self) -> str:
+        """How the code could read this machine's files, unless the isolation that allows it was asked for by name.
+
+        Raises:
+            SandboxError: If code cannot be confined here.
+        """
+        runner = self.make_runner()
+        if not isinstance(runner, PythonSandbox):
+            return ""
+        with runner:
+            runner.confine()
+            return runner.weakness() if runner.files and runner.wanted is Isolation.AUTO else ""
+
     def fresh(self) -> Self:
         """The tool of one episode, with processes of its own."""
         copy = type(self).__new__(type(self))

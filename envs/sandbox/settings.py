@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
 MEGABYTE = 2**20
+VARIABLE = "TURNTREE_ISOLATION"
+"""Environment variable that says what isolation ``auto`` means."""
 
 
 class Isolation(StrEnum):
@@ -17,7 +20,21 @@ class Isolation(StrEnum):
     NAMESPACES = "namespaces"
     """Own file tree, process tree, network and user, or an error."""
     PROCESS = "process"
-    """An own process with limits and a filter of system calls; files that its user may read stay readable."""
+    """An own process with limits, a filter of system calls and, where the kernel has it, Landlock for the files."""
+
+    @classmethod
+    def wanted(cls, isolation: str) -> Isolation:
+        """The isolation of that name; for ``auto`` the one that the variable ``TURNTREE_ISOLATION`` names.
+
+        Raises:
+            ValueError: If there is none of that name.
+        """
+        wanted, where = cls(isolation), os.environ.get(VARIABLE)
+        if wanted is not cls.AUTO or not where:
+            return wanted
+        if where not in tuple(cls):
+            raise ValueError(f"{VARIABLE} must be one of {', '.join(cls)}, got {where!r}")
+        return cls(where)
 
 
 class CodeStatus(StrEnum):

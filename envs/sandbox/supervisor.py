@@ -7,19 +7,28 @@ keeps no session, and when it ends, nothing that the code started is alive.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Iterator
 from typing import Any
 
-from turntree.envs.sandbox import frames, kernel, worker
-from turntree.envs.sandbox.processes import descendants, kill_descendants, private_bytes
+from turntree.envs.sandbox import frames, kernel, processes, worker
+from turntree.envs.sandbox.processes import descendants, kill_descendants
 
 _WATCH_SECONDS = 0.05
 _CHUNK = 1 << 18
+_FILES = 10_000
+"""Files of a run; a file tree of its own has a bound of its own."""
+_END_SECONDS = 2.0
+"""Within which a worker ends that can say nothing more."""
+_STIRRED = 5
+"""Clock ticks that processes may seem to have used while they stood still: the one that was running is charged late."""
+_CHANNEL = "channel"
 
 
 class Supervisor:
@@ -36,25 +45,43 @@ class Supervisor:
         self.config["folder"] = ""
         self.namespaces = config["isolation"] != "process"
         self.worker: worker.Worker | None = None
-        self.network = True
+        self.network = self.files = True
+        self.used = 0
+        """Clock ticks that a session had used when it was made to stand still."""
 
     def begin(self) -> dict[str, Any]:
-        """Start the first worker: ``isolation`` and ``network`` as they are in force, or ``failed``."""
-        reason = self._start()
+        """Start the first worker: ``isolation``, ``network`` and ``files`` as they are in force, or ``failed``.
+
+        ``refused`` says why there are no namespaces.
+        """
+        refused = reason = self._start()
         if reason and self.config["isolation"] == "auto":
             self.namespaces = False
             reason = self._start()
         if reason:
             return {"failed": reason}
-        return {"isolation": "namespaces" if self.namespaces else "process", "network": self.network}
+        return {
+            "isolation": "namespaces" if self.namespaces else "process",
+            "network": self.network,
+            "files": self.files,
+            "refused": refused,
+        }
 
     def run(self, code: str) -> dict[str, Any]:
         """Run one piece of code and say what came of it."""
         if self.worker is None and (reason := self._start()):
             return {"failed": reason}
         assert self.worker is not None
-        result = _Run(self.worker, self.limits).result(code)
-        if not (self.config["session"] and result["status"] in ("ok", "error") and not result.pop("gone")):
+        run = _Run(self.worker, self.config)
+        if self.used:
+            if processes.ticks(descendants(os.getpid())) > self.used + _STIRRED:
+                run.killed_for = "restless"
+            processes.thaw_descendants()
+        result = run.result(code)
+        self.used = 0
+        if run.goes_on and result["status"] in ("ok", "error"):
+            self.used = 1 + processes.ticks(descendants(os.getpid()))
+        else:
             result["clean"] = self.stop()
         return result
 
@@ -81,84 +108,121 @@ class Supervisor:
         if "failed" in said:
             self.stop()
             return str(said["failed"])
-        self.network = said["network"]
+        self.network, self.files = said["network"], said["files"]
+        self.worker = self.worker.seen()
         return ""
 
 
 class _Run:
-    """One piece of code at work."""
+    """One piece of code at work.
 
-    def __init__(self, at_work: worker.Worker, limits: dict[str, Any]) -> None:
+    The code shares its process with what speaks for it, so nothing that it says is taken for more than words:
+    a run has ended well if its process did, or if, in a session, that process lives on.
+    """
+
+    def __init__(self, at_work: worker.Worker, config: dict[str, Any]) -> None:
         self.worker = at_work
-        self.limits = limits
+        self.limits = config["limits"]
+        self.session = config["session"]
+        self.folder = config["folder"]
         self.kept = {at_work.stdout: bytearray(), at_work.stderr: bytearray()}
         self.dropped = 0
+        self.killed_for = ""
         self.said: dict[str, Any] | None = None
+        self.exit_code: int | None = None
+        self._heard = frames.Collector(_said_bytes(self.limits["output_bytes"]))
+        self._end = time.monotonic() + self.limits["seconds"]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the worker waits for more, standing still."""
+        return not self.killed_for and self.exit_code is None
 
     def result(self, code: str) -> dict[str, Any]:
-        reason = self._wait(code)
-        if reason:
+        """Run the code; what came of it."""
+        self.killed_for = self.killed_for or self._wait(code)
+        if self.goes_on and not processes.freeze_descendants():
+            self.killed_for = "restless"
+        if self.goes_on and not processes.is_stopped(self.worker.last):
+            self.killed_for = self._end_it()
+        if self.killed_for:
             kill_descendants()
         self._drain()
-        said = self.said or {}
-        status = reason or said.get("status", "")
-        error = str(said.get("error", ""))
-        gone = self.said is None
-        if not status:
-            status, error = self._exit_status()
-        elif reason:
-            error = self._explain(reason)
-        if status not in ("ok", "error", "memory", "timeout", "processes", "killed"):
-            status, error = "killed", "the code wrote to the sandbox's own channel"
+        status, error = self._verdict()
         out, err = (bytes(self.kept[d]).decode("utf-8", "replace") for d in (self.worker.stdout, self.worker.stderr))
-        limit = self.limits["output_bytes"]
-        return {
-            "status": status,
-            "stdout": out,
-            "stderr": err,
-            "error": error[-limit:],
-            "dropped": self.dropped,
-            "gone": gone,
-        }
+        return {"status": status, "stdout": out, "stderr": err, "error": error, "dropped": self.dropped}
 
     def _wait(self, code: str) -> str:
         """Wait for the end of the code; the reason why it must be killed, or an empty text."""
-        end = time.monotonic() + self.limits["seconds"]
+        left = memoryview(frames.pack({"code": code}))
         watched = 0.0
-        with selectors.DefaultSelector() as selector:
-            for descriptor in (0, self.worker.results, *self.kept):
+        with selectors.DefaultSelector() as selector, _end_of(self.worker.pid) as ended:
+            for descriptor in (0, self.worker.results, *self.kept, *ended):
                 selector.register(descriptor, selectors.EVENT_READ)
-            try:
-                frames.write(self.worker.requests, {"code": code})
-            except OSError:
-                return ""
-            while True:
+            selector.register(self.worker.requests, selectors.EVENT_WRITE)
+            while not self._has_exited():
                 now = time.monotonic()
-                if now >= end:
-                    return "timeout"
+                if now >= self._end:
+                    return _CHANNEL if self.said is not None and self.session else "timeout"
                 if now >= watched + _WATCH_SECONDS:
                     watched = now
                     if reason := self._exceeded():
                         return reason
-                for key, _ in selector.select(min(end - now, _WATCH_SECONDS)):
+                for key, _ in selector.select(min(self._end - now, _WATCH_SECONDS)):
                     if key.fd == 0:  # the caller is gone: it says nothing while code runs
                         raise frames.Closed
-                    if key.fd != self.worker.results:
-                        if not self._take(key.fd):
+                    if key.fd == self.worker.requests:
+                        left = _write_some(key.fd, left)
+                        if not left:
                             selector.unregister(key.fd)
-                        continue
-                    try:
-                        self.said = frames.read(self.worker.results)
-                    except frames.Closed:
-                        self.said = None
+                    elif key.fd == self.worker.results:
+                        if self._hear():
+                            selector.unregister(key.fd)
+                    elif key.fd in self.kept and not self._take(key.fd):
+                        selector.unregister(key.fd)
+                if self.said and self.session:
                     return ""
+        if self.said is None:
+            with contextlib.suppress(BlockingIOError):
+                self._hear()
+        return ""
+
+    def _end_it(self) -> str:
+        """Wait for the end of a worker that said that it goes on, and does not; why it must be killed, if it must."""
+        processes.thaw_descendants()
+        end = time.monotonic() + _END_SECONDS
+        while not self._has_exited():
+            if time.monotonic() >= end:
+                return _CHANNEL
+            time.sleep(0.002)
+        return ""
+
+    def _hear(self) -> bool:
+        """Take what the worker says; whether it has said all."""
+        try:
+            data = os.read(self.worker.results, _CHUNK)
+            self.said = self._heard.take(data) if data else {}
+        except frames.Closed:
+            self.said = {}
+        if self.said == {} and self.session:
+            self._end = min(self._end, time.monotonic() + _END_SECONDS)
+        return self.said is not None
+
+    def _has_exited(self) -> bool:
+        if self.exit_code is None:
+            pid, status = os.waitpid(self.worker.pid, os.WNOHANG)
+            if pid:
+                self.exit_code = os.waitstatus_to_exitcode(status)
+        return self.exit_code is not None
 
     def _exceeded(self) -> str:
         below = descendants(os.getpid())
         if len(below) > self.limits["processes"] + 3:  # the chain of worker.py and the worker itself
             return "processes"
-        if len(below) and sum(map(private_bytes, below)) > self.limits["memory_bytes"]:
+        if processes.holds_more(below, self.limits["memory_bytes"]):
             return "memory"
+        if self.folder and processes.files_hold_more(self.folder, below, self.limits["disk_bytes"], count=_FILES):
+            return "files"
         return ""
 
     def _take(self, descriptor: int) -> bool:
@@ -180,31 +244,66 @@ class _Run:
                     if not self._take(key.fd):
                         selector.unregister(key.fd)
 
-    def _exit_status(self) -> tuple[str, str]:
-        """How a worker ended that has said nothing."""
-        end = time.monotonic() + 2
-        while time.monotonic() < end:
-            pid, status = os.waitpid(self.worker.pid, os.WNOHANG)
-            if pid:
-                break
-            time.sleep(0.002)
-        else:
-            return "killed", "the code closed the sandbox's own channel"
-        code = os.waitstatus_to_exitcode(status)
-        if code == 0:
+    def _verdict(self) -> tuple[str, str]:
+        """Status and error of the run."""
+        said = self.said or {}
+        told = str(said.get("status"))
+        if self.killed_for:
+            return self._explain(self.killed_for)
+        if self.exit_code is None and told == "ok":
             return "ok", ""
-        number = -code if code < 0 else code - 128
+        if self.exit_code in (None, 0, 1) and told in ("error", "memory"):
+            return told, str(said.get("error", ""))[-self.limits["output_bytes"] :]
+        if self.exit_code is None:
+            return self._explain(_CHANNEL)
+        if self.exit_code == 0:
+            return "ok", ""
+        number = -self.exit_code if self.exit_code < 0 else self.exit_code - 128
         if number > 0:
             name = signal.Signals(number).name if number in list(signal.Signals) else str(number)
             return "killed", f"the process was ended by {name}"
-        return "error", f"the process ended with exit code {code}"
+        return "error", f"the process ended with exit code {self.exit_code}"
 
-    def _explain(self, reason: str) -> str:
+    def _explain(self, reason: str) -> tuple[str, str]:
+        """Status and error of a run that was killed."""
+        limits = self.limits
         return {
-            "timeout": f"stopped after {self.limits['seconds']:g} s",
-            "memory": f"stopped: more than {self.limits['memory_bytes'] >> 20} MiB of memory in use",
-            "processes": f"stopped: more than {self.limits['processes']} processes",
+            "timeout": ("timeout", f"stopped after {limits['seconds']:g} s"),
+            "memory": ("memory", f"stopped: more than {limits['memory_bytes'] >> 20} MiB of memory in use"),
+            "processes": ("processes", f"stopped: more than {limits['processes']} processes"),
+            "files": ("killed", f"stopped: more than {limits['disk_bytes'] >> 20} MiB or {_FILES} files"),
+            "restless": ("killed", "stopped: the code ran on between two calls"),
+            _CHANNEL: ("killed", "the code closed the sandbox's own channel, or wrote to it"),
         }[reason]
+
+
+def _said_bytes(error_chars: int) -> int:
+    """Bytes of the longest thing that a worker has to say; JSON writes a character in twelve at most."""
+    return 12 * error_chars + 1024
+
+
+@contextlib.contextmanager
+def _end_of(pid: int) -> Iterator[list[int]]:
+    """Descriptors that become readable when a process ends; none where the kernel has no such thing (Linux 5.3)."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        yield []
+        return
+    try:
+        yield [descriptor]
+    finally:
+        os.close(descriptor)
+
+
+def _write_some(descriptor: int, data: memoryview) -> memoryview:
+    """Write what there is room for; what is left. Nothing is, where nobody reads."""
+    try:
+        return data[os.write(descriptor, data) :]
+    except BlockingIOError:
+        return data
+    except OSError:
+        return data[:0]
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import sys
 from typing import Any, NamedTuple, NoReturn
 
 from turntree.envs.sandbox import cells, confinement, frames, kernel
+from turntree.envs.sandbox.processes import descendants
 
 
 class Worker(NamedTuple):
@@ -28,10 +29,18 @@ class Worker(NamedTuple):
     """Descriptor to read its output from."""
     stderr: int
     """Descriptor to read its error stream from."""
+    last: int = 0
+    """The last process of the chain, which runs the code; known once it is confined."""
+
+    def seen(self) -> Worker:
+        """The worker once it is confined; from here on nothing that it does or leaves undone holds the supervisor."""
+        for descriptor in (self.requests, self.results):
+            os.set_blocking(descriptor, False)
+        return self._replace(last=[self.pid, *descendants(self.pid)][-1])
 
     def close(self) -> None:
         """Close the descriptors."""
-        for descriptor in self[1:]:
+        for descriptor in self[1:5]:
             os.close(descriptor)
 
 
@@ -59,7 +68,7 @@ def _become_worker(
         user = confinement.foreign_id(os.getpid())
         folder = config["folder"]
         if namespaces:
-            confinement.enter_namespaces()
+            user = user if confinement.enter_namespaces() else None
             _fork_on()
             confinement.build_file_tree(config["paths"], disk_bytes=config["limits"]["disk_bytes"])
             _fork_on()
@@ -72,14 +81,15 @@ def _become_worker(
         confinement.limit_resources(config["limits"])
         confinement.give_up_identity(user)
         kernel.die_with_parent()  # a change of identity forgets it
+        locked = namespaces or confinement.lock_files(folder, config["paths"])
         filtered = kernel.filter_calls()
     except Exception as error:
         frames.write(results, {"failed": f"{type(error).__name__}: {error}"})
         os._exit(1)
     _begin_clean(folder, config["packages"])
-    frames.write(results, {"network": not (namespaces or filtered)})
-    cells.serve_cells(requests, results)
-    os._exit(0)
+    frames.write(results, {"network": not (namespaces or filtered), "files": not locked})
+    error_chars = config["limits"]["output_bytes"]
+    os._exit(cells.serve_cells(requests, results, session=config["session"], error_chars=error_chars))
 
 
 def _fork_on() -> None:

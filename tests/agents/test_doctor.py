@@ -9,6 +9,7 @@ import pytest
 from turntree.agents import doctor
 from turntree.agents.cli import main
 from turntree.agents.doctor import Health, examine
+from turntree.envs.sandbox import Isolation, PythonSandbox
 
 
 def found() -> dict[str, doctor.Finding]:
@@ -54,3 +55,13 @@ def test_a_wrong_data_folder_is_broken_and_ends_with_status_1(
         assert stopped.value.code == status
         rows = {row["part"]: row for row in json.loads(capsys.readouterr().out)}
         assert (rows["data folder"]["health"] == "broken") == bool(status)
+
+
+def test_a_sandbox_that_lets_files_be_read_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found()["sandbox"].health is Health.OK
+    cases = (("process", True, "broken"), ("process", False, "ok"), ("namespaces", False, "ok"))
+    for isolation, exposed, health in cases:
+        confined = {"isolation": Isolation(isolation), "files": exposed, "refused": "not here"}
+        monkeypatch.setattr(PythonSandbox, "confine", lambda self, confined=confined: vars(self).update(confined))
+        assert found()["sandbox"].health == health
+        assert ("not here" in found()["sandbox"].what) == bool(found()["sandbox"].fix) == (isolation == "process")

@@ -1,4 +1,4 @@
-"""Code that tries to outlive the process that runs it."""
+"""Code that tries to get out of a sandbox."""
 
 ORPHAN = """
 import os, time
@@ -12,3 +12,19 @@ if os.fork() == 0:
 os.wait()
 print("left")
 """
+"""Tries to outlive the process that runs it."""
+
+CHANNEL = """
+import json, os, struct, time
+
+def frame(message):
+    payload = json.dumps(message).encode()
+    return struct.pack("!I", len(payload)) + payload
+
+def send(data):
+    for d in range(3, 64):
+        try: os.write(d, data)
+        except OSError: pass
+
+"""
+"""Speaks to every descriptor that it finds."""

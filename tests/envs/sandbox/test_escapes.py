@@ -1,18 +1,21 @@
 """Escape attempts: each is contained, leaves nothing running, and does not touch the next run."""
 
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import sleep
 
 import pytest
-from escape_code import ORPHAN
-from machine_speed import not_hanging, patience
+from escape_code import CHANNEL, ORPHAN
+from machine_speed import eventually, not_hanging, patience
 
 from turntree.envs.sandbox import CodeResult, CodeStatus, PythonSandbox, SandboxError, SandboxLimits
-from turntree.envs.sandbox.processes import descendants
+from turntree.envs.sandbox.processes import descendants, ticks
 
 LIMITS = SandboxLimits(seconds=patience(1.0), memory_bytes=200 * 2**20, processes=8, output_bytes=1000)
 
@@ -39,8 +42,17 @@ def aftermath(sandbox: PythonSandbox) -> Iterator[None]:
     assert sandbox.run("print('well')").to_text() == "well"
 
 
-def like(sandbox: PythonSandbox, limits: SandboxLimits) -> PythonSandbox:
-    return PythonSandbox(limits=limits, isolation=sandbox.wanted, python=sandbox.python, packages=False)
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user of the machine may read and write."""
+    with TemporaryDirectory(dir="/tmp") as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
+
+
+def like(sandbox: PythonSandbox, limits: SandboxLimits, session: bool = False) -> PythonSandbox:
+    settings = {"isolation": sandbox.wanted, "python": sandbox.python, "packages": False, "session": session}
+    return PythonSandbox(limits=limits, **settings)
 
 
 def run(sandbox: PythonSandbox, code: str) -> CodeResult:
@@ -56,23 +68,19 @@ def test_environment_variables_stay_outside(sandbox: PythonSandbox, monkeypatch:
         assert "True" not in later.run(others + "  except OSError: pass").to_text()
 
 
-def test_files_outside_cannot_be_read(sandbox: PythonSandbox, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("hunter2")
-    secret.chmod(0o600)
-    result = run(sandbox, f"print(open({str(secret)!r}).read())")
-    if sandbox.isolation == "process" and os.getuid() != 0:
-        pytest.skip("without namespaces the code shares its user with the caller")
-    assert result.status is CodeStatus.ERROR
-    assert "hunter2" not in result.to_text()
+def test_files_outside_cannot_be_read(sandbox: PythonSandbox, open_folder: Path) -> None:
+    (open_folder / "secret").write_text("hunter2")
+    for code in (f"open({str(open_folder / 'secret')!r}).read()", f"import os; os.listdir({str(open_folder)!r})"):
+        result = run(sandbox, code)
+        assert result.status is CodeStatus.ERROR
+        assert "hunter2" not in result.to_text()
+    assert sandbox.files is False
 
 
-def test_nothing_outside_can_be_written(sandbox: PythonSandbox, tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
-    code = f"open({str(tmp_path / 'mark')!r}, 'w').write('was here')"
+def test_nothing_outside_can_be_written(sandbox: PythonSandbox, open_folder: Path) -> None:
+    assert run(sandbox, f"open({str(open_folder / 'mark')!r}, 'w').write('was here')").status is CodeStatus.ERROR
+    assert not (open_folder / "mark").exists()
     if sandbox.isolation == "namespaces":
-        assert run(sandbox, code).status is CodeStatus.ERROR
-        assert not (tmp_path / "mark").exists()
         assert run(sandbox, "import os; print(os.statvfs('/usr').f_flag & os.ST_RDONLY)").to_text() == "1"
     assert run(sandbox, "open('/usr/mark', 'w')").status is CodeStatus.ERROR
     assert run(sandbox, "import os; open(os.__file__, 'a')").status is CodeStatus.ERROR
@@ -145,8 +153,6 @@ def test_sockets_reach_nothing(sandbox: PythonSandbox) -> None:
 
 
 def test_the_parents_cannot_be_killed_from_inside(sandbox: PythonSandbox) -> None:
-    if sandbox.isolation == "process" and os.getuid() != 0:
-        pytest.skip("without namespaces the code shares its user with the caller")
     code = "import os\nfor pid in (1, os.getppid()):\n  try: os.kill(pid, 9)\n  except OSError as e: print('refused')"
     run(sandbox, code)
     if sandbox.isolation == "namespaces":
@@ -159,7 +165,116 @@ def test_privileges_cannot_be_had_back(sandbox: PythonSandbox) -> None:
     assert "Operation not permitted" in run(sandbox, "import os; os.chown('/tmp', 0, 0)").error
 
 
-def test_the_sandboxs_own_channel_carries_nothing_that_harms(sandbox: PythonSandbox) -> None:
-    code = "import os\nfor d in range(3, 64):\n  try: os.write(d, b'\\xff' * 64)\n  except OSError: pass\n"
-    assert run(sandbox, code).status in (CodeStatus.KILLED, CodeStatus.ERROR, CodeStatus.OK)
-    assert run(sandbox, "import os; os.closerange(3, 64)").status in (CodeStatus.KILLED, CodeStatus.ERROR)
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ("send(b'\\xff' * 64)", "ok"),  # announces what is too long
+        ("send(struct.pack('!I', 9000) + b'[' * 9000)", "ok"),  # cannot be parsed
+        ("send(frame(['ok']))", "ok"),
+        ("send(frame({'status': ['ok'], 'error': {}})); os._exit(3)", "error"),
+        ("send(frame({'status': 'ok', 'error': ''})); os._exit(3)", "error"),
+        ("send(frame({'status': 'ok', 'error': ''})); os.kill(os.getpid(), 9)", "killed"),
+        ("send(struct.pack('!I', 100)); time.sleep(1000)", "timeout"),  # half of it
+        ("os.closerange(3, 64)", "ok"),
+        ("os.closerange(3, 64); 1 / 0", "error"),
+        ("os.closerange(3, 64); time.sleep(1000)", "timeout"),
+        ("send(struct.pack('!I', 100 << 20))\nfor _ in range(100): send(bytes(1 << 20))", "timeout"),
+    ],
+)
+def test_what_the_code_says_in_the_sandboxs_name_changes_nothing(
+    sandbox: PythonSandbox, said: str, status: str
+) -> None:
+    before = sandbox.supervisor_pid
+    assert run(sandbox, CHANNEL + said).status == status
+    assert sandbox.supervisor_pid == before
+    assert peak_megabytes(before) < 40
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "reason"),
+    [
+        ("send(b'\\xff' * 64)", "killed", "own channel"),
+        ("send(frame({'status': ['ok']})); time.sleep(1000)", "killed", "own channel"),
+        ("send(struct.pack('!I', 100)); time.sleep(1000)", "timeout", "stopped after"),
+        ("os.closerange(3, 64)", "ok", ""),  # the worker ends well, and the session with it
+        ("os.closerange(3, 64); time.sleep(1000)", "killed", "own channel"),
+    ],
+)
+def test_nor_does_it_in_a_session(sandbox: PythonSandbox, said: str, status: str, reason: str) -> None:
+    with like(sandbox, LIMITS, session=True) as session:
+        session.run("x = 1")
+        before = session.supervisor_pid
+        result = run(session, CHANNEL + said)
+        assert (result.status, reason in result.error) == (status, True)
+        assert session.run("1 + 1").stdout == "2\n"
+        assert session.supervisor_pid == before
+
+
+def test_who_ends_a_call_of_a_session_early_has_the_rest_told_in_the_next(sandbox: PythonSandbox) -> None:
+    with like(sandbox, LIMITS, session=True) as session:
+        results = [run(session, CHANNEL + "send(frame({'status': 'ok'})); os._exit(3)"), run(session, "1 + 1")]
+        assert "exit code 3" in results[0].error + results[1].error
+        assert run(session, "1 + 1").stdout == "2\n"
+
+
+def test_code_that_is_not_taken_is_stopped_at_its_deadline(sandbox: PythonSandbox) -> None:
+    with like(sandbox, LIMITS, session=True) as session:  # the first run says that it has ended, and goes on
+        assert run(session, CHANNEL + "send(frame({'status': 'ok', 'error': ''})); time.sleep(1000)").ok
+        assert run(session, "#" * (1 << 20)).status is CodeStatus.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "fd = os.memfd_create('hoard'); os.write(fd, bytes(1 << 20))",
+        "import mmap; mmap.mmap(-1, 1 << 20)",
+        "assert c.shmget(0, 1 << 20, 0o1600) >= 0",
+        "assert c.msgget(0, 0o1600) >= 0",
+        "assert c.semget(0, 1, 0o1600) >= 0",
+        "assert c.mq_open(b'/hoard', os.O_CREAT | os.O_RDWR, 0o600, 0) >= 0",
+        "open('/dev/shm/hoard', 'wb')",
+        "open('/dev/zero', 'r+b')",
+    ],
+)
+def test_there_is_no_memory_outside_of_the_processes(sandbox: PythonSandbox, code: str) -> None:
+    assert run(sandbox, "import os, ctypes; c = ctypes.CDLL(None)\n" + code).status is CodeStatus.ERROR
+
+
+def test_pages_that_processes_share_count_once(sandbox: PythonSandbox) -> None:
+    code = "import os, time\nx = bytearray(80 << 20)\nfor _ in range(5):\n    if os.fork() == 0: time.sleep(1000)\n"
+    assert run(sandbox, code + f"time.sleep({LIMITS.seconds / 4}); print('once')").to_text() == "once"
+
+
+@pytest.mark.parametrize("hidden", ["", "os.unlink(str(n))"])
+def test_files_of_a_run_are_bounded_together(sandbox: PythonSandbox, hidden: str) -> None:
+    code = f"import os, time\nfiles = []\nfor n in range(20):\n    files.append(open(str(n), 'wb', 0)); {hidden}\n"
+    result = run(sandbox, code + "    files[-1].write(bytes(15 << 20))\ntime.sleep(1000)")
+    assert result.status is (CodeStatus.ERROR if sandbox.isolation == "namespaces" else CodeStatus.KILLED)
+    assert ("No space left" in result.error) or ("MiB or 10000 files" in result.error)
+
+
+def test_a_session_stands_still_between_two_calls(sandbox: PythonSandbox) -> None:
+    busy = "import os, threading\nn = 0\ndef count():\n    global n\n    while True: n += 1\n"
+    with like(sandbox, replace(LIMITS, seconds=patience(20)), session=True) as session:
+        assert session.run(busy + "threading.Thread(target=count).start()\nif os.fork() == 0: count()").ok
+        assert session.supervisor_pid is not None
+        below = descendants(session.supervisor_pid)
+        used = ticks(below)
+        sleep(0.3)
+        assert ticks(below) == used
+        # It goes on within a call.
+        assert session.run("import time\nbefore = n\nwhile n == before: time.sleep(0.01)").ok
+        for pid in below:  # the control: somebody outside wakes them
+            os.kill(pid, signal.SIGCONT)
+        eventually(lambda: ticks(below) > used + 20)
+        assert "ran on between two calls" in session.run("1").error
+
+
+@pytest.mark.parametrize("code", ["assert c.timer_create(0, 0, 0) == 0", "fcntl.fcntl(1, 10, 18)"])
+def test_no_signal_can_be_left_behind_that_wakes_it(sandbox: PythonSandbox, code: str) -> None:
+    assert run(sandbox, "import ctypes, fcntl; c = ctypes.CDLL(None)\n" + code).status is CodeStatus.ERROR
+
+
+def peak_megabytes(pid: int | None) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) >> 10

@@ -1,0 +1,67 @@
+"""What happens where the kernel refuses namespaces."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from poor_machine import SYSTEM_PYTHON, run_poorly
+
+from turntree.envs.sandbox import Isolation, IsolationWarning, PythonSandbox
+
+RUN = f"""
+from turntree.envs.sandbox import PythonSandbox
+with PythonSandbox(python={SYSTEM_PYTHON!r}, packages=False) as sandbox:
+    for _ in range(2):
+        print(sandbox.run("print(open('/etc/hostname').read())").status, sandbox.isolation, sandbox.files)
+"""
+WITHOUT_PRIVILEGE = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+needs_python = pytest.mark.skipif(not os.access(SYSTEM_PYTHON, os.X_OK), reason=f"there is no {SYSTEM_PYTHON}")
+
+
+@needs_python
+def test_it_is_said_once_and_why() -> None:
+    done = run_poorly(RUN, TURNTREE_ISOLATION="")
+    assert done.stdout == "ok process True\n" * 2
+    assert done.stderr.count("IsolationWarning") == 1
+    assert "Operation not permitted), and can read every file that its user may read" in done.stderr
+
+
+@needs_python
+def test_it_can_be_forbidden() -> None:
+    done = run_poorly(RUN, TURNTREE_ISOLATION="namespaces")
+    assert "cannot be confined here with isolation='namespaces'" in done.stderr
+    assert not done.stdout
+
+
+@needs_python
+def test_what_is_asked_for_by_name_is_no_fall_back() -> None:
+    assert "Warning" not in run_poorly(RUN, TURNTREE_ISOLATION="process").stderr
+
+
+def test_the_variable_says_what_auto_means_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNTREE_ISOLATION", "process")
+    assert PythonSandbox().wanted is Isolation.PROCESS
+    assert PythonSandbox(isolation="namespaces").wanted is Isolation.NAMESPACES
+    monkeypatch.setenv("TURNTREE_ISOLATION", "strong")
+    with pytest.raises(ValueError, match="TURNTREE_ISOLATION must be one of auto, namespaces, process, got 'strong'"):
+        PythonSandbox()
+
+
+def test_where_namespaces_are_in_force_nothing_is_said(recwarn: pytest.WarningsRecorder) -> None:
+    with PythonSandbox(isolation="auto") as sandbox:
+        sandbox.run("1")
+    if sandbox.isolation is not Isolation.NAMESPACES:
+        pytest.skip(f"this machine has none: {sandbox.refused}")
+    assert not [warning for warning in recwarn if warning.category is IsolationWarning]
+    assert (sandbox.files, sandbox.weakness()) == (False, "")
+
+
+def test_a_root_without_privileges_makes_namespaces_of_its_own() -> None:
+    if os.getuid() != 0 or subprocess.run([*WITHOUT_PRIVILEGE, "unshare", "-Ur", "true"], check=False).returncode:
+        pytest.skip("only root has a privilege to lose, and some kernels give no namespaces without it")
+    code = "from turntree.envs.sandbox import *\nwith PythonSandbox(isolation='namespaces') as s: print(s.run('1'))"
+    done = subprocess.run([*WITHOUT_PRIVILEGE, sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "stdout='1\\n'" in done.stdout
