@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from threading import Event
 
 import pytest
 import torch
 from cores import CONFIG, AdversarialForest, run_core, tiny_llama
-from machine_speed import soon
+from machine_speed import patience, soon
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.local.model import Policy
@@ -41,16 +42,34 @@ async def test_weights_arrive_while_turns_are_running(engine, prompts):
     assert turn.weights_version == 7
 
 
+class Held(Policy):
+    """Computes ``left`` steps, and goes on when ``free`` is set."""
+
+    left = 1 << 30
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.free = Event()
+
+    def logits(self, *given):
+        self.left -= 1
+        assert self.left >= 0 or self.free.wait(patience(120))
+        return super().logits(*given)
+
+
 @pytest.mark.parametrize("guessed", [False, True])
 async def test_a_turn_that_is_cancelled_also_in_the_middle_of_its_guess_leaves_the_engine(prompts, guessed):
     forest, how = AdversarialForest(32), Sampling(max_tokens=110, seed=1)
-    with LocalEngine(tiny_llama(), config=replace(CONFIG, prefill_chunk=2), forest=forest) as engine:
+    policy = Held(tiny_llama())
+    with LocalEngine(policy, config=replace(CONFIG, prefill_chunk=2), forest=forest) as engine:
         turn = await engine.generate(prompts[0], how)
+        policy.left = 6
         task = asyncio.create_task(engine.generate(prompts[0], how, draft=turn.token_ids if guessed else ()))
-        await soon(lambda: engine.live, 120)
+        await soon(lambda: policy.left < 0, 120)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        policy.free.set()
         assert (await engine.generate(prompts[0], how)).token_ids == turn.token_ids
         assert not engine.live
         assert not forest.live
