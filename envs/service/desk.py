@@ -11,11 +11,6 @@ from turntree.envs.service.database import Database, Record
 from turntree.envs.tool import tool
 from turntree.envs.toolset import Toolset
 
-HAND_OVER = "transfer_to_human_agents"
-"""The tool that hands a customer over to a person."""
-Changes = dict[str, dict[str, Record]]
-"""Table -> key -> record as it is now."""
-
 
 class Desk(Toolset):
     """The tools of an agent, over the records of one episode."""
@@ -95,8 +90,8 @@ class Desk(Toolset):
             purse["balance"] = round(purse["balance"] - amount, 2)
 
 
-def expected_changes(desk: Desk, actions: Sequence[Mapping[str, Any]]) -> Changes:
-    """What a task's own actions change in the database; those that the tools refuse change nothing.
+def worked(desk: Desk, actions: Sequence[Mapping[str, Any]]) -> Desk:
+    """A desk after a task's own actions; those that the tools refuse change nothing.
 
     Args:
         desk: Any over the same records; it is not used itself.
@@ -109,4 +104,4 @@ def expected_changes(desk: Desk, actions: Sequence[Mapping[str, Any]]) -> Change
             by_name[action["name"]].run(action["kwargs"], owner=own)
         except ToolError:
             continue
-    return own.database.changes()
+    return own

@@ -10,7 +10,7 @@ from turntree.envs.limits import Limits
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.reply import Reply
 from turntree.envs.service.customer import Customer, ScriptedCustomer
-from turntree.envs.service.desk import HAND_OVER, Desk, expected_changes
+from turntree.envs.service.desk import Desk, worked
 from turntree.envs.service.told import refused, told
 from turntree.envs.task import Task
 
@@ -22,7 +22,7 @@ class Service(Env):
     is as the task's own actions leave it and the agent told the customer everything that the task asks for,
     else 0. Tasks hold both in ``metadata``: ``actions`` and ``outputs``. Where the actions change nothing and there
     is nothing to tell, the agent must look into the matter and say that it cannot be done, or hand the customer over
-    if the actions do.
+    if the actions do; at once only if the actions look nothing up either.
     """
 
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"policy", "customer"}
@@ -65,16 +65,17 @@ class Service(Env):
         if answer is not None:
             return Reply(messages=[Message(role=Role.USER, content=answer)])
         task = self.current_task
-        expected = expected_changes(desk, task.metadata["actions"])
+        own = worked(desk, task.metadata["actions"])
+        expected = own.database.changes()
         rewards = {
             "database": float(desk.database.changes() == expected),
             "told": float(told(task.metadata["outputs"], self.messages)),
         }
         if not expected and not task.metadata["outputs"]:  # what is asked for must not be done
-            rewards["told"] = float(self._handed_over(task) or (desk.looked and refused(self.messages)))
+            rewards["told"] = float(_handed_over(desk, own) or (desk.looked and refused(self.messages)))
         return Reply(reward=rewards["database"] * rewards["told"], done=True, rewards=rewards)
 
-    def _handed_over(self, task: Task) -> bool:
-        """Whether a person has the customer, where the task's own actions end so."""
-        meant = any(action["name"] == HAND_OVER for action in task.metadata["actions"])
-        return meant and self.toolset(Desk).transferred
+
+def _handed_over(desk: Desk, own: Desk) -> bool:
+    """Whether a person has the customer as the task's own actions would have it, and after a look if they take one."""
+    return own.transferred and desk.transferred and (desk.looked or not own.looked)

@@ -12,10 +12,11 @@ from playing import call
 from turntree.envs import Env, Task
 from turntree.envs.calculator import one_operation_calculator
 from turntree.envs.math.sets import MATH_SETS
-from turntree.envs.service.desk import HAND_OVER
 
 Policy = Callable[[Env], Iterator[str]]
 """From an environment in an episode to the turns."""
+HAND_OVER = "transfer_to_human_agents"
+"""The tool of every service that hands a customer over to a person."""
 INTEGERS = range(3_000)
 
 

@@ -19,7 +19,7 @@ from turntree.envs.service.airline_service import AirlineService
 from turntree.envs.service.airline_tasks import airline_task
 from turntree.envs.service.airline_world import airline
 from turntree.envs.service.database import Database
-from turntree.envs.service.desk import expected_changes
+from turntree.envs.service.desk import worked
 
 TASKS = [airline_task("train", index) for index in range(120)]
 
@@ -47,7 +47,7 @@ def test_the_tasks_own_calls_all_succeed_and_change_something() -> None:
         for action in task.metadata["actions"]:
             run(own, action["name"], **action["kwargs"])
         assert own.database.changes()
-        assert own.database.changes() == expected_changes(desk(), task.metadata["actions"])
+        assert own.database.changes() == worked(desk(), task.metadata["actions"]).database.changes()
         kinds.add(task.id.rpartition("/")[2])
     assert len(kinds) == 8
 
@@ -77,6 +77,7 @@ def test_where_nothing_can_be_done_it_is_looked_into_and_said() -> None:
     env = make("turntree/AirlineService-v0")
     look, miss = call(env, "get_booking", booking_id="B1001"), call(env, "get_booking", booking_id="B9")
     leave = call(env, "transfer_to_human_agents", summary="a customer")
+    look_up = {"name": "get_booking", "kwargs": {"booking_id": "B1001"}}
     hand_over = [{"name": "transfer_to_human_agents", "kwargs": {"summary": "a customer"}}]
     for actions, turns, reward in [
         ([], ["Bye."], 0.0),
@@ -86,6 +87,9 @@ def test_where_nothing_can_be_done_it_is_looked_into_and_said() -> None:
         ([], [look, "I am sorry, that is not possible."], 1.0),
         ([], [leave, ""], 0.0),
         (hand_over, [leave, ""], 1.0),
+        ([look_up, *hand_over], [leave, ""], 0.0),
+        ([look_up, *hand_over], [miss, leave, ""], 0.0),
+        ([look_up, *hand_over], [look, leave, ""], 1.0),
     ]:
         env.reset(options={"task": Task(id="refusal", prompt="?", metadata={"actions": actions, "outputs": []})})
         assert [env.step(turn) for turn in turns][-1][1] == reward, turns

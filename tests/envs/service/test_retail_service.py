@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from catalogue_policies import HAND_OVER
 from playing import call, published, use
 from small_shop import ADDRESS, ORDERS, PRODUCTS, USERS, write_shop
 
 from turntree.envs import DataError, Message, Role, Task, make, require_conformance
 from turntree.envs.service.database import Database, read_tables
-from turntree.envs.service.desk import expected_changes
+from turntree.envs.service.desk import worked
 from turntree.envs.service.env import RetailService
 from turntree.envs.service.retail import TABLES, RetailDesk
 
@@ -263,6 +264,10 @@ def test_the_published_tasks_are_won_by_their_own_actions(split: str, count: int
             env.reset(options={"task": task})
             assert env.step(words)[1] == 0.0, task.id
         env.reset(options={"task": task})
+        use(env, HAND_OVER, summary="a customer")
+        at_once = [action["name"] for action in task.metadata["actions"]] == [HAND_OVER]
+        assert env.step("")[1] == float(at_once), task.id
+        env.reset(options={"task": task})
         for order in re.findall(r"W\d{7}", task.prompt) if not task.metadata["actions"] else ():
             use(env, "get_order_details", order_id=f"#{order}")
         for action in task.metadata["actions"]:
@@ -277,7 +282,7 @@ def test_the_published_actions_are_accepted_by_our_tools() -> None:
     writes = refused = 0
     for index in range(env.num_tasks or 0):
         actions = [a for a in env.task(index).metadata["actions"] if a["name"].split("_")[0] not in ("get", "find")]
-        changes = expected_changes(RetailDesk(database), actions)
+        changes = worked(RetailDesk(database), actions).database.changes()
         orders = {action["kwargs"]["order_id"] for action in actions if "order_id" in action["kwargs"]}
         writes += len(orders)
         refused += len(orders - set(changes.get("orders", {})))
