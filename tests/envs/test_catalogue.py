@@ -16,12 +16,25 @@ from typing import Any
 
 import gymnasium
 import pytest
+from benchmark_modules import benchmark_module
 from catalogue_policies import LOSERS, WINNERS, play_as
 from playing import arguments_of
 
-from turntree.envs import Env, Task, UnknownEnvironment, list_envs, make, register, registry, require_conformance
+from turntree.envs import (
+    Env,
+    Message,
+    Reply,
+    Task,
+    UnknownEnvironment,
+    list_envs,
+    make,
+    register,
+    registry,
+    require_conformance,
+)
 from turntree.envs.arithmetic import Arithmetic
 from turntree.envs.catalogue import CATALOGUE, Entry, find_entry
+from turntree.envs.errors import UndecidedAnswer
 from turntree.envs.script import play, script_for
 
 every_entry = pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.id)
@@ -97,6 +110,39 @@ def test_one_policy_wins_and_those_that_say_nothing_useful_lose(entry: Entry, tm
             played = play_as(env, loser, index)
             assert played.lost, played
     env.close()
+
+
+class Faulty(Arithmetic):
+    """Pays every other task whatever is said, cannot judge the third, and warns."""
+
+    num_tasks = 4
+
+    def reset(self, **kwargs: Any) -> tuple[str, dict[str, Any]]:
+        gymnasium.logger.warn("something is wrong")
+        return super().reset(**kwargs)
+
+    def reply(self, message: Message) -> Reply:
+        index = int(self.current_task.id.rpartition("/")[2])
+        if index == 2:
+            raise UndecidedAnswer("nobody can tell")
+        return Reply(reward=float(index % 2), done=True)
+
+
+@pytest.mark.filterwarnings("ignore:.*something is wrong")
+def test_the_benchmark_of_the_catalogue_names_every_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    catalogue = benchmark_module("catalogue")
+    register("tests/Faulty-v0", Faulty)
+    monkeypatch.setitem(WINNERS, "tests/Faulty-v0", WINNERS["turntree/Arithmetic-v0"])
+    row = catalogue.examine("tests/Faulty-v0", "train", 200)
+    undecided = "arithmetic/train/2: reply() raised UndecidedAnswer: nobody can tell"
+    assert row["tasks"] == 4
+    assert row["gold_wins"] == 2
+    assert row["gold_does_not_win"] == ["arithmetic/train/0: 0, done", undecided]
+    assert row["useless_wins"] == dict.fromkeys(LOSERS, 2)
+    assert row["useless_is_undecided"] == dict.fromkeys(LOSERS, 1)
+    won = ["arithmetic/train/1: 1, done", undecided, "arithmetic/train/3: 1, done"]
+    assert row["useless_does_not_lose"] == dict.fromkeys(LOSERS, won)
+    assert any("something is wrong" in warning for warning in row["warnings"])
 
 
 @every_entry
