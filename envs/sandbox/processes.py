@@ -39,20 +39,27 @@ def holds_more(pids: Iterable[int], bound: int) -> bool:
     asked for each one's part of every page.
     """
     pids = list(pids)
-    each = [_kilobytes(f"/proc/{pid}/status", _HELD) for pid in pids]
+    each = [_kilobytes(f"/proc/{pid}/status", _HELD) or 0 for pid in pids]
     if sum(each) << 10 <= bound:
         return False
-    parts = (_kilobytes(f"/proc/{pid}/smaps_rollup", _PARTS) or held for pid, held in zip(pids, each, strict=True))
-    return sum(parts) << 10 > bound
+    parts = (_kilobytes(f"/proc/{pid}/smaps_rollup", _PARTS) for pid in pids)
+    return sum(held if part is None else part for part, held in zip(parts, each, strict=True)) << 10 > bound
 
 
-def _kilobytes(path: str, names: tuple[bytes, ...]) -> int:
-    """Sum of the lines of a file of /proc that begin with one of ``names``; 0 where it cannot be read."""
+def _kilobytes(path: str, names: tuple[bytes, ...]) -> int | None:
+    """Sum of the lines of a file of /proc that begin with one of ``names``; 0 where its process is gone.
+
+    ``None`` where the file may not be read, or does not say.
+    """
     try:
         with open(path, "rb") as file:
-            return sum(int(line.split()[1]) for line in file if line.startswith(names))
+            lines = file.readlines()
+    except PermissionError:
+        return None
     except OSError:
         return 0
+    found = [int(line.split()[1]) for line in lines if line.startswith(names)]
+    return sum(found) if found or not lines else None
 
 
 def files_hold_more(folder: str, pids: Iterable[int], bound: int, *, count: int) -> bool:

@@ -199,13 +199,14 @@ class _Run:
 
     def _hear(self) -> bool:
         """Take what the worker says; whether it has said all."""
+        patience = _END_SECONDS  # of a session, for a worker that is about to end
         try:
             data = os.read(self.worker.results, _CHUNK)
             self.said = self._heard.take(data) if data else {}
         except frames.Closed:
-            self.said = {}
+            self.said, patience = {}, 0.0
         if self.said == {} and self.session:
-            self._end = min(self._end, time.monotonic() + _END_SECONDS)
+            self._end = min(self._end, time.monotonic() + patience)
         return self.said is not None
 
     def _has_exited(self) -> bool:
