@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -76,89 +77,17 @@ def files(place: Path) -> dict[str, bytes]:
     return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
-WRONG: list[tuple[tuple[str, ...], str]] = [
-    # an id that is nearly one
-    (("check", "turntree/Arithmetik-v0"), f"did you mean {ARITHMETIC!r}?"),
-    (("play", "turntree/Arithmetik-v0"), f"did you mean {ARITHMETIC!r}?"),
-    (("eval", "turntree/Arithmetik-v0", "--model", "{model}"), f"did you mean {ARITHMETIC!r}?"),
-    (("eval", "spec_lr", "--model", "{model}"), "did you mean 'spec_rl'?"),
-    (("eval", ARITHMETIC, "--model", "{model}", "--reward", "anwser"), "did you mean 'answer'?"),
-    (("bench", "{model}", "turntree/Arithmetik-v0"), f"did you mean {ARITHMETIC!r}?"),
-    (("score", "{at}/rows.jsonl", "--reward", "anwser"), "did you mean 'answer'?"),
-    (("score", "{at}/rows.jsonl", "--contract", "maht"), "did you mean 'math'?"),
-    (("rescore", "{at}/run", "--reward", "anwser"), "did you mean 'answer'?"),
-    (("tree", "{at}/run", "--task", "arithmetic/train/1"), "arithmetic/train/0"),
-    (("train", "grpo_arithmetic_cp"), "did you mean 'grpo_arithmetic_cpu'?"),
-    (("train", "algorithm=gpro", "engine=local"), "did you mean 'grpo'?"),
-    (("eval", ARITHMETIC, "--model", "x", "--tool-format", "herms"), "mean 'hermes'?"),
-    # nothing is there
-    (("check", "no_such_module:local/X-v0"), "no module 'no_such_module' in this folder or among the installed ones"),
-    (("train", "no_such_config"), "no_such_config"),
-    (("tree", "{at}/run", "--turn", "7"), "counted from 0"),
-    (("view", "{at}/run", "--tokenizer", "/no/such"), "expected a model directory"),
-    (("score", "{at}/rows.jsonl", "--gold", "target"), "line 1: field 'target'"),
-    (("eval", "turntree/GSM8K-v0", "--model", "{model}", "--data", "{at}/no.jsonl"), "no.jsonl"),
-    (("eval", ARITHMETIC, "--engine", "openai", "--base-url", "http://127.0.0.1:9/v1"), "is a server running there?"),
-    (("play", "turntree/GSM8K-v0", "--data", "{at}/no.jsonl"), "no.jsonl"),
-    (("check", "turntree/GSM8K-v0", "--data", "{at}/no.jsonl"), "no.jsonl"),
-    (("eval", "{at}/no.yaml", "--model", "{model}"), "no.yaml'; check the path"),
-    (("eval", ARITHMETIC, "--model", "{at}/no"), "is not a model directory"),
-    (("bench", "{at}/no", ARITHMETIC), "is not a model directory"),
-    (("score", "{at}/no.jsonl"), "no.jsonl'; check the path"),
-    (("rescore", "{at}/no"), "episodes/*.jsonl"),
-    (("export", "{at}/no"), "no folder of a recorded run"),
-    (("view", "{at}/no"), "give the folder of a run"),
-    (("tree", "{at}/no"), "give the folder of a run"),
-    (("train", "{at}/no.yaml"), "there is no file"),
-    (("demo", "--model", "{at}/no", "--out", "{at}/demo"), "config.json"),
-    # something else is there
-    (("check", "turntree/GSM8K-v0", "--data", "{at}/notes.txt"), "notes.txt"),
-    (("play", "turntree/GSM8K-v0", "--data", "{at}/notes.txt"), "notes.txt"),
-    (("eval", "turntree/GSM8K-v0", "--model", "{model}", "--data", "{at}/notes.txt"), "notes.txt"),
-    (("eval", "{at}/notes.yaml", "--model", "{model}"), "expected a list `suite`"),
-    (("eval", ARITHMETIC, "--model", "{model}", *SMALL, "--out", "{at}/notes.txt"), "--restart"),
-    (("eval", ARITHMETIC, "--model", "{at}/empty"), "is not a model directory"),
-    (("bench", "{at}/empty", ARITHMETIC), "is not a model directory"),
-    (("score", "{at}/notes.txt"), "line 1: expected one JSON object"),
-    (("score", "{at}/empty"), "is a folder, expected a file"),
-    (("rescore", "{at}/notes.txt"), "line 1: expected one JSON object"),
-    (("rescore", "{at}/empty"), "episodes/*.jsonl"),
-    (("export", "{at}/notes.txt"), "line 1: expected one JSON object"),
-    (("view", "{at}/notes.txt"), "line 1: expected one JSON object"),
-    (("view", "{at}/empty"), "holds no episodes"),
-    (("tree", "{at}/notes.txt"), "line 1: expected one JSON object"),
-    (("train", "{at}/notes.yaml"), "unknown key 'my'"),
-    (("train", "demo", "actor_rollout_ref.model.path={model}", "turntree.run_dir={at}/notes.txt/run"), "notes.txt"),
-    (("new", "env", "9lives", "--out", "{at}"), "expected a name like WordGame"),
-    # the words of the command line themselves
-    (("lst",), "Did you mean 'list'?"),
-    (("eval", ARITHMETIC, "--modle", "{model}"), "--model"),
-    (("eval", ARITHMETIC, "--model", "{model}", "-n", "two"), "'-n'"),
-    (("eval", ARITHMETIC, "--model", "{model}", "--engine", "vlm"), "'vlm' is not one of 'local', 'vllm'"),
-    (("score",), "argument"),
-    (("score", "{at}/rows.jsonl", "--reward", "answer=x"), "NAME=WEIGHT"),
-    (("eval", ARITHMETIC, "--model", "x", "--data", "y"), "does not take these arguments"),
-    (("eval", ARITHMETIC, "--model", "x", "--env-arg", "a"), "KEY=VALUE"),
-    (("eval", ARITHMETIC, "--model", "{model}", "--max-context", "4096"), "the model has 512 positions"),
-    (("eval", ARITHMETIC, "--engine", "local"), "--model is needed"),
-    (("eval", ARITHMETIC, "--engine", "openai"), "--engine openai needs --base-url"),
-    (("eval", ARITHMETIC, "--engine", "openai", "--base-url", "here"), "expected a URL"),
-    (
-        ("eval", ARITHMETIC, "--engine", "openai", "--base-url", "http://h", "--max-context", "64"),
-        "--max-context is for engines",
-    ),
-    (("bench", "{model}", ARITHMETIC, "--engine", "openai"), "gives text alone"),
-    (("bench", "{model}", ARITHMETIC, "--engine-args", "{}"), "the local engine has none"),
-    (("bench", "{model}", ARITHMETIC, "--engine", "vllm", "--engine-args", "[1]"), "must be a JSON object"),
-    (("bench", "{model}", ARITHMETIC, "--out", "{model}"), "is a folder"),
+WRONG = [
+    line.split(" ;; ")
+    for line in Path(__file__).with_name("bad_input.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
 ]
+"""Commands, and what must be said of them."""
 
 
-@pytest.mark.parametrize(
-    ("words", "says"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
-)
-def test_wrong_input_is_one_line_and_writes_nothing(refused: Run, words: Sequence[str], says: str) -> None:
-    assert says in refused(words).err
+@pytest.mark.parametrize(("command", "says"), WRONG)
+def test_wrong_input_is_one_line_and_writes_nothing(refused: Run, command: str, says: str) -> None:
+    assert says in refused(shlex.split(command)).err
 
 
 GSM8K = ("eval", "turntree/GSM8K-v0", "--model", "{model}", "--data", "{at}/given.jsonl")

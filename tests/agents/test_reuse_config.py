@@ -4,6 +4,7 @@ from math import exp
 from typing import Any
 
 import pytest
+from tables import table
 
 from turntree.agents.reuse_config import PRESETS, ReuseConfig, ReuseMode
 
@@ -19,20 +20,7 @@ def test_presets_are_the_papers_biases(preset: str) -> None:
     assert PRESETS == {"grpo": 0.5, "ppo": 0.3, "dapo": 0.15}
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"mode": "lenient"}, "needs preset"),
-        ({"mode": "exact", "bias": 0.5}, "belong to mode lenient"),
-        ({"mode": "lenient", "preset": "grpo", "bias": 0.5}, "not both"),
-        ({"mode": "lenient", "preset": "rloo"}, "one of grpo, ppo, dapo"),
-        ({"mode": "lenient", "bias": -0.1}, "not negative"),
-        ({"mode": "sometimes"}, "'sometimes' is not a valid ReuseMode"),
-        ({"top_k": 0}, "top_k must be at least 1"),
-        ({"max_tokens": 0}, "max_tokens must be at least 1"),
-        ({"fresh": 1.5}, r"fresh must lie in \[0, 1\]"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "message"), table(__file__, "wrong_reuse"))
 def test_a_value_that_cannot_be_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ReuseConfig(**fields)

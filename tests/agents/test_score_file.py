@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tables import table
 
 from turntree.agents.score_file import Fields, RowError, score_file
 from turntree.agents.scorer import Scorer
@@ -87,24 +88,7 @@ def test_an_empty_file_gives_no_sums_and_a_data_set_without_a_verdict_no_mean(tm
 GOOD = {"prediction": "5", "gold": "5"}
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("{", r"rows.jsonl, line 2: expected one JSON object"),
-        ("[1]", r"line 2: expected one JSON object, got list"),
-        ({"prediction": "5"}, r"line 2: field 'gold': expected the right answer .*, got no such field"),
-        ({"prediction": "5", "gold": None}, r"line 2: field 'gold': .* got None"),
-        ({"prediction": "5", "gold": True}, r"line 2: field 'gold': .* got True"),
-        ({"gold": "5"}, r"line 2: field 'prediction': .* got none of them"),
-        ({**GOOD, "turns": ["5"]}, r"line 2: field 'prediction': .* got prediction, turns"),
-        ({"prediction": 5, "gold": "5"}, r"line 2: field 'prediction': expected text, got 5"),
-        ({"turns": "5", "gold": "5"}, r"line 2: field 'turns': expected a list, got '5'"),
-        ({"turns": [5], "gold": "5"}, r"line 2: field 'turns': expected a list of texts"),
-        ({"messages": ["5"], "gold": "5"}, r"line 2: field 'messages': expected a list of messages"),
-        ({**GOOD, "data_source": 3}, r"line 2: field 'data_source': expected text, got 3"),
-        ({**GOOD, "metadata": [1]}, r"line 2: field 'metadata': expected an object"),
-    ],
-)
+@pytest.mark.parametrize(("row", "message"), table(__file__, "unscorable_rows"))
 def test_a_row_that_cannot_be_scored_is_named_by_line_and_field(tmp_path: Path, row: Any, message: str) -> None:
     source = write(tmp_path / "rows.jsonl", GOOD, row)
     with pytest.raises(RowError, match=message):

@@ -19,6 +19,7 @@ import pytest
 from benchmark_modules import benchmark_module
 from catalogue_policies import LOSERS, WINNERS, play_as
 from playing import arguments_of
+from tables import table
 
 from turntree.envs import (
     Env,
@@ -72,29 +73,7 @@ def test_ids_are_unique_and_listed_with_a_line() -> None:
     assert find_entry("someone/Else-v0") is None
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "complaint"),
-    [
-        ("Arithmetic", {"min_numbers": 0}, "min_numbers=0"),
-        ("Arithmetic", {"min_numbers": 6}, "min_numbers=6, max_numbers=5"),
-        ("Arithmetic", {"max_value": 0}, "max_value must lie in 1..999, got 0"),
-        ("Arithmetic", {"operators": "+/"}, "got '\\+/'"),
-        ("Arithmetic", {"operators": ""}, "got ''"),
-        ("Arithmetic", {"min_numbers": 5, "operators": "*", "max_value": 900}, "use fewer or smaller numbers"),
-        ("Countdown", {"count": 2, "max_number": 2, "target": 1000}, "had no solution"),
-        ("Countdown", {"count": 7}, r"count must lie in 2\.\.6"),
-        ("Countdown", {"attempts": 0}, "attempts must be at least 1"),
-        ("Equations", {"max_level": 5}, "max_level <= 4"),
-        ("NumberGuessing", {"max_number": 0}, "max_number >= 1"),
-        ("UnitConversion", {"kinds": ("money",)}, "kinds must be some of length, mass"),
-        ("Adventure", {"min_rooms": 5, "max_rooms": 4}, "min_rooms <= max_rooms"),
-        ("KeyValue", {"keys": 2}, r"keys must lie in 3\.\.12"),
-        ("KeyValue", {"min_operations": 3, "max_operations": 2}, "min_operations <= max_operations"),
-        ("MATH", {"attempts": 0}, "attempts must be at least 1"),
-        ("MATH", {"discount": 1.5}, "discount must lie in"),
-        ("MATH", {"use": ["calcualtor"]}, "use takes names of tools"),
-    ],
-)
+@pytest.mark.parametrize(("name", "arguments", "complaint"), table(__file__, "senseless_settings"))
 def test_settings_that_make_no_sense_are_refused_in_words(name: str, arguments: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         make(f"turntree/{name}-v0", **arguments).task(0)

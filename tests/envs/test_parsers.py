@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import table
 
 from turntree.envs import CompactParser, HermesParser, Tool, ToolCall, get_parser, tool
 from turntree.envs.calculator import calculator
@@ -81,33 +82,15 @@ def test_several_calls_are_read_in_order(name: str, joint: str) -> None:
     assert parser.parse(joint.join(map(parser.format_call, several))).calls == several
 
 
+SECOND = '<tool_call>{"name": "now"}</tool_call><tool_call>%s</tool_call>'  # nothing is called where one is malformed
+
+
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("hermes", '<tool_call>{"name": "now"}', "</tool_call> is missing"),
-        *[  # nothing is called where one of two calls is malformed
-            ("hermes", f'<tool_call>{{"name": "now"}}</tool_call><tool_call>{body}</tool_call>', reason)
-            for body, reason in [
-                *[("{'name': 'now'}", "not JSON"), ("", "not JSON"), ("[1]", "expected a JSON object")],
-                *[(body, '"name" must be the name of a tool') for body in ('{"arguments": {}}', '{"name": 3}')],
-                ('{"name": "now", "arguments": "x"}', '"arguments" must be a JSON object'),
-                ('{"name": "now", "arguments": {"x": NaN}}', "NaN is no JSON number"),
-                ('{"name": "now", "arguments": {"x": 1e999}}', "1e999 is no JSON number"),
-                *[("[" * 100_000, "nested too deeply"), ('{"name": "a", "x": ' + "9" * 5000 + "}", "malformed")],
-            ]
-        ],
-        ("llama3_json", '{"name": "book", "parameters": {', "not JSON"),
-        ("llama3_json", '{"name": "book", "parameters": 3}', '"parameters" must be a JSON object'),
-        ("llama3_json", '{"name": "book"} and more', "expected ';' or the end"),
-        ("llama3_json", "<|python_tag|>print(1)", "not JSON"),
-        ("qwen", "<tool_call><function=book>", "</tool_call> is missing"),
-        ("qwen", "<tool_call>book</tool_call>", "expected <function=NAME>"),
-        ("qwen", "<tool_call><function=book><parameter=title>x</function></tool_call>", "expected <parameter=KEY>"),
-        ("harmony", "<|channel|>commentary to=functions.book <|message|>{<|call|>", "not JSON"),
-        ("harmony", "<|channel|>commentary to=functions.book {}<|call|>", "<|message|> is missing"),
-        ("harmony", "<|channel|>commentary to=functions.book<|message|>[]<|call|>", "must be a JSON object"),
-        ("tags", "<calculator>3*4", "</calculator> is missing"),
-        ("tags", "<book>Emma</book>", "not JSON"),
+        *table(__file__, "malformed_calls"),
+        ("hermes", SECOND % ("[" * 100_000), "nested too deeply"),
+        ("hermes", SECOND % ('{"name": "a", "x": ' + "9" * 5000 + "}"), "malformed"),
     ],
 )
 def test_a_malformed_call_is_told_to_the_model_with_the_form_to_use(name: str, text: str, reason: str) -> None:

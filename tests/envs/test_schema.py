@@ -12,6 +12,7 @@ from typing import Any, Literal, Optional, Union
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import table
 
 from turntree.envs import Context, ToolDefinitionError, ToolError
 from turntree.envs.arguments import check_arguments
@@ -206,24 +207,9 @@ def test_arguments_that_fit_pass(arguments: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({}, "book needs the argument 'title'; it takes: title, year"),
-        ({"title": "Emma", "yeer": 1}, 'book has no argument "yeer"; it takes: title, year'),
-        ({"title": 5}, "argument 'title' of book must be of type string, got 5"),
+        *table(__file__, "mistaken_arguments"),
         ({"title": None}, "must be of type string, got null"),
         ({"title": ["x" * 10_000]}, "must be of type string, got"),
-        ({"title": "Emma", "year": "1999"}, 'must be of type integer, got "1999"'),
-        ({"title": "Emma", "year": 2.5}, "must be of type integer, got 2.5"),
-        ({"title": "Emma", "year": True}, "must be of type integer, got true"),
-        ({"title": "Emma", "price": False}, "must be of type number, got false"),
-        ({"title": "Emma", "new": 1}, "must be of type boolean, got 1"),
-        ({"title": "Emma", "tags": "a"}, "must be of type array"),
-        ({"title": "Emma", "tags": ["a", 1]}, "item 1 of argument 'tags' of book must be of type string"),
-        ({"title": "Emma", "stock": {"x": "y"}}, "'x' in argument 'stock' of book must be of type integer"),
-        ({"title": "Emma", "place": [1]}, "must have 2 items, got 1"),
-        ({"title": "Emma", "place": ["c", 1]}, "item 0 of argument 'place'"),
-        ({"title": "Emma", "kind": "silk"}, 'must be one of "paper", "cloth", got "silk"'),
-        ({"title": "Emma", "code": 1.5}, "must be of type integer or string"),
-        ({"title": "Emma", "parts": ["x"]}, "argument 'parts' of book has the wrong type"),
     ],
 )
 def test_each_mistake_is_told_to_the_model(arguments: dict[str, Any], complaint: str) -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from tables import table
 
 from turntree.rewards import (
     Contract,
@@ -38,25 +41,11 @@ async def test_the_event_loop_gets_the_same_scores() -> None:
     assert ours == [one.correct for one in score_batch(texts, golds)] == [True, True, False]
 
 
-@pytest.mark.parametrize(
-    ("text", "gold", "status", "flag"),
-    [
-        (r"\boxed{1=2=42}", "42", Status.HACK_SUSPECT, flags.FALSE_CHAIN),
-        (r"\boxed{6 \text{ or } 7}", "7", Status.HACK_SUSPECT, flags.CANDIDATES),
-        (r"\boxed{\text{about }5}", "5", Status.HACK_SUSPECT, flags.HEDGE),
-        (r"\boxed{\phantom{5}6}", "5", Status.HACK_SUSPECT, flags.PHANTOM),
-        (r"\boxed{\text{answer}}", "5", Status.HACK_SUSPECT, flags.PLACEHOLDER),
-        (r"\boxed{open('x','w')}", "5", Status.HACK_SUSPECT, flags.CODE),
-        (r"\boxed{\int_0^5 dx}", "5", Status.HACK_SUSPECT, flags.RESTATED),
-        (r"\boxed{9^{9^{9^{9}}}}", "5", Status.REJECTED_LIMITS, flags.HUGE),
-        (r"\boxed{\frac{}{}}", "5", Status.UNPARSEABLE, None),
-        ("nothing", "5", Status.NO_ANSWER, None),
-    ],
-)
-def test_a_wrong_answer_says_what_is_wrong_with_it(text: str, gold: str, status: Status, flag: str | None) -> None:
+@pytest.mark.parametrize(("text", "gold", "status", "flagged"), table(__file__, "wrong_answers"))
+def test_a_wrong_answer_says_what_is_wrong_with_it(text: str, gold: str, status: str, flagged: list[str]) -> None:
     verdict = score(text, gold)
-    assert (verdict.score, verdict.correct, verdict.status) == (0.0, False, status)
-    assert verdict.flags == ((flag,) if flag else ())
+    assert (verdict.score, verdict.correct, verdict.status) == (0.0, False, Status(status))
+    assert list(verdict.flags) == flagged
 
 
 def test_an_unreadable_gold_answer_is_undecided_not_wrong() -> None:
@@ -77,26 +66,10 @@ def test_grader_talk_is_flagged_beside_a_right_answer() -> None:
     assert verdict.flags == (flags.GRADER_TALK,)
 
 
-@pytest.mark.parametrize(
-    ("contract", "gold", "text", "right"),
-    [
-        ("aime", "33", r"\boxed{033}", True),
-        ("aime", "33", r"\boxed{34}", False),
-        ("gsm8k", "1200", "#### $1,200", True),
-        ("mmlu-stem", "C", "I think (C).", True),
-        ("mmlu-stem", "C", r"\boxed{C, D}", False),
-        ("mmlu-stem", "C", r"\boxed{12}", False),
-        ("minerva", "1.6", r"\boxed{1.57}", True),
-        ("minerva", "1.6", r"\boxed{1.5}", False),
-        ("math", "1.6", r"\boxed{1.57}", False),
-        (Contract(name="olympiadbench", absolute_tolerance=0.1), "2.5", r"\boxed{2.45}", True),
-        (Contract(name="olympiadbench", absolute_tolerance=0.1), "2.5", r"\boxed{2.7}", False),
-        (Contract(name="physics", relative_tolerance=0.01), "100", r"\boxed{100.9}", True),
-        (Contract(name="physics", relative_tolerance=0.01), "100", r"\boxed{98}", False),
-    ],
-)
-def test_contracts_say_what_counts_as_the_same(contract: Contract | str, gold: str, text: str, right: bool) -> None:
-    assert score(text, gold, contract).correct is right
+@pytest.mark.parametrize(("contract", "gold", "text", "right"), table(__file__, "contracts"))
+def test_contracts_say_what_counts_as_the_same(contract: Any, gold: str, text: str, right: bool) -> None:
+    rules = contract if isinstance(contract, str) else Contract(**contract)
+    assert score(text, gold, rules).correct is right
 
 
 def test_every_contract_is_found_by_its_name_and_aliases() -> None:

@@ -3,26 +3,13 @@
 from typing import Any
 
 import pytest
+from tables import table
 
 from turntree.spec_tree import ForestConfig
 from turntree.spec_tree.config_text import config_from_text, config_to_text
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        *[({"rollouts_per_state": n}, f"rollouts_per_state must be from 1 to 1073741824, got {n}") for n in (0, -3)],
-        *[({"max_tokens": n}, f"max_tokens must be from 1024 to 1073741824, got {n}") for n in (1023, 2**30 + 1)],
-        *[({"max_tokens": wrong}, f"max_tokens must be a whole number, got {wrong}") for wrong in (1e6, True)],
-        ({"max_cold_tokens": -1}, "max_cold_tokens must be from 0 to 1073741824, got -1"),
-        ({"max_context_tokens": 10}, "max_context_tokens must be from 1024 to 1073741824, got 10"),
-        ({"context_window": -1}, "context_window must be from 0 to 1073741824, got -1"),
-        ({"context_window": "all"}, "context_window must be a whole number, got 'all'"),
-        ({"end_tokens": [-1]}, "end_tokens must be token ids from 0 to 2147483647, got -1"),
-        ({"end_tokens": [2**31]}, "end_tokens must be token ids from 0 to 2147483647, got 2147483648"),
-        ({"end_tokens": [1.5]}, "end_tokens must be token ids from 0 to 2147483647, got 1.5"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "message"), table(__file__, "wrong_settings"))
 def test_a_wrong_setting_says_what_was_expected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         ForestConfig(**settings)

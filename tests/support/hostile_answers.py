@@ -1,91 +1,17 @@
 """Inputs made to hang, crash or take over a verifier."""
 
-from __future__ import annotations
+import tomllib
+from pathlib import Path
 
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 NEVER_ENDS = r"\sum_{n=1}^{\infty}\frac{\cos(n^3)}{n^{1.3}}"
 """With itself as gold answer in another form, this keeps the last stage busy for minutes."""
 NEVER_ENDS_GOLD = r"\sum_{n=1}^{\infty}\frac{\cos(n^3)}{n^{1.4}}"
-
 BOXED = [
-    "9^{9^{9^{9}}}",
-    "10^{10^{10}}",
-    "((15!)!)!",
-    "100000000!",
-    r"\binom{1000000000}{500000000}",
-    r"\sum_{i=1}^{1000000000}\frac{1}{i}",
-    r"\sum_{i=1}^{20000}\sum_{j=1}^{20000}\frac{1}{i+j}",
-    r"\sum_{i=1}^{20000}\frac{1}{i}",
-    r"\prod_{i=1}^{20000} i^{i}",
-    r"\prod_{k=1}^{100000000}(k+1)",
-    r"\int_0^1\frac{\sin(x^x)\ln(1+x)}{1+e^{x^2}}dx",
-    "(" * 3000 + "1" + ")" * 3000,
-    "{" * 1900 + "1" + "}" * 1900,
-    r"\frac{1}{1+" * 300 + "1" + "}" * 300,
-    r"\sqrt{1+" * 400 + "1" + "}" * 400,
-    "-" * 3900 + "5",
-    "7" * 3900,
-    "0." + "3" * 3900,
-    "1e999999999",
-    "1" + "+1" * 1900,
-    "x" * 3900,
-    "x^{2000}" + "+x^{1999}" * 300,
-    r"\sin(" * 300 + "x" + ")" * 300,
-    "1.5^{1000000000}",
-    "(1+x)^{100000}",
-    "(x+y+z)^{900}",
-    r"(x+\frac{1}{x})^{3000}",
-    "2^{2^{20}}-2^{2^{20}}",
-    r"\sqrt{2}^{\sqrt{2}^{\sqrt{2}^{\sqrt{2}}}}",
-    r"\tan(10^{300})",
-    r"\sin(10^{100000})",
-    r"e^{e^{e^{e^{10}}}}",
-    r"\log_{10}(10^{10^{9}})",
-    r"\{" + ",".join(map(str, range(900))) + r"\}",
-    ",".join(f"({i},{i})" for i in range(350)),
-    "5,5," * 190 + "5",
-    r"\begin{pmatrix}" + "&".join("1" * 30) + r"\\" + r"\end{pmatrix}",
-    "|" * 500 + "x" + "|" * 500,
-    r"\left(" * 900 + "1",
-    "1/" * 1500 + "1",
-    "^" * 3000,
-    r"\frac" * 900,
-    r"\text{" * 700 + "5",
-    "5\\",
-    "\\",
-    "\x00\x01",
-    "\ud800",
-    "\u202e5\u202c",
-    r"\gcd(" + "9" * 1000 + "," + "7" * 1000 + ")",
-    "1001!-1001!+5",
-    "4999!/4998!",
-    r"\lfloor 10^{5000}\pi\rfloor",
-    r"\frac{x^{999}-1}{x-1}",
+    row if isinstance(row, str) else "".join(text * times for text, times in zip(row[::2], row[1::2], strict=True))
+    for row in _TABLE["boxed"]
 ]
+BOXED += [r"\{" + ",".join(map(str, range(900))) + r"\}", ",".join(f"({i},{i})" for i in range(350)), "\ud800"]
 """Answers; the gold answer is 5 unless a test says otherwise."""
-
-CODE = [
-    "__import__('os').system('touch {canary}')",
-    "open('{canary}','w')",
-    "[open('{canary}','w'),0\\pi]",
-    "eval(\"open('{canary}','w')\")",
-    "exec(\"open('{canary}','w')\")",
-    "().__class__.__mro__[1].__subclasses__()",
-    "\\text{__import__('os').system('touch {canary}')}",
-    "lambda: open('{canary}','w')",
-    'S(\'open("{canary}","w")\')',
-    "sympify(\"open('{canary}','w')\")",
-    "getattr(__builtins__,'open')('{canary}','w')",
-    "x=open('{canary}','w')",
-    "5 if open('{canary}','w') else 6",
-    'f\'{open("{canary}","w")}\'',
-    "{5: open('{canary}','w')}",
-    "`touch {canary}`",
-    "$(touch {canary})",
-    "\\write18{touch {canary}}",
-    "\\input{{canary}}",
-    "5; import os; os.system('touch {canary}')",
-    "Integer(5).__class__.__init__.__globals__['open']('{canary}','w')",
-    "sqrt(__import__('pathlib').Path('{canary}').touch())",
-    "cos\npickle.loads(b\"cos\\nsystem\\n(S'touch {canary}'\\ntR.\")",
-]
+CODE: list[str] = _TABLE["code"]
 """Answers that would leave a file named by ``{canary}`` if any of them ran."""

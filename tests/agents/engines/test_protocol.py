@@ -1,31 +1,13 @@
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
+from tables import table
 
 from turntree.agents.engines.protocol import Sampling, TopLogprobs
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("temperature", -1.0),
-        ("temperature", math.nan),
-        ("temperature", math.inf),
-        ("top_p", 0.0),
-        ("top_k", 0),
-        ("min_p", 1.5),
-        ("min_p", -0.1),
-        ("repetition_penalty", 0.0),
-        ("repetition_penalty", math.inf),
-        ("presence_penalty", 2.5),
-        ("frequency_penalty", -2.5),
-        ("top_logprobs", -1),
-        ("max_tokens", 0),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), table(__file__, "meaningless"))
 def test_a_value_without_a_meaning_is_refused_by_name(name, value):
     with pytest.raises(ValueError, match=name):
         Sampling(**{name: value})

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from tables import table
 
 from turntree.agents.reuse_config import ReuseMode
 from turntree.agents.verl.compose import HIDDEN, Composition, compose, fields_of, verl_defaults
@@ -34,36 +35,7 @@ def test_overrides_go_over_the_configuration_and_it_goes_over_verls_defaults(com
     assert composition.verl.actor_rollout_ref.actor.optim.betas == [0.9, 0.999]
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("data.train_batch_sizes=2", "unknown key 'train_batch_sizes' in data; did you mean 'train_batch_size'"),
-        ("trainr.logger=[file]", "unknown key 'trainr' in verl; did you mean 'trainer'"),
-        ("actor_rollout_ref.actor.optim.learn=1", "unknown key 'learn' in actor_rollout_ref.actor.optim"),
-        ("turntree.train_task=3", "unknown key 'train_task' in turntree; did you mean 'train_tasks'"),
-        ("turntree.val_tasks=0", "val_tasks must be at least 1, got 0"),
-        ("turntree.reuse.mode=lenient", r"turntree\.reuse: mode lenient needs preset"),
-        ("turntree.reuse.mod=exact", r"unknown key 'mod' in turntree\.reuse; did you mean 'mode'"),
-        ("turntree.memo_results=-1", "memo_results must not be negative"),
-        ("turntree.rewards={anser: 1}", "no reward is called 'anser'; did you mean 'answer'"),
-        ("turntree.rewards={answer: 1, finished: 2}", "form alone would beat a right answer"),
-        ("turntree.contract=mth", "no contract for data set 'mth'"),
-        ("turntree.score_in_verl=true", "agent_loop_manager_class=null reward.num_workers=1"),
-        ("reward.custom_reward_function.reward_kwarg={}", "did you mean 'reward_kwargs'"),
-        (f"{ENGINE}.speculaton=null", "'speculaton' .* did you mean 'speculation'"),
-        ("trainer", "an override is key=value"),
-        ("data.train_batch_size=1,2", "sets one value"),
-        ("speculation=[exakt]", "unknown key 'exakt' in speculation; did you mean 'exact'"),
-        ("speculation=[]", r"\[tree,exact\]"),
-        ("engine=vlm", "unknown key 'vlm' in engine; did you mean 'vllm'"),
-        ("size=7", "unknown key '7' in size"),
-        ("algoritm=ppo", "unknown key 'algoritm' in verl; did you mean 'algorithm'"),
-        ("turntree.env_kwargs.max_number=3", r"'max_number' in turntree\.env_kwargs .*did you mean 'max_numbers'"),
-        ("turntree.env_kwargs.limits.max_turn=3", r"'max_turn' in turntree\.env_kwargs\.limits; did you mean"),
-        ("turntree.env=turntree/Arithmetics-v0", "did you mean 'turntree/Arithmetic-v0'"),
-        ("turntree.run_ahead={enabled: true, share: 0}", r"turntree\.run_ahead: .*share must lie in \(0, 1\], got 0"),
-    ],
-)
+@pytest.mark.parametrize(("override", "message"), table(__file__, "wrong_overrides"))
 def test_an_override_that_cannot_be_says_what_to_do(override: str, message: str, composed: Compose) -> None:
     with pytest.raises(ConfigError, match=message):
         composed(override)

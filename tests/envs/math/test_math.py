@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from playing import SHARED, published, use, write_rows
+from tables import table
 
 from turntree.envs import DataError, Env, make, require_conformance
 from turntree.envs.errors import UndecidedAnswer
@@ -150,20 +151,7 @@ def test_an_answer_that_cannot_be_judged_is_a_failure_and_not_wrong(math: Any) -
     assert UndecidedAnswer.__name__ in info["failure"]
 
 
-@pytest.mark.parametrize(
-    ("name", "row", "complaint"),
-    [
-        ("math", {"answer": "1"}, "the field 'question' is missing (or problem, prompt"),
-        ("math", {"problem": "?"}, "the field 'answer' is missing (or solution); the row has: problem"),
-        ("math", {"problem": 3, "answer": "1"}, "the field 'problem' must be a text"),
-        ("math", {"problem": "?", "answer": " "}, "the field 'answer' must hold an answer"),
-        ("math", {"problem": "?", "answer": True}, "the field 'answer' must hold an answer"),
-        ("gsm8k", {"question": "?", "answer": "words ####"}, "the field 'answer' must hold an answer"),
-        ("mmlu-stem", {"question": "?", "answer": 0}, "the field 'choices' must list"),
-        ("mmlu-stem", {"question": "?", "choices": ["x", "y"], "answer": "C"}, "must be one of A, B"),
-        ("mmlu-stem", {"question": "?", "choices": ["x", "y"], "answer": 2}, "must be one of A, B"),
-    ],
-)
+@pytest.mark.parametrize(("name", "row", "complaint"), table(__file__, "malformed_rows"))
 def test_a_malformed_row_names_file_line_and_field(tmp_path: Path, name: str, row: Any, complaint: str) -> None:
     path = write_rows(tmp_path / "rows.jsonl", [PUBLISHED[name], row])
     with pytest.raises(DataError) as error:

@@ -9,6 +9,7 @@ import pytest
 from catalogue_policies import HAND_OVER
 from playing import call, published, use
 from small_shop import ADDRESS, ORDERS, PRODUCTS, USERS, write_shop
+from tables import table
 
 from turntree.envs import DataError, Message, Role, Task, make, require_conformance
 from turntree.envs.service.database import Database, read_tables
@@ -159,25 +160,7 @@ def test_exchanges_and_returns_are_noted_on_the_order(desk: RetailDesk) -> None:
     assert other.database.changes()["orders"]["#W2"]["return_items"] == ["b1", "i1"]
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "complaint"),
-    [
-        ("find_user_id_by_email", {"email": "nobody@example.com"}, "user not found"),
-        ("find_user_id_by_name_zip", {"first_name": "Ann", "last_name": "Lee", "zip": "0"}, "user not found"),
-        ("get_order_details", {"order_id": "W1"}, "order not found"),
-        ("get_product_details", {"product_id": "i1"}, "product not found"),
-        ("cancel_pending_order", {"order_id": "#W2", "reason": "no longer needed"}, "the order is delivered"),
-        ("cancel_pending_order", {"order_id": "#W1", "reason": "bored"}, "must be one of"),
-        ("modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"}, "different"),
-        ("modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "x"}, "payment method not found"),
-        (
-            "return_delivered_order_items",
-            {"order_id": "#W2", "item_ids": ["i1"], "payment_method_id": "paypal_1"},
-            "original payment method or a gift card",
-        ),
-        ("calculate", {"expression": "__import__('os')"}, "expected numbers"),
-    ],
-)
+@pytest.mark.parametrize(("name", "arguments", "complaint"), table(__file__, "impossible_calls"))
 def test_what_cannot_be_done_is_said_to_the_agent(
     desk: RetailDesk, name: str, arguments: dict[str, Any], complaint: str
 ) -> None:
@@ -220,8 +203,8 @@ def test_edits_stay_with_their_database(shop: Path) -> None:
 
 def test_the_published_layout_is_read_too(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    for table, records in {"users": USERS, "orders": ORDERS, "products": PRODUCTS}.items():
-        (tmp_path / "data" / f"{table}.json").write_text(json.dumps(records))
+    for name, records in {"users": USERS, "orders": ORDERS, "products": PRODUCTS}.items():
+        (tmp_path / "data" / f"{name}.json").write_text(json.dumps(records))
     assert Database(read_tables(tmp_path, "retail", TABLES)).read("orders", "#W1") == ORDERS["#W1"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from tables import table
 
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.refusals import RefusedSampling, RefusedSettings, check_sampling, check_server
@@ -66,20 +67,7 @@ def test_the_widest_is_always_among_the_widths():
     assert SglangSettings(widths=(1, 16)).widths_within(6) == (1, 6)
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("{", "must hold a JSON object"),
-        ("[1]", "must hold a JSON object"),
-        ('{"width": [1]}', "nearest is 'widths'"),
-        ('{"widths": [4, 2]}', "ascending"),
-        ('{"widths": 4}', "wrong type"),
-        ('{"max_depth": 0}', "max_depth must be at least 1"),
-        ('{"min_probability": 2}', "min_probability must lie"),
-        ('{"token_cost": 0}', "token_cost must be positive"),
-        ('{"forest": {"max_token": 1}}', "nearest is 'max_tokens'"),
-    ],
-)
+@pytest.mark.parametrize(("text", "complaint"), table(__file__, "wrong_settings"))
 def test_a_wrong_setting_says_what_is_wrong(text, complaint):
     with pytest.raises(ValueError, match=complaint):
         settings_from_environment({VARIABLE: text})
