@@ -26,9 +26,7 @@ def test_a_joined_turn_has_one_entry_a_token_and_the_counters_of_both_parts() ->
     head = part(1, 2, levels="CC", accepted=(True, False), top=top(2, 3), cached_tokens=5, draft=first)
     last = {"draft": DraftStats(verify_steps=2, surprise=0.25), "cached_tokens": 8, "weights_version": 7}
     whole = join(head, part(3, finish_reason=FinishReason.STOP, top=top(1, 4), **last))
-    assert whole.token_ids == (1, 2, 3)
-    assert whole.levels == "CCA"
-    assert whole.accepted == (True, False, False)
+    assert (whole.token_ids, whole.levels, whole.accepted) == ((1, 2, 3), "CCA", (True, False, False))
     assert len(whole.logprobs) == len(whole.behaviour_logprobs) == 3
     assert whole.top is not None
     assert whole.top.ids.shape == (3, 3)

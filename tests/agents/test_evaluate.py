@@ -85,8 +85,7 @@ async def test_an_episode_does_not_depend_on_what_else_is_played(renderer: Rende
 async def test_a_failed_episode_is_neither_right_nor_wrong(renderer: Renderer) -> None:
     episodes = await evaluate(Adder, answer(renderer, crash_on=2), renderer, [2, 3, 4])
     result = Evaluation.of(episodes)
-    assert (result.scored, result.solved, result.failures) == (2, 1, 1)
-    assert result.accuracy == 0.5
+    assert (result.scored, result.solved, result.failures, result.accuracy) == (2, 1, 1, 0.5)
     assert result.stop_reasons == {"done": 2, "failure": 1}
     # The control: the same episodes without the failure mark give another accuracy.
     unmarked = [replace(episode, stop_reason=StopReason.DONE) for episode in episodes]

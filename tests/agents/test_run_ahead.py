@@ -91,8 +91,7 @@ async def test_what_was_made_ahead_is_the_guess_of_the_turn_that_its_step_asks_f
     await run_ahead.begin_step(2)
     turn = await run_ahead.generate(PROMPT, sampling(7))
     assert engine.drafts[-1] == made.token_ids == turn.token_ids
-    assert turn.levels == "B" * 6
-    assert turn.draft.verify_steps == 1
+    assert (turn.levels, turn.draft.verify_steps) == ("B" * 6, 1)
     stats = run_ahead.stats
     assert (stats.turns, stats.tokens, stats.offered, stats.promoted, stats.wasted) == (1, 6, 6, 6, 0)
 

@@ -70,8 +70,7 @@ async def test_rewards_log_probabilities_and_levels_lie_beside_the_tokens(said: 
     trace = export_trace(record(tmp_path, said)).trace
     assert trace.epoch.tolist() == [0] * 4 + [1] * 4
     assert trace.step.tolist() == [1, 1, 2, 2, 3, 3, 4, 4]
-    assert trace.state.tolist() == [0, 0, 1, 1] * 2
-    assert trace.sample.tolist() == [0, 1] * 4
+    assert (trace.state.tolist(), trace.sample.tolist()) == ([0, 0, 1, 1] * 2, [0, 1] * 4)
     for place, label in enumerate(sorted(said)):
         view = TokenView.of(said[label])
         part = slice(trace.offsets[place], trace.offsets[place + 1])

@@ -23,8 +23,7 @@ TURN = Completion(
 def test_a_turn_is_stored_with_the_law_that_drew_it() -> None:
     stored = stored_turn(TURN, SAMPLING, seed=9, width=2)
     assert stored is not None
-    assert stored.tokens.tolist() == [5, 6, 7]
-    assert stored.logprobs.tolist() == [-0.5] * 3
+    assert (stored.tokens.tolist(), stored.logprobs.tolist()) == ([5, 6, 7], [-0.5] * 3)
     assert stored.top_ids.shape == (3, 2)
     assert (stored.seed, stored.version, stored.room, stored.stopped) == (9, 3, 4, True)
 

@@ -57,8 +57,7 @@ def test_the_prompt_of_a_turn_is_everything_before_it(traces: ModuleType, path: 
     assert turns[0].prompt.tolist() == [100, 101]
     assert turns[1].prompt.tolist() == [100, 101, 0, 0, 7, 50, 51]
     assert turns[1].state.exact == DialogueState.from_tokens(turns[1].prompt.tolist()).exact
-    assert (turns[1].state.task, turns[1].state.env) == ("0", "small")
-    assert turns[0].state.tools == ""
+    assert (turns[1].state.task, turns[1].state.env, turns[0].state.tools) == ("0", "small", "")
     assert turns[1].state.tools != turns[3].state.tools
 
 

@@ -136,8 +136,7 @@ def test_the_answer_is_not_said_before_it_is_asked_for(entry: Entry, tmp_path: P
 def test_make_gives_the_bare_environment_with_its_spec() -> None:
     env = make("turntree/Arithmetic-v0", max_numbers=3)
     assert type(env) is Arithmetic
-    assert env.max_numbers == 3
-    assert env.spec.id == "turntree/Arithmetic-v0"
+    assert (env.max_numbers, env.spec.id) == (3, "turntree/Arithmetic-v0")
 
 
 @pytest.mark.parametrize(

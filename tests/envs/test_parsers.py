@@ -55,9 +55,7 @@ PIECES = [
 def test_a_format_reads_what_it_writes(name: str, call: ToolCall) -> None:
     parser = get_parser(name, TOOLS)
     turn = parser.parse(parser.format_call(call))
-    assert turn.error == ""
-    assert turn.calls == (call,)
-    assert turn.content == ""
+    assert (turn.error, turn.calls, turn.content) == ("", (call,), "")
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -199,8 +197,7 @@ class TestHermes:
         if written.count("</tool_call>") > 1:
             return  # a string argument that holds the closing tag: the format cannot say it
         turn = self.parser.parse(before + written + after)
-        assert turn.error == ""
-        assert turn.calls == (call,)
+        assert (turn.error, turn.calls) == ("", (call,))
         assert turn.content == (before + after).strip()
 
     def test_words_between_calls_are_content_and_arguments_may_be_missing(self) -> None:

@@ -263,8 +263,7 @@ def test_what_is_no_token_id_is_refused_everywhere(tokens: Any, forest: SpecFore
     ):
         with pytest.raises(ValueError, match=r"must be token ids from 0 to 2147483647"):
             call()
-    assert forest.stats().rollouts == 0
-    assert forest.stats().live == 1
+    assert (forest.stats().rollouts, forest.stats().live) == (0, 1)
     assert not forest.tree(state()).children
 
 

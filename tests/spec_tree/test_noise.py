@@ -115,8 +115,7 @@ def scalar_exponential(seed: int, position: int, token: int) -> tuple[int, float
 
 def test_a_clock_depends_on_seed_position_and_token_alone() -> None:
     whole = exponential(WORDS[:, None, None], WORDS[:, None], np.arange(7))
-    assert whole.shape == (6, 6, 7)
-    assert whole.dtype == np.float64
+    assert (whole.shape, whole.dtype) == ((6, 6, 7), np.float64)
     for i, j, k in np.ndindex(whole.shape):
         assert exponential(WORDS[i], WORDS[j], np.int64(k)) == whole[i, j, k]
 

@@ -15,14 +15,7 @@ TOKENS = 12
 
 
 def evaluated(engine: str, url: str, model: Path, out: Path) -> list[Completion]:
-    """The turns of two samples of three tasks; no episode was lost.
-
-    Args:
-        engine: Its name.
-        url: Where its server listens.
-        model: Folder of the model, whose tokenizer is read here.
-        out: File of the episodes.
-    """
+    """The turns of two samples of three tasks of an engine at ``url``, with ``model``'s tokenizer; none was lost."""
     asked = ("eval", "turntree/Arithmetic-v0", "--engine", engine, "--base-url", url, "--model", model)
     with pytest.raises(SystemExit) as stopped:
         main([str(word) for word in (*asked, "-n", 3, "--samples", 2, "--max-tokens", TOKENS, "--out", out)])

@@ -12,14 +12,7 @@ from turntree.agents.cli import main
 
 
 def assert_both_play_the_same(engine: str, model: Path, out: Path, **engine_args: Any) -> None:
-    """Both engines say the same, and the figures are of what each is: one drafts, the other does not.
-
-    Args:
-        engine: Its name.
-        model: Folder of the model.
-        out: File of the figures.
-        engine_args: Further arguments of the engine.
-    """
+    """Both engines say the same, and the figures are of what each is: one drafts, the other does not."""
     size = ("-n", "2", "--samples", "2", "--epochs", "2", "--max-tokens", "16", "--max-context", "480")
     words = ("bench", str(model), "turntree/Arithmetic-v0", "--engine", engine, *size)
     with pytest.raises(SystemExit) as stopped:

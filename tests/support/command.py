@@ -31,12 +31,7 @@ class Said(NamedTuple):
 
 
 def run_command(capsys: pytest.CaptureFixture[str], *words: Any) -> Said:
-    """Run ``turntree`` in this process.
-
-    Args:
-        capsys: pytest's.
-        words: Behind its name; numbers and paths become text.
-    """
+    """Run ``turntree`` in this process; words that are numbers or paths become text."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as stopped:
         main([str(word) for word in words])

@@ -37,11 +37,8 @@ def beside(*given: str) -> dict[str, Any]:
 
 
 def prepare(settings: dict[str, Any] | None = None) -> None:
-    """Make this process, and the engine's that it will start, find the stand-ins. Call it before importing SGLang.
-
-    Args:
-        settings: turntree's, in the variable that its plugin reads; the defaults without it.
-    """
+    """Make this process, and the engine's that it will start, find the stand-ins, and turntree's plugin its
+    ``settings``. Call it before importing SGLang."""
     os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
     os.environ["SGLANG_NATIVE_MOVE_KV_CACHE"] = "1"
     os.environ.setdefault("OMP_NUM_THREADS", "1")

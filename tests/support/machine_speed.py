@@ -69,12 +69,8 @@ def not_hanging(seconds: float = 10.0) -> Iterator[None]:
 
 
 def growth(work: Callable[[int], object], most: int) -> float:
-    """How many times more processor time ``work(8 * size)`` takes than ``work(size)``, the best of three.
-
-    Args:
-        work: Does its work for a size.
-        most: The largest size; smaller ones are taken where they cost enough to be measured.
-    """
+    """How many times more processor time ``work(8 * size)`` takes than ``work(size)``, the best of three; of sizes up
+    to ``most`` one that costs enough to be measured."""
     size = max(1, most >> 9)
     while (least := _spent(work, size)) < 0.001 and size * 16 <= most:
         size *= 2

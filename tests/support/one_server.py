@@ -12,12 +12,7 @@ from turntree.agents.verl.server import TurntreeServer
 
 
 def rollout_config(run: dict[str, Any] | None = None, **engine: Any) -> SimpleNamespace:
-    """What a server reads of verl's ``actor_rollout_ref.rollout``.
-
-    Args:
-        run: The run's settings, ``rollout.custom.turntree``.
-        engine: Fields of ``rollout.engine_kwargs.turntree``.
-    """
+    """What a server reads of verl's ``rollout``: of its ``custom.turntree`` and ``engine_kwargs.turntree``."""
     return SimpleNamespace(
         engine_kwargs={"turntree": {"threads": 1, **engine}},
         custom=OmegaConf.create({} if run is None else {"turntree": run}),
@@ -32,11 +27,5 @@ def rollout_config(run: dict[str, Any] | None = None, **engine: Any) -> SimpleNa
 
 
 def start_server(model: Path, *, run: dict[str, Any], **engine: Any) -> TurntreeServer:
-    """A server in this process.
-
-    Args:
-        model: Folder of the policy.
-        run: As of ``rollout_config``.
-        engine: As of ``rollout_config``.
-    """
+    """A server of ``model`` in this process; the others as of ``rollout_config``."""
     return TurntreeServer(rollout_config(run, **engine), OmegaConf.create({"path": str(model)}), 0)

@@ -40,13 +40,7 @@ class PlainForest:
     def __init__(
         self, *, quota: int = 32, ends: frozenset[int] = frozenset(), levels: Sequence[tuple[int, int]] = BACKING_OFF
     ) -> None:
-        """Make an empty store.
-
-        Args:
-            quota: Finished turns kept of each state; the oldest go first.
-            ends: Tokens after which nothing is drafted.
-            levels: As ``BACKING_OFF``.
-        """
+        """Keep the newest ``quota`` finished turns of each state; draft nothing after ``ends``."""
         self.quota, self.ends, self.levels = quota, ends, tuple(levels)
         self.kept: defaultdict[int, deque[tuple[int, ...]]] = defaultdict(deque)
         """Finished turns by state, oldest first."""

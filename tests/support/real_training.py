@@ -92,17 +92,7 @@ def run_training(
     steps: int,
     on_step: Callable[[StepReport], None] = lambda report: None,
 ) -> Training:
-    """Train, wait for the end, and keep what was reported.
-
-    Args:
-        model: Folder of the policy.
-        root: Gets the run's folder.
-        env: Class of ``trained_envs``.
-        overrides: These go over what all these trainings have.
-        config: As of ``train``.
-        steps: How many.
-        on_step: Called after every step.
-    """
+    """Train in an environment of ``trained_envs`` to the end, below ``root``, and keep what was reported."""
     reports: list[StepReport] = []
 
     def note(report: StepReport) -> None:

@@ -18,12 +18,8 @@ class Asked(NamedTuple):
 
 
 class RecordingEngine:
-    """Gives its answers in order, the last one from then on.
-
-    Args:
-        answers: Each a turn; an exception, which is raised; an engine, which is asked; or a function of a request's
-            prompt and sampling, ``async`` or not, that returns a turn.
-    """
+    """Gives its answers in order, the last one from then on: a turn; an exception, which is raised; an engine, which is
+    asked; or a function of a request's prompt and sampling, ``async`` or not, that returns a turn."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = answers

@@ -33,14 +33,7 @@ def after_prompt(policy: Law) -> Law:
 
 
 class Reused:
-    """The engine, the reuse around it, and the words to ask both.
-
-    Args:
-        policy: What is said.
-        config: What is done with earlier turns.
-        vocabulary: Tokens that the policy knows.
-        options: Further arguments of ``PrefixReuse``.
-    """
+    """The engine, the reuse around it, and the words to ask both."""
 
     def __init__(self, policy: Law, config: ReuseConfig = EXACT, vocabulary: int = 4, **options: Any) -> None:
         self.engine = TabledEngine(policy)

@@ -34,14 +34,7 @@ def free_port() -> int:
 def serving(
     command: Sequence[str], find: Callable[[], Client | None], log: Path, environment: Mapping[str, str]
 ) -> Iterator[Client]:
-    """Run a server until the end of the block.
-
-    Args:
-        command: Starts it.
-        find: Makes the client; ``None`` while the server does not answer.
-        log: File of what it says.
-        environment: Variables beside this process's own.
-    """
+    """Run a server until the end of the block; ``find`` makes the client, ``None`` while the server does not answer."""
     with log.open("wb") as out:
         server = subprocess.Popen(
             command, stdout=out, stderr=out, env={**os.environ, **environment}, start_new_session=True

@@ -21,14 +21,7 @@ def save_tiny_llama(
 ) -> Path:
     """Write a model whose greedy tokens are not tied, whose laws are neither flat nor certain, and that hears where
     a token stands: as initialised it attends to all alike, and a draft at wrong positions would pass for a right one.
-
-    Args:
-        folder: Where to.
-        vocabulary: Tokens; the last is the end of a turn.
-        spread: Factor on the random output weights.
-        seed: Of the weights.
-        positions: Tokens of context that the model has.
-    """
+    The last token is the end of a turn; ``spread`` multiplies the random output weights."""
     tokens = {"bos_token_id": None, "eos_token_id": vocabulary - 1, "tie_word_embeddings": False}
     heads = {"num_key_value_heads": 1, "head_dim": 32}  # vLLM's least
     model = random_llama(vocabulary, seed=seed, max_position_embeddings=positions, **heads, **tokens)
@@ -41,13 +34,8 @@ def save_tiny_llama(
 
 
 def save_chat_llama(folder: Path, tokenizer: Any, *, spread: float = 1.0) -> Path:
-    """Write a model that ends its turns as a chat's, beside its tokenizer.
-
-    Args:
-        folder: Where to.
-        tokenizer: With ``<|im_end|>``.
-        spread: Factor on the random output weights; an untrained model hesitates between all tokens.
-    """
+    """Write a model that ends its turns as a chat's, beside its tokenizer, which has ``<|im_end|>``; ``spread``
+    multiplies the random output weights: an untrained model hesitates between all tokens."""
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     size = {"intermediate_size": 32, "num_hidden_layers": 1, "max_position_embeddings": 512}
     model = random_llama(len(tokenizer), eos_token_id=end, **size)

@@ -16,14 +16,7 @@ MEMORY = {"kv_cache_memory_bytes": 1 << 26, "block_size": 32}
 
 
 def save_policy(folder: Path, vocabulary: int, *, seed: int = 0, **settings: Any) -> Path:
-    """Save a Llama that is small, and sure enough of itself that drafts come true; heads of 32 are vLLM's least.
-
-    Args:
-        folder: Where to.
-        vocabulary: Tokens.
-        seed: Of the weights.
-        settings: Further fields of its ``LlamaConfig``, or others in the stead of those here.
-    """
+    """Save a Llama that is small, and sure enough of itself that drafts come true; heads of 32 are vLLM's least."""
     fields = {"hidden_size": 64, "max_position_embeddings": 512, "initializer_range": 0.2}
     random_llama(vocabulary, seed=seed, **fields | settings).save_pretrained(folder)
     return folder

@@ -17,12 +17,7 @@ from turntree.rewards import Sample, default_judge, reward, score_batch
 
 
 class Talking(Env):
-    """Asks back until a number of turns was said, and pays for a short last one.
-
-    Args:
-        turns: How many.
-        kwargs: As of ``Env``.
-    """
+    """Asks back until a number of turns was said, and pays for a short last one."""
 
     def __init__(self, *, turns: int = 2, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -58,12 +53,8 @@ class Repeating(Talking):
 
 
 class Echoing(Talking):
-    """Says the gold answer itself, in every form that pays; only the first two tasks have a known data set.
-
-    Args:
-        broken: Task whose surroundings always break.
-        kwargs: As of ``Env``.
-    """
+    """Says the gold answer itself, in every form that pays; only the first two tasks have a known data set, and the
+    surroundings of task ``broken`` always break."""
 
     def __init__(self, *, broken: int = -1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -91,15 +82,8 @@ def first(samples: Sequence[Sample]) -> list[float]:
 
 
 class Deadly(Talking):
-    """Kills a process when the first answer to a task is heard, once in all processes.
-
-    Args:
-        folder: Gets a file for each that was killed, with the time in it.
-        victims: Who is killed, each with the task that it happens in.
-        replicas: How many are waited for in task ``whole``.
-        whole: Task in which those that were killed are waited for.
-        kwargs: As of ``Env``.
-    """
+    """Kills processes, each when the first answer to its task in ``victims`` is heard, once in all processes; gives
+    ``folder`` a file for each, with the time in it. In task ``whole`` it waits until there are ``replicas`` again."""
 
     def __init__(
         self, *, folder: str, victims: Mapping[str, int], replicas: int = 1, whole: int = -1, **kwargs: Any

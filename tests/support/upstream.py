@@ -7,11 +7,7 @@ from pathlib import Path
 
 
 def upstream(path: str) -> str:
-    """A module's text; its package is not imported.
-
-    Args:
-        path: From the package's own folder on: ``verl/utils/model.py``.
-    """
+    """A module's text, by a path like ``verl/utils/model.py``; the package is not imported."""
     package, _, rest = path.partition("/")
     spec = importlib.util.find_spec(package)
     assert spec is not None

@@ -51,8 +51,7 @@ def test_at_temperature_one_scores_are_what_the_engine_says() -> None:
     assert scores.logprobs == pytest.approx(tuple(MODEL[[0, 1], TOKENS]))
     assert scores.policy_logprobs == ()
     assert scores.top is not None
-    assert scores.top.ids.shape == (3, 2)
-    assert (scores.cached_tokens, scores.weights_version) == (4, 9)
+    assert (scores.top.ids.shape, scores.cached_tokens, scores.weights_version) == ((3, 2), 4, 9)
 
 
 @pytest.mark.parametrize(

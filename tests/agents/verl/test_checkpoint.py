@@ -188,5 +188,4 @@ async def test_parts_that_the_saved_run_did_not_have_stay_empty(tmp_path: Path) 
     lean.write(tmp_path / "state", lean.collect(), step=1)
     after = Server()
     after.state.read(tmp_path / "state", step=1)
-    assert after.forest.stats().tokens == 3
-    assert after.ahead.stock.tokens == 0
+    assert (after.forest.stats().tokens, after.ahead.stock.tokens) == (3, 0)

@@ -76,8 +76,7 @@ def test_a_configuration_that_cannot_be_says_what_to_do(
 def test_a_file_of_ones_own_may_build_on_a_base(composed: Compose) -> None:
     mine = "base: cpu\nturntree: {env: turntree/Arithmetic-v0}\ntrainer: {total_training_steps: 7}\n"
     composition = composed(text=mine)
-    assert composition.verl.trainer.total_training_steps == 7
-    assert composition.verl.trainer.device == "cpu"
+    assert (composition.verl.trainer.total_training_steps, composition.verl.trainer.device) == (7, "cpu")
 
 
 @pytest.mark.parametrize(

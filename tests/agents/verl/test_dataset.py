@@ -26,8 +26,7 @@ def test_a_row_names_the_task_and_holds_its_prompt() -> None:
     assert row["prompt"] == [{"role": "user", "content": task.prompt}]
     assert row["reward_model"] == {"style": "rule", "ground_truth": task.answer}
     assert row["extra_info"] == {"index": 2, "split": "val", "task_id": task.id}
-    assert row["agent_name"] == "turntree_env"
-    assert row["env_id"] == "turntree/Arithmetic-v0"
+    assert (row["agent_name"], row["env_id"]) == ("turntree_env", "turntree/Arithmetic-v0")
     assert json.loads(row["env_kwargs"]) == COMPACT
 
 

@@ -83,8 +83,7 @@ def test_a_fork_is_started_as_an_interpreter_would_be(forks: Forks, tmp_path: Pa
     first, second = told
     assert first["argv"] == command
     assert (first["name"], first["cwd"]) == ("__main__", str(tmp_path / "here"))
-    assert (first["mine"], first["theirs"]) == ("ü", None)
-    assert first["blocked"] == [signal.SIGUSR1]
+    assert (first["mine"], first["theirs"], first["blocked"]) == ("ü", None, [signal.SIGUSR1])
     assert first["interrupt"]
     assert (first["parent"], first["group"]) == (forks.server.pid, os.getpgrp())
     assert first["read"] == "heard"

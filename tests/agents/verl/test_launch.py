@@ -130,8 +130,7 @@ def test_the_callers_environment_goes_first_but_for_the_metrics(
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", "/elsewhere")
     environment = launch.environment(RunFolder(tmp_path), "cpu")
-    assert environment["OMP_NUM_THREADS"] == "7"
-    assert environment["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert (environment["OMP_NUM_THREADS"], environment["RAY_USAGE_STATS_ENABLED"]) == ("7", "0")
     assert environment["VERL_FILE_LOGGER_PATH"] == str(tmp_path / "metrics.jsonl")
 
 

@@ -56,15 +56,12 @@ def test_what_has_no_data_is_left_out() -> None:
 
 def test_the_figures_of_episodes_are_rates() -> None:
     logged = episode_metrics([row(), row((2,), info={"turns": 1, "tool_calls": 0, "truncated": 1.0, "attempts": 2})])
-    assert logged["turntree/episodes"] == 2
-    assert logged["turntree/turns"] == 2.0
-    assert logged["turntree/more_than_two_turns"] == 0.5
-    assert logged["turntree/tool_calls_per_turn"] == 0.5
+    assert (logged["turntree/episodes"], logged["turntree/turns"]) == (2, 2.0)
+    assert (logged["turntree/more_than_two_turns"], logged["turntree/tool_calls_per_turn"]) == (0.5, 0.5)
     assert logged["turntree/with_tool_calls"] == logged["turntree/truncated"] == logged["turntree/retried"] == 0.5
     assert logged["turntree/tokens"] == 3
     assert logged["turntree/level_a"] == logged["turntree/level_b"] == pytest.approx(1 / 3)
-    assert logged["turntree/level_d"] == 0.0
-    assert logged["turntree/acceptance"] == 0.25
+    assert (logged["turntree/level_d"], logged["turntree/acceptance"]) == (0.0, 0.25)
 
 
 def test_what_verls_reward_loop_says_instead_is_counted_as_undecided_alone() -> None:
@@ -75,8 +72,7 @@ def test_what_verls_reward_loop_says_instead_is_counted_as_undecided_alone() -> 
 
 def test_replicas_are_summed_and_their_scores_put_together() -> None:
     logged = engine_metrics([counters(), counters()])
-    assert logged["turntree/forward_passes"] == 14
-    assert logged["turntree/drafter_share"] == 0.25
+    assert (logged["turntree/forward_passes"], logged["turntree/drafter_share"]) == (14, 0.25)
     assert logged["turntree/cached_prompt"] == 0.4
     assert logged["exactness/exact_entropy_z"] == pytest.approx(2**0.5)
 

@@ -77,8 +77,7 @@ def test_levels_and_behaviour_lie_beside_the_response() -> None:
 
 def test_counters_are_summed_over_the_turns() -> None:
     extra = lay_out(episode()).extra_fields
-    assert extra["spec_num_draft_tokens"] == 6
-    assert extra["spec_num_accepted_tokens"] == 2
+    assert (extra["spec_num_draft_tokens"], extra["spec_num_accepted_tokens"]) == (6, 2)
     assert extra["spec_num_verify_steps"] == 4
     assert (extra["min_global_steps"], extra["max_global_steps"]) == (6, 7)
     info = extra["reward_extra_info"]
@@ -91,8 +90,7 @@ def test_an_episode_that_failed_or_has_no_verdict_teaches_nothing_and_is_counted
 ) -> None:
     output = lay_out(masked)
     row, info = output.as_dict(), told(output)
-    assert row["response_mask"].sum() == 0
-    assert row["rm_scores"].sum() == 0
+    assert (row["response_mask"].sum(), row["rm_scores"].sum()) == (0, 0)
     assert (info["failure"], info["undecided"], info["acc"]) == (failure, undecided, 0.0)
 
 
@@ -152,8 +150,7 @@ def test_what_verl_could_not_judge_is_masked() -> None:
     output.reward_score = 0.0
     output.extra_fields["reward_extra_info"] = {"score": 0.0, "undecided": 1.0}
     row = output.as_dict()
-    assert row["response_mask"].sum() == 0
-    assert row["response_mask"].dtype == torch.int64
+    assert (row["response_mask"].sum(), row["response_mask"].dtype) == (0, torch.int64)
 
 
 def test_named_rewards_are_logged_for_every_episode() -> None:

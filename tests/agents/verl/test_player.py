@@ -148,8 +148,7 @@ async def test_training_episodes_are_recorded_and_validation_is_not(stage: Stage
     await stage.play("good", extra_info={"split": "val"})
     (record,) = read_records(tmp_path / "run" / "episodes" / "step_000005.jsonl")
     assert (record.labels["step"], record.labels["index"], record.labels["session"]) == (5, 3, 1)
-    assert record.episode.reward == 1.0
-    assert record.episode.seed == 3
+    assert (record.episode.reward, record.episode.seed) == (1.0, 3)
 
 
 async def test_nothing_is_recorded_where_no_folder_is_named(stage: Stage, tmp_path: Path) -> None:

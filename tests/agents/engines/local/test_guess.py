@@ -31,8 +31,7 @@ def test_a_guess_and_a_tree_share_the_nodes_that_they_agree_on():
     both = with_guesses(TREES, [[5, 6, 4], [3], []])
     tree = ways(TREES)
     assert ways(both) == [tree[0] | {(5,), (5, 6), (5, 6, 4)}, {(3,)}, tree[2]]
-    assert both.tokens[:3].tolist() == [5, 6, 4]
-    assert both.parents[:3].tolist() == [-1, 0, 1]
+    assert (both.tokens[:3].tolist(), both.parents[:3].tolist()) == ([5, 6, 4], [-1, 0, 1])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -103,8 +102,7 @@ async def test_the_engine_ignores_what_a_guess_has_behind_its_stop_token(engine,
     end = free.token_ids.index(stop) + 1
     assert turn.token_ids == free.token_ids[:end]
     assert turn.finish_reason is FinishReason.STOP
-    assert turn.draft.drafted == end
-    assert turn.draft.verify_steps == 1
+    assert (turn.draft.drafted, turn.draft.verify_steps) == (end, 1)
 
 
 async def test_a_guess_of_unknown_tokens_is_refused(engine, prompts):

@@ -130,8 +130,7 @@ async def test_new_weights_in_the_middle_score_everything_anew(prompts):
         core.step()
     p = laws_along(new, prompts[0], tokens, Sampling())
     np.testing.assert_allclose(done[0].logprobs, np.log(p[range(25), tokens]), atol=1e-9)
-    assert done[0].top.ids.shape == (26, 2)
-    assert done[0].weights_version == 4
+    assert (done[0].top.ids.shape, done[0].weights_version) == ((26, 2), 4)
 
 
 async def test_what_does_not_fit_is_not_scored(engine, prompts):

@@ -150,8 +150,7 @@ def test_a_guess_is_forgotten_once_the_policy_said_something_else():
 def test_guesses_teach_nothing_about_the_stores_drafts():
     drafts = drafter(SglangSettings(adaptive=False, min_probability=1.0))
     run(drafts, Request("a", params(10, **{DRAFT: SPEECH})))
-    assert drafts.chooser.heard == 0
-    assert drafts.counts.accepted == 7
+    assert (drafts.chooser.heard, drafts.counts.accepted) == (0, 7)
 
 
 def test_two_hundred_requests_join_and_leave():
@@ -167,8 +166,7 @@ def test_two_hundred_requests_join_and_leave():
         step(drafts, running)
         running = [r for r in running if r.finished_reason is None]
     stats = drafts.forest.stats()
-    assert stats.live == 0
-    assert stats.committed == wanted
+    assert (stats.live, stats.committed) == (0, wanted)
     assert drafts.counts.rows < wanted - 200
 
 

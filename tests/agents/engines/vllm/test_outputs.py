@@ -23,8 +23,7 @@ def test_names_and_meanings_are_vllms() -> None:
     fields = parameters(sampling, speculates=True)
     assert (fields["temperature"], fields["top_p"], fields["max_tokens"]) == (0.5, 0.9, 7)
     assert fields["top_k"] == 0  # all tokens
-    assert fields["logprobs"] == 2
-    assert fields["stop_token_ids"] == [3]
+    assert (fields["logprobs"], fields["stop_token_ids"]) == (2, [3])
     assert fields["ignore_eos"] is True  # a turn ends where the caller says
     assert "seed" not in fields
 
@@ -60,6 +59,5 @@ def test_a_completion_says_which_law_drew_its_tokens() -> None:
 
 def test_a_greedy_token_was_certain_and_keeps_the_policys_logprob() -> None:
     greedy = made(Sampling(temperature=0, top_logprobs=2))
-    assert greedy.logprobs == (-2.0, -0.5)
-    assert greedy.behaviour_logprobs == (0.0, 0.0)
+    assert (greedy.logprobs, greedy.behaviour_logprobs) == ((-2.0, -0.5), (0.0, 0.0))
     assert greedy.top.logprobs.tolist() == [[0.0, -np.inf]] * 2

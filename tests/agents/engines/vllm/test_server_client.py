@@ -51,8 +51,7 @@ async def test_tokens_go_out_and_come_back() -> None:
     (body,) = server.asked
     assert (body["model"], body["prompt"], body["return_token_ids"]) == ("small", [5, 6], True)
     assert set(body["vllm_xargs"]) == {KEY, "turntree_seed", "turntree_draft"}
-    assert (turn.token_ids, turn.logprobs) == ((4, 9), (-2.0, -0.1))
-    assert turn.top.ids.tolist() == [[7], [9]]
+    assert (turn.token_ids, turn.logprobs, turn.top.ids.tolist()) == ((4, 9), (-2.0, -0.1), [[7], [9]])
     assert (turn.finish_reason, turn.cached_tokens) == (FinishReason.STOP, 1)
 
 
