@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_tokenizers import CHATML, LLAMA3, make_tokenizer
+from chat_tokenizers import LLAMA3, chatml_tokenizer, make_tokenizer
 from command import Said, run_command
 from tiny_llama import save_chat_llama
 
@@ -17,7 +17,7 @@ pytest.register_assert_rewrite("engine_checks")
 
 @pytest.fixture(scope="session")
 def chatml() -> Any:
-    return make_tokenizer(CHATML, special=["<|endoftext|>", "<|im_start|>", "<|im_end|>"], eos="<|endoftext|>")
+    return chatml_tokenizer()
 
 
 @pytest.fixture(scope="session")

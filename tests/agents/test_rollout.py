@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import current_thread
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from adder import Adder, play
 from recording_engine import RecordingEngine, a_turn
 
+from turntree.agents.dialogue import dialogue_states
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episode import StopReason
@@ -17,7 +19,7 @@ from turntree.agents.renderer import Renderer
 from turntree.agents.rollout import derive_seed, rollout
 from turntree.envs import make
 from turntree.envs.limits import Limits
-from turntree.envs.message import Role
+from turntree.envs.message import Message, Role
 from turntree.envs.task import Task
 from turntree.spec_tree import DialogueState
 
@@ -50,6 +52,16 @@ async def test_the_engine_is_told_the_dialogue_state(renderer: Renderer) -> None
         DialogueState.from_tokens(turn.prompt_ids, task="adder/4", tools=tools, env="Adder")
         for turn, tools in zip(episode.turns, history, strict=True)
     ]
+
+
+async def test_recorded_states_are_those_that_the_loop_gave_to_the_engine(renderer: Renderer):
+    episode, engine = await play(renderer, "call 1", "call 2", "5")
+    assert dialogue_states(episode) == [state for _, _, state in engine.asked]
+    assert len({state.tools for state in dialogue_states(episode)}) == 3, "the tool history must tell them apart"
+    # Assistant messages before the first turn are no turns.
+    shot = Message(role=Role.ASSISTANT, content="an example")
+    shown = replace(episode, messages=(shot, *episode.messages))
+    assert dialogue_states(shown) == dialogue_states(episode)
 
 
 async def test_a_task_can_be_given_drawn_or_named_by_its_index(renderer: Renderer) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 from adder import play
+from benchmark_modules import benchmark_module
 from typer.testing import CliRunner
 
 from turntree.agents.commands import app
@@ -22,14 +21,6 @@ from turntree.agents.trace_export import export_trace
 
 Said = dict[tuple[int, int, int], Episode]
 """Episodes by step, index and session."""
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-@pytest.fixture(scope="module")
-def traces() -> ModuleType:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCHMARKS)
-        return importlib.import_module("traces")
 
 
 @pytest.fixture
@@ -52,9 +43,9 @@ def record(run: Path, episodes: Said) -> Path:
     return run
 
 
-async def test_the_benchmarks_reader_gets_every_turn_back(said: Said, traces: ModuleType, tmp_path: Path) -> None:
+async def test_the_benchmarks_reader_gets_every_turn_back(said: Said, tmp_path: Path) -> None:
     export_trace(record(tmp_path, said), vocab=5000).trace.save(tmp_path / "run.npz")
-    read = traces.load(tmp_path / "run.npz", states=2)
+    read = benchmark_module("traces").load(tmp_path / "run.npz", states=2)
     order = sorted(said, key=lambda label: ((label[0] - 1) // 2, label[2], label[1]))  # epoch, sample, state
     expected = [turn for label in order for turn in said[label].turns]
     assert len(read.turns) == len(expected) == 3 * 8

@@ -2,17 +2,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from benchmark_modules import benchmark_module
 
-
-@pytest.fixture
-def algorithms() -> ModuleType:
-    return benchmark_module("algorithms")
+algorithms = benchmark_module("algorithms")
 
 
 def done(name: str, rewards: list[float]) -> dict[str, Any]:
@@ -21,18 +17,18 @@ def done(name: str, rewards: list[float]) -> dict[str, Any]:
     return {"algorithm": algorithm, "mode": mode, "seed": int(seed), "steps": steps}
 
 
-def test_every_algorithm_has_its_seeds_before_the_modes_begin(algorithms: ModuleType) -> None:
+def test_every_algorithm_has_its_seeds_before_the_modes_begin() -> None:
     names = [algorithms.name_of(run) for run in algorithms.runs(2)]
     assert names[:6] == [f"{name}/tree/{seed}" for seed in (0, 1) for name in algorithms.ALGORITHMS]
     assert len(set(names)) == len(names) == 6 + 2 * 4 + 2
     assert "grpo/tree/0" in names
 
 
-def test_a_rise_is_that_of_quarters(algorithms: ModuleType) -> None:
+def test_a_rise_is_that_of_quarters() -> None:
     assert algorithms.first_and_last(done("grpo/tree/0", [0.0, 0.2, 0.9, 0.9, 0.9, 0.9, 0.4, 0.6])) == (0.1, 0.5)
 
 
-def test_the_biased_mode_is_marked_in_picture_and_table(algorithms: ModuleType) -> None:
+def test_the_biased_mode_is_marked_in_picture_and_table() -> None:
     runs = {name: done(name, [0.1, 0.4, 0.5, 0.6]) for name in ("grpo/tree/0", "grpo/lenient/0", "ppo/tree/0")}
     picture = algorithms.chart(runs, "mode")
     lines = ElementTree.fromstring(picture).findall(".//{*}g")
@@ -42,9 +38,7 @@ def test_the_biased_mode_is_marked_in_picture_and_table(algorithms: ModuleType) 
     assert list(algorithms.table(runs, "mode").columns[1].cells) == ["A", "D (biased)"]
 
 
-def test_what_is_done_is_not_done_again(
-    algorithms: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, played = tmp_path / "found.json", []
 
     def play(run: dict[str, Any], steps: int) -> dict[str, Any]:

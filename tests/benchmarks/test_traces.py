@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -11,12 +10,9 @@ from benchmark_modules import benchmark_module
 
 from turntree.spec_tree import DialogueState
 
+traces = benchmark_module("traces")
+
 END = 99
-
-
-@pytest.fixture(scope="module")
-def traces() -> ModuleType:
-    return benchmark_module("traces")
 
 
 @pytest.fixture
@@ -43,7 +39,7 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
-def test_only_what_the_policy_said_is_a_turn_sample_by_sample(traces: ModuleType, path: Path) -> None:
+def test_only_what_the_policy_said_is_a_turn_sample_by_sample(path: Path) -> None:
     trace = traces.load(path, states=4)
     assert [(turn.sample, turn.start) for turn in trace.turns[::2]] == [(i, s) for i in range(2) for s in (0, 2, 4, 6)]
     assert [turn.tokens.tolist() for turn in trace.turns[:2]] == [[0, 0, 7], [8, END]]
@@ -52,7 +48,7 @@ def test_only_what_the_policy_said_is_a_turn_sample_by_sample(traces: ModuleType
     assert (trace.end_tokens, trace.vocab) == ({END}, 200)  # the token that ends every sequence
 
 
-def test_the_prompt_of_a_turn_is_everything_before_it(traces: ModuleType, path: Path) -> None:
+def test_the_prompt_of_a_turn_is_everything_before_it(path: Path) -> None:
     turns = traces.load(path, states=4).turns
     assert turns[0].prompt.tolist() == [100, 101]
     assert turns[1].prompt.tolist() == [100, 101, 0, 0, 7, 50, 51]
@@ -61,7 +57,7 @@ def test_the_prompt_of_a_turn_is_everything_before_it(traces: ModuleType, path: 
     assert turns[1].state.tools != turns[3].state.tools
 
 
-def test_the_halves_share_no_state_and_leave_none_out(traces: ModuleType, path: Path) -> None:
+def test_the_halves_share_no_state_and_leave_none_out(path: Path) -> None:
     select, report, whole = (
         {turn.start for turn in traces.load(path, states=3, half=half).turns} for half in ("select", "report", "all")
     )
@@ -70,19 +66,19 @@ def test_the_halves_share_no_state_and_leave_none_out(traces: ModuleType, path: 
     assert select | report == whole
 
 
-def test_a_missing_folder_is_named(traces: ModuleType, tmp_path: Path) -> None:
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(traces.NoTraces, match="--data"):
         traces.folder(tmp_path)
 
 
-def test_generated_turns_end_and_fit_their_vocabulary(traces: ModuleType) -> None:
+def test_generated_turns_end_and_fit_their_vocabulary() -> None:
     trace = traces.generated(steps=1, states=3, samples=2)
     assert len(trace.turns) == 6
     assert all(turn.tokens[-1] == 31 and 31 not in turn.tokens[:-1] for turn in trace.turns)
 
 
 @pytest.mark.parametrize("name", ["demo", "smollm2"])
-def test_the_traces_of_the_repository_are_successive_epochs_of_a_training(traces: ModuleType, name: str) -> None:
+def test_the_traces_of_the_repository_are_successive_epochs_of_a_training(name: str) -> None:
     path = traces.find(name)
     with np.load(path) as file:
         data = {key: file[key] for key in file.files}
@@ -99,7 +95,7 @@ def test_the_traces_of_the_repository_are_successive_epochs_of_a_training(traces
     assert max(int(turn.tokens.max()) for turn in trace.turns) < trace.vocab
 
 
-def test_a_trace_that_is_not_of_the_repository_is_looked_for_in_the_data(traces: ModuleType, tmp_path: Path) -> None:
+def test_a_trace_that_is_not_of_the_repository_is_looked_for_in_the_data(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     assert traces.find("synthetic_rl", tmp_path) == tmp_path / "traces" / "synthetic_rl.npz"
     assert traces.find("demo", tmp_path).is_file()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,10 +13,7 @@ pytest.importorskip("verl", reason='training needs verl: pip install "turntree[t
 
 from turntree.agents.verl.launch import StepReport
 
-
-@pytest.fixture(scope="module")
-def training() -> ModuleType:
-    return benchmark_module("training")
+training = benchmark_module("training")
 
 
 def report(step: int, **engine: float) -> StepReport:
@@ -31,25 +27,25 @@ def report(step: int, **engine: float) -> StepReport:
     return StepReport(step=step, metrics=metrics, engine=engine)
 
 
-def test_a_step_is_split_into_its_phases(training: ModuleType) -> None:
+def test_a_step_is_split_into_its_phases() -> None:
     row = training.of_step(report(1, forward_passes=4, tokens=20, tokens_per_step=2.5, seconds=3.0))
     assert (row["rollout"], row["update"], row["weights"], row["rollout_share"]) == (4.0, 4.0, 0.0, 0.4)
     assert (row["tokens_per_pass"], row["tokens_per_step"], row["engine"]) == (5.0, 2.5, 3.0)
 
 
-def test_without_the_engines_counters_the_timers_stay(training: ModuleType) -> None:
+def test_without_the_engines_counters_the_timers_stay() -> None:
     row = training.of_step(report(1))
     assert row["step"] == 10.0
     assert math.isnan(row["tokens_per_pass"])
 
 
-def test_an_epoch_is_the_mean_of_its_steps(training: ModuleType) -> None:
+def test_an_epoch_is_the_mean_of_its_steps() -> None:
     epochs = training.by_epoch([report(step) for step in range(1, 5)], 2)
     assert [row["step"] for row in epochs] == [15.0, 35.0]
 
 
 def test_finished_ways_are_not_run_again_and_other_settings_are_refused(
-    training: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[str] = []
 
@@ -70,7 +66,7 @@ def test_finished_ways_are_not_run_again_and_other_settings_are_refused(
         training.main([*words, "--samples", "3"])
 
 
-def test_every_way_is_a_list_of_speculations_that_exist(training: ModuleType) -> None:
+def test_every_way_is_a_list_of_speculations_that_exist() -> None:
     from importlib import resources
 
     folder = resources.files("turntree.configs").joinpath("speculation")

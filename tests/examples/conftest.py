@@ -3,12 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from chat_tokenizers import CHATML, make_tokenizer
+from chat_tokenizers import chatml_tokenizer
 from tiny_llama import save_chat_llama
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with an untrained Llama of a few thousand parameters whose turns are often alike."""
-    tokenizer = make_tokenizer(CHATML, special=["<|endoftext|>", "<|im_start|>", "<|im_end|>"], eos="<|endoftext|>")
-    return save_chat_llama(tmp_path_factory.mktemp("tiny_model"), tokenizer, spread=40.0)
+    return save_chat_llama(tmp_path_factory.mktemp("tiny_model"), chatml_tokenizer(), spread=40.0)

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from chat_tokenizers import CHATML, make_tokenizer
+from chat_tokenizers import chatml_tokenizer
 from example_files import load
 
 
@@ -39,7 +39,7 @@ def test_drafts_in_vllm_change_the_passes_and_not_the_tokens(tmp_path: Path, mon
 
     for name, value in ONE_PROCESS.items():
         monkeypatch.setenv(name, value)
-    tokenizer = make_tokenizer(CHATML, special=["<|endoftext|>", "<|im_start|>", "<|im_end|>"], eos="<|endoftext|>")
+    tokenizer = chatml_tokenizer()
     save_policy(tmp_path, len(tokenizer), eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"))
     tokenizer.save_pretrained(tmp_path)
     assert_drafts_change_the_passes_and_not_the_tokens(load("speculate_vllm"), tmp_path, **MEMORY)

@@ -33,6 +33,10 @@ LLAMA3 = (
 )
 
 
+def chatml_tokenizer() -> Any:
+    return make_tokenizer(CHATML, special=["<|endoftext|>", "<|im_start|>", "<|im_end|>"], eos="<|endoftext|>")
+
+
 def make_tokenizer(template: str, *, special: list[str], eos: str, bos: str | None = None) -> Any:
     """A small byte-level BPE with ``special`` tokens and ``template``."""
     bpe = Tokenizer(models.BPE())

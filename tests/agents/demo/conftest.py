@@ -1,6 +1,16 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    """The demo's own."""
+    from turntree.agents.demo.tokenizer import build_tokenizer
+
+    return build_tokenizer()

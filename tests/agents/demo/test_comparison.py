@@ -8,7 +8,7 @@ from recorded_run import EARLY, RIGHT, a_comparison, write_run
 pytest.importorskip("verl")
 
 from turntree.agents.demo import comparison
-from turntree.agents.demo.comparison import Comparison, compare, speedup
+from turntree.agents.demo.comparison import compare, speedup
 from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
 from turntree.agents.verl.compose import compose
 from turntree.agents.verl.recording import RunFolder, save_weights
@@ -70,11 +70,6 @@ def test_a_run_without_weights_says_what_to_set(recorded, tmp_path):
     empty = replace(recorded, settings=replace(recorded.settings, run_dir=str(tmp_path)))
     with pytest.raises(FileNotFoundError, match="save_policy_every=1"):
         compare(empty)
-
-
-def test_a_comparison_survives_saving(tmp_path):
-    a_comparison().save(tmp_path / "comparison.json")
-    assert Comparison.load(tmp_path / "comparison.json") == a_comparison()
 
 
 def test_the_speedup_weighs_steps_by_their_time():

@@ -4,17 +4,10 @@ from collections import Counter
 
 import pytest
 
-pytest.importorskip("transformers")
-
 from turntree.agents.demo.demonstrations import Kind, Mixture, demonstrations, operations
-from turntree.agents.demo.tokenizer import END, build_tokenizer
+from turntree.agents.demo.tokenizer import END
 from turntree.agents.episode import StopReason
 from turntree.agents.token_view import TokenView
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return build_tokenizer()
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import pytest
+import torch
+import transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy  # noqa: E402
-from turntree.agents.demo.tokenizer import END, PAD, vocabulary  # noqa: E402
+from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
+from turntree.agents.demo.tokenizer import END, PAD, vocabulary
 
 SMALL = PolicyShape(hidden=16, layers=1, heads=2, intermediate=16)
 

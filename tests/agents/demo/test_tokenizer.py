@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import pytest
+import transformers
 
-transformers = pytest.importorskip("transformers")
-
-from turntree.agents.demo.tokenizer import END, UNKNOWN, build_tokenizer, vocabulary  # noqa: E402
-from turntree.agents.renderer import Renderer  # noqa: E402
+from turntree.agents.demo.tokenizer import END, UNKNOWN, vocabulary
+from turntree.agents.renderer import Renderer
 
 DIALOGUE = [
     {"role": "user", "content": "2+3*4-1"},
@@ -15,11 +14,6 @@ DIALOGUE = [
     {"role": "tool", "content": "14", "name": "calculator"},
     {"role": "assistant", "content": "#### 14"},
 ]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return build_tokenizer()
 
 
 def ids(tokenizer, text):

@@ -4,24 +4,16 @@ from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+from turntree.agents.demo import warm_start
+from turntree.agents.demo.demonstrations import demonstrations
+from turntree.agents.demo.policy import PolicyShape
+from turntree.agents.demo.warm_start import WarmStart, train, warm_started_policy
+from turntree.agents.token_view import TokenView
 
-from turntree.agents.demo import warm_start  # noqa: E402
-from turntree.agents.demo.demonstrations import demonstrations  # noqa: E402
-from turntree.agents.demo.policy import PolicyShape  # noqa: E402
-from turntree.agents.demo.tokenizer import build_tokenizer  # noqa: E402
-from turntree.agents.demo.warm_start import WarmStart, train, warm_started_policy  # noqa: E402
-from turntree.agents.token_view import TokenView  # noqa: E402
-
-TINY = WarmStart(
-    shape=PolicyShape(hidden=32, layers=1, heads=2, intermediate=32),
-    demonstrations=48,
-    steps=12,
-    batch=16,
-    warm_up=2,
-)
+SHAPE = PolicyShape(hidden=32, layers=1, heads=2, intermediate=32)
+TINY = WarmStart(shape=SHAPE, demonstrations=48, steps=12, batch=16, warm_up=2)
 
 
 @pytest.fixture(autouse=True)
@@ -48,8 +40,8 @@ def test_a_few_steps_lower_the_loss_alike_and_without_a_learning_rate_they_do_no
     assert stays[-1] > 0.9 * stays[0]
 
 
-def test_the_loss_counts_the_policys_tokens_alone():
-    view = TokenView.of(demonstrations(build_tokenizer(), count=1)[0].episode)
+def test_the_loss_counts_the_policys_tokens_alone(tokenizer):
+    view = TokenView.of(demonstrations(tokenizer, count=1)[0].episode)
     inputs, targets = warm_start.training_tensors([view])
     counted = targets[targets >= 0].tolist()
     assert counted == [token for token, mine in zip(view.response_ids, view.mask, strict=True) if mine]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tables import table
 
+from turntree.agents.engines.prompt_check import checked_prompt
 from turntree.agents.engines.protocol import Sampling, TopLogprobs
 
 
@@ -21,3 +22,19 @@ def test_recorded_top_tokens_are_compared_by_their_values():
     assert hash(top(1)) == hash(top(1))
     assert top(1) != top(3)
     assert top(1) != 1
+
+
+def test_a_prompt_that_leaves_room_for_a_token_comes_back_as_plain_numbers() -> None:
+    checked = checked_prompt(tuple(np.arange(3)), 4)
+    assert checked == [0, 1, 2]
+    assert all(type(token) is int for token in checked)
+    assert checked_prompt([7] * 100, None) == [7] * 100
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [([], "the prompt is empty"), ([1] * 4, "given tokens are 4, max_context is 4: no room")],
+)
+def test_a_prompt_that_cannot_go_on_is_refused(tokens: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        checked_prompt(tokens, 4)

@@ -7,6 +7,7 @@ import pytest
 from turntree.agents.errors import RecordError
 from turntree.agents.viewer.curves import curves
 from turntree.agents.viewer.source import Source
+from turntree.agents.viewer.state_turns import state_turns
 
 
 def test_a_run_is_its_episodes_in_order_and_whole_lines_of_figures(source: Source) -> None:
@@ -35,3 +36,11 @@ def test_a_damaged_line_of_figures_is_named(run: Path) -> None:
 def test_the_model_of_a_run_is_read_from_its_configuration(run: Path) -> None:
     (run / "config.yaml").write_text("actor_rollout_ref: {model: {path: models/policy}}\n")
     assert Source.open(run).model == "models/policy"
+
+
+def test_the_turns_of_the_most_frequent_state_are_found(source: Source) -> None:
+    first = state_turns(source.records(), task=None, turn=0)
+    assert (first.task, len(first.turns), first.all_turns) == ("adder/4", 40, 40)
+    # Two of four kinds called the tool before the second turn, the others had ended.
+    second = state_turns(source.records(), task="adder/4", turn=1)
+    assert len(second.turns) == 20

@@ -4,20 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-from viewed_run import write_run
-
-from turntree.agents.renderer import Renderer
-
-
-@pytest.fixture
-async def run(renderer: Renderer, tmp_path: Path) -> Path:
-    return await write_run(tmp_path / "run", renderer, episodes=8)
-
 
 def test_view_writes_the_page_into_the_folder_of_the_run(run: Path, turntree: Any) -> None:
     told = turntree("view", run, "--json").json
-    assert told == {"page": str(run / "view.html"), "episodes": 8, "token_texts": False}
+    assert told == {"page": str(run / "view.html"), "episodes": 40, "token_texts": False}
     assert (run / "view.html").stat().st_size > 10_000
 
 
@@ -28,8 +18,8 @@ def test_view_reads_tokens_with_the_tokenizer_that_is_named(run: Path, tiny_mode
 def test_tree_prints_what_was_said_at_a_state_with_counts(run: Path, tiny_model: Path, turntree: Any) -> None:
     status, out, _ = turntree("tree", run, "--tokenizer", tiny_model)
     assert status == 0
-    assert "8 of 8 turns began at this state" in out
-    assert "4x 50% call 4" in out
+    assert "40 of 40 turns began at this state" in out
+    assert "20x 50% call 4" in out
 
 
 def test_what_all_turns_began_with_is_in_the_tree(run: Path, turntree: Any, tmp_path: Path) -> None:
@@ -46,4 +36,4 @@ def test_tree_as_json_is_flat_with_parents_before_children(run: Path, turntree: 
     assert tree["parents"][0] == -1
     assert all(parent < place for place, parent in enumerate(tree["parents"]))
     below_root = [count for count, parent in zip(tree["counts"], tree["parents"], strict=True) if parent == 0]
-    assert (tree["counts"][0], sum(below_root)) == (8, 8)
+    assert (tree["counts"][0], sum(below_root)) == (40, 40)
