@@ -6,12 +6,11 @@ import ast
 import doctest
 import importlib
 import pkgutil
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from interpreter import python
 
 ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = {
@@ -26,7 +25,6 @@ HEAVY = {"torch", "transformers", "verl", "vllm", "sglang", "ray"}
 
 
 def imports(path: Path) -> set[str]:
-    """Dotted names that a file imports, wherever in the file."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -57,7 +55,7 @@ def test_the_rule_above_sees_every_kind_of_import(tmp_path):
 def test_light_packages_load_nothing_heavy(package):
     heavy = HEAVY | {"numba", "datasets", "pyarrow", "tokenizers"}
     code = f"import sys, {package}; print(sorted({heavy!r} & set(sys.modules)))"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    shown = python("-c", code, check=True)
     assert shown.stdout.strip() == "[]"
 
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from interpreter import python
 
 CONFTEST = "from log_tails import pytest_runtest_makereport, where_logs_lie\n"
 TESTS = """
@@ -32,7 +32,7 @@ def test_the_logs_of_a_failed_tests_processes_end_its_report(tmp_path: Path) -> 
     def said(*which: str) -> str:
         words = ["-m", "pytest", "-p", "no:cacheprovider", "-c", "/dev/null", "-o", f"pythonpath={support}", *which]
         words += ["--rootdir", str(tmp_path), "--basetemp", str(tmp_path / "base")]
-        return subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True).stdout
+        return python(*words, cwd=tmp_path).stdout
 
     failed = said("test_it.py")
     assert "1 failed, 1 passed" in failed

@@ -1,5 +1,3 @@
-"""The tests' own measures of time: what they let pass, and what not."""
-
 from __future__ import annotations
 
 import re

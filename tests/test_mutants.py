@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from example_files import module_at
 
 ROOT = Path(__file__).resolve().parents[1]
 LEAST = 66
@@ -25,10 +24,7 @@ hangs = {hangs}
 
 @pytest.fixture(scope="module")
 def mutants():
-    spec = importlib.util.spec_from_file_location("mutants", ROOT / "scripts/mutants.py")
-    module = sys.modules["mutants"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "scripts/mutants.py", "mutants")
 
 
 def test_every_fault_fits_its_file_and_names_tests_that_exist(mutants):

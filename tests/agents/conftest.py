@@ -43,6 +43,5 @@ def tiny_model(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def turntree(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
-    """Runs the command with some words."""
     monkeypatch.setenv("COLUMNS", "160")
     return partial(run_command, capsys)

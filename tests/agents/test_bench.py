@@ -1,5 +1,3 @@
-"""``turntree bench``: both ways in one run, and what is made of their figures."""
-
 from __future__ import annotations
 
 import json
@@ -29,8 +27,7 @@ DRAFTED = Spent(tokens=100, verify_steps=40, seconds=2.0, drafter_seconds=0.05, 
 
 def test_figures_are_quotients_of_one_run() -> None:
     epoch = Epoch(PLAIN, DRAFTED, turns=10, equal=10)
-    assert epoch.ratio == 2.0
-    assert (PLAIN.tokens_per_step, DRAFTED.tokens_per_step) == (1.0, 2.5)
+    assert (epoch.ratio, PLAIN.tokens_per_step, DRAFTED.tokens_per_step) == (2.0, 1.0, 2.5)
     assert (PLAIN.drafter_ms, DRAFTED.drafter_ms) == (None, pytest.approx(2.0))
     slow = Epoch(PLAIN, replace(DRAFTED, seconds=6.0), turns=10, equal=9)
     every = whole([epoch, slow])

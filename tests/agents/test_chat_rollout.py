@@ -1,5 +1,3 @@
-"""Episodes with a chat server: what it is told, and what the environment makes of what it says."""
-
 from __future__ import annotations
 
 import json

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 from command import Said
+from interpreter import python
 
 from turntree.agents.engine_choice import EngineChoice, EngineName, open_engine
 from turntree.agents.errors import MissingExtra
@@ -203,6 +203,6 @@ def test_the_help_needs_none_of_the_heavy_libraries() -> None:
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
         "print(*sorted({'gymnasium', 'numpy', 'rich', 'sympy', 'torch'} & set(sys.modules)), file=sys.stderr)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = python("-c", code, check=True)
     assert "Commands:" in said.stdout
     assert said.stderr.split() == []

@@ -28,7 +28,6 @@ def test_a_joined_turn_has_one_entry_a_token_and_the_counters_of_both_parts() ->
     whole = join(head, part(3, finish_reason=FinishReason.STOP, top=top(1, 4), **last))
     assert (whole.token_ids, whole.levels, whole.accepted) == ((1, 2, 3), "CCA", (True, False, False))
     assert len(whole.logprobs) == len(whole.behaviour_logprobs) == 3
-    assert whole.top is not None
     assert whole.top.ids.shape == (3, 3)
     assert (whole.finish_reason, whole.cached_tokens, whole.weights_version) == (FinishReason.STOP, 5, 7)
     draft = whole.draft
@@ -38,7 +37,6 @@ def test_a_joined_turn_has_one_entry_a_token_and_the_counters_of_both_parts() ->
 
 def test_top_tokens_are_narrowed_to_what_was_asked_for() -> None:
     narrow = narrowed(top(2, 3), 1)
-    assert narrow is not None
     assert narrow.ids.tolist() == [[0], [3]]
     assert narrowed(top(2, 3), 0) is None
     assert narrowed(None, 2) is None

@@ -1,5 +1,3 @@
-"""The file of an evaluation: whose episodes it takes, and that one process writes it."""
-
 from __future__ import annotations
 
 import os

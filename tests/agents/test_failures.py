@@ -1,5 +1,3 @@
-"""Failures are told apart where they happen: in real environments, tools, rewards and engines."""
-
 from __future__ import annotations
 
 import time
@@ -26,8 +24,6 @@ from turntree.rewards import Sample, reward
 
 
 class Breaking(Env):
-    """Breaks as it is told."""
-
     executor = ToolExecutor(seconds=patience(0.5))
 
     @tool
@@ -68,14 +64,10 @@ async def said(renderer: Renderer, *texts: str) -> Episode:
 @pytest.mark.parametrize(
     ("texts", "kind"),
     [
-        (["act(tool)"], FailureKind.TOOL),
-        (["act(killed)"], FailureKind.TOOL),
-        (["act(late)"], FailureKind.TIMEOUT),
-        (["sandbox"], FailureKind.TOOL),
-        (["environment"], FailureKind.ENVIRONMENT),
-        (["undecided"], FailureKind.REWARD),
-        (["act(wrong)", "5"], None),
-        (["5"], None),
+        *[(["act(tool)"], FailureKind.TOOL), (["act(killed)"], FailureKind.TOOL)],
+        *[(["act(late)"], FailureKind.TIMEOUT), (["sandbox"], FailureKind.TOOL)],
+        *[(["environment"], FailureKind.ENVIRONMENT), (["undecided"], FailureKind.REWARD)],
+        *[(["act(wrong)", "5"], None), (["5"], None)],
     ],
 )
 async def test_what_broke_in_an_environment_is_told_apart(

@@ -37,7 +37,6 @@ async def test_what_the_environment_gave_stays_on_the_turn_that_earned_it() -> N
 
 async def test_what_cannot_be_judged_is_masked_and_says_so() -> None:
     plain = spoken("#### 42")
-    assert plain.task is not None
     episode = await judged(replace(plain, task=replace(plain.task, answer="\\frac{")))
     assert episode.undecided == ("answer",)
     assert episode.masked

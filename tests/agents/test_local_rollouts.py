@@ -1,5 +1,3 @@
-"""Whole dialogues under the one loop over the local engine: with drafts and without, and with earlier turns again."""
-
 from __future__ import annotations
 
 import asyncio

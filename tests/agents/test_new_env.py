@@ -1,10 +1,9 @@
-import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from example_files import module_at
 
 from turntree.agents.new_env import NameTaken, write_env
 from turntree.envs import make, registry
@@ -20,20 +19,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
-def load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("name", ["WordGame", "word_game", "Word_Game"])
 def test_what_is_written_runs_and_its_tests_pass(folder: Path, name: str) -> None:
     written = write_env(name, folder)
     assert [path.name for path in written[:2]] == ["word_game.py", "test_word_game.py"]
-    tests = [value for key, value in vars(load(written.test)).items() if key.startswith("test_")]
+    tests = [
+        value for key, value in vars(module_at(written.test, written.test.stem)).items() if key.startswith("test_")
+    ]
     assert len(tests) == 3
     for test in tests:
         test()
@@ -47,7 +39,7 @@ def test_a_broken_environment_fails_the_test_that_was_written_and_is_not_overwri
     text = written.environment.read_text()
     written.environment.write_text(text.replace("reward=float(", "reward=1.0 - float("))
     with pytest.raises(AssertionError):
-        load(written.test).test_the_right_answer_wins()
+        module_at(written.test, written.test.stem).test_the_right_answer_wins()
     with pytest.raises(NameTaken, match=r"word_game.py is there already"):
         write_env("word_game", folder)
 

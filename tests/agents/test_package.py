@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from interpreter import python
 
 import turntree.agents
 
@@ -12,7 +10,7 @@ import turntree.agents
 @pytest.mark.parametrize("name", ["rollout", "evaluate"])
 def test_a_function_goes_before_the_module_of_its_name_whatever_is_imported_first(first: str, name: str) -> None:
     code = f"import {first}\nfrom turntree.agents import {name}\nassert callable({name}), {name}"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python("-c", code, check=True)
 
 
 def test_every_public_name_is_there_and_no_other() -> None:

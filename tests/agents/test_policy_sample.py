@@ -37,10 +37,7 @@ async def test_what_the_policy_says_itself_is_paid(renderer: Renderer) -> None:
 @pytest.mark.parametrize(
     "texts",
     [
-        ("hm", "I do not know"),
-        ("hm", ""),
-        ("hm", "as you said"),
-        ("reveal(x)", "see above"),
+        *[("hm", "I do not know"), ("hm", ""), ("hm", "as you said"), ("reveal(x)", "see above")],
         ("reveal(x)", "reveal(42)"),  # cut off while calling: an argument is no answer
         ("hm", "reveal(#### 42)"),
     ],
@@ -96,14 +93,8 @@ def test_the_task_and_the_environments_reward_come_along() -> None:
     episode = spoken("a", "b")
     first, last = episode.turns
     task = replace(episode.task, metadata={"level": 3})
-    sample = policy_sample(
-        replace(
-            episode,
-            task=task,
-            turns=(replace(first, reward=0.25), replace(last, reward=0.5)),
-            stop_reason=StopReason.MAX_TURNS,
-        )
-    )
+    turns = (replace(first, reward=0.25), replace(last, reward=0.5))
+    sample = policy_sample(replace(episode, task=task, turns=turns, stop_reason=StopReason.MAX_TURNS))
     assert (sample.gold, sample.data_source, sample.task_id) == (GOLD, "math", "t")
     assert sample.truncated
     assert sample.metadata == {"level": 3, ENVIRONMENT_REWARD: 0.75}

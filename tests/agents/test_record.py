@@ -17,13 +17,7 @@ from hypothesis import strategies as st
 from turntree.agents.engines.protocol import TopLogprobs
 from turntree.agents.episode import Episode, StopReason
 from turntree.agents.errors import RecordError
-from turntree.agents.record import (
-    EpisodeWriter,
-    episode_from_dict,
-    episode_to_dict,
-    read_episodes,
-    read_records,
-)
+from turntree.agents.record import EpisodeWriter, episode_from_dict, episode_to_dict, read_episodes, read_records
 from turntree.agents.renderer import Renderer
 
 json_values = st.dictionaries(st.text(max_size=5), st.none() | st.booleans() | st.integers() | st.text(max_size=5))

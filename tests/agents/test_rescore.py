@@ -31,10 +31,8 @@ def write(path: Path, *episodes: Episode, **labels: Any) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run of two steps."""
     folder = tmp_path / "run"
     right, wrong = spoken("hm", "#### 42"), spoken("hm", "#### 41")
-    assert right.task is not None
     unreadable = replace(right, task=replace(right.task, answer="\\frac{"))
     failed = replace(right, stop_reason=StopReason.FAILURE, failure="no disk")
     write(folder / "episodes" / "step_000001.jsonl", paid(right, 0.0), paid(wrong, 1.0), right, step=1)

@@ -51,8 +51,7 @@ def test_rescore_prints_old_against_new(turntree: Any, tmp_path: Path) -> None:
     status, out, err = turntree("rescore", run, "--reward", "few_turns")
     assert status == 0, err
     (first, second) = cells(out)
-    assert first[:3] == ["step_000001", "3", "0.6667"]
-    assert second[0] == "step_000002"
+    assert (first[:3], second[0]) == (["step_000001", "3", "0.6667"], "step_000002")
     assert len(list(read_records(run / "rescored.jsonl"))) == 6
 
 
@@ -73,10 +72,7 @@ def test_eval_scores_the_samples_of_a_task_by_named_rewards(turntree: Any, tiny_
 
 
 def test_a_reward_is_named_once() -> None:
-    assert parse_rewards(["answer", "few_turns=0.5", "finished=0"]) == {
-        "answer": 1.0,
-        "few_turns": 0.5,
-        "finished": 0.0,
-    }
+    weights = {"answer": 1.0, "few_turns": 0.5, "finished": 0.0}
+    assert parse_rewards(["answer", "few_turns=0.5", "finished=0"]) == weights
     with pytest.raises(AgentError, match="given twice"):
         parse_rewards(["answer", "answer=2"])

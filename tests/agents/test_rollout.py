@@ -70,8 +70,7 @@ async def test_a_task_can_be_given_drawn_or_named_by_its_index(renderer: Rendere
     drawn, _ = await play(renderer, "4", index=None, seed=1)
     again, _ = await play(renderer, "4", index=None, seed=1)
     assert given.task is task
-    assert given.reward == 1.0
-    assert drawn.task == again.task
+    assert (given.reward, drawn.task) == (1.0, again.task)
     with pytest.raises(ValueError, match="not both"):
         await play(renderer, "4", task=task, index=3)
 
@@ -186,5 +185,4 @@ async def test_a_wrapped_environment_plays_like_the_bare_one(renderer: Renderer)
 
 async def test_an_environment_of_the_registry_goes_by_its_id(renderer: Renderer) -> None:
     episode, engine = await play(renderer, "#### 12", env=make("turntree/Arithmetic-v0"))
-    assert episode.env_id == "turntree/Arithmetic-v0"
-    assert engine.asked[0].state.env == episode.env_id
+    assert (episode.env_id, engine.asked[0].state.env) == ("turntree/Arithmetic-v0", episode.env_id)

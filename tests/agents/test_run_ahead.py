@@ -63,7 +63,6 @@ def sampling(seed: int | None) -> Sampling:
 
 
 async def plain(policy: int) -> tuple[int, ...]:
-    """What a policy says by itself."""
     return (await TabledEngine(random_policy(policy, 5)).generate(PROMPT, sampling(7))).token_ids
 
 
@@ -73,7 +72,6 @@ async def settled() -> None:
 
 
 async def begun(run_ahead: RunAhead, *seeds: int, step: int = 2) -> list[asyncio.Task[Completion]]:
-    """Turns that are being made ahead."""
     tasks = [asyncio.create_task(run_ahead.sample_ahead(PROMPT, sampling(seed), step=step)) for seed in seeds]
     await settled()
     return tasks
@@ -112,8 +110,7 @@ async def test_a_turn_of_used_noise_is_level_b_at_another_prompt_too_and_says_no
         turn = await run_ahead.generate(PROMPT, sampling(seed))
         assert (turn.levels, engine.drafts[-1]) == ("", ())
     turn = await run_ahead.generate((9,), sampling(7))
-    assert turn.levels == "B" * 6
-    assert engine.drafts[-1] == ()
+    assert (turn.levels, engine.drafts[-1]) == ("B" * 6, ())
     assert (turn.draft.tested, turn.draft.expected) == (0, 0.0)
 
 
@@ -146,8 +143,7 @@ async def test_nothing_is_made_for_a_step_that_has_begun_or_without_a_seed() -> 
     run_ahead, engine = make()
     await run_ahead.begin_step(2)
     made = await run_ahead.sample_ahead(PROMPT, sampling(7), step=2)
-    assert (made.token_ids, made.finish_reason) == ((), FinishReason.ABORT)
-    assert engine.drafts == []
+    assert (made.token_ids, made.finish_reason, engine.drafts) == ((), FinishReason.ABORT, [])
     with pytest.raises(ValueError, match=r"sampling\.seed is None"):
         await run_ahead.sample_ahead(PROMPT, sampling(None), step=3)
 
@@ -208,8 +204,7 @@ async def test_a_turn_that_is_asked_for_twice_is_made_once() -> None:
     assert len(engine.held) == 1
     engine.let_finish()
     one, other = await asyncio.gather(*twice)
-    assert one == other
-    assert run_ahead.stats.turns == 1
+    assert (one, run_ahead.stats.turns) == (other, 1)
 
 
 async def test_an_engine_that_breaks_breaks_the_turn_and_nothing_else() -> None:

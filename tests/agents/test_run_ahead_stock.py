@@ -14,7 +14,6 @@ def test_a_turn_is_handed_out_once_to_its_own_prompt_and_seed():
     assert held.take("b", 1) is None
     assert held.take("a", 2) is None
     made = held.take("a", 1)
-    assert made is not None
     assert made.tokens == (5, 6)
     assert held.take("a", 1) is None
     assert held.tokens == 0
@@ -83,7 +82,6 @@ def test_a_restored_stock_hands_out_and_refuses_what_the_saved_one_would():
     assert list(stock.turns()) == list(full().turns())
     assert [stock.used(seed) for seed in (1, 9, 4)] == [True, True, False]
     made = stock.take(KEYS[0], 1)
-    assert made is not None
     assert made.tokens == (5, 6)
     assert stock.take(KEYS[1], 3) is None
     assert stock.counts.refused == 1

@@ -40,7 +40,6 @@ def test_weights_add_up_and_a_weight_of_0_is_a_metric() -> None:
 
 def test_how_the_answer_was_judged_comes_along() -> None:
     judged = only(Scorer({"answer": 1}), sample("so #### 4")).answer
-    assert judged is not None
     assert (judged.correct, judged.answer) == (False, "4")
     assert only(Scorer({"finished": 1}), sample("so #### 4")).answer is None
 

@@ -1,5 +1,3 @@
-"""Formats of tool calls that are written with special tokens reach the environment whole."""
-
 from __future__ import annotations
 
 from chat_tokenizers import CHATML, make_tokenizer

@@ -37,9 +37,7 @@ async def test_the_token_view_lays_the_turns_end_to_end(renderer: Renderer) -> N
     assert all(view.mask[end] == 1 for end in view.turn_ends)
 
 
-async def test_the_token_view_refuses_turns_that_do_not_fit_and_may_be_empty(
-    renderer: Renderer,
-) -> None:
+async def test_the_token_view_refuses_turns_that_do_not_fit_and_may_be_empty(renderer: Renderer) -> None:
     episode, _ = await play(renderer, "call 4", "5")
     first, last = episode.turns
     torn = replace(last, prompt_ids=(0, *last.prompt_ids[1:]))

@@ -1,5 +1,3 @@
-"""What a run recorded is what a benchmark replays from its trace."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -75,7 +73,6 @@ async def test_rewards_log_probabilities_and_levels_lie_beside_the_tokens(said: 
 
 
 def _changed(episode: Episode, *, step: int) -> Episode:
-    """The episode with log-probabilities and levels that tell the steps apart."""
     turns = []
     for turn in episode.turns:
         count = len(turn.completion.token_ids)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from stored_turns import stored_turn
 
 from turntree.agents.engines.protocol import TopLogprobs
 from turntree.agents.turn_cut import behaviour_of, redraw_known, redraw_whole
@@ -21,16 +22,7 @@ def top(p: NDArray[np.float64], k: int) -> TopLogprobs:
 
 def turn(q: NDArray[np.float64], k: int, token: int = 0) -> StoredTurn:
     kept = top(q, k)
-    return StoredTurn(
-        tokens=np.array([token], np.int32),
-        logprobs=np.log(q[[token]]).astype(np.float32),
-        top_ids=kept.ids,
-        top_logprobs=kept.logprobs,
-        seed=None,
-        version=0,
-        room=4,
-        stopped=False,
-    )
+    return stored_turn([token], np.log(q[[token]]), kept.ids, kept.logprobs)
 
 
 @pytest.mark.parametrize("lenience", [1.0, 1.3])

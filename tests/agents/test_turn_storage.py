@@ -22,7 +22,6 @@ TURN = Completion(
 
 def test_a_turn_is_stored_with_the_law_that_drew_it() -> None:
     stored = stored_turn(TURN, SAMPLING, seed=9, width=2)
-    assert stored is not None
     assert (stored.tokens.tolist(), stored.logprobs.tolist()) == ([5, 6, 7], [-0.5] * 3)
     assert stored.top_ids.shape == (3, 2)
     assert (stored.seed, stored.version, stored.room, stored.stopped) == (9, 3, 4, True)
@@ -43,7 +42,6 @@ def test_the_key_is_the_state_and_what_shapes_the_law() -> None:
 
 def test_what_is_offered_fits_what_is_asked_for() -> None:
     stored = stored_turn(TURN, SAMPLING, seed=1, width=2)
-    assert stored is not None
     assert offer(stored, SAMPLING) == ([5, 6, 7], 4)
     assert offer(stored, replace(SAMPLING, max_tokens=2)) == ([5, 6], 2)
     assert offer(stored, replace(SAMPLING, stop_token_ids=(6,))) == ([5, 6], 4)
@@ -52,7 +50,6 @@ def test_what_is_offered_fits_what_is_asked_for() -> None:
 @pytest.mark.parametrize(("room", "most"), [(4, 3), (3, 9)])
 def test_a_turn_that_ended_for_want_of_context_is_offered_no_more_of_it(room: int, most: int) -> None:
     cut = stored_turn(replace(TURN, finish_reason=FinishReason.LENGTH), Sampling(max_tokens=room), seed=1, width=2)
-    assert cut is not None
     assert offer(cut, replace(SAMPLING, max_tokens=9)).most == most
 
 

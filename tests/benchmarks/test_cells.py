@@ -1,5 +1,3 @@
-"""A benchmark that is run in parts keeps what the other parts measured, of one machine."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""A draft that is not whole is noticed, and a race of a reader with a writer shows none."""
-
 from __future__ import annotations
 
 from typing import Any

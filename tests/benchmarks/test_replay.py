@@ -1,5 +1,3 @@
-"""A replay says what was recorded whatever is drafted, and counts what a draft saved."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-"""The simulation of several replicas says what it is meant to: the hub brings knowledge and costs traffic."""
-
 from __future__ import annotations
 
 import json

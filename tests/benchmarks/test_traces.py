@@ -1,5 +1,3 @@
-"""The turns that a benchmark replays are those that the policy said, and no state is in both halves."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -61,8 +59,7 @@ def test_the_halves_share_no_state_and_leave_none_out(path: Path) -> None:
     select, report, whole = (
         {turn.start for turn in traces.load(path, states=3, half=half).turns} for half in ("select", "report", "all")
     )
-    assert select == {0, 4}
-    assert report == {2}
+    assert (select, report) == ({0, 4}, {2})
     assert select | report == whole
 
 

@@ -1,5 +1,3 @@
-"""Training steps are laid out by phase and by epoch."""
-
 from __future__ import annotations
 
 import math

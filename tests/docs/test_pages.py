@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from interpreter import python
 from machine_speed import patience
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,15 +33,8 @@ def test_there_are_pages_to_run() -> None:
 @pytest.mark.parametrize("page", [page for page, blocks in PAGES.items() if blocks and page not in NOT_ALONE])
 def test_the_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
     (tmp_path / "page.py").write_text("\n".join(PAGES[page]), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "page.py"],
-        cwd=tmp_path,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=patience(300),
-        check=False,
-    )
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = python("page.py", cwd=tmp_path, env=env, timeout=patience(300))
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -1,14 +1,11 @@
-"""The site builds without a warning, and its links lead somewhere."""
-
 from __future__ import annotations
 
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from interpreter import python
 
 pytestmark = pytest.mark.site
 
@@ -16,8 +13,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Links(HTMLParser):
-    """What a page links to, and which places it has."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.hrefs: list[str] = []
@@ -35,10 +30,8 @@ class Links(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site")
     pytest.importorskip("sphinx", reason="needs Sphinx: make test-site")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-d", str(out / "doctrees")]
-    done = subprocess.run(
-        [*command, str(ROOT / "docs"), str(out / "html")], capture_output=True, text=True, check=False
-    )
+    options = ("-W", "--keep-going", "-q", "-d", str(out / "doctrees"))
+    done = python("-m", "sphinx", *options, str(ROOT / "docs"), str(out / "html"))
     assert done.returncode == 0, done.stderr[-3000:]
     return out / "html"
 

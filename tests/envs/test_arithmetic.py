@@ -1,5 +1,3 @@
-"""Expressions, and the tasks that are made of them."""
-
 import re
 from fractions import Fraction
 
@@ -179,25 +177,17 @@ def test_the_system_prompt_shows_a_call_in_the_format_in_use(tool_format: str, e
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_it_runs_in_a_vector(mode: str) -> None:
-    shared = {"shared_memory": False} if mode == "async" else {}
-    envs = gymnasium.make_vec(
-        "turntree.envs:turntree/Arithmetic-v0",
-        num_envs=2,
-        vectorization_mode=mode,
-        vector_kwargs=shared,
-        tool_format="compact",
-        system_prompt="",
-    )
+    how = {"vectorization_mode": mode, "vector_kwargs": {"shared_memory": False} if mode == "async" else {}}
+    settings = {"tool_format": "compact", "system_prompt": ""}
+    envs = gymnasium.make_vec("turntree.envs:turntree/Arithmetic-v0", num_envs=2, **how, **settings)
     try:
         prompts, infos = envs.reset(seed=3)
         alone = [make("turntree/Arithmetic-v0", system_prompt="").reset(seed=3 + i)[0] for i in range(2)]
         assert list(prompts) == alone
         assert [tools[0]["function"]["name"] for tools in infos["tools"]] == ["calculator"] * 2
         texts, rewards, terminated, truncated, infos = envs.step(("calculator(2*3)", f"#### {evaluate(prompts[1])}"))
-        assert texts == ("6", "")
-        assert rewards.tolist() == [0.0, 1.0]
-        assert terminated.tolist() == [False, True]
-        assert truncated.tolist() == [False, False]
+        assert (texts, rewards.tolist()) == (("6", ""), [0.0, 1.0])
+        assert (terminated.tolist(), truncated.tolist()) == ([False, True], [False, False])
         assert infos["stop_reason"].tolist() == ["", "done"]
     finally:
         envs.close()

@@ -8,8 +8,6 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import gymnasium
 import pytest
 from benchmark_modules import benchmark_module
 from catalogue_policies import LOSERS, WINNERS, play_as
+from interpreter import python
 from playing import arguments_of
 from tables import table
 
@@ -59,7 +58,7 @@ def transcripts() -> str:
 def test_another_process_says_the_same() -> None:
     code = f"import runpy; print(runpy.run_path({__file__!r})['transcripts']())"
     given = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[1] / "support")}
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=given)
+    shown = python("-c", code, check=True, env=given)
     assert shown.stdout.strip() == transcripts()
 
 
@@ -197,7 +196,7 @@ import turntree.envs
 gymnasium.register_envs(turntree.envs)
 print(env.unwrapped.spec.id, gymnasium.make("turntree/Arithmetic-v0").unwrapped.spec.id)
 """
-    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    shown = python("-c", code, check=True).stdout
     assert shown == "turntree/Arithmetic-v0 turntree/Arithmetic-v0\n"
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tables import table
 
 from turntree.envs import Env, Limits, Message, Reply, Role, Task, tool
 from turntree.envs.conformance import CHECKS, check_environment, require_conformance
@@ -55,13 +56,10 @@ class LosesItsCountWhenPickled(Counter):
 
 
 def counter_with(**attributes: Any) -> type[Env]:
-    """A counter with a fault."""
     return type("Faulty", (Counter,), attributes)
 
 
 def init(**attributes: Any) -> Callable[..., None]:
-    """An ``__init__`` that sets attributes besides."""
-
     def initialise(self: Counter, **kwargs: Any) -> None:
         Counter.__init__(self, **kwargs)
         vars(self).update(attributes)
@@ -144,42 +142,13 @@ def test_a_sound_environment_passes_every_check() -> None:
     require_conformance(Counter, ["a", "b"])
 
 
-@pytest.mark.parametrize(
-    ("broken", "check", "hint"),
-    [
-        (DropsTheSpace, "Gymnasium's own checker", "observation space"),
-        (WithoutSeed, "the seed reproduces a dialogue", "step 0: observation"),
-        (DrawsFresh, "the seed reproduces a dialogue", "a second environment with the same seed: step 0"),
-        (KeepsOldState, "the seed reproduces a dialogue", "reset again with the same seed"),
-        (DrawsGlobally, "only self.np_random is drawn from", "draw from self.np_random"),
-        (DrawsFromNumpy, "only self.np_random is drawn from", "draw from self.np_random"),
-        (SharesItsGenerator, "environments do not disturb each other", "another environment played meanwhile"),
-        (ForgetsState, "snapshots restore an episode", "restored after turn 0"),
-        (HoldsALambda, "snapshots restore an episode", "raised"),
-        (HoldsALambda, "pickling keeps an episode", "raised"),
-        (LosesItsCountWhenPickled, "pickling keeps an episode", "unpickled after turn 1"),
-        (AddsAKey, "info is JSON with the same keys", "step 1: the keys of info differ by ['extra']"),
-        (PutsASetIntoInfo, "info is JSON with the same keys", "info is not JSON"),
-        (PutsATupleIntoInfo, "info is JSON with the same keys", "read back: ['rewards']"),
-        (EndsTwice, "an episode ends once, for one reason", "both terminated and truncated"),
-        (EndsWithoutReason, "an episode ends once, for one reason", "stop_reason is ''"),
-        (GoesOnForEver, "an episode ends once, for one reason", "does not raise ResetNeeded"),
-        (TripsOverText, "no text leads to a failure", "raised ValueError"),
-        (LeavesOpen, "no text leads to a failure", r"the turn '\\boxed{\\gcd(x,7)}' led to a failure"),
-        (TripsOverSurrogates, "no text leads to a failure", "surrogates not allowed"),
-        (DrawsItsTasks, "tasks are found by index", "task(0) differs"),
-        (IgnoresTheIndex, "tasks are found by index", "reset with index plays 'counter/3'"),
-        (ClosesOnce, "close() may be called twice", "closed already"),
-        (DropsTheSpace, "vector environments play it", "raised"),
-    ],
-)
-def test_each_check_finds_what_it_is_for(broken: type[Env], check: str, hint: str) -> None:
-    assert hint in problems(broken)[check]
+@pytest.mark.parametrize(("broken", "check", "hint"), table(__file__, "faulty_environments"))
+def test_each_check_finds_what_it_is_for(broken: str, check: str, hint: str) -> None:
+    assert hint in problems(globals()[broken])[check]
 
 
 def test_every_check_has_an_environment_that_fails_it() -> None:
-    (mark,) = test_each_check_finds_what_it_is_for.pytestmark  # type: ignore[attr-defined]
-    assert {case[1] for case in mark.args[1]} == set(CHECKS)
+    assert {check for _, check, _ in table(__file__, "faulty_environments")} == set(CHECKS)
 
 
 def test_one_error_names_every_broken_rule() -> None:

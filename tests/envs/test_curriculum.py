@@ -10,8 +10,6 @@ from turntree.envs.procedural.equations import Equations
 
 
 class Steps(Env):
-    """Say yes as often as asked."""
-
     num_tasks = 100
 
     def __init__(self, *, times: int = 1, **kwargs: Any) -> None:

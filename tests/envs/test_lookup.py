@@ -1,5 +1,3 @@
-"""Environments in which things are looked up."""
-
 import json
 import sys
 from pathlib import Path

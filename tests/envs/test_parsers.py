@@ -1,6 +1,7 @@
 """What every format promises, what two of them refuse, and how each looks in the chat templates of its models."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,29 +132,11 @@ def test_thinking_of_harmony_is_left_out_and_the_recipient_may_stand_in_the_role
     assert get_parser("harmony").parse(final).content == "14"
 
 
-TEMPLATES = {  # the part of a chat template that writes calls, as published with the models
-    "hermes": (
-        "{%- for call in calls %}{{- '<tool_call>\n' }}{{- '{\"name\": \"' }}{{- call.name }}"
-        "{{- '\", \"arguments\": ' }}{{- call.arguments | tojson }}{{- '}\n</tool_call>' }}{%- endfor %}"
-    ),
-    "llama3_json": (
-        "{%- for call in calls %}{{- '{\"name\": \"' + call.name + '\", ' }}{{- '\"parameters\": ' }}"
-        '{{- call.arguments | tojson }}{{- "}" }}{%- endfor %}'
-    ),
-    "qwen": (
-        "{%- for call in calls %}{{- '<tool_call>\n<function=' + call.name + '>\n' }}"
-        "{%- for name, value in call.arguments | items %}{{- '<parameter=' + name + '>\n' }}"
-        "{%- set value = value if value is string else value | tojson %}{{- value }}{{- '\n</parameter>\n' }}"
-        "{%- endfor %}{{- '</function>\n</tool_call>' }}{%- endfor %}"
-    ),
-    "harmony": (
-        '{%- for call in calls %}{{- "<|start|>assistant to=functions." + call.name }}'
-        '{{- "<|channel|>commentary json<|message|>" }}{{- call.arguments | tojson }}{{- "<|call|>" }}{%- endfor %}'
-    ),
-}
+TEMPLATES = {path.stem: path.read_text().removesuffix("\n") for path in Path(__file__).parent.glob("templates/*.jinja")}
+"""The part of a chat template that writes calls, as published with the models."""
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
 def test_what_a_chat_template_writes_is_read(name: str) -> None:
     sandbox = pytest.importorskip("jinja2.sandbox", reason="chat templates are Jinja")
     environment: Any = sandbox.ImmutableSandboxedEnvironment()

@@ -1,5 +1,3 @@
-"""Environments that make their tasks up."""
-
 import random
 from fractions import Fraction
 from pathlib import Path
@@ -61,10 +59,7 @@ def test_what_is_dropped_lies_where_it_was_dropped() -> None:
 
 @pytest.mark.parametrize(
     ("said", "hint"),
-    [
-        *[(said, "no command") for said in ("", "dance", "go")],
-        *[("go up", "Directions are"), ("take sun", "no sun")],
-    ],
+    [*[(said, "no command") for said in ("", "dance", "go")], *[("go up", "Directions are"), ("take sun", "no sun")]],
 )
 def test_what_cannot_be_done_is_said(said: str, hint: str) -> None:
     assert hint in play(make("turntree/Adventure-v0"), [said])[0][0]

@@ -1,5 +1,3 @@
-"""Rows of data from files and the hub, and the tasks that GSM8K makes of them."""
-
 import json
 import os
 import sys
@@ -27,10 +25,8 @@ def test_jsonl_rows_keep_their_order_and_know_their_line(tmp_path: Path) -> None
 def test_blank_lines_count_but_hold_no_row_and_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"n": 1}\r\n\r\n{"n": 2}')
-    assert [(row.where, row.fields["n"]) for row in find_rows(path, split="x").read()] == [
-        (f"{path}:1", 1),
-        (f"{path}:3", 2),
-    ]
+    read = [(row.where, row.fields["n"]) for row in find_rows(path, split="x").read()]
+    assert read == [(f"{path}:1", 1), (f"{path}:3", 2)]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +100,6 @@ def test_other_names_are_data_sets_of_the_hub(name: str) -> None:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """The hub's answers, for the name, the subset and the split."""
     datasets = pytest.importorskip("datasets", reason="the hub needs the extra turntree[data]")
     asked = Mock(return_value=datasets.Dataset.from_list(ROWS))
     monkeypatch.setattr(datasets, "load_dataset", asked)

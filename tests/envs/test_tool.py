@@ -1,5 +1,3 @@
-"""Tools, what is said of a call, and tools with a state of their own."""
-
 import asyncio
 import copy
 import pickle

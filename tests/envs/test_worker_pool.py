@@ -1,9 +1,8 @@
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
+from interpreter import python
 from machine_speed import eventually, patience
 
 from turntree.envs import WorkerPool
@@ -81,4 +80,4 @@ def test_a_pool_has_a_worker_and_takes_nothing_after_its_end() -> None:
 
 def test_a_stuck_call_does_not_keep_the_interpreter_from_ending() -> None:
     code = "import time; from turntree.envs import WorkerPool; WorkerPool(1).submit(time.sleep, 1000); time.sleep(0.1)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=patience(30))
+    python("-c", code, check=True, timeout=patience(30))

@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import stored_turns
 from benchmark_modules import benchmark_module
 from tabled_engine import TabledEngine
 
 from turntree.agents import turn_verification
 from turntree.agents.engines.protocol import Sampling
 from turntree.agents.turn_verification import verify
-from turntree.spec_tree.ledger import StoredTurn
 from turntree.spec_tree.level import Level
 from turntree.spec_tree.verify import prefix, ratio_accept
 
@@ -26,16 +26,7 @@ def stored_turn(old, tokens):
     with np.errstate(divide="ignore"):
         kept = np.log(np.take_along_axis(old, ids, 1)).astype(np.float32)
         own = np.log(old[np.arange(len(tokens)), tokens]).astype(np.float32)
-    return StoredTurn(
-        tokens=np.array(tokens, np.int32),
-        logprobs=own,
-        top_ids=ids.astype(np.int32),
-        top_logprobs=kept,
-        seed=None,
-        version=0,
-        room=LENGTH,
-        stopped=False,
-    )
+    return stored_turns.stored_turn(tokens, own, ids, kept, room=LENGTH)
 
 
 def toss(choose, *thresholds):

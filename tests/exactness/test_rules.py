@@ -34,13 +34,8 @@ def claims() -> ModuleType:
 @pytest.mark.parametrize(
     ("source", "arguments", "count"),
     [
-        ("point_mass_rows", [], 7),
-        ("ratio_rows", [], 8),
-        ("lenience_rows", [], 1),
-        ("replay_rows", [], 1),
-        ("two_turn_rows", [], 2),
-        ("run_ahead_rows", [], 4),
-        ("drawn_rows", [300_000], 6),
+        *[("point_mass_rows", [], 7), ("ratio_rows", [], 8), ("lenience_rows", [], 1), ("replay_rows", [], 1)],
+        *[("two_turn_rows", [], 2), ("run_ahead_rows", [], 4), ("drawn_rows", [300_000], 6)],
     ],
 )
 def test_every_claim_holds_and_its_control_is_noticed(rules, source, arguments, count):

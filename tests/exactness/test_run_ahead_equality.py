@@ -51,8 +51,6 @@ def made_ahead(run_ahead: RunAhead, seed: int) -> list[asyncio.Task[Completion]]
 
 
 class Steps(NamedTuple):
-    """Two steps with an update between them."""
-
     running: list[Completion]
     next: list[Completion]
     ahead: RunAhead

@@ -1,5 +1,3 @@
-"""Every example runs; what it claims is looked at."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -69,9 +67,5 @@ def test_training_hands_on_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     example, told = load("train_grpo_cpu"), list[Any]()
     monkeypatch.setattr(example, "train", lambda config, overrides, **_: told.append((config, overrides)) or 0)
     assert example.main(["MODEL", "--steps", "3", "data.train_batch_size=4"]) == 0
-    assert told == [
-        (
-            "grpo_arithmetic_cpu",
-            ["actor_rollout_ref.model.path=MODEL", "trainer.total_training_steps=3", "data.train_batch_size=4"],
-        )
-    ]
+    overrides = ["actor_rollout_ref.model.path=MODEL", "trainer.total_training_steps=3", "data.train_batch_size=4"]
+    assert told == [("grpo_arithmetic_cpu", overrides)]

@@ -1,5 +1,3 @@
-"""The examples of vLLM and SGLang, by vLLM and SGLang themselves."""
-
 from __future__ import annotations
 
 import json

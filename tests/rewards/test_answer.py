@@ -12,17 +12,9 @@ from turntree.rewards import final_answer, parse_number, same_number
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("#### 14", "14"),
-        ("so\n####14", "14"),
-        ("#### 1\nno:\n#### 2", "2"),
-        ("#### 18.\nDone", "18"),
-        ("#### 3.5 ", "3.5"),
-        ("the answer is 14", None),
-        ("", None),
-        ("####", None),
-        ("####\n14", None),
-        ("<think>#### 3</think> I do not know", None),
-        ("<think>#### 3</think>#### 4", "4"),
+        *[("#### 14", "14"), ("so\n####14", "14"), ("#### 1\nno:\n#### 2", "2"), ("#### 18.\nDone", "18")],
+        *[("#### 3.5 ", "3.5"), ("the answer is 14", None), ("", None), ("####", None)],
+        *[("####\n14", None), ("<think>#### 3</think> I do not know", None), ("<think>#### 3</think>#### 4", "4")],
         ("#### 1 or 2", "1 or 2"),
     ],
 )

@@ -1,5 +1,3 @@
-"""A table of gold answers and answers, by kind, each with the verdict it must get."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The promises of the worker pool: deadlines, killed workers, callers of every kind, nothing left behind."""
-
 from __future__ import annotations
 
 import asyncio
@@ -281,7 +279,6 @@ def test_workers_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:
         "print(judge.server_pid(), *judge.worker_pids(), flush=True); time.sleep(1000)"
     )
     caller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert caller.stdout is not None
     pids = [int(pid) for pid in caller.stdout.readline().split()]
     assert len(pids) >= 2
     assert all(map(alive, pids))

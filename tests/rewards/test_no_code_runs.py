@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from hostile_answers import BOXED, CODE
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from interpreter import python
 
 from turntree.rewards import EXACT, Answer, extract, score_batch
 from turntree.rewards.formula.compare import compare
@@ -54,9 +53,7 @@ def test_pickles_are_read_only_from_our_own_processes() -> None:
         ("eval(x)", {"eval"}),
         ("import sympy\nsympy.sympify(x)", {"sympify"}),
         ("from sympy.parsing.sympy_parser import parse_expr as read", {"parse_expr"}),
-        ("call = exec", {"exec"}),
-        ("sympy.S(x)", {"S"}),
-        ("re.compile(x)", set()),
+        *[("call = exec", {"exec"}), ("sympy.S(x)", {"S"}), ("re.compile(x)", set())],
     ],
 )
 def test_the_search_above_finds_evaluators(source: str, found: set[str]) -> None:
@@ -95,7 +92,7 @@ control = len(seen)
 compile("1", "x", "eval")
 print(seen[:control], len(seen) > control)
 """
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    shown = python("-c", code, check=True)
     assert shown.stdout.strip() == "[] True"
 
 

@@ -1,5 +1,3 @@
-"""Answers judged with their question: what is not paid, what must be, and what only the gold answer leaves open."""
-
 from __future__ import annotations
 
 import json

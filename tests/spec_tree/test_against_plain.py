@@ -48,8 +48,6 @@ def turns_of(alphabet: tuple[int, ...]) -> st.SearchStrategy[list[int]]:
 
 @dataclass
 class Going:
-    """A live turn in both stores."""
-
     real: int
     plain: int
     state: DialogueState

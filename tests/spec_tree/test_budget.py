@@ -1,5 +1,3 @@
-"""How much is drafted, and what a step is believed to cost."""
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,5 +1,3 @@
-"""Where places are looked for, and rows together: a draft does not depend on which rows stand beside it."""
-
 import numpy as np
 import pytest
 from forest_checks import Said, paths, rows_of

@@ -24,8 +24,7 @@ def test_a_turn_takes_as_few_bytes_as_its_greatest_token_needs(greatest: int, wi
 
 
 @given(
-    st.integers(0, 30),
-    st.lists(st.tuples(st.sampled_from("aaatd"), st.integers(0, 4), st.integers(1, 9)), max_size=40),
+    st.integers(0, 30), st.lists(st.tuples(st.sampled_from("aaatd"), st.integers(0, 4), st.integers(1, 9)), max_size=40)
 )
 def test_the_least_recently_touched_states_go_first_oldest_turns_first(most: int, calls: list) -> None:
     cold, plain = ColdTurns(most), OrderedDict[int, list[list[int]]]()

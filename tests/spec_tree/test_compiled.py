@@ -1,11 +1,10 @@
-"""What is compiled again, what a second process shares of the first compilation, and what loads without a compiler."""
-
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import interpreter
 import pytest
 
 from turntree import spec_tree
@@ -20,7 +19,7 @@ RUN = "import sys; sys.path.insert(0, sys.argv[1]); import outer; print(outer.to
 def python(code: str, *arguments: str, cache: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run code in another process, which keeps what it compiles in ``cache``."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)} if cache else None
-    return subprocess.run([sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True)
+    return interpreter.python("-c", code, *arguments, env=environment)
 
 
 def run(folder: Path) -> int:

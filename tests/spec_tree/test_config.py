@@ -1,5 +1,3 @@
-"""Settings: which are refused, and as text and back."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Turns on their way to other stores: through a log, through a folder, and while the others are away."""
-
 import logging
 import threading
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The store's promises: well-formed drafts, forgetting, siblings, rungs, quotas, counts, refusals."""
-
 from typing import Any
 
 import numpy as np

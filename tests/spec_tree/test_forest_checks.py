@@ -1,5 +1,3 @@
-"""The checks of the store's tests notice what they are there for."""
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Many finished turns at once are what the same turns one by one are."""
-
 import numpy as np
 import pytest
 from forest_checks import broken

@@ -1,5 +1,3 @@
-"""The ledger of stored turns: who gets one, which are dropped, what comes back from a snapshot."""
-
 from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations, product
@@ -8,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stored_turns import stored_turn
 
 from turntree.spec_tree.ledger import Ledger, StoredTurn, TicketUsed
 from turntree.spec_tree.ledger_arrays import fill_ledger, ledger_arrays
@@ -17,16 +16,9 @@ from turntree.spec_tree.level import Level, level_codes, worst_level
 def turn(*tokens: int, room: int = 8, top: int = 2, seed: int | None = 1, version: int = 0) -> StoredTurn:
     """A turn of ``tokens``, whose log-probabilities are all different."""
     count = len(tokens)
-    return StoredTurn(
-        tokens=np.array(tokens, np.int32),
-        logprobs=-np.arange(1, count + 1, dtype=np.float32),
-        top_ids=np.arange(count * top, dtype=np.int32).reshape(count, top),
-        top_logprobs=-np.arange(count * top, dtype=np.float32).reshape(count, top),
-        seed=seed,
-        version=version,
-        room=room,
-        stopped=count % 2 == 0,
-    )
+    tops = np.arange(count * top).reshape(count, top)
+    fields = {"seed": seed, "version": version, "room": room, "stopped": count % 2 == 0}
+    return stored_turn(tokens, -np.arange(1, count + 1), tops, -tops, **fields)
 
 
 def test_codes_of_levels_leave_zero_for_tokens_that_the_policy_did_not_sample() -> None:
@@ -38,9 +30,7 @@ def test_codes_of_levels_leave_zero_for_tokens_that_the_policy_did_not_sample() 
 
 
 def test_the_worst_level_is_the_weakest_claim() -> None:
-    assert worst_level("AABA") == Level.B
-    assert worst_level("DAC") == Level.D
-    assert worst_level("") == Level.A
+    assert [worst_level(levels) for levels in ("AABA", "DAC", "")] == [Level.B, Level.D, Level.A]
 
 
 def ledger_of(count: int, key: Hashable = "s") -> Ledger:

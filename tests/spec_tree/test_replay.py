@@ -1,5 +1,3 @@
-"""What the drafts are worth: turns are replayed against a store of the turns before them."""
-
 from collections.abc import Iterable
 from typing import Any
 

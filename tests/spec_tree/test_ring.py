@@ -1,5 +1,3 @@
-"""A log that is full: what was said is read back or let go, never changed, and drafts come from what is held."""
-
 from collections import defaultdict
 from typing import Any
 
@@ -29,8 +27,6 @@ def is_indexed(forest: SpecForest, at: DialogueState) -> bool:
 
 
 class Stream:
-    """Random calls, and a record of what was said."""
-
     def __init__(self, config: ForestConfig, seed: int, *, longest: int) -> None:
         self.forest = SpecForest(config)
         self.rng = np.random.default_rng(seed)
@@ -94,7 +90,6 @@ class Stream:
 
 @pytest.fixture
 def forest() -> SpecForest:
-    """With a log that is soon full."""
     return SpecForest(ForestConfig(max_tokens=1024))
 
 

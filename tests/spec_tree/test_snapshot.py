@@ -1,5 +1,3 @@
-"""A forest in a file: what comes back, what a crash leaves, and which files are refused."""
-
 import os
 import random
 import threading
@@ -88,7 +86,6 @@ def saved_and_loaded(forest: SpecForest, path: Path, config: ForestConfig | None
 
 
 def with_turns(count: int, config: ForestConfig = DEFAULT) -> SpecForest:
-    """A forest that has learnt nothing."""
     forest, chance = SpecForest(config), random.Random(0)
     for turn in range(count):
         forest.insert(state(turn % 6), spoken(chance))

@@ -1,5 +1,3 @@
-"""One thread changes the store while others draft from it: drafts stay trees, and nothing is lost."""
-
 import threading
 from collections.abc import Callable
 

@@ -85,15 +85,8 @@ def test_a_node_is_penalised_by_its_own_path():
 )
 def test_the_laws_of_a_tree_are_those_of_plain_decoding_along_its_paths(seed, temperature, top_k, top_p, min_p):
     rng = np.random.default_rng(seed)
-    transforms = Transforms(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=1.3,
-        presence_penalty=0.4,
-        frequency_penalty=-0.2,
-    )
+    penalties = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": -0.2}
+    transforms = Transforms(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, **penalties)
     tokens = rng.integers(6, size=5).astype(np.int32)
     parents = np.array([rng.integers(-1, node) if node else -1 for node in range(5)], np.int32)
     prompt, output, logits = rng.integers(6, size=4), rng.integers(6, size=2), rng.normal(size=(6, 6)) * 2

@@ -54,16 +54,8 @@ class Adder(gymnasium.Env[str, str]):
     def info(
         self, messages: Any, *, calls: Any = (), stop: str = "", failure: str = "", rewards: Any = None
     ) -> dict[str, Any]:
-        return {
-            "messages": messages,
-            "tools": [],
-            "tool_calls": list(calls),
-            "task_id": self.current_task.id,
-            "turn": self.turn,
-            "rewards": rewards or {},
-            "stop_reason": stop,
-            "failure": failure,
-        }
+        said = {"messages": messages, "tools": [], "tool_calls": list(calls), "rewards": rewards or {}}
+        return {**said, "task_id": self.current_task.id, "turn": self.turn, "stop_reason": stop, "failure": failure}
 
 
 async def play(renderer: Renderer, *texts: str, env: Any = None, **options: Any) -> tuple[Episode, RecordingEngine]:

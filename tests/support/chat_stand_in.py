@@ -10,8 +10,6 @@ from typing import Any, NamedTuple, Self
 
 
 class Answer(NamedTuple):
-    """What is answered."""
-
     body: Any
     status: int = 200
     headers: Mapping[str, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -13,23 +14,8 @@ CORPUS = [
     "the answer answer answer #### 46 tool user assistant system calculator question",
 ] * 4
 
-CHATML = (
-    "{% for m in messages %}"
-    "{% if loop.first and m.role != 'system' %}<|im_start|>system\nYou are helpful.<|im_end|>\n{% endif %}"
-    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-LLAMA3 = (
-    "{{ bos_token }}"
-    "{% if tools %}<|start_header_id|>system<|end_header_id|>\n\n"
-    "{% for t in tools %}{{ t | tojson }}\n{% endfor %}<|eot_id|>{% endif %}"
-    "{% for m in messages %}"
-    "<|start_header_id|>{{ 'ipython' if m.role == 'tool' else m.role }}<|end_header_id|>\n\n"
-    "{{ m.content | trim }}<|eot_id|>"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+CHATML, LLAMA3 = (
+    Path(__file__).with_name(f"{name}.jinja").read_text().removesuffix("\n") for name in ("chatml", "llama3")
 )
 
 

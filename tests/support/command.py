@@ -11,8 +11,6 @@ from turntree.agents.cli import main
 
 
 class Said(NamedTuple):
-    """What a command printed and its exit status."""
-
     status: Any
     out: str
     err: str
@@ -25,7 +23,6 @@ class Said(NamedTuple):
 
     @property
     def row(self) -> dict[str, str]:
-        """The printed table of two columns."""
         cells = [line.split("│") for line in self.out.splitlines() if line.count("│") == 3]
         return {name.strip(): value.strip() for _, name, value, _ in cells}
 

@@ -89,9 +89,7 @@ class EngineChecks:
                 assert turn.top.ids[:, 0].tolist() == list(turn.token_ids)
                 assert turn.finish_reason is FinishReason.LENGTH
 
-    async def test_a_seed_says_what_the_noise_says_alone_in_a_batch_drafted_replayed_and_misled(
-        self, engine: Any, policy: PolicyLaw
-    ) -> None:
+    async def test_a_seed_says_what_the_noise_says_alone_in_a_batch_drafted_replayed_and_misled(self, engine, policy):
         """The last seed is one that a JSON reader of doubles would round."""
         seeds, here = [*range(5), 2**63 + 7], state("seeds")
         wanted = [policy.seeded(PROMPT, 16, seed) for seed in seeds]
@@ -211,9 +209,7 @@ class OwnEngineChecks(EngineChecks):
         assert (await self.settled(engine))[1] == 0
 
     @pytest.mark.parametrize("room", [100, 6, 1])
-    async def test_turns_fill_the_context_to_its_last_place_and_others_are_drafted_beside(
-        self, engine: Any, policy: PolicyLaw, room: int
-    ) -> None:
+    async def test_turns_fill_the_context_to_its_last_place_and_others_are_drafted_beside(self, engine, policy, room):
         prompt, greedy = [1 + n % 30 for n in range(CONTEXT - room)], Sampling(temperature=0, max_tokens=2 * CONTEXT)
         wanted = policy.greedy(prompt, room)
         for drafted in (False, True):

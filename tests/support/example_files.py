@@ -1,4 +1,4 @@
-"""The examples as modules."""
+"""Files as modules."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
+    return module_at(EXAMPLES / f"{name}.py", f"example_{name}")
+
+
+def module_at(path: Path, name: str) -> ModuleType:
+    spec: Any = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

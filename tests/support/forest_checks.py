@@ -23,8 +23,6 @@ Said = tuple[int, ...]
 
 
 class Node(NamedTuple):
-    """One node of a draft."""
-
     token: int
     parent: int
     depth: int
@@ -32,7 +30,6 @@ class Node(NamedTuple):
 
 
 def rows_of(batch: DraftBatch) -> list[list[Node]]:
-    """The nodes of each row."""
     columns = [batch.tokens, batch.parents, batch.depths, batch.probabilities]
     nodes = [Node(*values) for values in zip(*(column.tolist() for column in columns), strict=True)]
     return [nodes[a:b] for a, b in pairwise(batch.offsets.tolist())]
@@ -46,16 +43,7 @@ def paths(nodes: Iterable[Node]) -> list[Said]:
     return ways
 
 
-def malformed(
-    nodes: Sequence[Node],
-    *,
-    last: int,
-    room: int,
-    max_nodes: int,
-    ends: Iterable[int] = (),
-    chain: bool = False,
-    floor: float = 0.0,
-) -> list[str]:
+def malformed(nodes, *, last, room, max_nodes, ends=(), chain=False, floor=0.0):
     """What is wrong with the form of one row's draft after the token ``last`` (-1 before the first)."""
     ends = set(ends)
     wrong = []
@@ -83,13 +71,7 @@ def malformed(
     return wrong
 
 
-def unfounded(
-    nodes: Sequence[Node],
-    last: int,
-    said: Iterable[Said],
-    context: Sequence[int] = (),
-    alike: Callable[[int], int] = lambda token: token,
-) -> list[str]:
+def unfounded(nodes, last, said, context=(), alike=lambda token: token):
     """Edges of one row's draft that nobody has gone.
 
     Below the first level, an edge is a pair of tokens that some turn of ``said``, or the turn's own
@@ -132,7 +114,6 @@ def best_path(nodes: Sequence[Node], said: Sequence[int]) -> int:
 
 
 def turns_in(tree: TreeNode) -> Counter[Said]:
-    """The turns that a prefix tree was made of."""
     found: Counter[Said] = Counter()
     stack: list[tuple[TreeNode, Said]] = [(tree, ())]
     while stack:

@@ -50,8 +50,6 @@ class Meeting(Env):
 
 
 class Hasty(Meeting):
-    """Says that it does not block."""
-
     quick = True
 
 

@@ -28,8 +28,6 @@ PREFIX_ONLY = ((EXACT, 1024),)
 
 @dataclass(slots=True)
 class _Turn:
-    """A live turn."""
-
     state: DialogueState
     path: list[int] = field(default_factory=lambda: [START])
 

@@ -18,7 +18,6 @@ SHARED = Path(os.environ.get("TURNTREE_DATA") or Path(__file__).resolve().parent
 
 
 def call(env: Env, called: str, /, **arguments: Any) -> str:
-    """The text of a turn that calls a tool."""
     return env.parser.format_call(ToolCall(name=called, arguments=arguments))
 
 
@@ -40,7 +39,6 @@ def published(name: str) -> Path:
 
 
 def play(env: Env, turns: Sequence[str], index: int = 0) -> list[tuple[str, float, bool, bool, dict[str, Any]]]:
-    """The steps of one episode."""
     env.reset(seed=1, options={"index": index})
     return [env.step(turn) for turn in turns]
 

@@ -39,7 +39,6 @@ class PolicyLaw:
         return {name: weight.float() for name, weight in self._model.state_dict().items()}
 
     def changed(self, weights: dict[str, Any]) -> PolicyLaw:
-        """The same with some weights changed."""
         other = copy(self)
         other._model = deepcopy(self._model)
         other._model.load_state_dict(weights, strict=False)
@@ -65,7 +64,6 @@ class PolicyLaw:
         return np.log(laws[range(len(tokens)), list(tokens)]).tolist()
 
     def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
-        """The likeliest turn of ``count`` tokens."""
         turn: list[int] = []
         for _ in range(count):
             turn.append(int(self.logits([[*prompt, *turn]]).argmax()))

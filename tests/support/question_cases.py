@@ -10,8 +10,6 @@ _LABELS = {"T": True, "F": False, "U": None}
 
 
 class Case(NamedTuple):
-    """A labelled answer."""
-
     group: str
     """The heading under which it stands."""
     label: bool | None
@@ -24,7 +22,6 @@ class Case(NamedTuple):
 
 
 def question_cases() -> list[Case]:
-    """All of them, in order."""
     cases, group = [], ""
     for line in FILE.read_text().splitlines():
         if line.startswith("? "):

@@ -27,14 +27,11 @@ LOOKING = (
 
 
 def read_lines(path: Path) -> list[Any]:
-    """The values of a file of JSON lines."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @dataclass(frozen=True)
 class Training:
-    """One that has ended."""
-
     folder: RunFolder
     status: int
     reports: list[StepReport]
@@ -59,7 +56,6 @@ class Training:
         return {(r.labels["index"], r.labels["session"]): r for r in read_records(self.folder.episodes(step))}
 
     def levels(self, step: int) -> set[str]:
-        """Levels of the tokens of a step."""
         turns = (turn for record in self.records(step).values() for turn in record.episode.turns)
         return {letter for turn in turns for letter in turn.completion.levels or "A"}
 

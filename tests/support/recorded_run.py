@@ -50,13 +50,8 @@ async def _play(path: Path, step: int, scripts: Sequence[Sequence[str]], task: s
     env = make("turntree/Arithmetic-v0", tool_format="compact", system_prompt="")
     with EpisodeWriter(path) as writer:
         for session, script in enumerate(scripts):
-            episode = await rollout(
-                env,
-                ScriptedEngine(script, tokenizer),
-                renderer,
-                task=Task(id=task, prompt="2+3*4", answer="14"),
-                seed=0,
-            )
+            asked = Task(id=task, prompt="2+3*4", answer="14")
+            episode = await rollout(env, ScriptedEngine(script, tokenizer), renderer, task=asked, seed=0)
             writer.write(episode, step=step, index=0, session=session, seed=session)
 
 
@@ -64,19 +59,8 @@ def a_comparison(*, equal: int = 4, seconds: float = 1.0) -> Comparison:
     """Three compared steps in which drafts halve the forward passes."""
 
     def cost(passes: int, wall: float) -> Cost:
-        return Cost(
-            forward_passes=passes,
-            seconds=wall,
-            draft_seconds=0.1,
-            tokens=100,
-            drafted=10,
-            accepted=5,
-            tokens_per_step=2.0,
-        )
+        counts = {"tokens": 100, "drafted": 10, "accepted": 5, "tokens_per_step": 2.0}
+        return Cost(forward_passes=passes, seconds=wall, draft_seconds=0.1, **counts)
 
-    return Comparison(
-        steps=tuple(
-            StepComparison(step=step, episodes=4, equal=equal, speculative=cost(20, seconds), plain=cost(40, 1.5))
-            for step in (1, 2, 3)
-        )
-    )
+    both = {"speculative": cost(20, seconds), "plain": cost(40, 1.5)}
+    return Comparison(steps=tuple(StepComparison(step=step, episodes=4, equal=equal, **both) for step in (1, 2, 3)))

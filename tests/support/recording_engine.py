@@ -10,8 +10,6 @@ from turntree.spec_tree import DialogueState
 
 
 class Asked(NamedTuple):
-    """One request."""
-
     prompt: tuple[int, ...]
     sampling: Sampling
     state: DialogueState | None
@@ -29,7 +27,6 @@ class RecordingEngine:
 
     @property
     def seeds(self) -> list[int | None]:
-        """Of the requests."""
         return [asked.sampling.seed for asked in self.asked]
 
     async def generate(

@@ -48,7 +48,6 @@ class Reused:
         return self.reuse.ledger.stats()
 
     def ask(self, prompt: tuple[int, ...] = (9,), *, state: Any = None, **changes: Any) -> Completion:
-        """One turn."""
         return asyncio.run(self.reuse.generate(prompt, replace(TURN, **changes), state=state))
 
     def siblings(self, count: int, *, prompt: tuple[int, ...] = (9,), **changes: Any) -> list[Completion]:

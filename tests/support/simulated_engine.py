@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -37,18 +36,7 @@ class Policy:
 SHARP, FLAT = Policy(), Policy((1.0, 6.0))
 
 
-def simulate(
-    chooser: Any,
-    seconds: Callable[[int, int], float],
-    policy: Policy | Callable[[int], Policy] = SHARP,
-    *,
-    rows: int = 16,
-    steps: int = 1000,
-    depth: int = 8,
-    noise: float = 0.0,
-    hiccups: float = 0.0,
-    seed: int = 0,
-) -> np.ndarray:
+def simulate(chooser, seconds, policy=SHARP, *, rows=16, steps=1000, depth=8, noise=0.0, hiccups=0.0, seed=0):
     """Tokens, seconds and drafts of each step, shape (steps, 3); ``chooser`` allows and observes as a budget does.
 
     Batches of ``rows`` requests run for 60 steps each, half of which lose requests one by one. What is offered

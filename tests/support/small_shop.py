@@ -12,20 +12,13 @@ USERS = {name: {**user, "address": ADDRESS} for name, user in _SHOP["users"].ite
 def order(number: int, status: str, method: str = "gift_card_1") -> dict[str, Any]:
     """An order of a mug and a bowl."""
     paid = [{**_SHOP["order"]["payment_history"][0], "payment_method_id": method}]
-    return {
-        **_SHOP["order"],
-        "order_id": f"#W{number}",
-        "address": ADDRESS,
-        "status": status,
-        "payment_history": paid,
-    }
+    return {**_SHOP["order"], "order_id": f"#W{number}", "address": ADDRESS, "status": status, "payment_history": paid}
 
 
 ORDERS = {"#W1": order(1, "pending"), "#W2": order(2, "delivered", "credit_card_1"), "#W3": order(3, "processed")}
 
 
 def write_shop(folder: Path) -> Path:
-    """Write the shop's files."""
     for table, records in {"users": USERS, "orders": ORDERS, "products": PRODUCTS}.items():
         lines = [json.dumps({"key": key, "value": record}) for key, record in records.items()]
         (folder / f"db_retail_{table}.jsonl").write_text("\n".join(lines))

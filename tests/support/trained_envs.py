@@ -38,7 +38,6 @@ class Talking(Env):
         return Reply(reward=1.0 / (1 + len(message.content)), done=True)
 
     def between(self, message: Message) -> str:
-        """What is said after a turn that is not the last."""
         return f"you said {len(message.content) % 3}"
 
 

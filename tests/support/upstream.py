@@ -10,5 +10,4 @@ def upstream(path: str) -> str:
     """A module's text, by a path like ``verl/utils/model.py``; the package is not imported."""
     package, _, rest = path.partition("/")
     spec = importlib.util.find_spec(package)
-    assert spec is not None
     return (Path(spec.origin or "").parent / rest).read_text(encoding="utf-8")

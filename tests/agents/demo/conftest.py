@@ -10,7 +10,6 @@ pytest.importorskip("transformers")
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
-    """The demo's own."""
     from turntree.agents.demo.tokenizer import build_tokenizer
 
     return build_tokenizer()

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import math
 
+from recording_engine import a_turn
+
 from turntree.agents.demo.dialogue_view import branches, bubbles
-from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
+from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.episode import Episode, StopReason, Turn
 from turntree.envs import Message, Role
 from turntree.spec_tree import TreeNode
@@ -14,17 +16,9 @@ def letter(token: int) -> str:
 
 
 def an_episode(accepted: tuple[bool, ...] = (True, False)) -> Episode:
-    turn = Turn(
-        prompt_ids=(9,),
-        completion=Completion(
-            token_ids=(0, 1),
-            logprobs=(0.0, math.log(0.5)),
-            finish_reason=FinishReason.STOP,
-            draft=DraftStats(verify_steps=1, drafted=1, accepted=1),
-            accepted=accepted,
-        ),
-        text="ab",
-    )
+    draft = DraftStats(verify_steps=1, drafted=1, accepted=1)
+    said = a_turn(0, 1, logprobs=(0.0, math.log(0.5)), draft=draft, accepted=accepted)
+    turn = Turn(prompt_ids=(9,), completion=said, text="ab")
     messages = (
         Message(role=Role.USER, content="q"),
         Message(role=Role.ASSISTANT, content="an example of the environment's"),

@@ -100,8 +100,7 @@ def test_with_a_given_model_a_difference_is_counted_and_explained(asked, model, 
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"model": "./nowhere"}, "no config.json"),
-        ({"steps": 0}, "must be at least 1, got 0"),
+        *[({"model": "./nowhere"}, "no config.json"), ({"steps": 0}, "must be at least 1, got 0")],
         ({"every": 0}, "must be at least 1, got 0"),
     ],
 )

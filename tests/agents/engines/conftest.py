@@ -19,7 +19,6 @@ def folder(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def policy(folder: Path) -> Any:
-    """The law of that model."""
     from policy_law import PolicyLaw
 
     return PolicyLaw(folder)

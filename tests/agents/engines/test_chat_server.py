@@ -1,5 +1,3 @@
-"""The client of chat completions, over HTTP, against a server that is made up."""
-
 from __future__ import annotations
 
 import itertools
@@ -49,8 +47,7 @@ async def test_calls_that_the_server_read_come_as_calls() -> None:
     schema = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
     async with served(said(None, ("add", {"a": 2}), ("add", "{a: 2"), ("now", ""))) as (there, server):
         turn = await server.say(ASKED, SEEDED, tools=[schema])
-    assert there.asked[0]["tools"] == [schema]
-    assert turn.content == ""
+    assert (there.asked[0]["tools"], turn.content) == ([schema], "")
     assert turn.calls == (
         ToolCall(name="add", arguments={"a": 2}, id="call_0"),
         ToolCall(name="add", arguments={UNREADABLE: "{a: 2"}, id="call_1"),

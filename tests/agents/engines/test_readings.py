@@ -50,7 +50,6 @@ def test_at_temperature_one_scores_are_what_the_engine_says() -> None:
     scores = readings.scores(found(2), TOKENS, Sampling(), top=2, cached_tokens=4, weights_version=9)
     assert scores.logprobs == pytest.approx(tuple(MODEL[[0, 1], TOKENS]))
     assert scores.policy_logprobs == ()
-    assert scores.top is not None
     assert (scores.top.ids.shape, scores.cached_tokens, scores.weights_version) == ((3, 2), 4, 9)
 
 
@@ -66,7 +65,6 @@ def test_other_laws_are_made_of_the_whole_vocabulary(settings: dict[str, float])
     tempered = law(LOGITS, Transforms(temperature=sampling.temperature))
     assert np.exp(scores.policy_logprobs) == pytest.approx(tempered[[0, 1], TOKENS])
     assert scores.entropy == pytest.approx([-(row[row > 0] * np.log(row[row > 0])).sum() for row in p[:2]])
-    assert scores.top is not None
     assert np.exp(scores.top.logprobs) == pytest.approx(-np.sort(-p)[:, :2], abs=1e-6)
 
 

@@ -1,5 +1,3 @@
-"""What travels beside a request, to either engine."""
-
 from __future__ import annotations
 
 import json

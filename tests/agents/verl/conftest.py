@@ -25,7 +25,6 @@ def rollout_config(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def row() -> dict[str, Any]:
-    """A row of the data set as the agent loop gets it."""
     env = {"env_id": "turntree/Arithmetic-v0", "env_kwargs": '{"tool_format": "compact", "system_prompt": ""}'}
     place = {"index": 3, "session_id": 1, "global_steps": 5, "uid": "abc"}
     return {**place, **env, "extra_info": {"index": 3, "split": "train"}}

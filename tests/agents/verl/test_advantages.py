@@ -109,8 +109,7 @@ def test_the_expected_gradient_is_the_true_one(size: int) -> None:
     ("estimator", "aggregation"),
     [
         (turn_index_normalised, "seq-mean-token-sum-norm"),
-        (whole_returns, "seq-mean-token-sum-norm"),
-        (turn_returns, "token-mean"),
+        *[(whole_returns, "seq-mean-token-sum-norm"), (turn_returns, "token-mean")],
         (turn_returns, "seq-mean-token-mean"),
     ],
     ids=["normalised by turn", "divided by the spread", "mean over tokens", "mean over an episode's tokens"],

@@ -1,5 +1,3 @@
-"""The servers' part of verl's checkpoints: when it is written, what it holds, and when it is refused."""
-
 from __future__ import annotations
 
 import json
@@ -46,7 +44,6 @@ Saved = Callable[..., list[tuple[str, int]]]
 
 @pytest.fixture
 def saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Saved:
-    """Saves a checkpoint of servers that answer so; returns their calls."""
     calls: list[tuple[str, int]] = []
 
     def get(answer: Exception | None) -> None:
@@ -94,8 +91,6 @@ PARTS = ("forest", "ledger", "run_ahead")
 
 
 class Server:
-    """The parts of a server."""
-
     def __init__(self) -> None:
         self.engine = TabledEngine(random_policy(1, 5))
         self.forest = SpecForest()

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from interpreter import python
 from omegaconf import OmegaConf
 from tables import table
 
@@ -20,13 +19,8 @@ ENGINE = "actor_rollout_ref.rollout.engine_kwargs.turntree"
 
 
 def test_overrides_go_over_the_configuration_and_it_goes_over_verls_defaults(composed: Compose) -> None:
-    composition = composed(
-        "turntree.train_tasks=64",
-        "turntree.env_kwargs.max_numbers=3",
-        "data.train_batch_size=2",
-        "trainer.logger=[console,file]",
-        f"{ENGINE}.speculation=null",
-    )
+    ours = ("turntree.train_tasks=64", "turntree.env_kwargs.max_numbers=3", f"{ENGINE}.speculation=null")
+    composition = composed(*ours, "data.train_batch_size=2", "trainer.logger=[console,file]")
     assert composition.settings.train_tasks == 64
     assert {"max_numbers": 3, "tool_format": "compact"}.items() <= composition.settings.env_kwargs.items()
     assert composition.verl.data.train_batch_size == 2
@@ -104,7 +98,7 @@ def test_a_training_is_put_together_before_anything_heavy_is_imported(tiny_model
         "heavy = 'datasets numba pandas ray scipy sympy torch transformers verl vllm'\n"
         "print(*set(heavy.split()) & set(sys.modules))\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    done = python("-c", script, timeout=300)
     assert done.stdout == "\n", done.stderr[-2000:]
 
 

@@ -1,16 +1,13 @@
-"""Configurations: every combination of options, as verl itself reads and validates it, and what each engine is told."""
-
 from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 from hydra.errors import InstantiationException
+from interpreter import python
 from machine_speed import patience
 from omegaconf import OmegaConf
 
@@ -111,7 +108,6 @@ def verls(base: list[str], *overrides: str) -> Any:
 
 
 def arguments(config: Any) -> dict[str, Any]:
-    """Those of the engine itself."""
     rollout = config.actor_rollout_ref.rollout
     given: dict[str, Any] = OmegaConf.to_container(rollout.engine_kwargs[rollout.name])
     return given
@@ -234,10 +230,5 @@ def test_sglang_takes_the_arguments_and_makes_turntrees_worker_of_them(request: 
     support = str(request.config.rootpath / "tests" / "support")
     given = json.dumps(arguments(config))
     variable = config.ray_kwargs.ray_init.runtime_env.env_vars[VARIABLE]
-    done = subprocess.run(
-        [sys.executable, "-c", _SERVER.format(support=support), given, variable],
-        capture_output=True,
-        text=True,
-        timeout=patience(300),
-    )
+    done = python("-c", _SERVER.format(support=support), given, variable, timeout=patience(300))
     assert "WORKER turntree.agents.engines.sglang.worker TurntreeWorker" in done.stdout, done.stderr[-3000:]

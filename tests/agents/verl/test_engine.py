@@ -1,5 +1,3 @@
-"""verl's servers as an engine, what each backend is told, and the agent loop over them."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -81,8 +79,7 @@ def test_vllm_takes_state_and_seed_in_extra_args_and_no_other_end_of_a_turn() ->
 @pytest.mark.parametrize(("backend", "given"), [("turntree", {"state": STATE}), ("trtllm", {})])
 def test_a_backend_that_is_not_known_is_given_the_seed_and_no_state(backend: str, given: dict[str, Any]) -> None:
     parameters, arguments = turn_request(backend, SAMPLING, STATE)
-    assert parameters["seed"] == 4
-    assert arguments == given
+    assert (parameters["seed"], arguments) == (4, given)
     assert "extra_args" not in parameters
 
 
@@ -126,7 +123,6 @@ async def test_a_server_without_log_probabilities_is_an_error() -> None:
 
 
 async def loop(config: Any, row: dict[str, Any], tokenizer: Any, *outputs: Any) -> tuple[Any, Servers]:
-    """An episode by verl's agent loop, and what it asked for."""
     servers = Servers(*outputs)
     whole = DictConfigWrap(OmegaConf.create({"actor_rollout_ref": {"rollout": config}}))
     made = EnvAgentLoop(trainer_config=whole, server_manager=servers, tokenizer=tokenizer, tools=None)

@@ -27,7 +27,6 @@ _VERLS = ("dtype", "max_running_requests", "skip_server_warmup", "log_level")
 
 
 def options(engine: str) -> list[str]:
-    """Overrides that choose an engine."""
     if engine == "vllm":
         return ["engine=vllm_cpu"]
     from cpu_sglang import CPU_ARGS

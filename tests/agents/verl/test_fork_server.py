@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from interpreter import python
 
 from turntree.agents.verl import fork_client, prefork
 
@@ -42,8 +43,6 @@ sys.exit(7)
 
 
 class Forks:
-    """A running server, and its clients."""
-
     def __init__(self, root: Path, server: subprocess.Popen[str]) -> None:
         self.root, self.server = root, server
 
@@ -133,7 +132,7 @@ def test_a_server_with_threads_is_refused() -> None:
         "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
         "serve(None, 0)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = python("-c", script, timeout=60)
     assert "threads run" in done.stderr
 
 
@@ -145,7 +144,7 @@ def test_what_is_imported_beforehand_starts_nothing_that_a_fork_would_lack() -> 
         "import torch\n"
         "print('ray' in sys.modules, threading.active_count(), torch.cuda.is_initialized())\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    done = python("-c", script, timeout=300)
     assert done.stdout == "False 1 False\n", done.stderr[-2000:]
     assert len(set(prefork.PRELOADED)) == len(prefork.PRELOADED)
 
@@ -160,6 +159,5 @@ def test_the_driver_runs_once_the_word_is_said_and_never_without(tmp_path: Path,
         "prefork.PRELOADED, prefork.DRIVER = (), 'driver'\n"
         f"prefork.main(['--socket={tmp_path / 'socket'}', 'a=1'])\n"
     )
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, input=word, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    done = python("-c", script, input=word, timeout=60, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, told), done.stderr

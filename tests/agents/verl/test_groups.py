@@ -26,10 +26,6 @@ def mode(composition: Composition) -> ReuseMode:
     return ReuseConfig(**composition.settings.reuse).mode
 
 
-def test_there_is_an_option_for_every_way() -> None:
-    assert set(list_options("speculation")) >= {"tree", *map(str, ReuseMode)}
-
-
 @pytest.mark.parametrize("way", ["replay", "exact", "lenient"])
 def test_a_way_can_be_had_with_drafts_from_trees_and_without(composed: Compose, way: str) -> None:
     with_trees, without = (composed(f"speculation=[{first},{way}]") for first in ("tree", "none"))

@@ -1,5 +1,3 @@
-"""Replicas that give each other their turns: the hub between them, and the engine that notes what it said."""
-
 from __future__ import annotations
 
 import pytest
@@ -28,8 +26,6 @@ def said(news: News) -> list[int]:
 
 
 class Member:
-    """A replica that calls a hub of this process."""
-
     def __init__(self, hub: TurnHub, rank: int) -> None:
         self.hub, self.rank = hub, rank
         self.cursor: Cursor | None = None
@@ -43,7 +39,6 @@ class Member:
 
 
 def members_of(homes: int, count: int) -> tuple[TurnHub, list[Member]]:
-    """A hub and replicas that it knows."""
     hub = TurnHub(ExchangeSettings(homes=homes))
     members = [Member(hub, rank) for rank in range(count)]
     for member in members:
@@ -52,7 +47,6 @@ def members_of(homes: int, count: int) -> tuple[TurnHub, list[Member]]:
 
 
 def routed_to(rank: int, tasks: range, *, homes: int, among: int) -> list[int]:
-    """Of the tasks those that a replica is a home of."""
     states = {task: DialogueState(exact=1, task=str(task), env="sums") for task in tasks}
     return [task for task in tasks if rank in preference(route_key(states[task]), range(among))[:homes]]
 
@@ -121,8 +115,6 @@ HERE = DialogueState.from_tokens([1, 2], task="7", env="sums")
 
 
 class Kept:
-    """An exchange that keeps what it is given."""
-
     def __init__(self) -> None:
         self.given: list[TurnBatch] = []
 

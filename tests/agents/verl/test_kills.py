@@ -1,5 +1,3 @@
-"""Real trainings, in which processes are killed with SIGKILL while episodes are played."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -31,7 +29,6 @@ def run(model: Path, root: Path, steps: int, victims: dict[str, int], *overrides
 
 
 def require_whole(run: Training, step: int) -> None:
-    """Every episode of a step was played to its end."""
     tasks = range((step - 1) * PROMPTS, step * PROMPTS)
     assert run.records(step).keys() == {(task, session) for task in tasks for session in range(SAMPLES)}
     assert not any(record.episode.masked for record in run.records(step).values())
@@ -68,11 +65,9 @@ def test_a_restarted_engine_samples_with_the_weights_of_its_step(killed: Trainin
 @pytest.fixture(scope="module")
 def thinned(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
     """Two replicas, of which one is killed in step 2 together with the hub; step 4 lasts until it is back."""
+    folder, victims = tmp_path_factory.mktemp("thinned"), {"replica_and_hub": 5}
     return run(
-        tiny_model,
-        tmp_path_factory.mktemp("thinned"),
-        6,
-        {"replica_and_hub": 5},
+        *(tiny_model, folder, 6, victims),
         *("turntree.env_kwargs.replicas=2", f"turntree.env_kwargs.whole={3 * PROMPTS}"),
         *("trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2"),
         "actor_rollout_ref.rollout.engine_kwargs.turntree.exchange.homes=0",

@@ -68,8 +68,6 @@ def test_every_step_is_reported_once_and_whole(run: Run) -> None:
 
 @pytest.fixture
 def prepared(overrides: list[str], tmp_path: Path) -> Callable[..., Any]:
-    """The configuration that verl is started with."""
-
     def prepare(*more: str, config: str = "demo") -> Any:
         folder = RunFolder(tmp_path / "run")
         folder.root.mkdir()
@@ -163,9 +161,7 @@ def test_a_cluster_that_runs_keeps_its_own_folder(prepared: Callable[..., Any]) 
 @pytest.mark.parametrize(
     ("more", "forked"),
     [
-        ([], True),
-        (["turntree.fork_workers=false"], False),
-        (["trainer.device=cuda"], False),
+        *[([], True), (["turntree.fork_workers=false"], False), (["trainer.device=cuda"], False)],
         (["ray_kwargs.ray_init.address=auto"], False),
         (["+ray_kwargs.ray_init.runtime_env.py_executable=mine"], False),
     ],

@@ -45,7 +45,6 @@ UNDECIDED = episode(undecided=("answer",))
 
 
 def told(output: EpisodeOutput) -> dict[str, Any]:
-    """What verl logs of an episode."""
     return output.extra_fields["reward_extra_info"]
 
 
@@ -121,8 +120,7 @@ def test_masked_episodes_are_given_the_mean_of_their_group_so_that_they_do_not_m
     scores = [output.as_dict()["rm_scores"].sum().item() for output in outputs]
     neutralise(outputs)
     neutral = [output.as_dict()["rm_scores"].sum().item() for output in outputs]
-    assert scores == [1.25, 0.0, 0.25, 0.0]
-    assert neutral == [1.25, 0.75, 0.25, 0.75]
+    assert (scores, neutral) == ([1.25, 0.0, 0.25, 0.0], [1.25, 0.75, 0.25, 0.75])
     assert outputs[1].as_dict()["response_mask"].sum() == 0
 
 
@@ -164,9 +162,7 @@ def test_named_rewards_are_logged_for_every_episode() -> None:
 @pytest.mark.parametrize(
     ("rewards", "accuracy"),
     [
-        ({}, 1.0),
-        ({"correct": 0.0}, 0.0),
-        ({"correct": 1.0}, 1.0),
+        *[({}, 1.0), ({"correct": 0.0}, 0.0), ({"correct": 1.0}, 1.0)],
         ({"environment": 0.0, "tool_use": 1.0, "database": 0.0}, 0.0),
         ({"environment": 1.0, "tool_use": 1.0, "database": 0.0}, 1.0),
     ],

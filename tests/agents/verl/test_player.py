@@ -23,14 +23,11 @@ SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": True}
 
 
 class Stage:
-    """Where rows of one environment are played."""
-
     def __init__(self, config: Any, tokenizer: Any, row: dict[str, Any]) -> None:
         self.config, self.tokenizer, self.row = config, tokenizer, row
 
     @property
     def settings(self) -> Any:
-        """The run's, to be changed."""
         return self.config.custom.turntree
 
     def player(self) -> EpisodePlayer:
@@ -55,16 +52,13 @@ def stage(rollout_config: Any, chatml: Any, row: dict[str, Any]) -> Stage:
 
 
 def told(output: EpisodeOutput) -> dict[str, Any]:
-    """What verl logs of an episode."""
     return output.extra_fields["reward_extra_info"]
 
 
 @pytest.mark.parametrize(
     ("texts", "tries", "score"),
     [
-        (["good"], 1, 1.0),
-        (["fragile(a)", "good"], 1, 1.0),
-        (["fragile(boom)", "good"], 2, 1.0),
+        *[(["good"], 1, 1.0), (["fragile(a)", "good"], 1, 1.0), (["fragile(boom)", "good"], 2, 1.0)],
         (["fragile(boom)", "fragile(boom)"], 2, None),
         (["fragile(wrong)", "bad"], 1, 7.0),  # a tool that is used wrongly is the policy's affair
     ],

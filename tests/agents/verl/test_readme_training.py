@@ -1,14 +1,11 @@
-"""The README's training of an environment of one's own: the code as it stands there, run by verl."""
-
 from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from interpreter import python
 from machine_speed import patience
 from real_training import read_lines
 
@@ -38,15 +35,8 @@ def test_who_has_only_the_readme_trains_an_environment_of_their_own(tiny_model: 
     elsewhere = tmp_path / "elsewhere"  # the script's folder is found from wherever it is run
     elsewhere.mkdir()
     small = ("trainer.total_training_steps=2", "actor_rollout_ref.actor.optim.lr=0.01", "turntree.train_tasks=4")
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / FILE), str(tiny_model), *small],
-        cwd=elsewhere,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=patience(900),
-        check=False,
-    )
+    where = {"cwd": elsewhere, "env": {**os.environ, "HF_HUB_OFFLINE": "1"}}
+    done = python(str(tmp_path / FILE), str(tiny_model), *small, **where, timeout=patience(900))
     folder = RunFolder(elsewhere / "runs" / "doubling")
     log = folder.log.read_text(errors="replace")[-3000:] if folder.log.exists() else ""
     assert done.returncode == 0, done.stderr[-2000:] + log

@@ -1,5 +1,3 @@
-"""What a run writes down of its steps, and what a run that goes on makes of it."""
-
 from __future__ import annotations
 
 import gc
@@ -41,7 +39,6 @@ def test_episodes_go_to_the_file_of_their_step(tmp_path: Path) -> None:
 
 
 def left_open(act: Callable[[], object]) -> list[str]:
-    """The files that nobody closed."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)
         act()

@@ -21,8 +21,6 @@ PROMPT = (1, 2, 3)
 
 
 class Servers:
-    """Servers of one run, one after the other."""
-
     def __init__(self, model: Path, checkpoints: Path) -> None:
         self.model, self.checkpoints = model, checkpoints
         self.started: list[TurntreeServer] = []

@@ -1,5 +1,3 @@
-"""Turns on their way to the engines: through the pipe to one server, and to whichever replica serves."""
-
 from __future__ import annotations
 
 import asyncio
@@ -151,8 +149,6 @@ class Replica:
 
 
 class Cluster:
-    """Replicas and the process that asks them."""
-
     def __init__(self, count: int, **options: Any) -> None:
         self.replicas = [Replica(rank) for rank in range(count)]
         self.turns = ReplicaTurns(dict(enumerate(self.replicas)), self.serving, look_seconds=0.005, **options)

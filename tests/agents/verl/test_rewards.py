@@ -33,10 +33,8 @@ def played(episode: Episode) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("data_source", "text", "gold", "acc"),
     [
-        ("math", "\\boxed{\\frac{1}{2}}", "0.5", 1.0),
-        ("openai/gsm8k", "#### 1,200", "1200", 1.0),
-        ("mmlu-stem", "The answer is (B).", "B", 1.0),
-        ("math", "no idea", "5", 0.0),
+        *[("math", "\\boxed{\\frac{1}{2}}", "0.5", 1.0), ("openai/gsm8k", "#### 1,200", "1200", 1.0)],
+        *[("mmlu-stem", "The answer is (B).", "B", 1.0), ("math", "no idea", "5", 0.0)],
     ],
 )
 async def test_the_data_set_chooses_the_rules(data_source: str, text: str, gold: str, acc: float) -> None:

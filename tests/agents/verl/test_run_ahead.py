@@ -1,5 +1,3 @@
-"""Rows of the next step, known before it begins, and their episodes, played ahead."""
-
 from __future__ import annotations
 
 import asyncio

@@ -48,8 +48,6 @@ def tokens(record: Record) -> list[tuple[int, ...]]:
 
 
 class Killed(NamedTuple):
-    """A run that was killed."""
-
     run: Training
     said: dict[int, Turns]
     """By step, before it was resumed from its checkpoint."""
@@ -160,8 +158,7 @@ def test_levels_arrive_in_the_trainers_batch(killed: Killed, ahead: Training) ->
         [{level for row in batch for level in row["token_levels"]} for batch in run.batches]
         for run in (killed.run, ahead)
     )
-    assert plain[:EPOCH] == [{0, 1}] * EPOCH
-    assert first == {0, 1}
+    assert (plain[:EPOCH], first) == ([{0, 1}] * EPOCH, {0, 1})
     for step, levels in enumerate(later, start=2):
         assert {2} <= levels <= {0, 1, 2, 3} - ({3} if step <= EPOCH else set())
 

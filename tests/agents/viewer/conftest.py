@@ -11,7 +11,6 @@ from turntree.agents.viewer.source import Source
 
 @pytest.fixture
 async def run(renderer: Renderer, tmp_path: Path) -> Path:
-    """The folder of a run of 40 episodes in four steps."""
     return await write_run(tmp_path / "run", renderer)
 
 

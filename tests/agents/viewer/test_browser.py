@@ -1,11 +1,10 @@
-"""The page in a real browser: opened, filtered, clicked, unfolded, and driven by keys alone."""
-
 from __future__ import annotations
 
 import asyncio
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,17 +138,7 @@ def test_text_stands_out_in_light_and_dark(browser: Any, url: str, scheme: str) 
     page = browser.new_page(color_scheme=scheme)
     page.goto(f"{url}#episode-0")
     page.wait_for_selector("#dialogue")
-    contrast = """selector => {
-      const parse = (text) => text.match(/[\\d.]+/g).map(Number);
-      const linear = (v) => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
-      const light = (c) => [.2126, .7152, .0722].reduce((sum, weight, i) => sum + weight * linear(c[i] / 255), 0);
-      const behind = (node) => parse(getComputedStyle(node).backgroundColor);
-      const node = document.querySelector(selector);
-      let back = node;
-      while (behind(back)[3] === 0) back = back.parentElement;
-      const both = [light(parse(getComputedStyle(node).color)), light(behind(back))];
-      return (Math.max(...both) + .05) / (Math.min(...both) + .05);
-    }"""
+    contrast = Path(__file__).with_name("contrast.js").read_text()
     for selector in (".facts", ".bubble.user .text", ".bubble.tool .who", ".tok.a", ".row small", ".score"):
         assert page.evaluate(contrast, selector) >= 4.5, selector
     page.close()

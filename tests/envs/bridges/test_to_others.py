@@ -1,5 +1,3 @@
-"""Our environments under the interfaces of other trainers, and our tools behind a server of MCP."""
-
 import inspect
 import sys
 from collections.abc import Iterator
@@ -161,7 +159,6 @@ def fetch(key: str, times: int = 1) -> str:
 
 @pytest.fixture
 def store() -> Iterator[Env]:
-    """An environment whose tools stand behind a server."""
     pytest.importorskip("mcp", reason='pip install "turntree[mcp]"')
 
     class Store(Errand):

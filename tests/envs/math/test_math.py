@@ -96,9 +96,7 @@ def test_tools_help_and_their_output_earns_nothing(entry: MathSet, math: Any) ->
     ("solution", "answer"),
     [
         (r"First $\boxed{1}$, so $x = \boxed{\frac{1}{2}}$.", r"\frac{1}{2}"),
-        (r"It is \fbox{\{3\}}.", r"\{3\}"),
-        (r"It is $\boxed 7$.", "7"),
-        ("34", "34"),
+        *[(r"It is \fbox{\{3\}}.", r"\{3\}"), (r"It is $\boxed 7$.", "7"), ("34", "34")],
     ],
 )
 def test_where_a_row_has_only_a_worked_solution_its_last_box_is_the_answer(

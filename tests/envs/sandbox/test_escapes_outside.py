@@ -4,20 +4,18 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from escape_code import ORPHAN
+from interpreter import python
 from machine_speed import eventually, patience
 
 from turntree.envs.sandbox.processes import descendants
 
 
 def run(code: str) -> str:
-    words = [sys.executable, "-c", code]
-    return subprocess.run(words, capture_output=True, text=True, timeout=patience(30), check=True).stdout
+    return python("-c", code, timeout=patience(30), check=True).stdout
 
 
 def test_environment_variables_and_files_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

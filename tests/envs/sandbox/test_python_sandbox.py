@@ -133,7 +133,6 @@ def test_everything_ends_with_a_caller_that_is_killed() -> None:
         "s.run('import time; time.sleep(1000)')"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as caller:
-        assert caller.stdout is not None
         pid = int(caller.stdout.readline())
         caller.kill()
     eventually(lambda: not os.path.exists(f"/proc/{pid}"))

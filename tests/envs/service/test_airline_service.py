@@ -4,12 +4,11 @@ import hashlib
 import json
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from interpreter import python
 from playing import call, use
 
 from turntree.envs import Task, ToolError, make, require_conformance
@@ -176,7 +175,7 @@ def world_and_task() -> str:
 def test_another_process_makes_the_same_world_and_tasks() -> None:
     code = f"import runpy; print(runpy.run_path({__file__!r})['world_and_task']())"
     given = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "support")}
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=given)
+    shown = python("-c", code, check=True, env=given)
     assert shown.stdout.strip() == world_and_task()
 
 

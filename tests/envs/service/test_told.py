@@ -1,5 +1,3 @@
-"""What counts as told to a customer."""
-
 from __future__ import annotations
 
 import json

@@ -138,10 +138,8 @@ def test_a_missing_model_directory_is_named():
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
-        (LocalEngineConfig, {"max_batch": 0}),
-        (LocalEngineConfig, {"dtype": "int8"}),
-        (LocalEngineConfig, {"parked_slots": -1}),
-        (Speculation, {"max_nodes": 0}),
+        *[(LocalEngineConfig, {"max_batch": 0}), (LocalEngineConfig, {"dtype": "int8"})],
+        *[(LocalEngineConfig, {"parked_slots": -1}), (Speculation, {"max_nodes": 0})],
         (Speculation, {"min_probability": 1.5}),
     ],
 )

@@ -1,5 +1,3 @@
-"""The sums that the exactness monitors live on."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -44,8 +44,7 @@ async def test_scores_are_what_the_turn_was_drawn_with(prompts, sampling, chunk)
         assert sum(found.entropy) == pytest.approx(turn.draft.entropy, abs=1e-8)
         assert sum(found.entropy_variance) == pytest.approx(turn.draft.entropy_variance, abs=1e-8)
         assert -sum(found.logprobs) == pytest.approx(turn.draft.surprise, abs=1e-8)
-        assert found.top.ids.shape == (13, 4)
-        assert turn.top.ids.shape == (12, 4)
+        assert (found.top.ids.shape, turn.top.ids.shape) == ((13, 4), (12, 4))
         np.testing.assert_allclose(found.top.logprobs[:-1], turn.top.logprobs, atol=1e-6)
 
 
@@ -83,16 +82,14 @@ async def test_nothing_to_score_is_still_a_law(engine, prompts):
 async def test_a_turn_that_goes_on_from_scored_tokens_finds_their_keys_and_values(engine, prompts):
     prompt, tokens = prompts[2], list(range(20))
     first = await engine.score(prompt, tokens, Sampling())
-    assert first.cached_tokens == 0
-    assert engine.stats().forward_passes == 1
+    assert (first.cached_tokens, engine.stats().forward_passes) == (0, 1)
     turn = await engine.generate([*prompt, *tokens[:11]], Sampling(max_tokens=6, seed=1))
     assert turn.cached_tokens == len(prompt) + 10
     again = await engine.score(prompt, tokens, Sampling())
     assert again.cached_tokens == len(prompt) - 1
     with LocalEngine(tiny_llama(), config=CONFIG) as fresh:
         alone = await fresh.generate([*prompt, *tokens[:11]], Sampling(max_tokens=6, seed=1))
-    assert alone.cached_tokens == 0
-    assert turn.token_ids == alone.token_ids
+    assert (alone.cached_tokens, turn.token_ids) == (0, alone.token_ids)
     assert turn.logprobs == pytest.approx(alone.logprobs, abs=1e-9)
 
 

@@ -1,5 +1,3 @@
-"""turntree's settings in SGLang's words, and the servers and requests that its worker refuses."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace

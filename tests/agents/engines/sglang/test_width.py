@@ -1,5 +1,3 @@
-"""The width of a step: which one is chosen, and what is run for it."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace

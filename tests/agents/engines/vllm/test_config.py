@@ -1,5 +1,3 @@
-"""turntree's settings in vLLM's words, and back."""
-
 from __future__ import annotations
 
 import json
@@ -63,10 +61,8 @@ def test_a_configuration_of_others_gives_the_defaults() -> None:
     [
         ({"adaptiv": True}, "'adaptive'"),
         ({"forest": {"rollouts_per_stat": 3}}, "'rollouts_per_state'"),
-        ({"min_probability": 2}, r"\[0, 1\]"),
-        ({"max_step_tokens": 0}, "at least 1"),
-        ({"min_probability": "much"}, "wrong type"),
-        ([1], "mapping"),
+        *[({"min_probability": 2}, r"\[0, 1\]"), ({"max_step_tokens": 0}, "at least 1")],
+        *[({"min_probability": "much"}, "wrong type"), ([1], "mapping")],
     ],
 )
 def test_what_cannot_be_is_refused_by_name(section: object, message: str) -> None:

@@ -101,8 +101,6 @@ async def test_a_dialogue_that_fills_the_context_ends_as_one(engine: VllmServer,
 
 
 class WithoutTools(gymnasium.Wrapper[str, str, str, str]):
-    """Says of its tools nothing."""
-
     def reset(self, **options: Any) -> tuple[str, dict[str, Any]]:
         observation, info = self.env.reset(**options)
         return observation, {**info, "tools": []}

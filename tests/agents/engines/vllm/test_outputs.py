@@ -1,5 +1,3 @@
-"""How to draw in vLLM's words, and what came of it in turntree's."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -41,8 +39,7 @@ def test_a_temperature_that_vllm_would_raise_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "reason"),
-    [*((str(reason), reason) for reason in FinishReason), (None, FinishReason.ABORT)],
+    ("word", "reason"), [*((str(reason), reason) for reason in FinishReason), (None, FinishReason.ABORT)]
 )
 def test_why_a_turn_ended_is_vllms_word(word: str | None, reason: FinishReason) -> None:
     assert made(Sampling(), word).finish_reason is reason

@@ -20,8 +20,6 @@ TABLE = torch.from_numpy(np.random.default_rng(3).normal(size=(64, VOCABULARY)).
 
 
 class Inner(torch.nn.Module):
-    """Says ``UNSEEDED`` in every row."""
-
     def forward(self, logits: Any, generators: Any, k: Any, p: Any) -> tuple[Any, None]:
         return torch.full((len(logits),), UNSEEDED), None
 

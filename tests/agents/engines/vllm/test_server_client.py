@@ -26,8 +26,6 @@ ANSWER = {
 
 
 class Server:
-    """Answers as a vLLM server does, and writes down what it was asked."""
-
     def __init__(self, answer: Any = ANSWER, status: int = 200) -> None:
         self.answer, self.status = answer, status
         self.asked: list[dict[str, Any]] = []
@@ -59,8 +57,7 @@ async def test_given_tokens_are_scored_by_the_prompts_log_probabilities() -> Non
     server = Server({"choices": [CHOICE | {"token_ids": [4], "logprobs": {"top_logprobs": [FIRST]}}]})
     with server.client() as engine:
         scores = await engine.score((5,), (6, 2), Sampling())
-    assert server.asked[0]["prompt"] == [5, 6, 2]
-    assert scores.logprobs == (-0.25, -3.0)
+    assert (server.asked[0]["prompt"], scores.logprobs) == ([5, 6, 2], (-0.25, -3.0))
 
 
 async def test_laws_that_need_the_whole_vocabulary_are_not_scored_over_http() -> None:

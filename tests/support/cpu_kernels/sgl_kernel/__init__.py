@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from sgl_kernel.cache_locations import (
+from sgl_kernel.cache_locations import (  # noqa: F401  (SGLang's to import)
     assign_extend_cache_locs_cpu,
     assign_req_to_token_pool_cpu,
     copy_all_layer_kv_cache_cpu,
@@ -21,7 +21,7 @@ from sgl_kernel.cache_locations import (
     fill_bonus_tokens_cpu,
 )
 from sgl_kernel.hashing import murmur_hash32
-from sgl_kernel.tree_kernels import (
+from sgl_kernel.tree_kernels import (  # noqa: F401
     reconstruct_indices_from_tree_mask,
     top_k_renorm_prob,
     top_p_renorm_prob,
@@ -29,20 +29,6 @@ from sgl_kernel.tree_kernels import (
     verify_tree_greedy,
 )
 
-__all__ = [
-    "assign_extend_cache_locs_cpu",
-    "assign_req_to_token_pool_cpu",
-    "copy_all_layer_kv_cache_cpu",
-    "fill_accept_out_cache_loc_cpu",
-    "fill_bonus_tokens_cpu",
-    "murmur_hash32",
-    "reconstruct_indices_from_tree_mask",
-    "top_k_renorm_prob",
-    "top_p_renorm_prob",
-    "tree_speculative_sampling_target_only",
-    "verify_tree_greedy",
-    "verify_tree_greedy_cpu",
-]
 __version__ = "0.0.0+cpu.stand.in"
 
 verify_tree_greedy_cpu = verify_tree_greedy
@@ -57,8 +43,6 @@ _LIBRARY.impl("murmur_hash32_cpu", murmur_hash32, "CPU")
 
 
 def missing(name: str) -> Callable[..., Any]:
-    """A kernel that says that it is not here."""
-
     def kernel(*_: object, **__: object) -> Any:
         raise NotImplementedError(
             f"sgl_kernel.{name} has no stand-in for the CPU; write one in tests/support/cpu_kernels"

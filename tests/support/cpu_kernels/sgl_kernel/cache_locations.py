@@ -7,14 +7,7 @@ import ctypes
 import torch
 
 
-def assign_extend_cache_locs_cpu(
-    req_pool_indices: torch.Tensor,
-    req_to_token: torch.Tensor,
-    start_offset: torch.Tensor,
-    end_offset: torch.Tensor,
-    out_cache_loc: torch.Tensor,
-    pool_len: int,
-) -> None:
+def assign_extend_cache_locs_cpu(req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, pool_len):
     """Read the places of each request's positions start to end, one request after the other."""
     begin = 0
     for row, start, end in _spans(req_pool_indices, start_offset, end_offset):
@@ -22,14 +15,7 @@ def assign_extend_cache_locs_cpu(
         begin += end - start
 
 
-def assign_req_to_token_pool_cpu(
-    req_pool_indices: torch.Tensor,
-    req_to_token: torch.Tensor,
-    start_offset: torch.Tensor,
-    end_offset: torch.Tensor,
-    out_cache_loc: torch.Tensor,
-    pool_len: int,
-) -> None:
+def assign_req_to_token_pool_cpu(req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, pool_len):
     """Write the places of each request's positions start to end."""
     begin = 0
     for row, start, end in _spans(req_pool_indices, start_offset, end_offset):
@@ -37,27 +23,21 @@ def assign_req_to_token_pool_cpu(
         begin += end - start
 
 
-def fill_accept_out_cache_loc_cpu(
-    accept_index: torch.Tensor, out_cache_loc: torch.Tensor, accept_out_cache_loc: torch.Tensor
-) -> None:
+def fill_accept_out_cache_loc_cpu(accept_index, out_cache_loc, accept_out_cache_loc):
     """The places of the accepted nodes, packed."""
     kept = accept_index.reshape(-1)
     kept = kept[kept >= 0].long()
     accept_out_cache_loc[: len(kept)] = out_cache_loc[kept]
 
 
-def fill_bonus_tokens_cpu(
-    accept_tokens: torch.Tensor, accept_lens: torch.Tensor, bonus_tokens: torch.Tensor, accept_stride: int
-) -> None:
+def fill_bonus_tokens_cpu(accept_tokens, accept_lens, bonus_tokens, accept_stride):
     """The last token that each request emitted."""
     rows = torch.arange(len(accept_lens))
     by_row = accept_tokens.view(len(accept_lens), accept_stride)
     bonus_tokens[: len(rows)] = by_row[rows, accept_lens.long() - 1].to(bonus_tokens.dtype)
 
 
-def copy_all_layer_kv_cache_cpu(
-    data_ptrs: torch.Tensor, strides: torch.Tensor, tgt_loc: torch.Tensor, src_loc: torch.Tensor
-) -> None:
+def copy_all_layer_kv_cache_cpu(data_ptrs, strides, tgt_loc, src_loc):
     """Copy places ``src_loc`` to ``tgt_loc`` in each buffer, all read before any is written."""
     for base, stride in zip(data_ptrs.tolist(), strides.tolist(), strict=True):
         rows = [ctypes.string_at(base + place * stride, stride) for place in src_loc.tolist()]

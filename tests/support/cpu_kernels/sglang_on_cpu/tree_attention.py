@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 
-def forward_extend(
-    original: Callable[..., torch.Tensor],
-    backend: Any,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    layer: Any,
-    forward_batch: Any,
-    save_kv_cache: bool = True,
-    **options: Any,
-) -> torch.Tensor:
+def forward_extend(original, backend, q, k, v, layer, forward_batch, save_kv_cache=True, **options):
     """As the original, but where trees are verified each node sees what came before its tree, and its ancestors.
 
     The mask is a row's (width, length + width) flags, one row after the other, or (width, width) without the

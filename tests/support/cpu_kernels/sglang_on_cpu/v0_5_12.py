@@ -29,7 +29,6 @@ class Unpinned:
 
     @staticmethod
     def tensor(*arguments: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
-        """As ``torch.tensor``."""
         return torch.tensor(*arguments, **options)
 
 
@@ -39,7 +38,6 @@ def assign_req_to_token_pool(*arguments: Any) -> None:
 
 
 def repair() -> None:
-    """Register the repairs."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(

@@ -10,7 +10,6 @@ from sglang_on_cpu.tree_attention import forward_extend
 
 
 def repair() -> None:
-    """Register the repairs."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(

@@ -15,8 +15,6 @@ from verl.workers.rollout.sglang_rollout.sglang_rollout import ServerAdapter
 
 
 class CpuServerAdapter(ServerAdapter):
-    """verl's; arguments are verl's."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         patch_torch._modify_tuple = lambda values, index, modifier: values
