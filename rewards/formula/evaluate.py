@@ -98,8 +98,8 @@ class Evaluation:
                 return self._call(name, args)
             case Big():
                 return self._big(node)
-            case Based(digits, base):
-                return Fraction(int(digits, base))
+            case Based():
+                return node.value
             case Quantity(value, "%"):
                 return self.value(value) / 100
             case Quantity(value, "deg"):

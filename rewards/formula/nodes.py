@@ -184,9 +184,15 @@ class Quantity(Node):
 
 @dataclass(frozen=True, slots=True)
 class Based(Node):
-    """An integer written in a base."""
+    """A number written in a base."""
 
     digits: str
-    """Digits as written, lower case."""
+    """Digits as written, lower case, with one point at most."""
     base: int
     """The base."""
+
+    @property
+    def value(self) -> Fraction:
+        """What it is."""
+        whole, _, part = self.digits.partition(".")
+        return Fraction(int(whole + part, self.base), self.base ** len(part))

@@ -336,11 +336,12 @@ def _is_part(node: Node) -> bool:
 
 def _indexed(node: Node, token: Token, index: str) -> Node:
     if isinstance(node, Num):
+        index = index.rstrip(".")
         base = _BASES.get(index) or (int(index) if index.isdigit() and len(index) < 3 else 0)
         if not 2 <= base <= 36:
             raise Malformed(f"a number with the index {index!r}")
         digits = token.text.replace(",", "").lower()
-        if any(not digit.isalnum() or int(digit, 36) >= base for digit in digits):
+        if any(not digit.isalnum() or int(digit, 36) >= base for digit in digits.replace(".", "", 1)):
             raise Malformed(f"{digits} is no number in base {base}")
         return Based(digits, base)
     if isinstance(node, Sym | Const):

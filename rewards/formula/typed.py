@@ -287,5 +287,5 @@ class Comparison:
 
 def _in_base(gold: Based, answer: Node) -> bool:
     if isinstance(answer, Based):
-        return gold.base == answer.base and int(gold.digits, gold.base) == int(answer.digits, answer.base)
+        return gold.base == answer.base and gold.value == answer.value
     return isinstance(answer, Num) and answer.decimals < 0 and str(answer.value) == gold.digits.lstrip("0")
