@@ -28,7 +28,8 @@ def keep_only(readable: Iterable[str], writable: Iterable[str]) -> bool:
     """Give up every file that does not lie below one of the paths, for good.
 
     Args:
-        readable: Paths to read and to run programs from; those that are not there are passed over.
+        readable: Paths to read and to run programs from; those that are not there, or that the process may not
+            see anyway, are passed over.
         writable: Paths to do anything with.
 
     Returns:
@@ -47,7 +48,7 @@ def keep_only(readable: Iterable[str], writable: Iterable[str]) -> bool:
     ruleset = kernel.checked(kernel.call(_CREATE, rules, size, 0), "landlock_create_ruleset")
     for paths, allowed in ((readable, _EXECUTE | _READ_FILE | _READ_DIR), (writable, rights)):
         for path in paths:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, PermissionError):
                 _allow(ruleset, path, allowed & rights)
     kernel.checked(kernel.call(_RESTRICT, ruleset, 0), "landlock_restrict_self")
     os.close(ruleset)
