@@ -32,7 +32,9 @@ from turntree.rewards.result import Status, Verdict
 
 _log = logging.getLogger(__name__)
 _TRIES = 3
-_STARVED_DEADLINES = 3
+_STARVED_DEADLINES = 10
+"""Deadlines that a comparison has which is not given half of its processor time; it is left undecided then."""
+_CPU_DEADLINES = 3
 _OWN_DEATHS = frozenset([signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU])
 """Signals that a process brings on itself; any other comes from outside."""
 
@@ -150,7 +152,7 @@ class Owner:
         self._selector.register(worker.channel, selectors.EVENT_READ)
 
     def _new_worker(self) -> Worker:
-        cpu_limit = int(_STARVED_DEADLINES * self._settings.deadline_seconds) + 2
+        cpu_limit = int(_CPU_DEADLINES * self._settings.deadline_seconds) + 2
         for _ in range(2):
             if self._server is None:
                 self._server = ForkServer()

@@ -257,7 +257,7 @@ def test_running_out_of_time_is_wrong_unless_the_gold_answer_alone_does(gold, an
 
 
 def test_a_worker_that_the_machine_gives_no_time_leaves_its_answer_undecided() -> None:
-    with Judge(PoolSettings(workers=1, deadline_seconds=1.2), cache_size=0) as judge:
+    with Judge(PoolSettings(workers=1, deadline_seconds=0.5), cache_size=0) as judge:
         verdict = judge.compare("3", Answer(r"\gcd(9^{9^9},3)"), EXACT)
         while not verdict.done():  # type: ignore[union-attr]
             for pid in judge.worker_pids():
