@@ -7,6 +7,7 @@ import pytest
 from echoing import ECHO, GOLD, Echoing, spoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import table
 
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episode import Episode, StopReason
@@ -34,14 +35,7 @@ async def test_what_the_policy_says_itself_is_paid(renderer: Renderer) -> None:
     assert policy_sample(episode).question == episode.task.prompt  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    "texts",
-    [
-        *[("hm", "I do not know"), ("hm", ""), ("hm", "as you said"), ("reveal(x)", "see above")],
-        ("reveal(x)", "reveal(42)"),  # cut off while calling: an argument is no answer
-        ("hm", "reveal(#### 42)"),
-    ],
-)
+@pytest.mark.parametrize("texts", table(__file__, "unpaid"))
 async def test_what_tools_and_the_environment_say_is_never_paid(renderer: Renderer, texts: tuple[str, ...]) -> None:
     episode = await play(renderer, *texts, max_turns=2)
     assert any(GOLD in message.content for turn in episode.turns for message in turn.observation)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machine_speed import not_hanging
 from playing import play
+from tables import table
 
 from turntree.envs import ToolError, make
 from turntree.envs.arithmetic import Arithmetic, intermediate_results
@@ -155,13 +156,7 @@ def test_splits_have_tasks_of_their_own() -> None:
     assert [train.task(i).prompt for i in range(20)] != [test.task(i).prompt for i in range(20)]
 
 
-@pytest.mark.parametrize(
-    ("numbers", "operators", "results"),
-    [
-        *[([2, 3, 4, 1], "+*-", [12, 14, 13]), ([2, 3, 4], "**", [6, 24])],
-        *[([1, 2, 3, 4], "-*+", [6, -5, -1]), ([7], "", [7])],
-    ],
-)
+@pytest.mark.parametrize(("numbers", "operators", "results"), table(__file__, "intermediate_results"))
 def test_intermediate_results_follow_precedence(numbers: list[int], operators: str, results: list[int]) -> None:
     assert intermediate_results(numbers, list(operators)) == results
 

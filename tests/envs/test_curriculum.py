@@ -3,6 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tables import table
 
 from turntree.envs import Env, Limits, Message, Reply, Task
 from turntree.envs.curriculum import Curriculum, CurriculumEnv, Stage
@@ -105,15 +106,7 @@ def test_it_can_be_saved_and_goes_on() -> None:
     env.close()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ({"stages": 0}, "must be at least 1"),
-        ({"stages": 2, "advance_at": 0.0}, "advance_at in"),
-        ({"stages": 2, "review": 1.0}, "review in"),
-        ({"stages": 2, "fall_back_at": 0.9}, "fall_back_at must lie below"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "complaint"), table(__file__, "senseless_curricula"))
 def test_numbers_out_of_range_are_refused(arguments: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         Curriculum(**arguments)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from playing import play
+from tables import table
 
 from turntree.envs import Env, Limits, Message, Reply, Role, Task, ToolCall, tool
 from turntree.envs.errors import OptionsError, ResetNeeded, SnapshotError, TaskIndexError, ToolError, UnknownParser
@@ -94,16 +95,7 @@ class TestReset:
         assert env.current_task is task
         assert env.reset(options={"index": np.int64(2)})[1]["task_id"] == "shop/2"
 
-    @pytest.mark.parametrize(
-        ("options", "complaint"),
-        [
-            ({"task": "shop/1"}, r"options\['task'\] must be a Task, got str"),
-            ({"index": "1"}, r"options\['index'\] must be an integer, got '1'"),
-            ({"index": 1.0}, "must be an integer, got 1.0"),
-            ({"indx": 1}, r"got the keys \['indx'\]"),
-            ({"index": 1, "task": None}, r"got the keys \['index', 'task'\]"),
-        ],
-    )
+    @pytest.mark.parametrize(("options", "complaint"), table(__file__, "wrong_options"))
     def test_wrong_options_raise(self, options: dict[str, Any], complaint: str) -> None:
         with pytest.raises(OptionsError, match=complaint):
             Shop().reset(options=options)

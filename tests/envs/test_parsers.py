@@ -193,13 +193,7 @@ class TestHermes:
 class TestCompact:
     parser = CompactParser([calculator, power])
 
-    @pytest.mark.parametrize(
-        ("text", "argument"),
-        [
-            *[("calculator(3*4)", "3*4"), (" calculator(3*4)\n", "3*4"), ("calculator((1+2)*3)", "(1+2)*3")],
-            *[("calculator()", ""), ("calculator(a)b)", "a)b"), ("calculator(1\n+2)", "1\n+2")],
-        ],
-    )
+    @pytest.mark.parametrize(("text", "argument"), table(__file__, "compact_calls"))
     def test_the_whole_turn_is_a_call(self, text: str, argument: str) -> None:
         turn = self.parser.parse(text)
         assert turn.calls == (ToolCall(name="calculator", arguments={"expression": argument}),)

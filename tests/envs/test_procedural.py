@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import sympy
 from playing import play
+from tables import table
 
 from turntree.envs import Limits, make
 from turntree.envs.expression import evaluate
@@ -85,22 +86,7 @@ def test_puzzles_are_those_that_were_asked_for() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("expression", "hint"),
-    [
-        (None, "no expression"),
-        *[(said, "cannot be read") for said in ("(8-2)*4 = 24", "(8-2)*4; import os")],
-        ("84-2", "The number 84"),
-        *[("24", "The number 24 is not there"), ("(8-2)*4*4/4", "The number 4 is not there")],
-        *[("8*2+8", "The number 8 is not there"), ("(8+4)*2-2+2", "The number 2 is not there")],
-        *[("8*4", "Every number must be used"), ("8*2+4", "The value is 20, not 24"), ("8/(4-4)", "division by zero")],
-        *[
-            ("2**4+8", "Only + - * / are allowed, not **"),
-            ("8//2*4", "Only + - * / are allowed"),
-            ("84-2", "The number 84"),
-        ],
-    ],
-)
+@pytest.mark.parametrize(("expression", "hint"), [(None, "no expression"), *table(__file__, "broken_rules")])
 def test_an_answer_that_breaks_the_rules_is_told_why(expression: str | None, hint: str) -> None:
     assert hint in complaint(expression, [2, 4, 8], 24, True)
 
@@ -218,16 +204,7 @@ def test_the_number_wins_and_the_question_said_again_loses(kind: str) -> None:
             assert play(env, [rf"It is \boxed{{{said}}}."], index)[0][1:4] == (reward, True, False), task
 
 
-@pytest.mark.parametrize(
-    ("value", "source", "target", "result"),
-    [
-        ("100", "degrees Celsius", "degrees Fahrenheit", "212"),
-        ("-40", "degrees Fahrenheit", "degrees Celsius", "-40"),
-        ("0", "kelvin", "degrees Celsius", "-273.15"),
-        *[("36", "km/h", "m/s", "10"), ("1", "mi", "km", "1.609344"), ("3", "ft", "yd", "1")],
-        *[("2", "weeks", "h", "336"), ("16", "oz", "lb", "1"), ("8", "pt", "gal", "1")],
-    ],
-)
+@pytest.mark.parametrize(("value", "source", "target", "result"), table(__file__, "conversions"))
 def test_factors_are_exact(value: str, source: str, target: str, result: str) -> None:
     units = {unit.name: unit for kind in KINDS.values() for unit in kind}
     assert convert(Fraction(value), units[source], units[target]) == Fraction(result)

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 from playing import published, write_rows
+from tables import table
 
 from turntree.envs import DataError, MissingExtra, make
 from turntree.envs.gsm8k import GSM8K
@@ -72,15 +73,7 @@ def test_a_changed_file_is_another_source(tmp_path: Path) -> None:
     assert find_rows(path, split="x") != before
 
 
-@pytest.mark.parametrize(
-    ("data", "complaint"),
-    [
-        ("missing.jsonl", "cannot read missing.jsonl: No such file"),
-        ("missing.parquet", "cannot read missing.parquet: No such file"),
-        ("no such/folder/x", "which does not exist"),
-        ("/no/such/folder", "which does not exist"),
-    ],
-)
+@pytest.mark.parametrize(("data", "complaint"), table(__file__, "missing_files"))
 def test_a_missing_file_is_named(data: str, complaint: str) -> None:
     with pytest.raises(DataError, match=complaint):
         find_rows(data, split="test")
@@ -129,15 +122,7 @@ def test_a_missing_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.M
         list(source.read())
 
 
-@pytest.mark.parametrize(
-    ("fields", "complaint"),
-    [
-        ({"n": 1}, "here: the field 'question' is missing; the row has: n"),
-        ({"question": " "}, "here: the field 'question' must be a text that is not empty, got ' '"),
-        ({"question": None}, "must be a text that is not empty, got None"),
-        ({"question": 3}, "must be a text that is not empty, got 3"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "complaint"), [*table(__file__, "no_texts"), ({"question": None}, "got None")])
 def test_a_text_field_is_checked(fields: dict[str, Any], complaint: str) -> None:
     with pytest.raises(DataError) as error:
         Row(where="here", fields=fields).text("question")
@@ -177,16 +162,7 @@ def test_an_episode_with_the_calculator(data: Path) -> None:
     assert (reward, terminated, info["rewards"]) == (1.0, True, {"correct": 1.0})
 
 
-@pytest.mark.parametrize(
-    ("row", "complaint"),
-    [
-        ({"question": "?"}, "the field 'answer' is missing; the row has: question"),
-        ({"question": "?", "answer": "It is four."}, "must end with '#### NUMBER' or be a number, got 'It is four.'"),
-        ({"question": "?", "answer": "#### four"}, "must end with '#### NUMBER'"),
-        ({"question": "?", "answer": "#### "}, "must end with '#### NUMBER'"),
-        ({"question": "?", "answer": "4", "id": 7}, "the field 'id' must be a text"),
-    ],
-)
+@pytest.mark.parametrize(("row", "complaint"), table(__file__, "malformed_gsm8k"))
 def test_a_malformed_row_names_file_and_line(tmp_path: Path, row: dict[str, object], complaint: str) -> None:
     path = write_rows(tmp_path / "rows.jsonl", [*PROBLEMS, row])
     with pytest.raises(DataError) as error:

@@ -12,6 +12,7 @@ import pytest
 from benchmark_modules import benchmark_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import table
 
 from turntree.spec_tree.noise import exponential
 from turntree.spec_tree.transforms import Transforms
@@ -31,13 +32,7 @@ def claims() -> ModuleType:
     return benchmark_module("claims")
 
 
-@pytest.mark.parametrize(
-    ("source", "arguments", "count"),
-    [
-        *[("point_mass_rows", [], 7), ("ratio_rows", [], 8), ("lenience_rows", [], 1), ("replay_rows", [], 1)],
-        *[("two_turn_rows", [], 2), ("run_ahead_rows", [], 4), ("drawn_rows", [300_000], 6)],
-    ],
-)
+@pytest.mark.parametrize(("source", "arguments", "count"), table(__file__, "claims"))
 def test_every_claim_holds_and_its_control_is_noticed(rules, source, arguments, count):
     rows = list(getattr(rules, source)(*arguments))
     assert [row for row in rows if not row.holds] == []

@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 from forest_checks import Said, best_path, broken, indexed, malformed, misremembered, rows_of, same_followers, unfounded
+from tables import table
 
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
@@ -93,15 +94,7 @@ def forest() -> SpecForest:
     return SpecForest(ForestConfig(max_tokens=1024))
 
 
-@pytest.mark.parametrize(
-    ("settings", "longest"),
-    [
-        ({"max_tokens": 1024, "max_cold_tokens": 0, "rollouts_per_state": 4}, 60),
-        ({"max_tokens": 1024, "max_cold_tokens": 400, "rollouts_per_state": 1}, 300),
-        ({"max_tokens": 1500, "max_cold_tokens": 10_000, "rollouts_per_state": 32}, 30),
-        ({"max_tokens": 4096, "rollouts_per_state": 8, "max_context_tokens": 1024, "context_window": 40}, 200),
-    ],
-)
+@pytest.mark.parametrize(("settings", "longest"), table(__file__, "small_rings"))
 @pytest.mark.parametrize("seed", [0, 1])
 def test_whatever_happens_in_a_small_ring_what_is_held_is_what_was_said(
     settings: dict[str, Any], longest: int, seed: int

@@ -5,6 +5,7 @@ import pytest
 from draft_trees import draft_trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import table
 
 from turntree.spec_tree import DraftBatch, verify
 from turntree.spec_tree.noise import exponential
@@ -27,17 +28,7 @@ def walk(draft, says, room=9, stop=-1):
 TREE = [(5, -1), (7, 0), (6, -1), (8, 2), (9, 1)]
 
 
-@pytest.mark.parametrize(
-    ("says", "limits", "emitted", "path"),
-    [
-        ([6, 8, 1], {}, [6, 8, 1], [2, 3, -1]),  # down while the policy says what was drafted, and one token more
-        ([5, 8, 3], {}, [5, 8], [0, -1]),  # the first other word is kept and ends the step
-        *[([5, 7, 9, 1], {"room": 1}, [5], [0]), ([5, 7, 9, 1], {"room": 2}, [5, 7], [0, 1])],
-        ([5, 7, 9, 1], {"room": 3}, [5, 7, 9], [0, 1, 4]),
-        ([5, 7, 9, 1], {"room": 4}, [5, 7, 9, 1], [0, 1, 4, -1]),
-        ([5, 7, 9, 1], {"stop": 7}, [5, 7], [0, 1]),  # nothing follows a stop token
-    ],
-)
+@pytest.mark.parametrize(("says", "limits", "emitted", "path"), table(__file__, "walks"))
 def test_a_row_walks_down_what_was_drafted_within_its_limits(says, limits, emitted, path):
     assert walk(draft_trees(TREE), [says], **limits)[:2] == ([emitted], [path])
 

@@ -92,13 +92,7 @@ def test_tools_help_and_their_output_earns_nothing(entry: MathSet, math: Any) ->
     assert env.step(rf"\boxed{{{RIGHT[entry.name]}}}")[1] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("solution", "answer"),
-    [
-        (r"First $\boxed{1}$, so $x = \boxed{\frac{1}{2}}$.", r"\frac{1}{2}"),
-        *[(r"It is \fbox{\{3\}}.", r"\{3\}"), (r"It is $\boxed 7$.", "7"), ("34", "34")],
-    ],
-)
+@pytest.mark.parametrize(("solution", "answer"), table(__file__, "worked_solutions"))
 def test_where_a_row_has_only_a_worked_solution_its_last_box_is_the_answer(
     math: Any, solution: str, answer: str
 ) -> None:
@@ -209,15 +203,7 @@ def test_a_set_that_does_not_say_what_it_repeats_is_not_called_clean(tmp_path: P
         Math(dataset="math", data=wrong, without=["any"])
 
 
-@pytest.mark.parametrize(
-    ("name", "split", "count"),
-    [
-        *[("gsm8k", "test", 1319), ("math", "train", 7468), ("math500", "test", 500), ("minerva", "test", 272)],
-        *[("aime", "aime24", 30), ("aime", "aime25", 30), ("aime", "aime_1983_2023", 975), ("amc", "amc23", 40)],
-        *[("amc", "amc22_23_83", 83), ("mmlu-stem", "test", 3018), ("dapo", "train", 16108)],
-        ("olympiadbench", "OE_TO_maths_en_COMP", 675),
-    ],
-)
+@pytest.mark.parametrize(("name", "split", "count"), table(__file__, "published_sets"))
 def test_the_published_sets_are_read_and_their_own_answers_win(
     name: str, split: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from time import sleep
 import pytest
 from escape_code import CHANNEL, ORPHAN
 from machine_speed import eventually, not_hanging, patience
+from tables import table
 
 from turntree.envs.sandbox import CodeResult, CodeStatus, PythonSandbox, SandboxError, SandboxLimits
 from turntree.envs.sandbox.processes import descendants, ticks
@@ -165,22 +166,7 @@ def test_privileges_cannot_be_had_back(sandbox: PythonSandbox) -> None:
     assert "Operation not permitted" in run(sandbox, "import os; os.chown('/tmp', 0, 0)").error
 
 
-@pytest.mark.parametrize(
-    ("said", "status"),
-    [
-        ("send(b'\\xff' * 64)", "ok"),  # announces what is too long
-        ("send(struct.pack('!I', 9000) + b'[' * 9000)", "ok"),  # cannot be parsed
-        ("send(frame(['ok']))", "ok"),
-        ("send(frame({'status': ['ok'], 'error': {}})); os._exit(3)", "error"),
-        ("send(frame({'status': 'ok', 'error': ''})); os._exit(3)", "error"),
-        ("send(frame({'status': 'ok', 'error': ''})); os.kill(os.getpid(), 9)", "killed"),
-        ("send(struct.pack('!I', 100)); time.sleep(1000)", "timeout"),  # half of it
-        ("os.closerange(3, 64)", "ok"),
-        ("os.closerange(3, 64); 1 / 0", "error"),
-        ("os.closerange(3, 64); time.sleep(1000)", "timeout"),
-        ("send(struct.pack('!I', 100 << 20))\nfor _ in range(100): send(bytes(1 << 20))", "timeout"),
-    ],
-)
+@pytest.mark.parametrize(("said", "status"), table(__file__, "forged"))
 def test_what_the_code_says_in_the_sandboxs_name_changes_nothing(
     sandbox: PythonSandbox, said: str, status: str
 ) -> None:
@@ -190,16 +176,7 @@ def test_what_the_code_says_in_the_sandboxs_name_changes_nothing(
     assert peak_megabytes(before) < 40
 
 
-@pytest.mark.parametrize(
-    ("said", "status", "reason"),
-    [
-        ("send(b'\\xff' * 64)", "killed", "own channel"),
-        ("send(frame({'status': ['ok']})); time.sleep(1000)", "killed", "own channel"),
-        ("send(struct.pack('!I', 100)); time.sleep(1000)", "timeout", "stopped after"),
-        ("os.closerange(3, 64)", "ok", ""),  # the worker ends well, and the session with it
-        ("os.closerange(3, 64); time.sleep(1000)", "killed", "own channel"),
-    ],
-)
+@pytest.mark.parametrize(("said", "status", "reason"), table(__file__, "forged_in_sessions"))
 def test_nor_does_it_in_a_session(sandbox: PythonSandbox, said: str, status: str, reason: str) -> None:
     with like(sandbox, LIMITS, session=True) as session:
         session.run("x = 1")
@@ -223,19 +200,7 @@ def test_code_that_is_not_taken_is_stopped_at_its_deadline(sandbox: PythonSandbo
         assert run(session, "#" * (1 << 20)).status is CodeStatus.TIMEOUT
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "fd = os.memfd_create('hoard'); os.write(fd, bytes(1 << 20))",
-        "import mmap; mmap.mmap(-1, 1 << 20)",
-        "assert c.shmget(0, 1 << 20, 0o1600) >= 0",
-        "assert c.msgget(0, 0o1600) >= 0",
-        "assert c.semget(0, 1, 0o1600) >= 0",
-        "assert c.mq_open(b'/hoard', os.O_CREAT | os.O_RDWR, 0o600, 0) >= 0",
-        "open('/dev/shm/hoard', 'wb')",
-        "open('/dev/zero', 'r+b')",
-    ],
-)
+@pytest.mark.parametrize("code", table(__file__, "hoards"))
 def test_there_is_no_memory_outside_of_the_processes(sandbox: PythonSandbox, code: str) -> None:
     assert run(sandbox, "import os, ctypes; c = ctypes.CDLL(None)\n" + code).status is CodeStatus.ERROR
 
