@@ -3,25 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from interpreter import python
+from tables import table
 
 CONFTEST = "from log_tails import pytest_runtest_makereport, where_logs_lie\n"
-TESTS = """
-import pytest
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    root = tmp_path_factory.mktemp("run")
-    (root / "logs").mkdir()
-    (root / "train.log").write_text("".join(f"line {n}.\\n" for n in range(100)))
-    (root / "logs" / "worker.err").write_text("the worker died")
-    (root / "notes.txt").write_text("no log")
-
-def test_good(run):
-    pass
-
-def test_bad(run):
-    assert False
-"""
+TESTS = table(__file__, "logging_tests")
 
 
 def test_the_logs_of_a_failed_tests_processes_end_its_report(tmp_path: Path) -> None:

@@ -8,18 +8,11 @@ from pathlib import Path
 
 import pytest
 from example_files import module_at
+from tables import table
 
 ROOT = Path(__file__).resolve().parents[1]
 LEAST = 66
-FAULT = """
-[[mutant]]
-name = "a fault"
-file = "rewards/total.py"
-old = "{old}"
-new = "{new}"
-tests = ["tests/test_it.py"]
-hangs = {hangs}
-"""
+FAULT = table(__file__, "fault")
 
 
 @pytest.fixture(scope="module")
@@ -52,19 +45,7 @@ def tree(tmp_path_factory):
     return root
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "hangs", "status", "said"),
-    [
-        ("sum(xs)", "max(xs)", False, 0, "tests/test_it.py::test_it"),
-        ("else 0", "else 1", False, 1, "SURVIVED"),
-        ("return sum(xs)", "while xs: pass\\n    return sum(xs)", True, 2, "of one line"),
-        ("return sum(xs) if xs else 0", "while True: pass", True, 0, "no end"),
-        ("return sum(xs) if xs else 0", "while True: pass", False, 2, "no end came"),
-        ("xs", "ys", False, 2, "not 3 times"),
-        ("def total(xs):", "def total(xs)", False, 2, "status 70"),
-        ("total(xs)", "all(xs)", False, 2, "status 2"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "hangs", "status", "said"), table(__file__, "faults"))
 def test_a_fault_is_noticed_or_survives_or_is_none(mutants, tree, capsys, old, new, hangs, status, said):
     (tree / "tests/mutants.toml").write_text(FAULT.format(old=old, new=new, hangs=str(hangs).lower()))
     before = (tree / "rewards/total.py").read_text()

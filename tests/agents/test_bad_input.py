@@ -20,6 +20,7 @@ import pytest
 from command import Said
 from machine_speed import patience
 from recorded_run import write_run
+from tables import table
 
 from turntree.agents.os_errors import in_words
 
@@ -90,28 +91,19 @@ def test_wrong_input_is_one_line_and_writes_nothing(refused: Run, command: str, 
     assert says in refused(shlex.split(command)).err
 
 
-GSM8K = ("eval", "turntree/GSM8K-v0", "--model", "{model}", "--data", "{at}/given.jsonl")
-SUITE = ("eval", "{at}/given.yaml", "--model", "x")
+READERS: dict[str, tuple[str, ...]] = {
+    "gsm8k": ("eval", "turntree/GSM8K-v0", "--model", "{model}", "--data", "{at}/given.jsonl"),
+    "suite": ("eval", "{at}/given.yaml", "--model", "x"),
+}
 
 
-@pytest.mark.parametrize(
-    ("words", "text", "says"),
-    [
-        (SUITE, "suite: []", "expected a list `suite`"),
-        (SUITE, "- env: turntree/Arithmetic-v0", "expected a list `suite`"),
-        (SUITE, "suite: [{name: x}]", "with `env`"),
-        (SUITE, "suite: [{env: turntree/Arithmetic-v0, sample: 3}]", "did you mean 'samples'?"),
-        (SUITE, "suite: [{env: a}, {env: a}]", "same name"),
-        (SUITE, "suite: [", "no YAML file"),
-        (GSM8K, '{"question": "One?", "answer": "#### 1"}\n{"question": "Two?"}\n', "given.jsonl:2: the field"),
-    ],
-)
+@pytest.mark.parametrize(("reader", "text", "says"), table(__file__, "other_files"))
 def test_a_file_that_is_none_of_its_kind_is_refused(
-    refused: Run, place: Path, words: Sequence[str], text: str, says: str
+    refused: Run, place: Path, reader: str, text: str, says: str
 ) -> None:
     for name in ("given.yaml", "given.jsonl"):
         (place / name).write_text(text)
-    assert says in refused(words).err
+    assert says in refused(READERS[reader]).err
 
 
 WRITERS: dict[str, tuple[str, ...]] = {

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from machine_speed import patience
 from recording_engine import RecordingEngine
+from tables import table
 
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episode import Episode
@@ -61,19 +62,9 @@ async def said(renderer: Renderer, *texts: str) -> Episode:
     return await rollout(env, ScriptedEngine(texts, renderer.tokenizer), renderer, index=0)
 
 
-@pytest.mark.parametrize(
-    ("texts", "kind"),
-    [
-        *[(["act(tool)"], FailureKind.TOOL), (["act(killed)"], FailureKind.TOOL)],
-        *[(["act(late)"], FailureKind.TIMEOUT), (["sandbox"], FailureKind.TOOL)],
-        *[(["environment"], FailureKind.ENVIRONMENT), (["undecided"], FailureKind.REWARD)],
-        *[(["act(wrong)", "5"], None), (["5"], None)],
-    ],
-)
-async def test_what_broke_in_an_environment_is_told_apart(
-    renderer: Renderer, texts: list[str], kind: FailureKind | None
-) -> None:
-    assert failure_kind(await said(renderer, *texts)) is kind
+@pytest.mark.parametrize(("texts", "kind"), table(__file__, "broken"))
+async def test_what_broke_in_an_environment_is_told_apart(renderer: Renderer, texts: list[str], kind: str) -> None:
+    assert failure_kind(await said(renderer, *texts)) == (kind or None)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from reused_turns import EXACT, REPLAY, STOP, TURN, Reused, after_prompt, fixed
 from tabled_engine import Law, TabledEngine, random_policy
+from tables import table
 
 from turntree.agents import prefix_reuse
 from turntree.agents.engines.protocol import Completion, FinishReason, ScoringEngine
@@ -30,17 +31,7 @@ def stored(policy: Law, *, then: Law | None = None, **asked: Any) -> tuple[Reuse
 # When a stored turn is used.
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"temperature": 0.7},
-        {"top_p": 0.9},
-        {"top_k": 2},
-        {"min_p": 0.1},
-        {"repetition_penalty": 1.1},
-        {"prompt": (1, 2, 4)},
-    ],
-)
+@pytest.mark.parametrize("changes", [*table(__file__, "other_laws"), {"prompt": (1, 2, 4)}])
 def test_a_turn_of_another_law_or_prompt_is_left_and_one_of_the_same_used_once(changes: dict[str, Any]) -> None:
     play, _ = stored(SHORT, prompt=(1, 2, 3))
     play.ask(**{"prompt": (1, 2, 3), **changes})
@@ -126,13 +117,6 @@ def test_penalties_that_count_the_turns_own_tokens_are_refused_where_turns_are_c
 ) -> None:
     with pytest.raises(ValueError, match="use mode replay"):
         Reused(fixed(1, 3), vocabulary=2).ask(**changes)
-
-
-def test_an_engine_that_records_no_laws_is_no_less_exact() -> None:
-    play = Reused(SHORT)
-    play.engine.edit = lambda turn: replace(turn, top=None)
-    play.ask()
-    assert play.held.turns == 0
 
 
 def test_a_mode_that_reuses_nothing_passes_everything_on() -> None:

@@ -8,6 +8,7 @@ import pytest
 from chat_tokenizers import CHATML, make_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import table
 from tokenizers.processors import TemplateProcessing
 
 from turntree.agents.errors import RenderError
@@ -33,7 +34,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 
 
-def with_template(template: str, eos: str | None = "<|im_end|>") -> Any:
+def with_template(template: str | None, eos: str | None = "<|im_end|>") -> Any:
     return make_tokenizer(template, special=["<|endoftext|>", "<|im_start|>", "<|im_end|>"], eos=eos)
 
 
@@ -141,19 +142,12 @@ def test_a_template_without_a_tool_role_gets_tool_answers_as_one_user_message(
     assert "no tool role" in caplog.text
 
 
-WANTS_THE_CALL = (
-    "{% for m in messages %}"
-    "{% if m.role == 'tool' and not messages[loop.index0 - 1].tool_calls %}"
-    "{{ raise_exception('a tool answers a call') }}{% endif %}"
-    "<|im_start|>{{ m.role }}\n{% if not m.tool_calls %}{{ m.content }}{% endif %}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 THINKS = "\n{% if m.role == 'assistant' and loop.last %}<think></think>{% endif %}{{ m.content }}"
 
 
 @pytest.mark.parametrize(
     "template",
-    [WANTS_THE_CALL, CHATML.replace("\n{{ m.content }}", THINKS)],
+    [table(__file__, "wants_the_call"), CHATML.replace("\n{{ m.content }}", THINKS)],
     ids=["the call before the answer", "an empty block before the last answer"],
 )
 def test_what_a_template_wants_around_an_answer_does_not_matter(template: str) -> None:
@@ -174,17 +168,11 @@ def test_a_template_whose_turns_end_where_the_next_begins_gets_no_token_twice() 
 
 
 @pytest.mark.parametrize(
-    ("template", "eos", "says"),
-    [
-        (None, "<|im_end|>", "chat_template"),
-        ("{{ raise_exception('never') }}", "<|im_end|>", "roles user, assistant: never"),
-        ("{{ messages[0].content }}", "<|im_end|>", "drops the text"),
-        ("{% for m in messages %}{{ m.content }}\n{% endfor %}", None, "nothing ends a turn"),
-    ],
+    ("template", "eos", "says"), [(None, "<|im_end|>", "chat_template"), *table(__file__, "impossible_templates")]
 )
-def test_a_template_that_cannot_work_is_refused_at_once(template: Any, eos: Any, says: str) -> None:
+def test_a_template_that_cannot_work_is_refused_at_once(template: str, eos: str, says: str) -> None:
     with pytest.raises(RenderError, match=says):
-        Renderer(with_template(template, eos))
+        Renderer(with_template(template or None, eos or None))
 
 
 def test_a_template_that_ends_the_last_turn_differently_is_refused_when_it_extends() -> None:

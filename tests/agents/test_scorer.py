@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from machine_speed import patience
+from tables import table
 
 from turntree.agents.policy_sample import ENVIRONMENT_REWARD
 from turntree.agents.scorer import Scored, Scorer
@@ -118,17 +119,7 @@ def test_a_module_is_imported_for_its_reward(tmp_path: Path, monkeypatch: pytest
     sys.modules.pop("my_rewards")
 
 
-@pytest.mark.parametrize(
-    ("rewards", "error", "message"),
-    [
-        ({"anser": 1}, UnknownReward, "did you mean 'answer'"),
-        ({"answer": "1"}, RewardDefinitionError, "weight must be a number, got '1'"),
-        ({"answer": {"wait": 1}}, RewardDefinitionError, "takes weight, low, high, got 'wait'"),
-        ({"answer": 1, "finished": 2}, RewardDefinitionError, "form alone would beat a right answer"),
-        ({}, RewardDefinitionError, "at least one part"),
-        ({"no_such:always": 1}, UnknownReward, "'no_such:always' cannot be imported"),
-    ],
-)
-def test_rewards_that_cannot_be_are_refused(rewards: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize(("rewards", "kind", "message"), table(__file__, "impossible_rewards"))
+def test_rewards_that_cannot_be_are_refused(rewards: Any, kind: str, message: str) -> None:
+    with pytest.raises({"unknown": UnknownReward, "wrong": RewardDefinitionError}[kind], match=message):
         Scorer(rewards)

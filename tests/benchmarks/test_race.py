@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmark_modules import benchmark_module
+from tables import table
 
 from turntree.spec_tree import DraftBatch
 
@@ -22,21 +23,7 @@ def batch(**changed: Any) -> DraftBatch:
     return DraftBatch(**{name: np.array(v, types.get(name, np.int32)) for name, v in (columns | changed).items()})
 
 
-@pytest.mark.parametrize(
-    ("changed", "fault"),
-    [
-        ({}, None),
-        ({"tokens": [5, 7, 7, 8, 5]}, "siblings alike"),
-        ({"parents": [-1, 0, 3, 2, -1]}, "a parent after its child"),
-        ({"parents": [-1, 0, 0, 2, 0]}, "a parent after its child"),
-        ({"depths": [1, 2, 2, 2, 1]}, "a wrong depth"),
-        ({"tokens": [5, 6, 7, 10, 5]}, "a token outside of the vocabulary"),
-        ({"tokens": [5, 6, 9, 8, 5]}, "a token after the end"),
-        ({"probabilities": [0.9, 0.3, float("nan"), 0.2, 0.5]}, "no probability"),
-        ({"offsets": [0, 5, 4]}, "rows do not cover the nodes"),
-        ({"offsets": [0, 5, 5]}, "siblings alike"),  # the second row's root joins the first's
-    ],
-)
+@pytest.mark.parametrize(("changed", "fault"), [({}, None), *table(__file__, "malformed_drafts")])
 def test_a_malformed_draft_is_noticed(changed: dict[str, Any], fault: str | None) -> None:
     bounds = {"rows": 2, "vocab": 10, "end_tokens": frozenset({9})}
     faults = benchmark_module("race").faults

@@ -138,14 +138,7 @@ def test_make_gives_the_bare_environment_with_its_spec() -> None:
     assert (env.max_numbers, env.spec.id) == (3, "turntree/Arithmetic-v0")
 
 
-@pytest.mark.parametrize(
-    ("id", "hint"),
-    [
-        *[(id, "did you mean 'turntree/Arithmetic-v0'") for id in ("turntree/Arithmetics-v0", "arithmetic")],
-        *[(id, "did you mean 'turntree/Arithmetic-v0'") for id in ("turntree/Arithmetic", "turntree/arithmetic-v0")],
-        ("zzz", "registered are: .*turntree/GSM8K-v0"),
-    ],
-)
+@pytest.mark.parametrize(("id", "hint"), table(__file__, "unknown_ids"))
 def test_an_unknown_id_names_the_nearest_or_what_there_is(id: str, hint: str) -> None:
     with pytest.raises(UnknownEnvironment, match=f"'{id}'; {hint}"):
         make(id)
@@ -189,14 +182,7 @@ def test_entry_points_are_registered_without_importing_them(monkeypatch: pytest.
 
 
 def test_gymnasium_makes_them_after_an_import_or_by_a_qualified_id() -> None:
-    code = """
-import gymnasium
-env = gymnasium.make("turntree.envs:turntree/Arithmetic-v0")
-import turntree.envs
-gymnasium.register_envs(turntree.envs)
-print(env.unwrapped.spec.id, gymnasium.make("turntree/Arithmetic-v0").unwrapped.spec.id)
-"""
-    shown = python("-c", code, check=True).stdout
+    shown = python("-c", table(__file__, "gymnasium_makes"), check=True).stdout
     assert shown == "turntree/Arithmetic-v0 turntree/Arithmetic-v0\n"
 
 

@@ -36,22 +36,7 @@ def search(query: str, limit: int = 5) -> list[str]:
 
 
 def test_the_schema_of_a_function_in_full() -> None:
-    assert function_schema(search) == {
-        "type": "function",
-        "function": {
-            "name": "search",
-            "description": "Search the library.\n\nLonger words first.",
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    "query": {"type": "string", "description": "What to look for, in a few words"},
-                    "limit": {"type": "integer", "description": "Results at most"},
-                },
-                "required": ["query"],
-            },
-            "return": {"type": "array", "items": {"type": "string"}, "description": "Titles, best first"},
-        },
-    }
+    assert function_schema(search) == table(__file__, "search_schema")
 
 
 def test_a_continuation_line_with_a_colon_stays_with_its_argument() -> None:
@@ -59,23 +44,12 @@ def test_a_continuation_line_with_a_colon_stays_with_its_argument() -> None:
     assert doc.arguments == {"a": "one, note: not an argument", "b": "two"}
 
 
-ARGS = "Do.\n\nArgs:\n    a: "
-
-
 @pytest.mark.parametrize(
-    ("parameter", "doc", "complaint"),
-    [
-        ("a: int", None, "needs a docstring"),
-        ("a", ARGS + "A number", "'a' of tool 'f' needs a type hint"),
-        ("a: int", "Do.", "'a' of tool 'f' needs a line under 'Args:'"),
-        ("*a: int", ARGS + "Numbers", "only take named parameters"),
-        ("a: complex", ARGS + "A number", "JSON cannot express"),
-        ("a: str", ARGS + "A letter (choices: x, y)", "write JSON"),
-    ],
+    ("parameter", "doc", "complaint"), [("a: int", None, "needs a docstring"), *table(__file__, "no_tools")]
 )
-def test_what_is_missing_is_named(parameter: str, doc: str | None, complaint: str) -> None:
+def test_what_is_missing_is_named(parameter: str, doc: str, complaint: str) -> None:
     scope: dict[str, Any] = {}
-    exec(f"def f({parameter}) -> int:\n    {doc!r}", scope)
+    exec(f"def f({parameter}) -> int:\n    {doc or None!r}", scope)
     with pytest.raises(ToolDefinitionError, match=complaint):
         function_schema(scope["f"])
 
@@ -190,15 +164,7 @@ SCHEMA = function_schema(book)
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        {},
-        {"year": 1999, "price": 3, "new": True},
-        {"price": 2.5, "tags": ["a", "b"], "stock": {"x": 1}},
-        {"place": [3, "c"], "kind": "cloth", "note": None},
-        {"note": "n", "code": "x1", "parts": [1, 2]},
-        {"parts": "all", "extra": {"any": [1, None]}},
-    ],
+    "arguments", [*table(__file__, "fitting_arguments"), {"note": None, "extra": {"any": [1, None]}}]
 )
 def test_arguments_that_fit_pass(arguments: dict[str, Any]) -> None:
     check_arguments(SCHEMA, {"title": "Emma", **arguments})

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from playing import Errand, call, use
+from tables import table
 
 from turntree.envs import (
     Context,
@@ -139,17 +140,9 @@ def test_the_answer_names_the_tool_and_the_call() -> None:
     assert (message.content, message.name, message.tool_call_id) == ("6", "calculator", "call-1")
 
 
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (ToolCall(name="calculater"), "Error: there is no tool 'calculater'; did you mean 'calculator'?"),
-        (ToolCall(name="xyz"), "Error: there is no tool 'xyz'; the tools are: calculator"),
-        (ToolCall(name="calculator"), "Error: calculator needs the argument 'expression'; it takes: expression"),
-        (ToolCall(name="calculator", arguments={"expression": "1/0"}), "Error: division by zero"),
-    ],
-)
-def test_mistakes_of_the_model_are_told_to_it(call: ToolCall, said: str) -> None:
-    assert ask(call, calculator).content == said
+@pytest.mark.parametrize(("call", "said"), table(__file__, "mistaken_calls"))
+def test_mistakes_of_the_model_are_told_to_it(call: dict[str, Any], said: str) -> None:
+    assert ask(ToolCall(**call), calculator).content == said
 
 
 def test_lone_surrogates_from_the_model_are_replaced() -> None:

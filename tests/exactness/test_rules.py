@@ -90,16 +90,9 @@ def test_a_tree_verified_with_the_laws_of_other_nodes_is_noticed(rules, monkeypa
     assert max(rules.tv(rules.tree_law(p, 3, 3, seed), rules.plain(p, 3)) for seed in range(4)) > NOTICED
 
 
-@pytest.mark.parametrize(
-    "transforms",
-    [
-        Transforms(temperature=0.7, top_k=2),
-        Transforms(top_p=0.8, min_p=0.1, frequency_penalty=0.5),
-        Transforms(temperature=1.3, top_k=3, top_p=0.95, repetition_penalty=1.4, presence_penalty=0.6),
-        Transforms(temperature=0, repetition_penalty=1.4, frequency_penalty=0.5),
-    ],
-)
-def test_trees_are_verified_under_transforms_and_a_path_that_the_penalties_forget_is_noticed(rules, transforms):
+@pytest.mark.parametrize("asked", table(__file__, "transforms"))
+def test_trees_are_verified_under_transforms_and_a_path_that_the_penalties_forget_is_noticed(rules, asked):
+    transforms = Transforms(**asked)
     plain = [rules.plain(rules.transformed(seed, 3, transforms), 4) for seed in range(6)]
     right, broken = (
         max(rules.tv(rules.transformed_tree_law(i, 4, 3, transforms, broken=b), law) for i, law in enumerate(plain))

@@ -9,17 +9,9 @@ from tables import table
 from turntree.rewards import final_answer, parse_number, same_number
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        *[("#### 14", "14"), ("so\n####14", "14"), ("#### 1\nno:\n#### 2", "2"), ("#### 18.\nDone", "18")],
-        *[("#### 3.5 ", "3.5"), ("the answer is 14", None), ("", None), ("####", None)],
-        *[("####\n14", None), ("<think>#### 3</think> I do not know", None), ("<think>#### 3</think>#### 4", "4")],
-        ("#### 1 or 2", "1 or 2"),
-    ],
-)
-def test_the_answer_is_the_line_behind_the_last_mark(text: str, answer: str | None) -> None:
-    assert final_answer(text) == answer
+@pytest.mark.parametrize(("text", "answer"), table(__file__, "marked"))
+def test_the_answer_is_the_line_behind_the_last_mark(text: str, answer: str) -> None:
+    assert final_answer(text) == (answer or None)
 
 
 @pytest.mark.parametrize(("answer", "gold"), table(__file__, "same_numbers"))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from tables import table
 
 from turntree.rewards import Sample, get_reward
 from turntree.rewards.components import (
@@ -28,20 +29,11 @@ def test_the_data_source_names_the_contract() -> None:
     assert answer(samples) == [1.0, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [(r"\boxed{5}", 1), ("#### 5", 1), ("5", 0), (r"\boxed{}", 0), (r"\boxed{1} \boxed{2}", 0), ("", 0)],
-)
-def test_a_well_formed_answer_stands_alone_in_its_place(text: str, value: float) -> None:
-    assert answer_format(said(text)) == value
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("<think>a</think>b", 1), ("b", 1), ("a</think>b", 1), ("<think>a", 0), ("<think>a</think>b<think>c</think>", 0)],
-)
-def test_thoughts_are_closed_once(text: str, value: float) -> None:
-    assert think_format(said(text)) == value
+@pytest.mark.parametrize(("component", "text", "value"), table(__file__, "forms"))
+def test_a_well_formed_answer_stands_alone_in_its_place_and_thoughts_are_closed_once(
+    component: str, text: str, value: float
+) -> None:
+    assert {"answer": answer_format, "thoughts": think_format}[component](said(text)) == value
 
 
 def test_the_smaller_components_lie_between_zero_and_one() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from hostile_answers import BOXED, NEVER_ENDS, NEVER_ENDS_GOLD
 from machine_speed import eventually, not_hanging, patience, soon
+from tables import table
 
 from turntree.rewards import (
     EXACT,
@@ -324,14 +325,7 @@ def test_a_time_out_is_not_remembered() -> None:
         assert judge.cached() == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({"workers": -1}, "workers"),
-        ({"deadline_seconds": 0.5, "patience_seconds": 0.6}, "patience_seconds"),
-        ({"memory_bytes": 1}, "memory_bytes"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "named"), table(__file__, "impossible_pools"))
 def test_settings_that_cannot_work_are_refused(arguments: dict[str, float], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         PoolSettings(**arguments)  # type: ignore[arg-type]

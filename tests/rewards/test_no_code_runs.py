@@ -11,6 +11,7 @@ from hostile_answers import BOXED, CODE
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from interpreter import python
+from tables import table
 
 from turntree.rewards import EXACT, Answer, extract, score_batch
 from turntree.rewards.formula.compare import compare
@@ -47,17 +48,9 @@ def test_pickles_are_read_only_from_our_own_processes() -> None:
     assert readers == ["wire.py"]
 
 
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("eval(x)", {"eval"}),
-        ("import sympy\nsympy.sympify(x)", {"sympify"}),
-        ("from sympy.parsing.sympy_parser import parse_expr as read", {"parse_expr"}),
-        *[("call = exec", {"exec"}), ("sympy.S(x)", {"S"}), ("re.compile(x)", set())],
-    ],
-)
-def test_the_search_above_finds_evaluators(source: str, found: set[str]) -> None:
-    assert evaluators_in(source) == found
+@pytest.mark.parametrize(("source", "found"), table(__file__, "evaluators"))
+def test_the_search_above_finds_evaluators(source: str, found: list[str]) -> None:
+    assert evaluators_in(source) == set(found)
 
 
 @pytest.fixture
@@ -76,22 +69,7 @@ def test_no_payload_runs_or_is_right(wrap: str, payloads: list[str]) -> None:
 
 def test_payloads_raise_no_audit_event_that_could_harm(payloads: list[str]) -> None:
     """In a process of its own, because an audit hook stays for good."""
-    code = f"""
-import sys
-from turntree.rewards import EXACT, Answer, extract
-from turntree.rewards.formula.compare import compare
-compare("1", Answer("\\\\sqrt{{2}}"), EXACT)
-seen = []
-watched = ("exec", "compile", "os.system", "subprocess.Popen", "import", "open", "os.exec", "os.posix_spawn", "os.fork")
-sys.addaudithook(lambda event, args: seen.append((event, str(args)[:80])) if event in watched else None)
-for payload in {payloads!r}:
-    extract("\\\\boxed{{" + payload + "}}")
-    for prose in (False, True):
-        compare("7", Answer(payload, prose=prose), EXACT)
-control = len(seen)
-compile("1", "x", "eval")
-print(seen[:control], len(seen) > control)
-"""
+    code = table(__file__, "watched_payloads").replace("PAYLOADS", repr(payloads))
     shown = python("-c", code, check=True)
     assert shown.stdout.strip() == "[] True"
 

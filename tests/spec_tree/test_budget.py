@@ -108,69 +108,50 @@ MODEST = Policy((3.0, 3.0), np.sqrt)
 MISSED = Policy((1.0, 30.0), lambda estimate: np.full_like(estimate, 0.02))
 
 
-def free(rows, tokens):
-    return 0.02
-
-
-def linear(rows, tokens):
-    return 0.02 + 0.001 * tokens
-
-
-def small_cpu(rows, tokens):
-    return 0.008 + 0.001 * tokens
-
-
-def steep(rows, tokens):
-    return 0.002 + 0.001 * tokens
-
-
-def accelerator(rows, tokens):
-    return 0.01 * max(1.0, tokens / 128)
-
-
-def stairs(rows, tokens):
-    return 0.02 * -(-tokens // 32)
-
-
-def dear_rows(rows, tokens):
-    return 0.01 + 0.002 * rows + 0.0002 * tokens
-
-
-COSTS = [free, linear, steep, accelerator, stairs, dear_rows]
+COSTS = {
+    "free": lambda rows, tokens: 0.02,
+    "linear": lambda rows, tokens: 0.02 + 0.001 * tokens,
+    "small cpu": lambda rows, tokens: 0.008 + 0.001 * tokens,
+    "steep": lambda rows, tokens: 0.002 + 0.001 * tokens,
+    "accelerator": lambda rows, tokens: 0.01 * max(1.0, tokens / 128),
+    "stairs": lambda rows, tokens: 0.02 * -(-tokens // 32),
+    "dear rows": lambda rows, tokens: 0.01 + 0.002 * rows + 0.0002 * tokens,
+}
+"""Seconds of a step."""
 NOISY = {"noise": 0.05, "hiccups": 0.01}
 
 
-@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("cost", [name for name in COSTS if name != "small cpu"])
 @pytest.mark.parametrize("policy", [SHARP, FLAT, MODEST])
 def test_a_warm_budget_reaches_the_best_fixed_threshold(cost, policy):
-    runs = {at: simulate(Fixed(at), cost, policy, steps=500, **NOISY) for at in THRESHOLDS}
+    runs = {at: simulate(Fixed(at), COSTS[cost], policy, steps=500, **NOISY) for at in THRESHOLDS}
     best = max(throughput(run, WARM) for run in runs.values())
-    own = simulate(DraftBudget(0.05), cost, policy, steps=500, **NOISY)
+    own = simulate(DraftBudget(0.05), COSTS[cost], policy, steps=500, **NOISY)
     assert throughput(own, WARM) >= 0.95 * best
 
 
 @pytest.mark.parametrize("rows", [1, 4, 64])
-@pytest.mark.parametrize("cost", [linear, steep, accelerator, stairs])
+@pytest.mark.parametrize("cost", ["linear", "steep", "accelerator", "stairs"])
 @pytest.mark.parametrize("policy", [LIAR, MISSED])
 def test_where_drafts_lose_almost_nothing_is_lost(cost, policy, rows):
-    without = simulate(Fixed(2.0), cost, policy, rows=rows, steps=500, **NOISY)
-    own = simulate(DraftBudget(0.05), cost, policy, rows=rows, steps=500, **NOISY)
+    without = simulate(Fixed(2.0), COSTS[cost], policy, rows=rows, steps=500, **NOISY)
+    own = simulate(DraftBudget(0.05), COSTS[cost], policy, rows=rows, steps=500, **NOISY)
     assert throughput(own, WARM) >= 0.98 * throughput(without, WARM)
     assert throughput(own, 0, 65) >= 0.93 * throughput(without, 0, 65), "the first steps are careful"
 
 
 def test_the_careless_threshold_loses_where_the_budget_does_not():
     """Control of the test above: the same drafts, all verified."""
-    without = simulate(Fixed(2.0), linear, LIAR, steps=300)
-    assert throughput(simulate(Fixed(0.4), linear, LIAR, steps=300)) < 0.8 * throughput(without)
+    without = simulate(Fixed(2.0), COSTS["linear"], LIAR, steps=300)
+    assert throughput(simulate(Fixed(0.4), COSTS["linear"], LIAR, steps=300)) < 0.8 * throughput(without)
 
 
-@pytest.mark.parametrize("cost", [small_cpu, linear, accelerator, dear_rows])
+@pytest.mark.parametrize("cost", ["small cpu", "linear", "accelerator", "dear rows"])
 @pytest.mark.parametrize("early", [FLAT, LIAR, MISSED])
 def test_a_policy_that_sharpens_is_noticed(cost, early):
     policy = lambda step: early if step < 200 else SHARP  # noqa: E731
-    own = simulate(DraftBudget(0.05), cost, policy, steps=500, **NOISY)
-    best = max(throughput(simulate(Fixed(at), cost, policy, steps=500, **NOISY), 320) for at in THRESHOLDS)
+    own = simulate(DraftBudget(0.05), COSTS[cost], policy, steps=500, **NOISY)
+    best = max(throughput(simulate(Fixed(at), COSTS[cost], policy, steps=500, **NOISY), 320) for at in THRESHOLDS)
     assert throughput(own, 320) >= 0.93 * best
 
 
@@ -179,7 +160,7 @@ def test_without_trials_a_policy_that_sharpens_is_missed(monkeypatch):
     monkeypatch.setattr(budget_module, "PROBE_PAUSE", 10**9)
     monkeypatch.setattr(budget_module, "IDLE", 1.0)
     policy = lambda step: LIAR if step < 200 else SHARP  # noqa: E731
-    own = simulate(DraftBudget(0.05), small_cpu, policy, steps=320, **NOISY)
+    own = simulate(DraftBudget(0.05), COSTS["small cpu"], policy, steps=320, **NOISY)
     assert own[200:, 2].sum() == 0
 
 
@@ -188,7 +169,7 @@ def test_a_machine_that_gets_busy_is_noticed():
 
     def shared(rows, tokens):
         now[0] += 1
-        return free(rows, tokens) if now[0] < 250 else 0.005 + 0.004 * tokens
+        return 0.02 if now[0] < 250 else 0.005 + 0.004 * tokens
 
     own = simulate(DraftBudget(0.05), shared, FLAT, steps=700)
     assert own[100:250, 2].mean() > 5
@@ -207,8 +188,8 @@ def test_the_first_steps_draft_little_and_every_other_one_nothing(rows):
 
 
 def test_more_is_drafted_only_as_drafts_are_accepted():
-    run = simulate(DraftBudget(0.05), free, LIAR, rows=64, steps=60)
-    sharp = simulate(DraftBudget(0.05), free, SHARP, rows=64, steps=60)
+    run = simulate(DraftBudget(0.05), COSTS["free"], LIAR, rows=64, steps=60)
+    sharp = simulate(DraftBudget(0.05), COSTS["free"], SHARP, rows=64, steps=60)
     assert run[:30, 2].max() <= 40
     assert sharp[20:30, 2].mean() > 200
 
@@ -224,16 +205,16 @@ def test_nothing_below_the_floor_is_ever_asked_for():
 
         observe = staticmethod(budget.observe)
 
-    simulate(Watched(), free, SHARP, steps=300)
+    simulate(Watched(), COSTS["free"], SHARP, steps=300)
     assert min(allowed.min_probability for allowed in asked) == 0.4
 
 
 def test_a_measured_table_spares_a_wrong_first_guess():
     """With what a step costs known, the first choice is already that of free tokens."""
-    known = DraftBudget(0.05, cost=StepCost.measure(free, [(16, tokens) for tokens in (16, 32, 64, 160)]))
+    known = DraftBudget(0.05, cost=StepCost.measure(COSTS["free"], [(16, tokens) for tokens in (16, 32, 64, 160)]))
     guessed = DraftBudget(0.05)
     for budget in (known, guessed):
-        simulate(budget, free, LIAR, steps=8)
+        simulate(budget, COSTS["free"], LIAR, steps=8)
     assert known.allow(16).min_probability < 0.1 < guessed.allow(16).min_probability
 
 
@@ -242,5 +223,5 @@ def test_no_step_drafts_more_than_the_engine_takes_nor_more_because_it_could(mos
     for steps in (0, WARM + 2):
         bounded, free_to = DraftBudget(0.05), DraftBudget(0.05)
         for budget in (bounded, free_to):
-            simulate(budget, free, SHARP, steps=steps)
+            simulate(budget, COSTS["free"], SHARP, steps=steps)
         assert bounded.allow(16, most=most).nodes == min(most, free_to.allow(16).nodes)

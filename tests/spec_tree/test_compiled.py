@@ -6,6 +6,7 @@ from pathlib import Path
 
 import interpreter
 import pytest
+from tables import table
 
 from turntree import spec_tree
 from turntree.spec_tree import compiled, side_compiler
@@ -41,16 +42,6 @@ def test_a_change_in_another_file_is_noticed(tmp_path: Path) -> None:
     assert run(tmp_path) == 13
 
 
-FIRST = """
-from turntree.spec_tree.batch import draft, move_on
-from turntree.spec_tree.growth import grow
-from turntree.spec_tree.warm_up import warm_up
-warm_up()
-for function in (grow, move_on, draft):
-    print(function.stats.cache_hits.total(), function.stats.cache_misses.total())
-"""
-
-
 def stand_in(folder: Path, script: str) -> str:
     """An interpreter that does something else."""
     path = folder / "python"
@@ -60,7 +51,7 @@ def stand_in(folder: Path, script: str) -> str:
 
 
 def test_the_first_process_finds_what_the_second_one_compiled(tmp_path: Path) -> None:
-    done = python(FIRST, cache=tmp_path)
+    done = python(table(__file__, "first_use"), cache=tmp_path)
     of_grow, of_move_on, of_draft = (tuple(map(int, line.split())) for line in done.stdout.splitlines())
     assert (of_grow, of_move_on, of_draft) == ((1, 0), (1, 0), (0, 1))
     kept = [path.name.split("-")[0] for path in tmp_path.rglob("*.nbc")]

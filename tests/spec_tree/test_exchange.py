@@ -84,11 +84,6 @@ def test_a_log_that_was_begun_anew_is_read_from_its_start() -> None:
     assert said(second.read("b", cursor)) == [9]
 
 
-def test_a_process_in_its_next_life_reads_what_it_said_before(log: TurnLog) -> None:
-    log.append("a/1", 0, batch(0, 1))
-    assert said(log.read("a/2", None)) == [0, 1]
-
-
 def test_the_newest_turns_come_first_where_there_are_too_many(log: TurnLog) -> None:
     log.append("a", 0, batch(0, 1, 2))
     log.append("a", 3, batch(3, 4))

@@ -179,13 +179,7 @@ def asked(chain, *arguments, **options):
     return chain(*arguments, draw, **options), seen[0]
 
 
-@pytest.mark.parametrize(
-    ("coins", "emitted", "law"),
-    [
-        *[([0.49, 0.59], [0, 2, 9], [0.1, 0.8, 0.1]), ([0.49, 0.61], [0, 9], [0.5, 0.5, 0.0])],
-        ([0.51, 0.01], [9], [0.0, 1.0, 0.0]),
-    ],
-)
+@pytest.mark.parametrize(("coins", "emitted", "law"), table(__file__, "point_mass_chains"))
 def test_a_point_mass_chain_keeps_its_prefix_and_says_one_token_more(coins, emitted, law):
     tokens, seen = asked(verify.point_mass_chain, P, np.array([0, 2]), np.array(coins))
     assert tokens == emitted

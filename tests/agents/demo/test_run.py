@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from recorded_run import a_comparison, write_run
+from tables import table
 
 pytest.importorskip("verl")
 
@@ -97,13 +98,7 @@ def test_with_a_given_model_a_difference_is_counted_and_explained(asked, model, 
     assert "near tie" in printed
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        *[({"model": "./nowhere"}, "no config.json"), ({"steps": 0}, "must be at least 1, got 0")],
-        ({"every": 0}, "must be at least 1, got 0"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "says"), table(__file__, "impossible_demos"))
 def test_what_cannot_be_is_said_before_anything_runs(asked, model, tmp_path, wrong, says):
     with pytest.raises((ConfigError, ValueError), match=says):
         run.main(**{"model": str(model), "out": tmp_path / "run", **wrong})

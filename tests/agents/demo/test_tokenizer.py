@@ -2,18 +2,12 @@ from __future__ import annotations
 
 import pytest
 import transformers
+from tables import table
 
 from turntree.agents.demo.tokenizer import END, UNKNOWN, vocabulary
 from turntree.agents.renderer import Renderer
 
-DIALOGUE = [
-    {"role": "user", "content": "2+3*4-1"},
-    {"role": "assistant", "content": "calculator(3*4)"},
-    {"role": "tool", "content": "12", "name": "calculator"},
-    {"role": "assistant", "content": "calculator(2+12)"},
-    {"role": "tool", "content": "14", "name": "calculator"},
-    {"role": "assistant", "content": "#### 14"},
-]
+DIALOGUE = table(__file__, "dialogue")
 
 
 def ids(tokenizer, text):

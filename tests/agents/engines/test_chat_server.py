@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from chat_stand_in import Answer, ChatStandIn, said
+from tables import table
 
 from turntree.agents.engines.chat_server import UNREADABLE, ChatServer, ContextFull, ServerRefused
 from turntree.agents.engines.protocol import FinishReason, Sampling
@@ -61,23 +62,10 @@ async def test_a_path_of_the_url_is_kept() -> None:
     assert there.paths == ["/v1beta/openai/models", "/v1beta/openai/chat/completions"]
 
 
-@pytest.mark.parametrize(
-    ("models", "name", "says"),
-    [
-        (
-            Answer({"data": [{"id": "a"}, {"id": "b"}]}),
-            None,
-            "name one of the server's models with --model; it has a, b",
-        ),
-        (Answer({"data": []}), None, "it has none"),
-        (Answer({}, 404), None, "404"),
-        (Answer({"error": "no"}, 401), "a", "OPENAI_API_KEY"),
-        (Answer("<html>"), None, "expected a list of models"),
-    ],
-)
-async def test_a_server_without_the_model_is_refused(models: Answer, name: str | None, says: str) -> None:
-    with ChatStandIn(lambda body: said("4"), models) as there, pytest.raises(ServerRefused, match=says):
-        await ChatServer(there.url, model=name).__aenter__()
+@pytest.mark.parametrize(("body", "status", "name", "says"), table(__file__, "without_the_model"))
+async def test_a_server_without_the_model_is_refused(body: Any, status: int, name: str, says: str) -> None:
+    with ChatStandIn(lambda _: said("4"), Answer(body, status)) as there, pytest.raises(ServerRefused, match=says):
+        await ChatServer(there.url, model=name or None).__aenter__()
 
 
 async def test_a_server_that_lists_no_models_is_believed_the_name() -> None:
@@ -128,14 +116,7 @@ async def test_what_a_server_does_not_know_is_said_otherwise_from_then_on() -> N
     assert there.asked[-1] == {"model": "small", "messages": ASKED, "temperature": 0.5, "max_completion_tokens": 9}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"error": {"code": "context_length_exceeded", "message": "too long"}}',
-        "This model's maximum context length is 160 tokens; 'max_tokens' or 'max_completion_tokens' is too large: 64.",
-        "the request exceeds the available context size",
-    ],
-)
+@pytest.mark.parametrize("text", table(__file__, "too_long"))
 async def test_a_dialogue_that_does_not_fit_has_an_error_of_its_own(text: str) -> None:
     async with served(Answer(text, 400)) as (there, server):
         with pytest.raises(ContextFull):
@@ -143,18 +124,9 @@ async def test_a_dialogue_that_does_not_fit_has_an_error_of_its_own(text: str) -
     assert len(there.asked) == 1
 
 
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        (Answer({"error": "model missing"}, 404), "the model's name there"),
-        (Answer({"error": '"auto" tool choice requires --tool-call-parser'}, 400), "--tool-calls text"),
-        (Answer({"choices": []}), "one choice"),
-        (Answer("hello"), "expected JSON"),
-        (said("I can", finish_reason="content_filter"), "filter"),
-    ],
-)
-async def test_a_refusal_says_what_to_do(answer: Answer, says: str) -> None:
-    async with served(answer) as (_, server):
+@pytest.mark.parametrize(("body", "status", "says"), table(__file__, "refusals"))
+async def test_a_refusal_says_what_to_do(body: Any, status: int, says: str) -> None:
+    async with served(Answer(body, status)) as (_, server):
         with pytest.raises(ServerRefused, match=says) as refused:
             await server.say(ASKED, SEEDED)
     assert not isinstance(refused.value, ContextFull)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tables import table
 
 from turntree.agents.engines.request_wire import DRAFT, SEED, draft_of, request_entries, seed_of, state_of
 from turntree.agents.engines.sglang.wire import custom_params, is_ours, shifted_seed
@@ -20,17 +21,7 @@ def test_a_state_survives_json_with_all_64_bits_of_its_hash():
     assert from_wire(json.loads(json.dumps(to_wire(STATE)))) == STATE
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {},
-        {"exact": "xyz", "task": "", "tools": "", "env": ""},
-        {"exact": "1" + "0" * 16, "task": "", "tools": "", "env": ""},
-        {"exact": "f", "task": 3, "tools": "", "env": ""},
-        {"exact": 3, "task": "", "tools": "", "env": ""},
-        ["exact"],
-    ],
-)
+@pytest.mark.parametrize("values", table(__file__, "no_states"))
 def test_what_is_no_state_is_refused_with_what_was_expected(values):
     with pytest.raises(ValueError, match="turntree_state"):
         from_wire(values)

@@ -35,28 +35,12 @@ def test_an_override_that_cannot_be_says_what_to_do(override: str, message: str,
         composed(override)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype", "bf16"),
-        ("reward.custom_reward_function.reward_kwargs.contract", "math"),
-    ],
-)
+@pytest.mark.parametrize(("key", "value"), table(__file__, "hidden_fields"))
 def test_a_field_that_verls_yaml_hides_is_known(key: str, value: str, composed: Compose) -> None:
     assert OmegaConf.select(composed(f"{key}={value}").verl, key) == value
 
 
-@pytest.mark.parametrize(
-    ("config", "overrides", "message"),
-    [
-        ("demo", [], r"actor_rollout_ref\.model\.path=DIR"),
-        ("demo", ["actor_rollout_ref.model.path=."], r"no config\.json"),
-        ("demmo", [], "did you mean 'demo'"),
-        ("nowhere.yaml", [], r"there is no file nowhere\.yaml; shipped .*demo"),
-        ("based.yaml", [], "did you mean 'cpu'"),
-        ("grouped.yaml", [], "did you mean 'engine'"),
-    ],
-)
+@pytest.mark.parametrize(("config", "overrides", "message"), table(__file__, "impossible_configurations"))
 def test_a_configuration_that_cannot_be_says_what_to_do(
     config: str, overrides: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,13 +57,7 @@ def test_a_file_of_ones_own_may_build_on_a_base(composed: Compose) -> None:
     assert (composition.verl.trainer.total_training_steps, composition.verl.trainer.device) == (7, "cpu")
 
 
-@pytest.mark.parametrize(
-    ("section", "value", "message"),
-    [
-        ("rewards", {"answer": 1, "rank": 0.5}, "the rewards rank need all"),
-        ("run_ahead", {"enabled": True}, r"turntree\.run_ahead needs turntree's own engine .*got None"),
-    ],
-)
+@pytest.mark.parametrize(("section", "value", "message"), table(__file__, "needs_our_manager"))
 def test_what_needs_our_own_manager_of_episodes_is_refused_without_it(
     section: str, value: dict[str, object], message: str, composed: Compose, rank: str
 ) -> None:
@@ -90,14 +68,7 @@ def test_what_needs_our_own_manager_of_episodes_is_refused_without_it(
 
 
 def test_a_training_is_put_together_before_anything_heavy_is_imported(tiny_model: Path) -> None:
-    script = (
-        "import sys\n"
-        "from turntree.agents.verl.compose import compose, list_configs\n"
-        "import turntree.agents.verl.launch\n"
-        f"for name in list_configs(): compose(name, ['actor_rollout_ref.model.path={tiny_model}'])\n"
-        "heavy = 'datasets numba pandas ray scipy sympy torch transformers verl vllm'\n"
-        "print(*set(heavy.split()) & set(sys.modules))\n"
-    )
+    script = table(__file__, "composes_all").replace("MODEL", str(tiny_model))
     done = python("-c", script, timeout=300)
     assert done.stdout == "\n", done.stderr[-2000:]
 
@@ -113,20 +84,10 @@ def test_what_is_known_without_looking_is_known_to_verl() -> None:
             assert set(names) <= fields_of(section)
 
 
-@pytest.mark.parametrize(
-    ("kind", "values", "message"),
-    [
-        (EngineSettings, {"thread": 2}, r"unknown key 'thread' in .*engine_kwargs.turntree; did you mean 'threads'"),
-        (EngineSettings, {"speculation": {"max_node": 4}}, r"turntree\.speculation; did you mean 'max_nodes'"),
-        (EngineSettings, {"forest": {"max_tokens": 0}}, r"turntree\.forest: .*from 1024 to 1073741824, got 0"),
-        (EngineSettings, {"forest": {"context_windows": 8}}, r"in .*forest; did you mean 'context_window'"),
-        (RunSettings, {"turntree": {"reuse": {"topk": 8}}}, r"'topk' in .*turntree\.reuse; did you mean 'top_k'"),
-        (RunSettings, {"turntree": {"save_policy_every": 2}}, "needs a run_dir"),  # weights cannot be kept nowhere
-    ],
-)
-def test_what_cannot_be_set_names_its_section_and_the_nearest(kind: Any, values: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("kind", "values", "message"), table(__file__, "impossible_settings"))
+def test_what_cannot_be_set_names_its_section_and_the_nearest(kind: str, values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        kind.parse(values)
+        {"engine": EngineSettings, "run": RunSettings}[kind].parse(values)
 
 
 def test_speculation_is_on_by_default_without_leaders_and_null_switches_it_off() -> None:

@@ -10,6 +10,7 @@ from hydra.errors import InstantiationException
 from interpreter import python
 from machine_speed import patience
 from omegaconf import OmegaConf
+from tables import table
 
 from turntree.agents.engines.protocol import Sampling
 from turntree.agents.engines.request_wire import seed_of, state_of
@@ -142,17 +143,7 @@ def test_without_speculation_an_engine_is_left_as_it_is(base: list[str]) -> None
 
 
 @pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("turntree.reuse.mode=exact", "reuse.mode=exact needs turntree's own engine"),
-        (f"{SECTION}.threads=2", "threads is a setting of turntree's own engine"),
-        (f"{SECTION}.speculation.leader_first=true", "leader_first"),
-        (f"{SECTION}.speculation.max_nods=2", "did you mean 'max_nodes'"),
-        (f"{ROLLOUT}.enforce_eagre=true", "did you mean 'enforce_eager'"),
-        ("actor_rollout_ref.model.mtp={enable: true, enable_rollout: true}", "drafts of the model's own"),
-    ],
-)
+@pytest.mark.parametrize(("override", "message"), table(__file__, "impossible_overrides"))
 def test_what_does_not_go_together_is_refused(base: list[str], override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         verls(base, override)
@@ -200,27 +191,6 @@ def test_a_turn_brings_its_state_and_its_seed_in_the_words_of_sglang() -> None:
     json.dumps(asked.parameters)
 
 
-_SERVER = """
-import json, os, sys
-sys.path.insert(0, {support!r})
-from cpu_sglang import prepare
-given, variable = json.loads(sys.argv[1]), sys.argv[2]
-prepare(json.loads(variable))
-from verl.workers.rollout.sglang_rollout import async_sglang_server  # verl's server can be imported beside it
-from sglang.srt.plugins import load_plugins
-from sglang.srt.server_args import ServerArgs
-from tiny_llama import save_tiny_llama
-import pathlib, tempfile
-model = save_tiny_llama(pathlib.Path(tempfile.mkdtemp()))
-given |= {{"device": "cpu", "attention_backend": "torch_native"}}
-load_plugins()  # the stand-in for the CPU lifts SGLang's refusal of NGRAM without CUDA
-args = ServerArgs(model_path=str(model), skip_tokenizer_init=True, trust_remote_code=False, **given)
-from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
-worker = SpeculativeAlgorithm.from_string(args.speculative_algorithm).create_worker(args)
-print("WORKER", worker.__module__, worker.__name__)
-"""
-
-
 @pytest.mark.sglang
 def test_sglang_takes_the_arguments_and_makes_turntrees_worker_of_them(request: pytest.FixtureRequest) -> None:
     sglang = pytest.importorskip("sglang", reason="needs SGLang; see make test-sglang")
@@ -230,5 +200,7 @@ def test_sglang_takes_the_arguments_and_makes_turntrees_worker_of_them(request: 
     support = str(request.config.rootpath / "tests" / "support")
     given = json.dumps(arguments(config))
     variable = config.ray_kwargs.ray_init.runtime_env.env_vars[VARIABLE]
-    done = python("-c", _SERVER.format(support=support), given, variable, timeout=patience(300))
+    done = python(
+        "-c", table(__file__, "sglang_server").format(support=support), given, variable, timeout=patience(300)
+    )
     assert "WORKER turntree.agents.engines.sglang.worker TurntreeWorker" in done.stdout, done.stderr[-3000:]

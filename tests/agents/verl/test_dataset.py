@@ -11,6 +11,7 @@ import pyarrow.parquet
 import pytest
 from machine_speed import patience
 from poor_machine import SYSTEM_PYTHON, run_poorly
+from tables import table
 
 from turntree.agents.verl.dataset import main, make_env, rows
 from turntree.agents.verl.sections import ConfigError
@@ -65,18 +66,7 @@ def test_the_command_line_writes_the_rows_into_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not os.access(SYSTEM_PYTHON, os.X_OK), reason=f"there is no {SYSTEM_PYTHON}")
 def test_a_tool_that_could_read_the_answers_from_disk_is_refused_unless_it_was_asked_for() -> None:
-    code = f"""
-from turntree.agents.verl.dataset import rows
-from turntree.envs import Env, Task
-from turntree.envs.sandbox import PythonTool
-
-class Coding(Env):
-    toolsets = (PythonTool(python={SYSTEM_PYTHON!r}, packages=False),)
-    task = lambda self, index: Task(id=str(index), prompt="6 * 7?", answer="42")
-    reply = None
-
-print(len(list(rows("__main__:Coding", {{}}, count=2, split="train"))))
-"""
+    code = table(__file__, "coding_rows").replace("PYTHON", repr(SYSTEM_PYTHON))
     refused = run_poorly(code, TURNTREE_ISOLATION="").stderr
     assert "could read the answers of its own tasks from this machine's disk: code runs in an own process" in refused
     assert run_poorly(code, TURNTREE_ISOLATION="process").stdout == "2\n"

@@ -12,34 +12,9 @@ from typing import Any
 
 import pytest
 from interpreter import python
+from tables import table
 
 from turntree.agents.verl import fork_client, prefork
-
-SERVER = """
-import sys, os
-from pathlib import Path
-import numpy
-import preloaded
-from turntree.agents.verl.fork_server import become, listen, serve
-listener = listen(Path(sys.argv[1]))
-print("ready", flush=True)
-request = serve(listener, os.dup(sys.stdin.fileno()))
-if request is not None:
-    become(request)
-"""
-TELLS = """
-import json, os, random, signal, sys
-import numpy
-json.dump({
-    "argv": sys.argv, "name": __name__, "cwd": os.getcwd(), "mine": os.environ.get("MINE"),
-    "theirs": os.environ.get("THEIRS"), "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
-    "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler, "parent": os.getppid(),
-    "group": os.getpgrp(), "preloaded": "preloaded" in sys.modules,
-    "random": [random.random(), numpy.random.random()], "read": sys.stdin.read(),
-}, sys.stdout)
-print("said", file=sys.stderr)
-sys.exit(7)
-"""
 
 
 class Forks:
@@ -59,7 +34,7 @@ def forks(tmp_path: Path) -> Iterator[Forks]:
     paths = [str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "THEIRS": "kept"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    command = [sys.executable, "-c", SERVER, str(tmp_path / "socket")]
+    command = [sys.executable, "-c", table(__file__, "fork_server"), str(tmp_path / "socket")]
     with subprocess.Popen(command, env=environment, **pipes) as server:
         assert server.stdout.readline() == "ready\n"
         yield Forks(tmp_path, server)
@@ -73,7 +48,9 @@ def test_a_fork_is_started_as_an_interpreter_would_be(forks: Forks, tmp_path: Pa
     for _ in range(2):
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
         try:
-            client = forks.start(TELLS, "a b", "c", cwd=tmp_path / "here", env={**os.environ, "MINE": "ü"})
+            client = forks.start(
+                table(__file__, "tells"), "a b", "c", cwd=tmp_path / "here", env={**os.environ, "MINE": "ü"}
+            )
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
         out, error = client.communicate("heard", timeout=60)
@@ -126,25 +103,12 @@ def test_who_sends_no_request_disturbs_nobody(forks: Forks) -> None:
 
 
 def test_a_server_with_threads_is_refused() -> None:
-    script = (
-        "import os, threading, time\n"
-        "from turntree.agents.verl.fork_server import serve\n"
-        "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
-        "serve(None, 0)\n"
-    )
-    done = python("-c", script, timeout=60)
+    done = python("-c", table(__file__, "serves_with_threads"), timeout=60)
     assert "threads run" in done.stderr
 
 
 def test_what_is_imported_beforehand_starts_nothing_that_a_fork_would_lack() -> None:
-    script = (
-        "import importlib, sys, threading\n"
-        "from turntree.agents.verl.prefork import PRELOADED\n"
-        "for name in PRELOADED: importlib.import_module(name)\n"
-        "import torch\n"
-        "print('ray' in sys.modules, threading.active_count(), torch.cuda.is_initialized())\n"
-    )
-    done = python("-c", script, timeout=300)
+    done = python("-c", table(__file__, "preloads"), timeout=300)
     assert done.stdout == "False 1 False\n", done.stderr[-2000:]
     assert len(set(prefork.PRELOADED)) == len(prefork.PRELOADED)
 

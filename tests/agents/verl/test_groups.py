@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tables import table
 
 from turntree.agents.reuse_config import ReuseConfig, ReuseMode
 from turntree.agents.verl.compose import Composition
@@ -84,15 +85,7 @@ def test_an_environment_of_ones_own_takes_nothing_from_the_default_one(composed:
     assert composition.settings.env_kwargs == {}
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["engine=local", "size=7b"], r"engine=local goes with base=cpu, got base=gpu \(of size=7b\)"),
-        (["engine=vllm", "size=1.5b", "speculation=replay"], r"speculation=none or tree, got speculation=replay"),
-        (["engine=vllm", "size=tiny"], "engine=vllm goes with base=gpu, got base=cpu"),
-        (["size=small", "env=math"], "size=small goes with env=arithmetic or"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "message"), table(__file__, "incompatible_options"))
 def test_options_that_do_not_go_together_are_refused(composed: Compose, overrides: list[str], message: str) -> None:
     with pytest.raises(Incompatible, match=message):
         composed(*overrides[1:], config=overrides[0])

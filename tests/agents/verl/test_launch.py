@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 from machine_speed import eventually, patience
 from omegaconf import OmegaConf
+from tables import table
 
 from turntree.agents.reuse_config import ReuseMode
 from turntree.agents.verl import launch
@@ -45,23 +46,9 @@ def run(monkeypatch: pytest.MonkeyPatch, overrides: list[str]) -> Run:
     return run
 
 
-WRITES_TWO_STEPS = """
-import json, time
-for step in (1, 2):
-    with open("$RUN/engine.jsonl", "a") as file:
-        file.write(json.dumps({"step": step, "tokens_per_step": 1.0 + step}) + "\\n")
-    line = json.dumps({"step": step, "data": {"training/global_step": step, "critic/score/mean": 0.5}}) + "\\n"
-    with open("$RUN/metrics.jsonl", "a") as file:
-        file.write(line[:20])
-        file.flush()
-        time.sleep(0.3)
-        file.write(line[20:])
-"""
-
-
 def test_every_step_is_reported_once_and_whole(run: Run) -> None:
     reports: list[StepReport] = []
-    assert run(WRITES_TWO_STEPS, on_step=reports.append) == 0
+    assert run(table(__file__, "writes_two_steps"), on_step=reports.append) == 0
     told = [(report.step, report.reward, report.tokens_per_step) for report in reports]
     assert told == [(1, 0.5, 2.0), (2, 0.5, 3.0)]
 
@@ -91,19 +78,12 @@ def test_the_folder_holds_what_verl_is_started_with(prepared: Callable[..., Any]
     assert [loop.name for loop in loops] == ["turntree_env"]
 
 
-@pytest.mark.parametrize(
-    ("more", "routed_by"),
-    [
-        ([], None),
-        (["engine=vllm_cpu"], "turntree.agents.verl.router.TaskRouter"),
-        (["engine=vllm_cpu", "actor_rollout_ref.rollout.router_config_path=mine.yaml"], "mine.yaml"),
-    ],
-)
+@pytest.mark.parametrize(("more", "routed_by"), table(__file__, "routed"))
 def test_replicas_of_engines_that_verl_serves_are_routed_to_by_task(
-    prepared: Callable[..., Any], more: list[str], routed_by: str | None
+    prepared: Callable[..., Any], more: list[str], routed_by: str
 ) -> None:
     path = prepared(*more, config="grpo_arithmetic_cpu").actor_rollout_ref.rollout.router_config_path
-    assert (path if path in (None, "mine.yaml") else OmegaConf.load(path).router_class) == routed_by
+    assert (path if path in (None, "mine.yaml") else OmegaConf.load(path).router_class) == (routed_by or None)
 
 
 def test_the_runs_settings_reach_the_servers_and_the_agent_loops(prepared: Callable[..., Any]) -> None:
@@ -158,14 +138,7 @@ def test_a_cluster_that_runs_keeps_its_own_folder(prepared: Callable[..., Any]) 
     assert "_temp_dir" not in prepared("ray_kwargs.ray_init.address=auto").ray_kwargs.ray_init
 
 
-@pytest.mark.parametrize(
-    ("more", "forked"),
-    [
-        *[([], True), (["turntree.fork_workers=false"], False), (["trainer.device=cuda"], False)],
-        (["ray_kwargs.ray_init.address=auto"], False),
-        (["+ray_kwargs.ray_init.runtime_env.py_executable=mine"], False),
-    ],
-)
+@pytest.mark.parametrize(("more", "forked"), table(__file__, "forked"))
 def test_workers_are_forked_on_the_cpu_of_this_machine(
     overrides: list[str], tmp_path: Path, more: list[str], forked: bool
 ) -> None:
@@ -185,42 +158,13 @@ def test_a_failed_run_shows_the_end_of_its_log(run: Run, caplog: pytest.LogCaptu
     assert "the reason" in caplog.text
 
 
-WRITES_LOST_STEPS = """
-import json, sys, time
-from pathlib import Path
-from turntree.agents import Episode, StopReason
-from turntree.agents.verl.recording import EpisodeRecorder, RunFolder
-folder = RunFolder(Path("$RUN"))
-for step, (failures, undecided) in enumerate(SHARES, start=1):
-    if failures:
-        failed = Episode(env_id="e", task=None, seed=0, messages=(), turns=(), stop_reason=StopReason.FAILURE,
-                         failure="ModuleNotFoundError: No module named 'doubling'")
-        EpisodeRecorder(folder).write(failed, step=step, index=0, session=0, seed=0)
-    data = {"training/global_step": step, "turntree/failures": failures, "turntree/undecided": undecided}
-    data |= {"turntree/lost_environment": 4.0} if failures else {}
-    with folder.metrics.open("a") as file:
-        file.write(json.dumps({"step": step, "data": data}) + "\\n")
-    if step == WAITS:
-        time.sleep(1000)
-"""
-
-
-@pytest.mark.parametrize(
-    ("shares", "played", "said"),
-    [
-        ([(1, 0)] * 9, 2, ["step 1, 2 was lost to the environment", "No module named 'doubling'"]),
-        ([(0, 0), (1, 0), (0.25, 0.75), (0, 0)], 3, ["step 2, 3 was lost", "reward"]),
-        ([(1, 0)], 1, ["step 1 was lost to the environment"]),
-        ([(0, 1)], 1, ["step 1 was lost to the reward", "train.log"]),
-        ([(1, 0), (0.75, 0), (1, 0)], 3, []),
-    ],
-)
+@pytest.mark.parametrize(("shares", "played", "said"), table(__file__, "lost_steps"))
 def test_a_run_that_plays_nothing_to_its_end_is_a_failed_one(
-    run: Run, caplog: pytest.LogCaptureFixture, shares: list[tuple[float, float]], played: int, said: list[str]
+    run: Run, caplog: pytest.LogCaptureFixture, shares: list[list[float]], played: int, said: list[str]
 ) -> None:
     waits = str(played if played < len(shares) else None)  # there it must be given up
     reports: list[StepReport] = []
-    script = WRITES_LOST_STEPS.replace("SHARES", repr(shares)).replace("WAITS", waits)
+    script = table(__file__, "writes_lost_steps").replace("SHARES", repr(shares)).replace("WAITS", waits)
     assert run(script, on_step=reports.append) == (1 if said else 0)
     assert len(reports) == played
     assert all(part in caplog.text for part in said)
@@ -228,13 +172,7 @@ def test_a_run_that_plays_nothing_to_its_end_is_a_failed_one(
 
 
 def test_a_ray_that_was_slow_to_start_gets_a_second_chance(run: Run) -> None:
-    script = (
-        "import os, sys\n"
-        "if os.path.exists('$RUN/tried'): sys.exit(0)\n"
-        "open('$RUN/tried', 'w').close()\n"
-        "sys.exit('Exception: The current node timed out during startup. This could happen because')\n"
-    )
-    assert run(script) == 0
+    assert run(table(__file__, "slow_ray")) == 0
 
 
 def test_rays_folder_is_short_and_removed(run: Run, tmp_path: Path) -> None:
@@ -245,19 +183,11 @@ def test_rays_folder_is_short_and_removed(run: Run, tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_verl_and_its_children(run: Run, tmp_path: Path) -> None:
-    script = (
-        "import os, subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'])\n"
-        "open('$RUN/pids', 'w').write(f'{os.getpid()} {child.pid}')\n"
-        "open('$RUN/metrics.jsonl', 'w').write('{\"step\": 1, \"data\": {\"training/global_step\": 1}}\\n')\n"
-        "time.sleep(1000)\n"
-    )
-
     def interrupt(_: StepReport) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(script, on_step=interrupt)
+        run(table(__file__, "with_a_child"), on_step=interrupt)
     for pid in map(int, (tmp_path / "run" / "pids").read_text().split()):
         eventually(lambda pid=pid: not alive(pid))
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from recording_engine import a_turn
+from tables import table
 
 from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.episode import Episode, StopReason, Turn
@@ -109,9 +110,11 @@ def test_every_output_has_the_same_fields() -> None:
         assert len({tuple(sorted(fields(output))) for output in outputs}) == 1
 
 
-def test_a_limit_that_ends_an_episode_is_no_failure() -> None:
-    output = lay_out(TRUNCATED)
-    assert told(output)["truncated"] == 1.0
+@pytest.mark.parametrize("limit", [StopReason.MAX_TOKENS, StopReason.MAX_TURNS])
+def test_an_episode_that_a_limit_cut_off_is_no_failure_is_paid_and_not_solved(limit: StopReason) -> None:
+    output = lay_out(episode(stop_reason=limit))
+    info = told(output)
+    assert (info["truncated"], info["score"], info["acc"]) == (1.0, 1.25, 0.0)
     assert sum(output.response_mask) == 3
 
 
@@ -159,20 +162,8 @@ def test_named_rewards_are_logged_for_every_episode() -> None:
     assert "reward_steps" not in first
 
 
-@pytest.mark.parametrize(
-    ("rewards", "accuracy"),
-    [
-        *[({}, 1.0), ({"correct": 0.0}, 0.0), ({"correct": 1.0}, 1.0)],
-        ({"environment": 0.0, "tool_use": 1.0, "database": 0.0}, 0.0),
-        ({"environment": 1.0, "tool_use": 1.0, "database": 0.0}, 1.0),
-    ],
-)
+@pytest.mark.parametrize(("rewards", "accuracy"), table(__file__, "accuracies"))
 def test_accuracy_is_that_of_the_answer_or_the_environment_not_of_what_form_earns(
     rewards: dict[str, float], accuracy: float
 ) -> None:
     assert told(lay_out(episode(rewards=rewards)))["acc"] == accuracy
-
-
-def test_an_episode_that_a_limit_cut_off_is_paid_and_not_solved() -> None:
-    cut_off = told(lay_out(episode(stop_reason=StopReason.MAX_TURNS)))
-    assert (cut_off["score"], cut_off["acc"]) == (1.25, 0.0)

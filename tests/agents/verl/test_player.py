@@ -11,6 +11,7 @@ import pytest
 from fragile_env import Fragile
 from omegaconf import OmegaConf
 from recording_engine import RecordingEngine
+from tables import table
 
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.errors import EngineLost
@@ -55,14 +56,7 @@ def told(output: EpisodeOutput) -> dict[str, Any]:
     return output.extra_fields["reward_extra_info"]
 
 
-@pytest.mark.parametrize(
-    ("texts", "tries", "score"),
-    [
-        *[(["good"], 1, 1.0), (["fragile(a)", "good"], 1, 1.0), (["fragile(boom)", "good"], 2, 1.0)],
-        (["fragile(boom)", "fragile(boom)"], 2, None),
-        (["fragile(wrong)", "bad"], 1, 7.0),  # a tool that is used wrongly is the policy's affair
-    ],
-)
+@pytest.mark.parametrize(("texts", "tries", "score"), [*table(__file__, "tried"), (["fragile(boom)"] * 2, 2, None)])
 async def test_an_episode_that_its_surroundings_break_is_tried_once_more_with_its_seed_and_then_masked(
     stage: Stage, texts: list[str], tries: int, score: float | None
 ) -> None:

@@ -11,6 +11,7 @@ from machine_speed import patience
 from one_server import start_server
 from real_training import read_lines
 from safetensors.torch import load_file
+from tables import table
 
 from turntree.agents.verl.replica import TurntreeReplica
 from turntree.agents.verl.sections import ConfigError
@@ -50,13 +51,7 @@ def test_verls_sampling_parameters_are_read() -> None:
     assert (sampling.temperature, sampling.top_k, sampling.max_tokens, sampling.stop_token_ids) == (0.5, 3, 11, (4,))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"repetition_penalty": 0}, "repetition_penalty must be positive"),
-        ({"temprature": 1.2}, "unknown key 'temprature' .* did you mean 'temperature'"),
-    ],
-)
+@pytest.mark.parametrize(("parameters", "message"), table(__file__, "impossible_sampling"))
 def test_what_the_engine_cannot_do_is_refused(parameters: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         to_sampling(parameters, default_max_tokens=1)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from echoing import ECHO, GOLD, spoken
 from omegaconf import OmegaConf
+from tables import table
 from tensordict import TensorDict
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
@@ -30,13 +31,7 @@ def played(episode: Episode) -> dict[str, Any]:
     return {SAMPLE: sample_to_dict(episode), "num_turns": len(episode.messages)}
 
 
-@pytest.mark.parametrize(
-    ("data_source", "text", "gold", "acc"),
-    [
-        *[("math", "\\boxed{\\frac{1}{2}}", "0.5", 1.0), ("openai/gsm8k", "#### 1,200", "1200", 1.0)],
-        *[("mmlu-stem", "The answer is (B).", "B", 1.0), ("math", "no idea", "5", 0.0)],
-    ],
-)
+@pytest.mark.parametrize(("data_source", "text", "gold", "acc"), table(__file__, "rules_of_sets"))
 async def test_the_data_set_chooses_the_rules(data_source: str, text: str, gold: str, acc: float) -> None:
     scored = compute_score(data_source, text, gold)
     assert (scored["score"], scored["acc"], scored["undecided"]) == (acc, acc, 0.0)

@@ -59,10 +59,6 @@ def test_an_epoch_ends_where_the_loader_drops_the_rest() -> None:
     assert indices(known.after(submitted(10, 11))) == [12, 13]
 
 
-def test_a_resumed_trainer_is_found_in_the_middle() -> None:
-    assert indices(forecast().after(submitted(12, 13))) == [14, 15]
-
-
 def test_every_epochs_own_order_is_followed() -> None:
     known, trainer = forecast(Shuffled()), Shuffled()
     batches: list[list[int]] = []

@@ -15,17 +15,7 @@ from turntree.envs.math.sets import MATH_SETS, MathSet, find_set
 from turntree.envs.math.tasks import read_tasks
 from turntree.rewards import contract_for
 
-PUBLISHED = {
-    "gsm8k": {"question": "Two and two?", "answer": "It is <<2+2=4>>4.\n#### 4"},
-    "math": {"problem": "Half of one?", "answer": r"\frac{1}{2}", "level": 2, "subject": "Algebra"},
-    "math500": {"problem": "A point?", "answer": r"\left( 3, \frac{\pi}{2} \right)", "unique_id": "test/1"},
-    "olympiadbench": {"question": "Roots?", "final_answer": ["$1$, $-1$"], "subfield": "Algebra"},
-    "aime": {"problem": "How many?", "answer": "073", "year": 2024},
-    "amc": {"problem": "How many?", "answer": 142.0},
-    "minerva": {"question": "How far?", "answer": "1.6"},
-    "mmlu-stem": {"question": "Which?", "choices": ["x", "y", "z", "w"], "answer": 2},
-    "dapo": {"prompt": "How many?", "solution": "34"},
-}
+PUBLISHED = table(__file__, "published")
 RIGHT = {"gsm8k": "4.0", "math": "0.5", "math500": r"(3,\pi/2)", "olympiadbench": "-1, 1", "aime": "73", "amc": "142"}
 RIGHT |= {"minerva": "1.6", "mmlu-stem": "C", "dapo": "34"}
 sets = pytest.mark.parametrize("entry", MATH_SETS, ids=lambda entry: entry.name)

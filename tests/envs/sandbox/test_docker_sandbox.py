@@ -5,28 +5,15 @@ from pathlib import Path
 
 import pytest
 from machine_speed import patience
+from tables import table
 
 from turntree.envs.sandbox import CodeStatus, DockerSandbox, SandboxError, SandboxLimits
-
-STAND_IN = """#!{python}
-import os, subprocess, sys
-here = os.path.dirname(os.path.abspath(__file__))
-if sys.argv[1] == "kill":
-    os.kill(int(open(os.path.join(here, sys.argv[2])).read()), 9)
-    raise SystemExit(0)
-name = next(a for a in sys.argv if a.startswith("--name=")).removeprefix("--name=")
-open(os.path.join(here, name), "w").write(str(os.getpid()))
-if "missing" in sys.argv:
-    sys.stderr.write("No such image: missing")
-    raise SystemExit(125)
-os.execv(sys.executable, [sys.executable, *sys.argv[sys.argv.index("-I"):]])
-"""
 
 
 @pytest.fixture
 def docker(tmp_path: Path) -> str:
     command = tmp_path / "docker"
-    command.write_text(STAND_IN.format(python=sys.executable))
+    command.write_text(table(__file__, "docker").format(python=sys.executable))
     command.chmod(0o755)
     return str(command)
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from machine_speed import eventually, patience
+from tables import table
 
 from turntree.envs.sandbox import CodeStatus, PythonSandbox, SandboxError, SandboxLimits, frames
 from turntree.envs.sandbox.processes import descendants
@@ -36,18 +37,8 @@ def test_a_line_on_the_error_stream_is_no_failure(sandbox: PythonSandbox) -> Non
     assert result.to_text().startswith("1\n")
 
 
-@pytest.mark.parametrize(
-    ("code", "status", "reason"),
-    [
-        ("1/0", CodeStatus.ERROR, "ZeroDivisionError"),
-        ("raise SystemExit(3)", CodeStatus.ERROR, "SystemExit: 3"),
-        ("print('a'); exit(", CodeStatus.ERROR, "SyntaxError"),
-        ("import os; os._exit(4)", CodeStatus.ERROR, "exit code 4"),
-        ("import os; os.kill(os.getpid(), 9)", CodeStatus.KILLED, "SIGKILL"),
-        ("while True: pass", CodeStatus.KILLED, ""),
-    ],
-)
-def test_every_bad_end_is_told_apart(code: str, status: CodeStatus, reason: str) -> None:
+@pytest.mark.parametrize(("code", "status", "reason"), table(__file__, "bad_ends"))
+def test_every_bad_end_is_told_apart(code: str, status: str, reason: str) -> None:
     with PythonSandbox(limits=SandboxLimits(seconds=patience(60), cpu_seconds=1)) as sandbox:
         result = sandbox.run(code)
     assert (result.status, reason in result.error) == (status, True)

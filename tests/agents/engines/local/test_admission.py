@@ -6,6 +6,7 @@ import pytest
 from cores import tiny_llama
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import table
 
 from turntree.agents.engines.local import LocalEngineConfig, Speculation
 from turntree.agents.engines.local.admission import leaders_first
@@ -18,20 +19,9 @@ from turntree.spec_tree import DialogueState, SpecForest
 STATES = st.sampled_from("abcd")
 
 
-def test_one_of_each_new_state_goes_ahead_of_its_siblings():
-    assert leaders_first(list("aaabbb"), running=set(), known=set()) == [0, 3, 1, 2, 4, 5]
-
-
-def test_siblings_of_a_running_leader_let_others_pass():
-    assert leaders_first(list("aab"), running={"a"}, known=set()) == [2, 0, 1]
-
-
-def test_nobody_waits_at_a_state_where_a_turn_has_finished():
-    assert leaders_first(list("aabba"), running={"a", "b"}, known={"a", "b"}) == [0, 1, 2, 3, 4]
-
-
-def test_without_a_running_leader_the_next_sibling_leads():
-    assert leaders_first(list("aa"), running=set(), known=set())[0] == 0
+@pytest.mark.parametrize(("waiting", "running", "known", "order"), table(__file__, "leaders"))
+def test_a_leader_of_each_new_state_goes_first_and_siblings_wait_while_it_runs(waiting, running, known, order):
+    assert leaders_first(list(waiting), running=set(running), known=set(known)) == order
 
 
 @given(st.lists(STATES, max_size=12), st.sets(STATES), st.sets(STATES))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from cores import CONFIG, AdversarialForest, run_core, tiny_llama
 from machine_speed import patience, soon
+from tables import table
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.local.model import Policy
@@ -101,12 +102,7 @@ async def test_a_step_that_breaks_fails_its_callers_and_not_the_engine(model, pr
 
 
 @pytest.mark.parametrize(
-    ("prompt", "message"),
-    [
-        ([], "prompt is empty"),
-        ([1, 99], "holds token 99, the model knows 0 to 31"),
-        ([1] * 128, "max_context is 128: no room"),
-    ],
+    ("prompt", "message"), [*table(__file__, "bad_prompts"), ([1] * 128, "max_context is 128: no room")]
 )
 async def test_a_bad_prompt_is_refused_with_the_reason(engine, prompt, message):
     with pytest.raises(ValueError, match=message):
@@ -135,17 +131,10 @@ def test_a_missing_model_directory_is_named():
         LocalEngine.from_pretrained("./nowhere")
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        *[(LocalEngineConfig, {"max_batch": 0}), (LocalEngineConfig, {"dtype": "int8"})],
-        *[(LocalEngineConfig, {"parked_slots": -1}), (Speculation, {"max_nodes": 0})],
-        (Speculation, {"min_probability": 1.5}),
-    ],
-)
+@pytest.mark.parametrize(("kind", "settings"), table(__file__, "bad_settings"))
 def test_bad_settings_are_refused_by_name(kind, settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
-        kind(**settings)
+        {"engine": LocalEngineConfig, "speculation": Speculation}[kind](**settings)
 
 
 def test_bfloat16_runs(prompts):

@@ -35,15 +35,7 @@ def test_drafts_are_server_arguments():
     assert hidden["speculative_algorithm"] == "NGRAM"
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"max_batch": 0}, "max_batch must be at least 1"),
-        ({"draft_tokens": -1}, "draft_tokens must be at least 0"),
-        ({"engine_args": {"context_length": 5}}, "context_length"),
-        ({"draft_tokens": 8, "engine_args": {"speculative_algorithm": "NGRAM"}}, "draft_tokens=0"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "message"), table(__file__, "impossible_engines"))
 def test_an_engine_that_cannot_be_is_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         SglangEngineConfig(**fields)
@@ -84,10 +76,7 @@ def test_a_server_that_would_be_wrong_is_refused(name, value):
         check_server(SimpleNamespace(**{**GOOD, name: value}))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("repetition_penalty", 1.1), ("presence_penalty", 0.5), ("frequency_penalty", -0.5), ("min_new_tokens", 4)],
-)
+@pytest.mark.parametrize(("name", "value"), table(__file__, "penalties"))
 def test_penalties_are_refused_since_all_nodes_of_a_tree_would_have_the_same(name, value):
     with pytest.raises(RefusedSampling, match=f"{name} must be"):
         check_sampling({name: value})

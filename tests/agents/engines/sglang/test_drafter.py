@@ -85,13 +85,6 @@ def test_a_turn_that_was_said_before_takes_fewer_passes():
     assert drafts.forest.finished([STATE]) == [2]
 
 
-def test_the_store_hears_each_token_once():
-    drafts = drafter()
-    run(drafts, Request("a"), Request("b"))
-    turns = drafts.forest.stats()
-    assert (turns.tokens, turns.live, turns.rollouts) == (20, 0, 2)
-
-
 def test_an_unfinished_sibling_drafts_already():
     drafts, ahead = drafter(), Request("a")
     for _ in range(5):

@@ -5,6 +5,7 @@ from pkgutil import resolve_name
 from types import SimpleNamespace
 
 import pytest
+from tables import table
 
 from turntree.agents.engines.vllm import compat
 from turntree.agents.engines.vllm.config import WORKER_EXTENSION, VllmEngineConfig
@@ -56,15 +57,7 @@ def test_a_configuration_of_others_gives_the_defaults() -> None:
     assert DrafterSettings.from_additional_config(None) == DrafterSettings()
 
 
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ({"adaptiv": True}, "'adaptive'"),
-        ({"forest": {"rollouts_per_stat": 3}}, "'rollouts_per_state'"),
-        *[({"min_probability": 2}, r"\[0, 1\]"), ({"max_step_tokens": 0}, "at least 1")],
-        *[({"min_probability": "much"}, "wrong type"), ([1], "mapping")],
-    ],
-)
+@pytest.mark.parametrize(("section", "message"), table(__file__, "impossible_sections"))
 def test_what_cannot_be_is_refused_by_name(section: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DrafterSettings.from_additional_config({"turntree": section})

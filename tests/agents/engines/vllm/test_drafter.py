@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from forest_checks import turns_in
+from tables import table
 from vllm_runner import CONTEXT, END, ScriptedRunner, vllm_config
 
 from turntree.agents.engines.request_wire import DRAFT
@@ -183,37 +184,11 @@ def test_live_turns_do_not_pile_up(runner: ScriptedRunner) -> None:
     assert runner.drafter.stats()["steps"] == sum(turn % 4 for turn in range(40)) + 1
 
 
-LATE = """
-import sys
-from numba.core.dispatcher import Dispatcher
-compiled, asked = [], Dispatcher.compile
-Dispatcher.compile = lambda self, signature: (compiled.append(self.py_func.__name__), asked(self, signature))[1]
-sys.path[:0] = sys.argv[1].split(":")
-from vllm_runner import ScriptedRunner
-from turntree.agents.engines.vllm.settings import DrafterSettings
-from turntree.spec_tree import DialogueState, ForestConfig
-runner = ScriptedRunner(DrafterSettings(forest=ForestConfig(rollouts_per_state=2)))
-early = len(compiled)
-assert early > 5
-for turn in range(30):
-    for place in range(2):
-        runner.add(f"{turn}.{place}", list(range(3, 40)), [11, 12, 13 + turn % 3, 14, 15, 16, 2])
-    while runner.input_batch.req_ids:
-        runner.step()
-        for name in list(runner.input_batch.req_ids):
-            if len(runner.requests[name].output_token_ids) == 7:
-                runner.remove(name)
-assert runner.drafter.forest.stats().evicted_rollouts > 0
-assert runner.drafter.counts.drafted > 0
-for number in range(3):
-    runner.drafter.forest.insert(DialogueState(exact=number), range(70_000))  # more than the log begins with
-print(compiled[early:])
-"""
-
-
 def test_no_step_waits_for_a_kernel_to_be_compiled() -> None:
     support = str(Path(__file__).parents[3] / "support")
-    done = subprocess.run([sys.executable, "-c", LATE, support], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", table(__file__, "compiles_late"), support], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
 
