@@ -55,8 +55,7 @@ def test_the_rule_above_sees_every_kind_of_import(tmp_path):
 def test_light_packages_load_nothing_heavy(package):
     heavy = HEAVY | {"numba", "datasets", "pyarrow", "tokenizers"}
     code = f"import sys, {package}; print(sorted({heavy!r} & set(sys.modules)))"
-    shown = python("-c", code, check=True)
-    assert shown.stdout.strip() == "[]"
+    assert python("-c", code, check=True).stdout.strip() == "[]"
 
 
 def test_every_data_file_of_a_package_is_installed_with_it():
@@ -93,8 +92,7 @@ def test_doctests(name):
         if error.name is None or error.name.split(".")[0] not in ENGINES:
             raise
         pytest.skip(f"{error.name} is not installed here; see make test-vllm, make test-sglang")
-    results = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
-    assert results.failed == 0
+    assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0
 
 
 def test_only_deadlines_read_a_clock():

@@ -29,7 +29,6 @@ Run = Callable[[Sequence[str]], Said]
 ROW = {"prediction": "#### 4", "gold": "4", "data_source": "gsm8k"}
 INTERRUPTED = Mock(side_effect=KeyboardInterrupt)
 ARITHMETIC = "turntree/Arithmetic-v0"
-SMALL = ("-n", "2", "--max-tokens", "4", "--concurrency", "2")
 
 
 @pytest.fixture(scope="module")
@@ -91,10 +90,7 @@ def test_wrong_input_is_one_line_and_writes_nothing(refused: Run, command: str, 
     assert says in refused(shlex.split(command)).err
 
 
-READERS: dict[str, tuple[str, ...]] = {
-    "gsm8k": ("eval", "turntree/GSM8K-v0", "--model", "{model}", "--data", "{at}/given.jsonl"),
-    "suite": ("eval", "{at}/given.yaml", "--model", "x"),
-}
+READERS: dict[str, list[str]] = table(__file__, "readers")
 
 
 @pytest.mark.parametrize(("reader", "text", "says"), table(__file__, "other_files"))
@@ -106,16 +102,7 @@ def test_a_file_that_is_none_of_its_kind_is_refused(
     assert says in refused(READERS[reader]).err
 
 
-WRITERS: dict[str, tuple[str, ...]] = {
-    "score": ("score", "{at}/rows.jsonl", "--out"),
-    "rescore": ("rescore", "{at}/run", "--contract", "math", "--out"),
-    "export": ("export", "{at}/run", "--out"),
-    "view": ("view", "{at}/run", "--out"),
-    "new env": ("new", "env", "Fine", "--out"),
-    "eval": ("eval", ARITHMETIC, "--model", "{model}", *SMALL, "--out"),
-    "eval's table": ("eval", ARITHMETIC, "--model", "{model}", *SMALL, "--markdown"),
-    "bench": ("bench", "{model}", ARITHMETIC, *SMALL, "--epochs", "1", "--samples", "1", "--out"),
-}
+WRITERS: dict[str, list[str]] = table(__file__, "writers")
 """Commands that write, up to where."""
 
 

@@ -112,6 +112,5 @@ def test_the_command_prints_a_table_and_writes_what_makes_it_again(
         rates = [epoch[way]["tokens"] / epoch[way]["seconds"] for way in ("with", "without")]
         assert epoch["ratio"] == pytest.approx(rates[0] / rates[1])
         assert epoch["without"]["tokens_per_step"] == 1.0
-    again = shlex.split(written["command"])[1:]
-    told = turntree(*again, "--json").json
+    told = turntree(*shlex.split(written["command"])[1:], "--json").json
     assert (told["settings"], told["command"]) == (written["settings"], written["command"])

@@ -36,7 +36,6 @@ def test_a_joined_turn_has_one_entry_a_token_and_the_counters_of_both_parts() ->
 
 
 def test_top_tokens_are_narrowed_to_what_was_asked_for() -> None:
-    narrow = narrowed(top(2, 3), 1)
-    assert narrow.ids.tolist() == [[0], [3]]
+    assert narrowed(top(2, 3), 1).ids.tolist() == [[0], [3]]
     assert narrowed(top(2, 3), 0) is None
     assert narrowed(None, 2) is None

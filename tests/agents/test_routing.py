@@ -42,16 +42,14 @@ def test_no_replica_gets_more_than_its_share_and_the_slack() -> None:
     places = {key: routes.acquire(key) for key in KEYS}
     assert max(routes.loads().values()) <= 1.25 * len(KEYS) / 16 + 1
     plain = Counter(preference(key, range(16))[0] for key in KEYS)
-    at_home = sum(places[key] == preference(key, range(16))[0] for key in KEYS)
-    assert at_home > 0.8 * len(KEYS)
+    assert sum(places[key] == preference(key, range(16))[0] for key in KEYS) > 0.8 * len(KEYS)
     assert max(plain.values()) > max(routes.loads().values()) * 0.9
 
 
 def test_the_siblings_of_a_live_task_follow_it_even_to_a_full_replica() -> None:
     routes = TaskRoutes(["a", "b"], slack=1.0)
     (place,) = {routes.acquire("sums/1") for _ in range(16)}
-    others = {routes.acquire(f"sums/{number}") for number in range(2, 18)}
-    assert place not in others
+    assert place not in {routes.acquire(f"sums/{number}") for number in range(2, 18)}
     assert routes.acquire("sums/1") == place
 
 

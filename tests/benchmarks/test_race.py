@@ -12,13 +12,7 @@ from turntree.spec_tree import DraftBatch
 
 def batch(**changed: Any) -> DraftBatch:
     """Two rows: 5 (6, 7 (8)) and 5."""
-    columns: dict[str, Any] = {
-        "tokens": [5, 6, 7, 8, 5],
-        "parents": [-1, 0, 0, 2, -1],
-        "depths": [1, 2, 2, 3, 1],
-        "probabilities": [0.9, 0.3, 0.4, 0.2, 0.5],
-        "offsets": [0, 4, 5],
-    }
+    columns: dict[str, Any] = table(__file__, "columns")
     types = {"probabilities": np.float32, "offsets": np.int64}
     return DraftBatch(**{name: np.array(v, types.get(name, np.int32)) for name, v in (columns | changed).items()})
 

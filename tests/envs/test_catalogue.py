@@ -58,8 +58,7 @@ def transcripts() -> str:
 def test_another_process_says_the_same() -> None:
     code = f"import runpy; print(runpy.run_path({__file__!r})['transcripts']())"
     given = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[1] / "support")}
-    shown = python("-c", code, check=True, env=given)
-    assert shown.stdout.strip() == transcripts()
+    assert python("-c", code, check=True, env=given).stdout.strip() == transcripts()
 
 
 def test_ids_are_unique_and_listed_with_a_line() -> None:
@@ -190,8 +189,7 @@ def test_gymnasiums_default_wrappers_leave_the_episode_alone() -> None:
     env = gymnasium.make("turntree/Arithmetic-v0", tool_format="compact")
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step("x")
-    task = Task(id="t", prompt="1+1", answer="2")
-    env.reset(options={"task": task})
+    env.reset(options={"task": Task(id="t", prompt="1+1", answer="2")})
     for _ in range(3):
         assert env.step("calculator(1+1)")[0] == "2"
     assert env.step("#### 2")[1:4] == (1.0, True, False)

@@ -1,6 +1,7 @@
 import json
 import pickle
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -177,19 +178,12 @@ class TestStep:
 
 
 @pytest.mark.parametrize(
-    ("limits", "turns", "end"),
-    [
-        ({"max_turns": 2}, ["haggle", call("3")], (False, True, "max_turns")),
-        ({"max_turns": 1}, ["buy"], (True, False, "done")),
-        ({"max_tool_calls": 3}, [call("a", "b"), call("c", "d")], (False, True, "max_tool_calls")),
-        ({"max_tool_calls": 1}, [call("3"), "buy"], (True, False, "done")),
-        ({"max_turns": None}, ["haggle"] * 50, (False, False, "")),
-    ],
+    ("limits", "turns", "end"), [*table(__file__, "limits"), ({"max_turns": None}, ["haggle"] * 50, [False, False, ""])]
 )
-def test_a_limit_truncates_what_the_task_has_not_decided_by_then(limits: dict, turns: list, end: tuple) -> None:
+def test_a_limit_truncates_what_the_task_has_not_decided_by_then(limits: dict, turns: list, end: list) -> None:
     env = Shop(limits=Limits(**limits))
-    *before, (text, _, *ended, info) = play(env, turns)
-    assert (*ended, info["stop_reason"]) == end
+    *before, (text, _, *ended, info) = play(env, [turn if isinstance(turn, str) else call(*turn) for turn in turns])
+    assert [*ended, info["stop_reason"]] == end
     assert {(*step[2:4], step[4]["stop_reason"]) for step in before} <= {(False, False, "")}
     if end[2] == "max_turns":
         assert text == "1 in the basket"  # the last turn is answered
@@ -198,20 +192,14 @@ def test_a_limit_truncates_what_the_task_has_not_decided_by_then(limits: dict, t
 
 
 class TestFailure:
-    @pytest.mark.parametrize(
-        ("action", "failure"),
-        [
-            (call("a", "bomb"), "tool 'take' raised OSError: the shop exploded"),
-            ("steal", "reply() raised RuntimeError: alarm"),
-            ("nonsense", "reply() raised TypeError: reply() must return a Reply, got str"),
-            ("infinite", "reply() raised ValueError: reward 'reward' must be a finite number, got inf"),
-        ],
-    )
+    @pytest.mark.parametrize(("action", "failure"), table(__file__, "failures"))
     def test_a_failure_of_the_surroundings_truncates_with_one_line_until_the_reset(
-        self, action: str, failure: str
+        self, action: str | list[str], failure: str
     ) -> None:
         env = Shop()
-        [(text, reward, terminated, truncated, info)] = play(env, [action])
+        [(text, reward, terminated, truncated, info)] = play(
+            env, [action if isinstance(action, str) else call(*action)]
+        )
         assert (text, reward, terminated, truncated) == ("", 0.0, False, True)
         assert (info["stop_reason"], info["failure"]) == ("failure", failure)
         *_, (_, reward, _, _, info) = play(env, [call("3"), "buy"], 3)
@@ -223,10 +211,7 @@ class TestFailure:
         assert steps[1][0] == "Error: argument 'item' of take must be of type string, got 3"
 
     def test_an_interrupt_is_no_failure(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def interrupted(*_: object) -> Reply:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(Shop, "reply", interrupted)
+        monkeypatch.setattr(Shop, "reply", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             play(Shop(), ["buy"])
 

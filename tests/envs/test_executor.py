@@ -2,6 +2,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from unittest.mock import Mock
 
 import pytest
 from machine_speed import patience
@@ -18,13 +19,6 @@ def say(text: str, seconds: float = 0.0) -> Callable[[], str]:
     def run() -> str:
         time.sleep(seconds)
         return text
-
-    return run
-
-
-def fail(error: Exception) -> Callable[[], str]:
-    def run() -> str:
-        raise error
 
     return run
 
@@ -110,9 +104,8 @@ def test_what_is_left_to_the_episode_bounds_a_call_too(stuck: Callable[[], str])
 
 def test_errors_are_told_apart_and_calls_after_a_failure_are_not_run() -> None:
     ran: list[int] = []
-    said, failed = ToolExecutor().run(
-        [job(fail(ToolError("no such item"))), job(fail(OSError("gone"))), job(lambda: str(ran.append(1)))]
-    )
+    fails = [job(Mock(side_effect=error)) for error in (ToolError("no such item"), OSError("gone"))]
+    said, failed = ToolExecutor().run([*fails, job(lambda: str(ran.append(1)))])
     assert (said.failed, failed.failed, ran) == (False, True, [])
 
 

@@ -82,12 +82,6 @@ def test_the_same_call_at_the_same_point_is_answered_from_memory(memo: ResultMem
     assert (RUNS["write"], RUNS["read"], memo.stats()) == (2, 1, (1, 1, 1))
 
 
-def test_a_tool_that_changes_something_always_runs(memo: ResultMemo) -> None:
-    assert play(memo, call(NOTES, "write", text="a"), call(NOTES, "write", text="a")) == ["1 notes", "2 notes"]
-    play(memo, call(NOTES, "write", text="a"))
-    assert (RUNS["write"], memo.stats().results) == (3, 0)
-
-
 def test_what_happened_before_is_part_of_the_point(memo: ResultMemo) -> None:
     assert play(memo, call(NOTES, "write", text="a"), call(NOTES, "read"))[-1] == "a"
     assert play(memo, call(NOTES, "write", text="b"), call(NOTES, "read"))[-1] == "b"

@@ -258,8 +258,7 @@ def test_snapshots_hold_the_state(desk: Desk) -> None:
     after = [use(desk, "note", line="b"), use(desk, "count")]
     desk.restore(state)
     assert [use(desk, "note", line="b"), use(desk, "count")] == after == ["Ada: a, b", "2"]
-    copy = pickle.loads(pickle.dumps(desk))
-    assert use(copy, "note", line="c") == "Ada: a, b, c"
+    assert use(pickle.loads(pickle.dumps(desk)), "note", line="c") == "Ada: a, b, c"
 
 
 def test_two_tools_of_one_name_are_refused() -> None:

@@ -34,8 +34,7 @@ def test_a_box_behind_the_answer_that_cannot_be_seen_is_left_out_and_told(hidden
     [(r"$\boxed{2}$ and $\boxed{3}$", ("2", "3")), (r"\boxed{2}. That was wrong, it is \boxed{3}", ())],
 )
 def test_boxes_are_a_row_with_its_order_where_no_text_is_between(text: str, candidates: tuple[str, ...]) -> None:
-    found = extract(text).found
-    assert found.candidates == candidates
+    assert extract(text).found.candidates == candidates
 
 
 def test_options_are_letters_not_numbers() -> None:

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hostile_answers import BOXED, NEVER_ENDS, NEVER_ENDS_GOLD
@@ -203,10 +204,7 @@ def test_running_out_of_memory_is_undecided_and_ends_the_worker(monkeypatch: pyt
 
 @pytest.mark.parametrize("error", [RecursionError("too deep"), OSError("a disk")])
 def test_what_a_comparison_raises_is_a_crash_and_the_worker_goes_on(monkeypatch, error) -> None:
-    def fail(*job: object) -> None:
-        raise error
-
-    with lone_worker(monkeypatch, fail) as (channel, pid):
+    with lone_worker(monkeypatch, Mock(side_effect=error)) as (channel, pid):
         for _ in range(2):
             verdict, _ = wire.receive(channel)
             assert (verdict.correct, verdict.status) == (None, Status.CRASHED)
@@ -226,25 +224,19 @@ def test_a_worker_that_uses_up_its_processor_time_is_ended_by_the_kernel(monkeyp
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGXCPU
 
 
-@pytest.mark.parametrize(
-    ("gold", "answer", "death", "correct"),
-    [
-        ("3", r"\gcd(9^{9^9},3)", signal.SIGKILL, None),  # from outside: the machinery's fault
-        ("3", r"\gcd(9^{9^9},3)", signal.SIGSEGV, False),  # the comparison's own: the answer's fault
-        (NEVER_ENDS_GOLD, NEVER_ENDS, signal.SIGSEGV, None),  # the gold answer does it alone
-    ],
-)
-def test_a_comparison_whose_workers_die_again_and_again_ends(gold, answer, death, correct) -> None:
+@pytest.mark.parametrize(("gold", "answer", "death", "verdict"), table(__file__, "deaths"))
+def test_a_comparison_whose_workers_die_again_and_again_ends(gold, answer, death, verdict) -> None:
+    correct = {"wrong": False, "undecided": None}[verdict]
     with Judge(PoolSettings(workers=1, deadline_seconds=60.0), cache_size=0) as judge:
-        verdict = judge.compare(gold, Answer(answer), EXACT)
+        found = judge.compare(gold, Answer(answer), EXACT)
         killed: set[int] = set()
-        while not verdict.done():  # type: ignore[union-attr]
+        while not found.done():  # type: ignore[union-attr]
             for pid in set(judge.worker_pids()) - killed if len(killed) < 3 else ():
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, death)
+                    os.kill(pid, signal.Signals[death])
                 killed.add(pid)
             time.sleep(0.02)
-        assert (verdict.result().correct, verdict.result().status) == (correct, Status.CRASHED)  # type: ignore[union-attr]
+        assert (found.result().correct, found.result().status) == (correct, Status.CRASHED)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

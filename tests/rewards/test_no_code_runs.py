@@ -70,8 +70,7 @@ def test_no_payload_runs_or_is_right(wrap: str, payloads: list[str]) -> None:
 def test_payloads_raise_no_audit_event_that_could_harm(payloads: list[str]) -> None:
     """In a process of its own, because an audit hook stays for good."""
     code = table(__file__, "watched_payloads").replace("PAYLOADS", repr(payloads))
-    shown = python("-c", code, check=True)
-    assert shown.stdout.strip() == "[] True"
+    assert python("-c", code, check=True).stdout.strip() == "[] True"
 
 
 TOKENS = st.sampled_from(
@@ -91,8 +90,7 @@ TOKENS = st.sampled_from(
 def test_any_sequence_of_tokens_gets_a_verdict(gold: str, answer: str) -> None:
     if "\\sum" in gold and "\\sum" in answer:  # the last stage may take long, which the pool bounds
         return
-    verdict = compare(gold, Answer(answer), EXACT)
-    assert verdict.correct in (True, False, None)
+    assert compare(gold, Answer(answer), EXACT).correct in (True, False, None)
 
 
 @settings(max_examples=100)

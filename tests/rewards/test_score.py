@@ -56,8 +56,7 @@ def test_an_unreadable_gold_answer_is_undecided_not_wrong() -> None:
 
 
 def test_what_nobody_can_decide_is_undecided() -> None:
-    verdict = score(r"\boxed{\int_0^1 x^x dx}", r"\int_0^1 x^{-x} dx")
-    assert verdict.correct is None
+    assert score(r"\boxed{\int_0^1 x^x dx}", r"\int_0^1 x^{-x} dx").correct is None
 
 
 def test_grader_talk_is_flagged_beside_a_right_answer() -> None:

@@ -29,8 +29,7 @@ def drafted_after(said: list[int], turns: list[list[int]], rows: int = 1) -> lis
 
 def test_below_the_root_what_the_state_says_after_the_last_token_of_the_path_is_drafted() -> None:
     """No place of the root leads there: the two turns of the state have nothing in common before the 3."""
-    found = drafted_after([1], [[1, 2, 3, 4], [9, 3, 5, 6]])
-    assert (2, 3, 5, 6) in found
+    assert (2, 3, 5, 6) in drafted_after([1], [[1, 2, 3, 4], [9, 3, 5, 6]])
     assert (2, 3, 5) not in drafted_after([1], [[1, 2, 3, 4], [9, 7, 5, 6]])
 
 

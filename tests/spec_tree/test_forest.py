@@ -287,8 +287,7 @@ def test_clear_forgets_turns_and_keeps_counters(forest: SpecForest) -> None:
 
 
 def test_a_long_turn_is_drafted_to_its_end_though_it_lies_in_pieces(forest: SpecForest) -> None:
-    rng = np.random.default_rng(0)
-    turn = rng.integers(0, 2**31, 700).tolist()
+    turn = np.random.default_rng(0).integers(0, 2**31, 700).tolist()
     writers = forest.begin([state(), state(1)])  # the second writes between the first one's pieces
     for start in range(0, 700, 7):
         forest.commit(writers, [turn[start : start + 7], [5]])

@@ -83,8 +83,7 @@ def holding() -> SpecForest:
     forest = SpecForest(ForestConfig(max_tokens=1024))
     for index in range(30):
         forest.insert(DialogueState.from_tokens([index]), [index] * 50)
-    handles = forest.begin([STATE])
-    forest.commit(handles, [[1, 2, 3]])
+    forest.commit(forest.begin([STATE]), [[1, 2, 3]])
     return forest
 
 
@@ -113,8 +112,7 @@ def test_a_turn_that_changed_or_was_lost_without_account_is_noticed() -> None:
     forest = SpecForest()
     forest.insert(STATE, [1, 2, 3])
     forest.insert(STATE, [4])
-    handles = forest.begin([STATE])
-    forest.commit(handles, [[5]])
+    forest.commit(forest.begin([STATE]), [[5]])
     assert not misremembered(forest, {STATE: [(4,), (1, 2, 3)]}, [(5,)])
     assert misremembered(forest, {STATE: [(4,), (1, 2, 3)]}, [])
     assert misremembered(forest, {STATE: [(4,), (1, 2, 6)]}, [(5,)])

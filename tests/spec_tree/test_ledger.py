@@ -166,8 +166,7 @@ def test_threads_never_get_the_same_turn() -> None:
     ledger = ledger_of(500)
     with ThreadPoolExecutor(8) as pool:
         tickets = list(pool.map(lambda pick: ledger.take("s", pick=pick), range(600)))
-    numbers = [ticket.number for ticket in tickets if ticket is not None]
-    assert sorted(numbers) == list(range(500))
+    assert sorted([ticket.number for ticket in tickets if ticket is not None]) == list(range(500))
     assert ledger.stats().used == 500
 
 

@@ -99,8 +99,7 @@ def test_the_sums_of_many_rollouts_add_up(exact):
 
 
 def test_drawing_from_the_policy_again_after_a_rejection_shows_in_the_acceptance():
-    again = sums(*point_mass(lambda drafted: P))
-    assert np.mean([one.acceptance_z for one in again]) > 4.5
+    assert np.mean([one.acceptance_z for one in sums(*point_mass(lambda drafted: P))]) > 4.5
 
 
 def test_the_ratio_rule_with_its_residual_gives_standard_normal_scores():

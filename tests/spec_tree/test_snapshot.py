@@ -164,8 +164,7 @@ def test_a_loaded_forest_goes_on_forgetting_in_the_same_order(path: Path) -> Non
 def test_live_turns_stay_behind(path: Path) -> None:
     forest = SpecForest(CONFIG)
     forest.insert(state(0), [1, 2, END])
-    handles = forest.begin([state(0)])
-    forest.commit(handles, [[3, 3]])
+    forest.commit(forest.begin([state(0)]), [[3, 3]])
     loaded = saved_and_loaded(forest, path)
     assert (loaded.stats().live, loaded.stats().rollouts, loaded.stats().tokens) == (0, 1, 3)
     assert [child.token for child in loaded.tree(state(0)).children] == [1]

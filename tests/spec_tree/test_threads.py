@@ -98,8 +98,7 @@ def test_announcing_in_the_background_does_not_disturb_who_drafts_and_commits() 
         (nodes, _) = rows_of(forest.draft(handles, max_nodes=8, room=[8, 8]))
         assert not malformed(nodes, last=-1 if not step else 5, room=8, max_nodes=8)
         forest.commit(handles, [[5], [6]])
-    warmed = sum(future.result(60) for future in futures)
-    assert warmed > 100
+    assert sum(future.result(60) for future in futures) > 100
     assert not broken(forest)
     for index, turn in turns.items():
         assert turns_in(forest.tree(state(index))) == {tuple(turn): 1}
@@ -107,8 +106,7 @@ def test_announcing_in_the_background_does_not_disturb_who_drafts_and_commits() 
 
 def test_threads_that_keep_and_abort_leave_what_was_kept() -> None:
     forest = SpecForest(ForestConfig(rollouts_per_state=1000))
-    rng = np.random.default_rng(0)
-    scripts = rng.integers(0, 4, (4, 30, 8)).tolist()
+    scripts = np.random.default_rng(0).integers(0, 4, (4, 30, 8)).tolist()
 
     def work(turns: list[list[int]]) -> Callable[[], None]:
         def run() -> None:

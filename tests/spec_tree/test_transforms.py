@@ -88,10 +88,7 @@ def test_the_laws_of_a_tree_are_those_of_plain_decoding_along_its_paths(seed, te
         assert (alone == together[1 + node]).all()
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"temperature": -1}, {"top_k": 0}, {"top_p": 0}, {"top_p": 1.1}, {"min_p": 1.1}, {"repetition_penalty": 0}],
-)
+@pytest.mark.parametrize("wrong", table(__file__, "out_of_range"))
 def test_a_setting_outside_its_range_is_named(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Transforms(**wrong)

@@ -41,8 +41,7 @@ def test_a_selection_has_the_turns_that_were_kept_and_their_texts_alone(said: li
 def test_small_token_ids_take_two_bytes_each_and_shared_texts_are_held_once() -> None:
     states = [DialogueState(exact=number, task="a long name of a task " * 9, env="sums") for number in range(100)]
     narrow = TurnBatch.of(states, [[7] * 50] * 100)
-    wide = TurnBatch.of(states, [[70_000] * 50] * 100)
-    assert wide.nbytes - narrow.nbytes == 2 * 50 * 100
+    assert TurnBatch.of(states, [[70_000] * 50] * 100).nbytes - narrow.nbytes == 2 * 50 * 100
     assert len(narrow.texts) == 3
     assert len(narrow.to_bytes()) < 100 * (50 * 2 + 8 + 12 + 4) + 3000
 

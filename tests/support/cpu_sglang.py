@@ -10,24 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from machine_speed import patience
+from tables import table
 
 STAND_INS = Path(__file__).resolve().parent / "cpu_kernels"
 COMPILER = Path(__file__).resolve().parent / "cxx_with_cstddef"
 
-CPU_ARGS: dict[str, Any] = {
-    "device": "cpu",
-    "dtype": "float32",
-    "attention_backend": "torch_native",
-    "sampling_backend": "pytorch",
-    "grammar_backend": "none",
-    "mem_fraction_static": 0.3,
-    "max_total_tokens": 8192,
-    "max_running_requests": 8,
-    "disable_overlap_schedule": True,
-    "skip_server_warmup": True,
-    "random_seed": 1,
-    "log_level": "warning",
-}
+CPU_ARGS: dict[str, Any] = table(__file__, "cpu_args")
 """Arguments of an engine of float32 that plans for no more than a test needs."""
 
 

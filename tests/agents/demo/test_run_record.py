@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from recorded_run import a_comparison, write_run
+from tables import table
 
 from turntree.agents.demo.run_record import read_run
 from turntree.agents.errors import RecordError
@@ -34,8 +35,7 @@ def test_the_tree_is_of_the_state_at_which_most_different_things_were_said(folde
 
 
 def test_without_the_tokenizer_tokens_are_numbers(tmp_path, caplog):
-    run = read_run(write_run(tmp_path, tokenizer=False))
-    assert run.decode(7) == "⟨7⟩"
+    assert read_run(write_run(tmp_path, tokenizer=False)).decode(7) == "⟨7⟩"
     assert "tokenizer cannot be read" in caplog.text
 
 
@@ -58,14 +58,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
         read_run(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("lines", "says"),
-    [
-        ('{"step": 1, "data": {}}\n{cut off', r"metrics.jsonl, line 2: .*'\{cut off'"),
-        ('{"step": 0, "data": {"val/score": 0.1}}\n', r"no training step; look at .*train.log"),
-    ],
-    ids=["a damaged line is named", "without a training step the log is pointed at"],
-)
+@pytest.mark.parametrize(("lines", "says"), table(__file__, "unreadable_metrics"))
 def test_metrics_that_cannot_be_read_are_refused(folder, lines, says):
     folder.metrics.write_text(lines)
     with pytest.raises(RecordError, match=says):

@@ -40,8 +40,7 @@ def test_flat_logprobs_become_arrays() -> None:
 
 
 def test_rows_of_a_server_become_the_same_arrays() -> None:
-    rows = [dict(enumerate(row.tolist())) for row in MODEL]
-    read = Readings.from_rows((*TOKENS, 0), rows, 2)
+    read = Readings.from_rows((*TOKENS, 0), [dict(enumerate(row.tolist())) for row in MODEL], 2)
     for one, other in zip(read, found(2), strict=True):
         assert np.allclose(one, other)
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -137,11 +138,7 @@ async def test_a_newer_state_takes_the_place_of_an_older_one(tmp_path: Path) -> 
 
 async def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = await save(tmp_path / "state")
-
-    def full(*args: object, **kwargs: object) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(np, "savez_compressed", full)
+    monkeypatch.setattr(np, "savez_compressed", Mock(side_effect=OSError("no space left on device")))
     with pytest.raises(OSError, match="no space"):
         server.state.write(tmp_path / "state", server.state.collect(), step=2)
     Server().state.read(tmp_path / "state", step=1)

@@ -38,16 +38,9 @@ def test_more_tasks_than_there_are_is_an_error(tmp_path: Path) -> None:
         list(rows("turntree/GSM8K-v0", {"data": str(file)}, count=3, split="train"))
 
 
-@pytest.mark.parametrize(
-    ("env", "settings", "error", "message"),
-    [
-        ("turntree/Arithmetic-v0", {"limits": {"max_turn": 3}}, ConfigError, "did you mean 'max_turns'"),
-        ("turntree/Arithmetik-v0", {}, UnknownEnvironment, "turntree/Arithmetic-v0"),
-        ("nowhere:Env", {}, ConfigError, r"nowhere:Env: .*PYTHONPATH"),
-    ],
-)
-def test_what_is_not_there_is_named(env: str, settings: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize(("env", "settings", "kind", "message"), table(__file__, "what_is_not_there"))
+def test_what_is_not_there_is_named(env: str, settings: dict[str, Any], kind: str, message: str) -> None:
+    with pytest.raises({"config": ConfigError, "unknown": UnknownEnvironment}[kind], match=message):
         make_env(env, settings)
 
 

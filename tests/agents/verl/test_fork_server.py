@@ -103,8 +103,7 @@ def test_who_sends_no_request_disturbs_nobody(forks: Forks) -> None:
 
 
 def test_a_server_with_threads_is_refused() -> None:
-    done = python("-c", table(__file__, "serves_with_threads"), timeout=60)
-    assert "threads run" in done.stderr
+    assert "threads run" in python("-c", table(__file__, "serves_with_threads"), timeout=60).stderr
 
 
 def test_what_is_imported_beforehand_starts_nothing_that_a_fork_would_lack() -> None:

@@ -28,8 +28,7 @@ def test_verl_calls_a_tool_and_mistakes_are_told_to_the_model() -> None:
 
 def test_the_schema_is_the_one_that_verl_would_infer() -> None:
     [made] = function_tools([calculator])
-    inferred = registry._build_schema_from_fn(calculator.function, "calculator")
-    assert made.tool_schema == inferred
+    assert made.tool_schema == registry._build_schema_from_fn(calculator.function, "calculator")
 
 
 def test_registered_tools_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

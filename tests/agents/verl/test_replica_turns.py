@@ -176,8 +176,7 @@ async def test_the_samples_and_turns_of_a_task_meet_in_one_replica() -> None:
 
 
 async def test_a_dialogue_without_a_named_task_stays_where_it_began() -> None:
-    cluster = Cluster(8)
-    dialogue = cluster.turns.dialogue()
+    dialogue = Cluster(8).turns.dialogue()
     assert len({await ask(dialogue, DialogueState.from_tokens([turn])) for turn in range(20)}) == 1
 
 

@@ -42,8 +42,7 @@ def test_a_dialogue_without_a_state_stays_where_it_began_and_others_are_spread()
     one = router()
     first = {f"r{number}": one.acquire_server(f"r{number}")[0] for number in range(60)}
     assert {name: one.acquire_server(name)[0] for name in first} == first
-    loads = one.get_status()["servers"]
-    assert min(loads.values()) > 20
+    assert min(one.get_status()["servers"].values()) > 20
 
 
 def test_load_is_counted_by_turn_and_bounded() -> None:

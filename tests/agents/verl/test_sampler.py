@@ -28,9 +28,11 @@ def test_verls_own_interval_is_still_long_and_still_not_configurable() -> None:
     assert "poll_interval" not in inspect.getsource(trainer_base)
 
 
-def test_an_unknown_setting_names_the_nearest() -> None:
+def test_an_unknown_setting_names_the_nearest_and_another_trainer_mode_is_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'poll_interval'"):
         make(poll_intervall=1)
+    with pytest.raises(ConfigError, match="trainer_mode=sync, got 'colocate_async'"):
+        make("colocate_async")
 
 
 def test_settings_reach_verls_sampler_and_a_filter_that_never_ends_is_ended() -> None:
@@ -42,11 +44,6 @@ def test_settings_reach_verls_sampler_and_a_filter_that_never_ends_is_ended() ->
     with pytest.raises(RuntimeError, match=r"asked for 9 new prompts .* the bound is 8"):
         buffer.refill_fn(1)
     assert asked == [8]
-
-
-def test_another_trainer_mode_is_refused() -> None:
-    with pytest.raises(ConfigError, match="trainer_mode=sync, got 'colocate_async'"):
-        make("colocate_async")
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,7 @@ def test_reasoning_gym_scores_answers_and_keeps_the_rules() -> None:
 def test_textarena_plays_a_game_from_its_seed() -> None:
     pytest.importorskip("textarena", reason="pip install textarena")
     env = TextArena("GuessTheNumber-v0")
-    opening = env.reset(seed=0, options={"index": 7})[0]
-    assert "number between" in opening
+    assert "number between" in env.reset(seed=0, options={"index": 7})[0]
     low, high = 1, 20
     text, reward, terminated, info = "", 0.0, False, {}
     while not terminated:  # a bisection wins

@@ -241,5 +241,4 @@ def test_no_signal_can_be_left_behind_that_wakes_it(sandbox: PythonSandbox, code
 
 
 def peak_megabytes(pid: int | None) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) >> 10
+    return int(Path(f"/proc/{pid}/status").read_text().partition("VmHWM:")[2].split()[0]) >> 10

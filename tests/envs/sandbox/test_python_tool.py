@@ -1,11 +1,12 @@
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from machine_speed import patience
 from playing import Errand, call, use
 
 from turntree.envs import Env, require_conformance
-from turntree.envs.sandbox import CodeResult, PythonTool, SandboxError, SandboxLimits
+from turntree.envs.sandbox import PythonTool, SandboxError, SandboxLimits
 
 SECONDS = patience(1.0)
 
@@ -54,14 +55,8 @@ def test_a_snapshot_brings_the_variables_back(bench: Bench) -> None:
 
 
 def test_a_sandbox_that_fails_is_a_failure_of_the_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken:
-        def run(self, code: str) -> CodeResult:
-            raise SandboxError("no room")
-
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr(PythonTool, "make_runner", lambda self: Broken())
+    broken = Mock(**{"run.side_effect": SandboxError("no room")})
+    monkeypatch.setattr(PythonTool, "make_runner", lambda self: broken)
     env = Bench()
     env.reset(seed=0)
     *_, info = env.step(call(env, "python", code="1"))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from interpreter import python
 from playing import call, use
+from tables import table
 
 from turntree.envs import Task, ToolError, make, require_conformance
 from turntree.envs.service.airline import AirlineDesk
@@ -74,24 +75,11 @@ def test_an_agent_that_does_what_is_asked_and_tells_wins(kind: str) -> None:
 
 def test_where_nothing_can_be_done_it_is_looked_into_and_said() -> None:
     env = make("turntree/AirlineService-v0")
-    look, miss = call(env, "get_booking", booking_id="B1001"), call(env, "get_booking", booking_id="B9")
-    leave = call(env, "transfer_to_human_agents", summary="a customer")
-    look_up = {"name": "get_booking", "kwargs": {"booking_id": "B1001"}}
-    hand_over = [{"name": "transfer_to_human_agents", "kwargs": {"summary": "a customer"}}]
-    for actions, turns, reward in [
-        ([], ["Bye."], 0.0),
-        ([], ["I am sorry, that is not possible."], 0.0),
-        ([], [miss, "I am sorry, that is not possible."], 0.0),
-        ([], [look, "All done."], 0.0),
-        ([], [look, "I am sorry, that is not possible."], 1.0),
-        ([], [leave, ""], 0.0),
-        (hand_over, [leave, ""], 1.0),
-        ([look_up, *hand_over], [leave, ""], 0.0),
-        ([look_up, *hand_over], [miss, leave, ""], 0.0),
-        ([look_up, *hand_over], [look, leave, ""], 1.0),
-    ]:
+    words = {name: call(env, "get_booking", booking_id=number) for name, number in (("look", "B1001"), ("miss", "B9"))}
+    words["leave"] = call(env, "transfer_to_human_agents", summary="a customer")
+    for actions, turns, reward in table(__file__, "refusals"):
         env.reset(options={"task": Task(id="refusal", prompt="?", metadata={"actions": actions, "outputs": []})})
-        assert [env.step(turn) for turn in turns][-1][1] == reward, turns
+        assert [env.step(words.get(turn, turn)) for turn in turns][-1][1] == reward, turns
 
 
 def test_an_agent_that_cancels_what_may_not_be_cancelled_loses() -> None:
@@ -175,8 +163,7 @@ def world_and_task() -> str:
 def test_another_process_makes_the_same_world_and_tasks() -> None:
     code = f"import runpy; print(runpy.run_path({__file__!r})['world_and_task']())"
     given = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "support")}
-    shown = python("-c", code, check=True, env=given)
-    assert shown.stdout.strip() == world_and_task()
+    assert python("-c", code, check=True, env=given).stdout.strip() == world_and_task()
 
 
 def test_splits_differ_and_copies_hold_no_records() -> None:

@@ -1,12 +1,11 @@
 import functools
 import json
 import pickle
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from catalogue_policies import HAND_OVER
+from catalogue_policies import HAND_OVER, LOSERS, WINNERS, play_as
 from playing import call, published, use
 from small_shop import ADDRESS, ORDERS, PRODUCTS, USERS, write_shop
 from tables import table
@@ -230,21 +229,11 @@ def test_the_published_tasks_are_won_by_their_own_actions(split: str, count: int
     assert env.num_tasks == count
     assert len(env.reset(seed=0)[1]["tools"]) == 16
     for index in range(count):
-        task = env.task(index)
-        for words in ("Bye.", "I am sorry, I cannot do that.", " ".join(map(str, range(3_000)))):
-            env.reset(options={"task": task})
-            assert env.step(words)[1] == 0.0, task.id
-        env.reset(options={"task": task})
-        use(env, HAND_OVER, summary="a customer")
-        at_once = [action["name"] for action in task.metadata["actions"]] == [HAND_OVER]
-        assert env.step("")[1] == float(at_once), task.id
-        env.reset(options={"task": task})
-        for order in re.findall(r"W\d{7}", task.prompt) if not task.metadata["actions"] else ():
-            use(env, "get_order_details", order_id=f"#{order}")
-        for action in task.metadata["actions"]:
-            use(env, action["name"], **action["kwargs"])
-        told = ", ".join(task.metadata["outputs"]) or "I am sorry, nothing more is possible"
-        assert env.step(f"Done: {told}.")[1] == 1.0, task.id
+        assert all(play_as(env, LOSERS[loser], index).lost for loser in ("bye", "sorry", "all integers"))
+        actions = env.task(index).metadata["actions"]
+        at_once = [action["name"] for action in actions] == [HAND_OVER]
+        assert play_as(env, LOSERS["hand over"], index).reward == float(at_once), index
+        assert play_as(env, WINNERS["turntree/RetailService-v0"], index).won, index
 
 
 def test_the_published_actions_are_accepted_by_our_tools() -> None:

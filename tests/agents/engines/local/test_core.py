@@ -53,8 +53,7 @@ def test_no_draft_whatever_it_proposes_changes_what_is_sampled(prompts, sampling
     assert same_turns(wild, plain)
     assert same_turns(again, plain)
     assert sum(sum(t.accepted) for t in again) > 60, "the second round must have been drafted"
-    steps = sum(t.draft.verify_steps for t in again)
-    assert steps < 0.5 * sum(len(t.token_ids) for t in again)
+    assert sum(t.draft.verify_steps for t in again) < 0.5 * sum(len(t.token_ids) for t in again)
 
 
 def test_keys_of_accepted_branches_are_moved_into_place(prompts, monkeypatch):

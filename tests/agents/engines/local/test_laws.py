@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tables import table
 
 from turntree.agents.engines.local.laws import Laws, chosen_logprobs, entropies, most_probable
 from turntree.agents.engines.local.penalties import Penalties
@@ -13,22 +14,7 @@ from turntree.spec_tree.transforms import Transforms, law, said, said_on_paths
 from turntree.spec_tree.verify import root
 
 SIZE = 24
-SAMPLINGS = [
-    Sampling(),
-    Sampling(temperature=0.6),
-    Sampling(temperature=0),
-    Sampling(top_k=5),
-    Sampling(top_p=0.7),
-    Sampling(min_p=0.2),
-    Sampling(min_p=1.0),
-    Sampling(temperature=1.3, min_p=0.05, top_k=9, top_p=0.8),
-    Sampling(repetition_penalty=1.7),
-    Sampling(repetition_penalty=0.6, temperature=0.5),
-    Sampling(presence_penalty=1.5),
-    Sampling(frequency_penalty=-0.8),
-    Sampling(repetition_penalty=1.2, presence_penalty=0.5, frequency_penalty=0.7, top_p=0.9, min_p=0.02),
-    Sampling(temperature=0, frequency_penalty=2.0),
-]
+SAMPLINGS = [Sampling(**settings) for settings in table(__file__, "samplings")]
 
 
 def requests(rng: np.random.Generator) -> list[Request]:

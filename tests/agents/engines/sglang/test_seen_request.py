@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tables import table
 
 from turntree.agents.engines.sglang.seen_request import SeenRequest
 
@@ -24,19 +25,10 @@ def cached(sampled: int) -> int:
 
 @pytest.mark.parametrize(
     ("served", "heard", "turn"),
-    [
-        (request([5, 6]), [7, 8], [5, 6, 7, 8]),
-        # A pass for prompts ran between: near the limit the turn would otherwise seem to end in another token.
-        (request([5, 6, 7, 8], limit=5), [6, 7, 8], [5, 6, 7, 8]),
-        (request([5], stop_token_ids={7}), [6, 7, 8], [5, 6, 7]),
-        (request([5], limit=2), [6, 7, 8], [5, 6]),
-        (request([5]), [6, 9, 8], [5, 6, 9, 8]),
-        (request([5], custom_params=None), [6, 9, 8], [5, 6, 9]),
-    ],
-    ids=["news", "known meanwhile", "a stop token", "the limit", "the model's end, of ours", "and of others"],
+    [*table(__file__, "heard"), ({"said": [5], "custom_params": None}, [6, 9, 8], [5, 6, 9])],  # and of others
 )
 def test_what_is_heard_follows_what_the_request_knows_up_to_the_turns_end(served, heard, turn):
-    seen = SeenRequest(served)
+    seen = SeenRequest(request(**served))
     seen.hear(heard, cached(4))
     assert seen.output_ids == turn
 

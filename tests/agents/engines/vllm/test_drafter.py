@@ -59,17 +59,7 @@ def test_a_turn_that_goes_early_is_kept_out_unless_text_may_have_ended_it(
     assert runner.drafter.take_stats("a") is None
 
 
-@pytest.mark.parametrize(
-    ("said", "asked", "drafted"),
-    [
-        ({"script": TURN}, {"script": TURN[:3], "stop_token_ids": [13]}, [12, 13]),
-        ({"script": [11, END, 12, 13], "ignore_eos": True, "max_tokens": 4}, {"script": [11, END]}, [END]),
-        ({"script": TURN}, {"script": TURN[:1], "max_tokens": 1}, []),
-        ({"script": TURN}, {"script": TURN[:2], "max_tokens": 2}, []),
-        ({"script": TURN}, {"script": TURN[:3], "max_tokens": 3}, [12]),
-    ],
-    ids=["a stop token of the request", "the model's end", "1 token", "2 tokens", "3 tokens"],
-)
+@pytest.mark.parametrize(("said", "asked", "drafted"), table(__file__, "ends_of_requests"))
 def test_nothing_is_drafted_past_where_a_request_must_end(said: Any, asked: Any, drafted: list[int]) -> None:
     runner = ScriptedRunner(depth=8)
     runner.say("a", PROMPT, **said)
