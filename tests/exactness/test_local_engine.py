@@ -1,8 +1,8 @@
 """The local engine: seeded turns are those of plain decoding, token for token in float64, and others follow the law.
 
-The law is the model's own at temperature 1, whatever was drafted: two-token turns after two forced prefixes are counted
-against the joint law of the model's own forward pass. The test is chi-square at level 1e-3; a bias of total variation
-.05 after each prefix would be found with probability above .99, as ``test_the_power_is_as_stated`` computes.
+The law is the model's own at temperature 1, whatever was drafted: two-token turns after two forced prefixes are
+counted against the joint law of the model's own forward pass. The test is chi-square at level 1e-3; a bias of total
+variation .05 after each prefix would be found with probability above .99, as ``test_the_power_is_as_stated`` computes.
 """
 
 from typing import NamedTuple

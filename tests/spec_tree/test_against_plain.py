@@ -1,9 +1,8 @@
 """The store and the plain one told the same, call by call, on random and on adversarial streams.
 
-They hold and count the same. Their drafts differ: in how likely a token is
-thought to be, hence in the order and choice of nodes, and in where they look. So
-of the store's it is asked that they are trees, of pairs of tokens that were said
-one after another by turns that the plain one holds.
+They hold and count the same. Their drafts differ: in how likely a token is thought to be, hence in the order and
+choice of nodes, and in where they look. So of the store's it is asked that they are trees, of pairs of tokens that
+were said one after another by turns that the plain one holds.
 """
 
 from collections.abc import Callable, Sequence

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from playing import call
+from tables import table
 
 from turntree.envs import Env, Task
 from turntree.envs.calculator import one_operation_calculator
@@ -93,18 +94,12 @@ def hand_over(env: Env) -> Iterator[str]:
 
 
 LOSERS: dict[str, Policy] = {
-    "an empty turn": always(""),
-    "the end at once": always("<|im_end|>"),
-    "bye": always("Bye."),
-    "no idea": always("I do not know."),
-    "sorry": always("I am sorry, that is not possible."),
+    **{name: always(text) for name, text in table(__file__, "says_nothing_useful").items()},
     "hand over": hand_over,
-    "a wrong answer": always("It is -987654.5, \\boxed{-987654.5} or\n#### -987654.5"),
     "all integers": always(" ".join(map(str, INTEGERS))),
     "all integers as the answer": always(
         f"\\boxed{{{', '.join(map(str, INTEGERS))}}}\n#### {' '.join(map(str, INTEGERS))}"
     ),
-    "all letters as the answer": always(r"\boxed{A, B, C, D}"),
 }
 
 

@@ -1,7 +1,6 @@
 """What must hold of every draft, and of the store's insides, whatever was said.
 
-Each check returns complaints instead of raising, so that a test can show that
-it notices what it is there for.
+Each check returns complaints instead of raising, so that a test can show that it notices what it is there for.
 """
 
 from __future__ import annotations

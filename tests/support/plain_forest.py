@@ -1,9 +1,8 @@
 """A plain store in pure Python: the oracle that the store is held against.
 
-It keeps turns in lists and counts what followed each context in dictionaries,
-where the store links what was said, so the two share no code but the form of a
-draft. A context is the last tokens of a turn, ``START`` before its first, so one
-that begins with ``START`` is a whole prefix.
+It keeps turns in lists and counts what followed each context in dictionaries, where the store links what was said, so
+the two share no code but the form of a draft. A context is the last tokens of a turn, ``START`` before its first, so
+one that begins with ``START`` is a whole prefix.
 """
 
 from __future__ import annotations

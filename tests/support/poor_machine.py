@@ -12,16 +12,13 @@ import sys
 from machine_speed import patience
 
 _UNSHARE = {"x86_64": 272, "aarch64": 97}
-_LANDLOCK = 444
-SYSTEM_PYTHON = "/usr/bin/python3"
-"""An interpreter that every user may read."""
+SYSTEM_PYTHON = "/usr/bin/python3"  # every user may read it
 
 
 def run_poorly(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python code by this interpreter, both refused to it and to all that it starts."""
     words = [sys.executable, "-c", f"import poor_machine; poor_machine.refuse()\n{code}"]
-    paths = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
-    settings = {**os.environ, "PYTHONPATH": paths, **environment}
+    settings = {**os.environ, "PYTHONPATH": os.path.dirname(__file__), **environment}
     return subprocess.run(words, capture_output=True, text=True, timeout=patience(120), env=settings, check=False)
 
 
@@ -29,9 +26,8 @@ def refuse() -> None:
     """Refuse both to this process, for good."""
     libc = ctypes.CDLL(None, use_errno=True)
     program = [(0x20, 0, 0, 0)]  # load the call's number
-    for number, error in ((_UNSHARE[platform.machine()], 1), (_LANDLOCK, 38)):  # EPERM, ENOSYS
+    for number, error in ((_UNSHARE[platform.machine()], 1), (444, 38)):  # EPERM, and ENOSYS for Landlock
         program += [(0x15, 0, 1, number), (0x06, 0, 0, 0x50000 | error)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *s) for s in [*program, (0x06, 0, 0, 0x7FFF0000)]))
     filters = struct.pack("HxxxxxxQ", len(program) + 1, ctypes.addressof(code))
-    assert libc.prctl(38, 1, 0, 0, 0) == 0  # no new privileges
-    assert libc.prctl(22, 2, filters, 0, 0) == 0
+    assert libc.prctl(38, 1, 0, 0, 0) == libc.prctl(22, 2, filters, 0, 0) == 0  # no new privileges, and the filter

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tables import table
 
 from turntree.agents.record import Record, read_records
 from turntree.agents.verl.launch import StepReport, train
@@ -103,16 +104,11 @@ def run_training(
                 f"actor_rollout_ref.model.path={model}",
                 f"turntree.run_dir={root / 'run'}",
                 f"turntree.env=trained_envs:{env}",
-                "turntree.env_kwargs={system_prompt: '', limits: {max_turns: 3, max_turn_tokens: 12}}",
-                "turntree.val_env_kwargs={}",
                 f"turntree.train_tasks={PROMPTS}",
-                "turntree.val_tasks=2",
                 f"trainer.total_training_steps={steps}",
                 f"data.train_batch_size={PROMPTS}",
-                "data.max_prompt_length=64",
                 f"actor_rollout_ref.rollout.n={SAMPLES}",
-                "actor_rollout_ref.actor.optim.lr=0.01",
-                "actor_rollout_ref.actor.optim.lr_warmup_steps=0",  # a warm-up starts at 0
+                *table(__file__, "training"),
                 *overrides,
             ],
             on_step=note,

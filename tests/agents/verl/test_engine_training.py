@@ -1,7 +1,7 @@
 """Real trainings by an unmodified verl on the CPU: its own servers of vLLM and SGLang with turntree's drafts in them.
 
-Of SGLang, which has no kernels for the CPU, verl's server, its agent loop, the trainer and SGLang's scheduler are real;
-stand-ins of ``cpu_kernels`` are the kernels, and the pickling of the weights that the trainer hands over.
+Of SGLang, which has no kernels for the CPU, verl's server, its agent loop, the trainer and SGLang's scheduler are
+real; stand-ins of ``cpu_kernels`` are the kernels, and the pickling of the weights that the trainer hands over.
 """
 
 from __future__ import annotations

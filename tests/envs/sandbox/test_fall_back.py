@@ -8,15 +8,11 @@ import sys
 
 import pytest
 from poor_machine import SYSTEM_PYTHON, run_poorly
+from tables import table
 
 from turntree.envs.sandbox import Isolation, IsolationWarning, PythonSandbox
 
-RUN = f"""
-from turntree.envs.sandbox import PythonSandbox
-with PythonSandbox(python={SYSTEM_PYTHON!r}, packages=False) as sandbox:
-    for _ in range(2):
-        print(sandbox.run("print(open('/etc/hostname').read())").status, sandbox.isolation, sandbox.files)
-"""
+RUN = f"PYTHON = {SYSTEM_PYTHON!r}\n" + table(__file__, "two_runs")
 WITHOUT_PRIVILEGE = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
 needs_python = pytest.mark.skipif(not os.access(SYSTEM_PYTHON, os.X_OK), reason=f"there is no {SYSTEM_PYTHON}")
 

@@ -1,9 +1,8 @@
 """SGLang's kernels of tree verification, as loops.
 
-A tree of ``width`` nodes a row lies in flat arrays: node 0 is the last token that the row has sampled;
-``next_token`` is a node's first child, ``next_sibling`` the next child of its parent, -1 for none;
-``retrive_index`` is the node's place in the batch. The names of arguments, misspelt ones included, are the
-original's.
+A tree of ``width`` nodes a row lies in flat arrays: node 0 is the last token that the row has sampled; ``next_token``
+is a node's first child, ``next_sibling`` the next child of its parent, -1 for none; ``retrive_index`` is the node's
+place in the batch. The names of arguments, misspelt ones included, are the original's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lets the torchvision of PyPI, whose kernels need CUDA, be imported beside a torch without CUDA.
 
-Importing torchvision describes the results of two operators that its compiled library defines, and fails where
-that library could not be loaded. This package declares them, and hands over to the real one.
+Importing torchvision describes the results of two operators that its compiled library defines, and fails where that
+library could not be loaded. This package declares them, and hands over to the real one.
 """
 
 import importlib.util
