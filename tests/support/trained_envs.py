@@ -19,10 +19,11 @@ from turntree.rewards import Sample, default_judge, reward, score_batch
 class Talking(Env):
     """Asks back until a number of turns was said, and pays for a short last one."""
 
+    quick = True  # in threads siblings come to the ledger in an order that no seed decides
+
     def __init__(self, *, turns: int = 2, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.turns = turns
-        self.heard = 0
 
     def task(self, index: int) -> Task:
         return Task(id=f"talking/{index}", prompt=f"say {index}")
@@ -52,8 +53,7 @@ class Repeating(Talking):
 
 
 class Echoing(Talking):
-    """Says the gold answer itself, in every form that pays; only the first two tasks have a known data set, and the
-    surroundings of task ``broken`` always break."""
+    """Says the gold answer in every form that pays; two tasks have a known data set, and task ``broken`` breaks."""
 
     def __init__(self, *, broken: int = -1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
