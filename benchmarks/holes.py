@@ -3,8 +3,9 @@ r"""What services, the sandbox, tools, evaluation files and data sets let throug
     python benchmarks/holes.py --data DIR [--before JSON] [--json OUT]
 
 The holes of the rewards stand in ``reward_holes.py``. Every attack on the sandbox is run in each kind of isolation that
-this machine offers, bounded to 200 MiB and 2 s; its row says how the run ended, what it held, and whether the
-supervisor lived. ``--before`` puts the figures beside those of an earlier run: this script under an older version.
+this machine offers, bounded to 200 MiB and 2 s; its row says how the run ended, how long it
+took, and whether its supervisor was lost or grew. ``--before`` puts the figures beside those of an earlier run: this
+script under an older version.
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ ATTACKS = {
 }
 
 
-def sandboxed(code: str, isolation: str, *, session: bool = False) -> str:
+def sandboxed(code: str, isolation: str) -> str:
     """How an attack ends."""
-    settings = {"limits": LIMITS, "isolation": isolation, "session": session, "python": PYTHON, "packages": False}
+    settings = {"limits": LIMITS, "isolation": isolation, "python": PYTHON, "packages": False}
     with tempfile.TemporaryDirectory(dir="/tmp") as folder, PythonSandbox(**settings) as sandbox:
         os.chmod(folder, 0o777)
         secret = Path(folder, "gold")
@@ -215,7 +216,7 @@ def service_rows() -> Iterator[tuple[str, str]]:
         yield f"4. {name}", f"{sum(play_as(env, policy, index).won for index in tasks)} of {len(tasks)}"
 
 
-def file_rows(data: Path) -> Iterator[tuple[str, str]]:
+def file_rows() -> Iterator[tuple[str, str]]:
     from turntree.agents.eval_file import EvalFile
     from turntree.agents.eval_run import EvalTask, plan
     from turntree.agents.eval_run import play as play_all
@@ -259,7 +260,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     figures: dict[str, str] = {}
     table = Table("hole", "before", "now")
-    for rows in (service_rows, sandbox_rows, tool_rows, lambda: file_rows(args.data)):
+    for rows in (service_rows, sandbox_rows, tool_rows, file_rows):
         for name, value in rows():
             figures[name] = value
             table.add_row(name, before.get(name, ""), value)

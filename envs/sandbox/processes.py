@@ -8,7 +8,7 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 _PATIENCE = 10.0
 """Seconds within which killed processes must be gone, and stopped ones stand still."""
@@ -65,21 +65,27 @@ def _kilobytes(path: str, names: tuple[bytes, ...]) -> int | None:
 def files_hold_more(folder: str, pids: Iterable[int], bound: int, *, count: int) -> bool:
     """Whether more than ``bound`` bytes, or ``count`` files, lie in a folder or are open and have no name."""
     sizes: dict[tuple[int, int], int] = {}
-    paths = (f"{root}/{name}" for root, folders, files in os.walk(folder) for name in (*folders, *files))
-    for path in itertools.chain(paths, itertools.chain.from_iterable(map(_open_files, pids))):
-        with contextlib.suppress(OSError):
-            found = os.stat(path) if path.startswith("/proc/") else os.lstat(path)
-            if not path.startswith("/proc/") or (stat.S_ISREG(found.st_mode) and found.st_nlink == 0):
-                sizes[found.st_dev, found.st_ino] = found.st_blocks * 512
+    for found in itertools.chain(_lying_in(folder), *map(_open_without_name, pids)):
+        sizes[found.st_dev, found.st_ino] = found.st_blocks * 512
         if len(sizes) > count:
             return True
     return sum(sizes.values()) > bound
 
 
-def _open_files(pid: int) -> list[str]:
+def _lying_in(folder: str) -> Iterator[os.stat_result]:
+    for root, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            with contextlib.suppress(OSError):
+                yield os.lstat(f"{root}/{name}")
+
+
+def _open_without_name(pid: int) -> Iterator[os.stat_result]:
     with contextlib.suppress(OSError):
-        return [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
-    return []
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                found = os.stat(f"/proc/{pid}/fd/{name}")
+                if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
+                    yield found
 
 
 def freeze_descendants() -> bool:
