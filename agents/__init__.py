@@ -6,25 +6,23 @@ Names are loaded when they are first asked for: the command prints its help with
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from turntree.agents.engines.monitors import Monitors
     from turntree.agents.engines.protocol import Completion, DraftStats, Engine, FinishReason, Sampling
     from turntree.agents.engines.scripted import ScriptedEngine
-    from turntree.agents.episode import Episode, StopReason, Turn
-    from turntree.agents.evaluate import Evaluation, evaluate
-    from turntree.agents.judging import judge_episodes
-    from turntree.agents.monitors import Monitors
-    from turntree.agents.policy_sample import policy_sample
-    from turntree.agents.prefix_reuse import PrefixReuse
-    from turntree.agents.record import EpisodeWriter, read_episodes, read_records
-    from turntree.agents.renderer import Renderer
-    from turntree.agents.reuse_config import ReuseConfig, ReuseMode
-    from turntree.agents.rollout import rollout
-    from turntree.agents.scorer import Scored, Scorer
-    from turntree.agents.token_view import TokenView
+    from turntree.agents.episodes.episode import Episode, StopReason, Turn
+    from turntree.agents.episodes.record import EpisodeWriter, read_episodes, read_records
+    from turntree.agents.episodes.token_view import TokenView
+    from turntree.agents.evaluation.evaluate import Evaluation, evaluate
+    from turntree.agents.loop.renderer import Renderer
+    from turntree.agents.loop.rollout import rollout
+    from turntree.agents.reuse.prefix_reuse import PrefixReuse
+    from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
+    from turntree.agents.scoring.judging import judge_episodes
+    from turntree.agents.scoring.policy_sample import policy_sample
+    from turntree.agents.scoring.scorer import Scored, Scorer
 
 __all__ = [
     "Completion",
@@ -58,41 +56,30 @@ _MODULES = {
     "Completion": "engines.protocol",
     "DraftStats": "engines.protocol",
     "Engine": "engines.protocol",
-    "Episode": "episode",
-    "EpisodeWriter": "record",
-    "Evaluation": "evaluate",
+    "Episode": "episodes.episode",
+    "EpisodeWriter": "episodes.record",
+    "Evaluation": "evaluation.evaluate",
     "FinishReason": "engines.protocol",
-    "Monitors": "monitors",
-    "PrefixReuse": "prefix_reuse",
-    "Renderer": "renderer",
-    "ReuseConfig": "reuse_config",
-    "ReuseMode": "reuse_config",
+    "Monitors": "engines.monitors",
+    "PrefixReuse": "reuse.prefix_reuse",
+    "Renderer": "loop.renderer",
+    "ReuseConfig": "reuse.reuse_config",
+    "ReuseMode": "reuse.reuse_config",
     "Sampling": "engines.protocol",
-    "Scored": "scorer",
-    "Scorer": "scorer",
+    "Scored": "scoring.scorer",
+    "Scorer": "scoring.scorer",
     "ScriptedEngine": "engines.scripted",
-    "StopReason": "episode",
-    "TokenView": "token_view",
-    "Turn": "episode",
-    "evaluate": "evaluate",
-    "judge_episodes": "judging",
-    "policy_sample": "policy_sample",
-    "read_episodes": "record",
-    "read_records": "record",
-    "rollout": "rollout",
+    "StopReason": "episodes.episode",
+    "TokenView": "episodes.token_view",
+    "Turn": "episodes.episode",
+    "evaluate": "evaluation.evaluate",
+    "judge_episodes": "scoring.judging",
+    "policy_sample": "scoring.policy_sample",
+    "read_episodes": "episodes.record",
+    "read_records": "episodes.record",
+    "rollout": "loop.rollout",
 }
 """Names and the modules of this package that they stand in."""
-
-
-class _Package(ModuleType):
-    """Some functions are called like the module that they stand in: the function goes first."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _MODULES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

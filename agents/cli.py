@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _app() -> typer.Typer:
     try:
-        from turntree.agents.commands import app
+        from turntree.agents.commands.app import app
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
@@ -72,9 +72,9 @@ def _misuse(error: Exception) -> str | None:
 
 def _to_put_right(error: Exception) -> str | None:
     """One line for the user, or ``None`` if the error is a bug of ours."""
-    from turntree.agents.env_play import describe
+    from turntree.agents.commands.os_errors import in_words
     from turntree.agents.errors import AgentError
-    from turntree.agents.os_errors import in_words
+    from turntree.agents.loop.episode_driver import describe
     from turntree.envs.errors import EnvError
     from turntree.rewards import RewardError
 

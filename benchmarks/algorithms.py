@@ -26,9 +26,9 @@ from reuse import machine
 from rich.console import Console
 from rich.table import Table
 
-from turntree.agents.demo.chart import Series, line_chart, moving_average
 from turntree.agents.demo.warm_start import warm_started_policy
 from turntree.agents.verl.launch import StepReport, train
+from turntree.agents.viewer.chart import Series, line_chart, moving_average
 
 ALGORITHMS = ("grpo", "ppo", "dapo")
 PER_TURN = "turns"

@@ -25,10 +25,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turntree.agents.engines.local import LocalEngineConfig, Speculation
 from turntree.agents.engines.local.core import EngineCore
-from turntree.agents.engines.local.model import Policy
+from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import Sampling
-from turntree.agents.machine import hardware
+from turntree.agents.evaluation.machine import hardware
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
 QUESTIONS = [

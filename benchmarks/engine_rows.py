@@ -16,9 +16,10 @@ from claims import LEVEL, Row
 from scipy.stats import chi2, ncx2
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from turntree.agents.engines.local import LocalEngineConfig, Speculation, emission
+from turntree.agents.engines.local import LocalEngineConfig, Speculation
+from turntree.agents.engines.local import sampling as emission
 from turntree.agents.engines.local.core import EngineCore
-from turntree.agents.engines.local.model import Policy
+from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import Completion, Sampling
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.verify import race
+from turntree.spec_tree.rules.verify import race
 
 Floats = NDArray[np.float64]
 Choose = Callable[[Sequence[float] | Floats], int]

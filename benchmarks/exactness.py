@@ -28,7 +28,7 @@ from provenance import command_line
 from rich.console import Console
 from rich.table import Table
 
-from turntree.agents.machine import hardware
+from turntree.agents.evaluation.machine import hardware
 
 SOURCES: tuple[Callable[[argparse.Namespace], Iterator[Row]], ...] = (
     lambda args: rule_rows.point_mass_rows(),

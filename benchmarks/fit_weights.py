@@ -1,4 +1,4 @@
-"""Fits the weights that a forest starts from (``spec_tree/weights.json``).
+"""Fits the weights that a forest starts from (``spec_tree/kernels/weights.json``).
 
 Recorded turns of the traces' ``select`` half are replayed one by one. What the network sees of each node beside the
 accepted path, and whether the node came true, are its examples, every trace counting the same. The shares of right
@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from replay import accepted
 from traces import TRACES, Turn, folder, load
 
-from turntree.spec_tree import SpecForest, weights
-from turntree.spec_tree import batch as kernels
-from turntree.spec_tree.growth import scratch
-from turntree.spec_tree.layout import HIDDEN, INPUTS
+from turntree.spec_tree import SpecForest
+from turntree.spec_tree.kernels import batch as kernels
+from turntree.spec_tree.kernels import weights
+from turntree.spec_tree.kernels.growth import scratch
+from turntree.spec_tree.kernels.layout import HIDDEN, INPUTS
 
 LEARNT, VOTE = 13, 0
 """Inputs that also count by themselves."""
@@ -118,7 +119,9 @@ def main() -> None:
     parser.add_argument("--per-trace", type=int, default=60_000, help="examples of each trace")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--budget", type=int, default=16, help="nodes a draft")
-    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent.parent / "spec_tree/weights.json")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).resolve().parent.parent / "spec_tree/kernels/weights.json"
+    )
     args = parser.parse_args()
     traces = folder(args.data)
     rng = np.random.default_rng(0)

@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.table import Table
 
 from turntree.agents.engines.scripted import ScriptedEngine
-from turntree.agents.evaluate import evaluate
-from turntree.agents.renderer import Renderer
+from turntree.agents.evaluation.evaluate import evaluate
+from turntree.agents.loop.renderer import Renderer
 from turntree.envs import Env, Limits, Message, Reply, Task, make, tool
 from turntree.envs.sandbox import PythonSandbox, SandboxError, SandboxLimits
 from turntree.envs.sandbox.processes import descendants
@@ -161,7 +161,7 @@ async def by_evaluate(renderer: Renderer, engine: Any, count: int) -> list[float
 async def by_verl(renderer: Renderer, engine: Any, count: int) -> list[float]:
     from omegaconf import OmegaConf
 
-    from turntree.agents.verl.player import EpisodePlayer
+    from turntree.agents.verl.playing.player import EpisodePlayer
 
     lengths = {"prompt_length": 64, "response_length": 256}
     config = OmegaConf.create({"name": "turntree", "seed": 1, **lengths, "custom": {"turntree": {}}})
@@ -217,9 +217,9 @@ def service_rows() -> Iterator[tuple[str, str]]:
 
 
 def file_rows() -> Iterator[tuple[str, str]]:
-    from turntree.agents.eval_file import EvalFile
-    from turntree.agents.eval_run import EvalTask, plan
-    from turntree.agents.eval_run import play as play_all
+    from turntree.agents.evaluation.file import EvalFile
+    from turntree.agents.evaluation.run import EvalTask, plan
+    from turntree.agents.evaluation.run import play as play_all
 
     renderer = make_renderer()
     with tempfile.TemporaryDirectory() as name:

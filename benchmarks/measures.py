@@ -31,7 +31,7 @@ import numpy as np
 from drafters import Setup, Turntree
 from traces import Turn
 from turntree.spec_tree import DialogueState
-from turntree.spec_tree.warm_up import warm_up
+from turntree.spec_tree.store.warm_up import warm_up
 imported = time.perf_counter()
 warm_up()
 warm = time.perf_counter()

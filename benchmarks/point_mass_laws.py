@@ -1,7 +1,7 @@
 """The exact law of turns whose drafts are a function of what is known.
 
-The code under test is ``turntree.spec_tree.verify``; only the choices around it are enumerated. ``broken`` names a
-fault: the control, which a proof must notice.
+The code under test is ``turntree.spec_tree.rules.verify``; only the choices around it are enumerated. ``broken``
+names a fault: the control, which a proof must notice.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from enumeration import Choose, Floats, Region, Tokens, outcomes, regions, toss
 from policies import Law, Policy, along, finish
 
 from turntree.spec_tree import DraftBatch
-from turntree.spec_tree.transforms import Transforms, law, said, said_on_paths
-from turntree.spec_tree.verify import point_mass_accept, point_mass_chain, prefix, sample_then_match
+from turntree.spec_tree.rules.transforms import Transforms, law, said, said_on_paths
+from turntree.spec_tree.rules.verify import point_mass_accept, point_mass_chain, prefix, sample_then_match
 
 
 @cache

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from turntree.agents.machine import hardware, version_of
+from turntree.agents.evaluation.machine import hardware, version_of
 
 
 def command_line() -> str:

@@ -30,13 +30,13 @@ from provenance import kept_from, provenance
 from replay import Replay, replay
 from traces import Turn, generated
 
-from turntree.agents.routing import TaskRoutes, route_key
-from turntree.agents.verl.exchange_settings import ExchangeSettings
-from turntree.agents.verl.hub import TurnHub
+from turntree.agents.engines.routing import TaskRoutes, route_key
+from turntree.agents.verl.config.exchange_settings import ExchangeSettings
+from turntree.agents.verl.serving.hub import TurnHub
 from turntree.spec_tree import ForestConfig
-from turntree.spec_tree.exchange import SharedTurns, Swapped
-from turntree.spec_tree.turn_batch import TurnBatch
-from turntree.spec_tree.turn_log import Cursor, News
+from turntree.spec_tree.exchange.exchange import SharedTurns, Swapped
+from turntree.spec_tree.exchange.turn_batch import TurnBatch
+from turntree.spec_tree.exchange.turn_log import Cursor, News
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,9 +38,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turntree.agents.demo.warm_start import warm_started_policy
 from turntree.agents.engines.local import LocalEngineConfig
-from turntree.agents.engines.local.model import Policy
-from turntree.agents.machine import hardware
-from turntree.agents.renderer import Renderer
+from turntree.agents.engines.local.forward.model import Policy
+from turntree.agents.evaluation.machine import hardware
+from turntree.agents.loop.renderer import Renderer
 
 TINY: dict[str, Any] = {
     "tool_format": "compact",

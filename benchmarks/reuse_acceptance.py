@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.engines.protocol import Sampling, ScoringEngine
-from turntree.agents.episode import Episode
-from turntree.spec_tree.top_law import kept_mass
-from turntree.spec_tree.verify import behaviour, residual
+from turntree.agents.episodes.episode import Episode
+from turntree.spec_tree.rules.top_law import kept_mass
+from turntree.spec_tree.rules.verify import behaviour, residual
 
 Floats = NDArray[np.float64]
 Turn = tuple[tuple[int, ...], tuple[int, ...]]

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from turntree.agents.engines.protocol import Engine, Sampling
-from turntree.agents.episode import Episode
-from turntree.agents.renderer import Renderer
-from turntree.agents.rollout import derive_seed, rollout
-from turntree.agents.token_view import TokenView
-from turntree.agents.verl.dataset import make_env
+from turntree.agents.episodes.episode import Episode
+from turntree.agents.episodes.token_view import TokenView
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.rollout import derive_seed, rollout
+from turntree.agents.verl.episodes.dataset import make_env
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,11 @@ from reuse_training import Player
 from torch import Tensor
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
-from turntree.agents.engines.local.model import Policy
-from turntree.agents.episode import Episode
-from turntree.agents.monitors import MonitoredEngine, Monitors
-from turntree.agents.prefix_reuse import PrefixReuse
-from turntree.agents.reuse_config import ReuseConfig, ReuseMode
+from turntree.agents.engines.local.forward.model import Policy
+from turntree.agents.engines.monitors import MonitoredEngine, Monitors
+from turntree.agents.episodes.episode import Episode
+from turntree.agents.reuse.prefix_reuse import PrefixReuse
+from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
 
 WAYS: dict[str, tuple[bool, ReuseMode]] = {
     "none": (False, ReuseMode.NONE),

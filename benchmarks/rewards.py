@@ -27,7 +27,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from turntree.agents.machine import hardware
+from turntree.agents.evaluation.machine import hardware
 from turntree.rewards import Judge, Score, score, score_batch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))

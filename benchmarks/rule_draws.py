@@ -1,7 +1,7 @@
 """The rules through real draws, many rollouts at once, and the chi-square test that compares them with the policy.
 
-Each rollout has a seed; its noise and coins are those of ``turntree.spec_tree.noise``, its rules those of
-``turntree.spec_tree.verify``. The policy depends on the whole prefix.
+Each rollout has a seed; its noise and coins are those of ``turntree.spec_tree.rules.noise``, its rules those of
+``turntree.spec_tree.rules.verify``. The policy depends on the whole prefix.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from turntree.spec_tree import DraftBatch
-from turntree.spec_tree.monitor import MonitorSums, surprise
-from turntree.spec_tree.noise import exponential, uniform
-from turntree.spec_tree.verify import (
+from turntree.spec_tree.rules.monitor import MonitorSums, surprise
+from turntree.spec_tree.rules.noise import exponential, uniform
+from turntree.spec_tree.rules.verify import (
     point_mass_accept,
     race,
     ratio_accept,

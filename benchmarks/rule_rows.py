@@ -14,7 +14,7 @@ from policies import Law, Policy, near, plain, policy, product
 from run_ahead_laws import ahead_dialogue_law, ahead_law
 from stored_turn_laws import epochs_law, lenient_formula, picked_law, ratio_law, replay_law, trained_law, two_uses_law
 
-from turntree.spec_tree.transforms import Transforms
+from turntree.spec_tree.rules.transforms import Transforms
 
 TRANSFORMS = Transforms(
     temperature=0.8,

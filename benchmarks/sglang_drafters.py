@@ -152,8 +152,8 @@ def play(engine: Apart, renderer: Any, *, batch: int, jobs: range, samples: int,
     """Episode ``job`` of ``jobs``, seeded by ``seed + job``, is the same whichever way plays it."""
     from vllm_policy import ENV, ENV_KWARGS
 
-    from turntree.agents.rollout import rollout
-    from turntree.agents.verl.dataset import make_env
+    from turntree.agents.loop.rollout import rollout
+    from turntree.agents.verl.episodes.dataset import make_env
 
     left = iter(jobs)
     spent = engine.spent
@@ -274,7 +274,7 @@ def main() -> None:
     from transformers import AutoTokenizer
     from vllm_policy import snapshots
 
-    from turntree.agents.renderer import Renderer
+    from turntree.agents.loop.renderer import Renderer
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.snapshots or Path(temporary)

@@ -1,7 +1,7 @@
 """The exact law of turns that are made of a stored turn: the ratio rule, lenience and seeded replay.
 
-The code under test is ``turntree.spec_tree.verify``; only the choices around it are enumerated. ``broken`` names a
-fault: the control, which a proof must notice.
+The code under test is ``turntree.spec_tree.rules.verify``; only the choices around it are enumerated. ``broken``
+names a fault: the control, which a proof must notice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from point_mass_laws import chain_of, point_mass_coin, walk
 from policies import Law, Policy, along, finish, near
 
-from turntree.spec_tree.verify import behaviour, point_mass_chain, prefix, ratio_accept, ratio_chain, residual
+from turntree.spec_tree.rules.verify import behaviour, point_mass_chain, prefix, ratio_accept, ratio_chain, residual
 
 
 @cache

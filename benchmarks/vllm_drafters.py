@@ -22,7 +22,7 @@ from typing import Any
 
 from cells import Cells
 
-from turntree.agents.machine import hardware
+from turntree.agents.evaluation.machine import hardware
 
 CPU = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -183,7 +183,7 @@ def main() -> None:
     from vllm_player import WAYS, Stepped
     from vllm_policy import ENV, ENV_KWARGS, snapshots
 
-    from turntree.agents.renderer import Renderer
+    from turntree.agents.loop.renderer import Renderer
 
     args.env, args.env_kwargs = ENV, ENV_KWARGS
     arguments: dict[str, Any] = {"dtype": args.dtype, "enforce_eager": args.eager, "seed": args.seed}

@@ -13,9 +13,9 @@ from typing import Any
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
 from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.engines.vllm.settings import speculative_config
-from turntree.agents.renderer import Renderer
-from turntree.agents.rollout import rollout
-from turntree.agents.verl.dataset import make_env
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.rollout import rollout
+from turntree.agents.verl.episodes.dataset import make_env
 from turntree.spec_tree import DialogueState
 
 WAYS: dict[str, dict[str, Any] | None] = {

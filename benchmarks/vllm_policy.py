@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from turntree.agents.demo.warm_start import warm_started_policy
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
-from turntree.agents.engines.local.model import Policy
-from turntree.agents.renderer import Renderer
+from turntree.agents.engines.local.forward.model import Policy
+from turntree.agents.loop.renderer import Renderer
 
 ENV = "turntree/Arithmetic-v0"
 ENV_KWARGS: dict[str, Any] = {

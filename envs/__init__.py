@@ -5,7 +5,7 @@ Importing this registers the installed environments with Gymnasium, so
 of one's own, ``gymnasium.make("turntree.envs:turntree/Arithmetic-v0")`` does.
 """
 
-from turntree.envs.conformance import check_environment, require_conformance
+from turntree.envs.checking.conformance import check_environment, require_conformance
 from turntree.envs.context import Context
 from turntree.envs.env import Env
 from turntree.envs.errors import (
@@ -22,9 +22,7 @@ from turntree.envs.errors import (
     UnknownEnvironment,
     UnknownParser,
 )
-from turntree.envs.executor import ToolExecutor
 from turntree.envs.limits import Limits
-from turntree.envs.memo import ResultMemo
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.parsers import (
     CompactParser,
@@ -40,11 +38,13 @@ from turntree.envs.parsers import (
 from turntree.envs.progress import EnvStop
 from turntree.envs.registry import list_envs, make, register, register_with_gymnasium
 from turntree.envs.reply import Reply
+from turntree.envs.running.executor import ToolExecutor
+from turntree.envs.running.memo import ResultMemo
+from turntree.envs.running.worker_pool import WorkerPool
 from turntree.envs.spaces import Unicode
 from turntree.envs.task import Task
-from turntree.envs.tool import Tool, tool
-from turntree.envs.toolset import Toolset
-from turntree.envs.worker_pool import WorkerPool
+from turntree.envs.tools.tool import Tool, tool
+from turntree.envs.tools.toolset import Toolset
 
 register_with_gymnasium()
 

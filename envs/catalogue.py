@@ -31,12 +31,12 @@ class Entry:
 CATALOGUE: tuple[Entry, ...] = (
     Entry(
         id="turntree/Arithmetic-v0",
-        entry_point="turntree.envs.arithmetic:Arithmetic",
+        entry_point="turntree.envs.math.arithmetic:Arithmetic",
         summary="Evaluate expressions such as 2+3*4-1, one operation a call.",
     ),
     Entry(
         id="turntree/GSM8K-v0",
-        entry_point="turntree.envs.gsm8k:GSM8K",
+        entry_point="turntree.envs.math.gsm8k:GSM8K",
         summary="Solve grade-school word problems with a calculator.",
         needs_data=True,
     ),

@@ -23,19 +23,19 @@ import gymnasium
 
 from turntree.envs.context import Context
 from turntree.envs.errors import OptionsError, ResetNeeded, SnapshotError, TaskIndexError
-from turntree.envs.executor import ToolExecutor
 from turntree.envs.limits import Limits
-from turntree.envs.memo import ResultMemo, after_call, after_words, beginning
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.parsers import ParsedTurn, ToolParser, get_parser
 from turntree.envs.progress import EnvStop, Progress
 from turntree.envs.reply import Reply
+from turntree.envs.running.executor import ToolExecutor
+from turntree.envs.running.memo import ResultMemo, after_call, after_words, beginning
+from turntree.envs.running.stopwatch import Stopwatch
 from turntree.envs.spaces import Unicode
-from turntree.envs.stopwatch import Stopwatch
 from turntree.envs.task import Task
-from turntree.envs.tool import Tool, with_methods
-from turntree.envs.tool_run import answer, prepare
-from turntree.envs.toolset import Toolset, all_tools
+from turntree.envs.tools.tool import Tool, with_methods
+from turntree.envs.tools.tool_run import answer, prepare
+from turntree.envs.tools.toolset import Toolset, all_tools
 
 logger = logging.getLogger(__name__)
 

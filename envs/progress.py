@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import Any
 
 from turntree.envs.message import Message
-from turntree.envs.stopwatch import Stopwatch
+from turntree.envs.running.stopwatch import Stopwatch
 from turntree.envs.task import Task
-from turntree.envs.toolset import Toolset
+from turntree.envs.tools.toolset import Toolset
 
 
 class EnvStop(StrEnum):

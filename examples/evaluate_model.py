@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from turntree.agents import Evaluation, Renderer, Sampling, evaluate
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
-from turntree.agents.eval_metrics import repeated
+from turntree.agents.evaluation.metrics import repeated
 from turntree.envs import Limits, make
 
 

@@ -4,7 +4,6 @@ Knows text and answers, never environments or models.
 """
 
 from turntree.rewards import components  # registers the rewards that ship with the package
-from turntree.rewards.answer import final_answer, parse_number, same_number
 from turntree.rewards.contract import EXACT, Contract, Kind, contract_for, contracts
 from turntree.rewards.errors import (
     IsolationError,
@@ -13,9 +12,10 @@ from turntree.rewards.errors import (
     UnknownContract,
     UnknownReward,
 )
-from turntree.rewards.extract import Answer, Extraction, extract
 from turntree.rewards.isolation.settings import PoolSettings
 from turntree.rewards.judge import VERIFIER_VERSION, Judge, default_judge
+from turntree.rewards.reading.answer import final_answer, parse_number, same_number
+from turntree.rewards.reading.extract import Answer, Extraction, extract
 from turntree.rewards.registry import Reward, get_reward, reward, reward_names
 from turntree.rewards.result import Score, Status, Verdict
 from turntree.rewards.rubric import Part, Rubric, RubricResult

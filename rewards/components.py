@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from turntree.rewards.boxes import find_boxes
 from turntree.rewards.contract import EXACT, contract_for
 from turntree.rewards.errors import UnknownContract
-from turntree.rewards.extract import extract
+from turntree.rewards.reading.boxes import find_boxes
+from turntree.rewards.reading.extract import extract
 from turntree.rewards.registry import reward
 from turntree.rewards.result import Status
 from turntree.rewards.sample import Sample

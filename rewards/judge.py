@@ -11,12 +11,12 @@ from collections import OrderedDict
 from concurrent.futures import Future
 
 from turntree.rewards.contract import Contract
-from turntree.rewards.extract import Answer
-from turntree.rewards.fast import compare_fast
 from turntree.rewards.isolation.pool import Pool
 from turntree.rewards.isolation.settings import PoolSettings
 from turntree.rewards.isolation.worker import Job
 from turntree.rewards.limits import MAX_GOLD
+from turntree.rewards.reading.extract import Answer
+from turntree.rewards.reading.fast import compare_fast
 from turntree.rewards.result import Status, Verdict
 
 VERIFIER_VERSION = "2"

@@ -46,7 +46,7 @@ class Verdict:
     method: str = ""
     """What decided: ``string``, ``number``, ``typed``, ``numeric``, ``sympy`` or ``""`` where nothing did."""
     flags: tuple[str, ...] = ()
-    """Suspicions of hacking, by the names in ``turntree.rewards.flags``."""
+    """Suspicions of hacking, by the names in ``turntree.rewards.reading.flags``."""
     seconds: float = 0.0
     """Wall time of the comparison."""
 

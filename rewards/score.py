@@ -14,8 +14,8 @@ from time import perf_counter
 from typing import NamedTuple
 
 from turntree.rewards.contract import EXACT, Contract, contract_for
-from turntree.rewards.extract import Answer, Extraction, extract
 from turntree.rewards.judge import Judge, default_judge
+from turntree.rewards.reading.extract import Answer, Extraction, extract
 from turntree.rewards.result import Score, Status, Verdict
 
 _WRONG = Verdict(correct=False)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.draft import DraftBatch
 from turntree.spec_tree.errors import DamagedForest, ForestError, UnknownTurn
-from turntree.spec_tree.prefix_tree import TreeNode
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.stats import ForestStats
+from turntree.spec_tree.store.prefix_tree import TreeNode
 
 if TYPE_CHECKING:
-    from turntree.spec_tree.forest import SpecForest
+    from turntree.spec_tree.store.forest import SpecForest
 
 __all__ = [
     "DamagedForest",
@@ -31,7 +31,7 @@ __all__ = [
     "UnknownTurn",
 ]
 
-_COMPILED = {"SpecForest": "turntree.spec_tree.forest"}
+_COMPILED = {"SpecForest": "turntree.spec_tree.store.forest"}
 """Names that need numba, and their modules."""
 
 

@@ -24,15 +24,132 @@ ENGINES = {"vllm", "sglang"}
 HEAVY = {"torch", "transformers", "verl", "vllm", "sglang", "ray"}
 
 
-def imports(path: Path) -> set[str]:
+def imports(path: Path, *, members: bool = False) -> set[str]:
+    """Modules that a file imports, anywhere in it; with ``members`` also what it takes out of them, behind a dot."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
-            names.add(node.module or "")
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} if members else {node.module or ""}
     return names
+
+
+FLOORS = {
+    "rewards": """
+        errors limits result sample
+        contract group registry
+        reading rubric
+        formula/syntax
+        formula/values
+        formula
+        isolation
+        judge
+        score
+        components
+        __init__
+    """,
+    "envs": """
+        errors limits message nearest spaces task
+        context data reply running
+        tools
+        parsers progress sandbox
+        env
+        checking curriculum verdict
+        bridges lookup math
+        catalogue procedural service
+        registry
+        __init__
+    """,
+    "spec_tree": """
+        config draft errors state stats
+        config_text kernels rules
+        budget exchange
+        store
+        __init__
+    """,
+    "agents": """
+        errors verl/names verl/patches verl/platform_cpu
+        files engines/event_thread engines/prompt_check engines/protocol engines/routing engines/state_wire
+        engines/server_client
+        engines/chat_server engines/drafting engines/monitors engines/request_wire engines/scripted
+        engines/token_logprobs engines/local/forward
+        engines/local engines/vllm engines/sglang episodes
+        engines/sglang/drawing
+        engines/sglang/worker
+        engines/engine_choice
+        loop verl/records
+        reuse scoring
+        evaluation verl/config
+        viewer verl/episodes verl/run verl/serving
+        verl/launch verl/playing verl/plugin
+        demo
+        commands
+        cli __init__
+    """,
+    "configs": "__init__",
+}
+"""The floors of each package, lowest first: a room's modules import each other and what lies on lower floors.
+
+A room is a folder; modules beside rooms are named one by one. An ``__init__`` that only says what a folder is for has
+no floor."""
+
+
+def room_of(module: str, rooms: set[str]) -> str | None:
+    """The deepest room of a package that a module, as a path without suffix, lies in."""
+    parts = module.split("/")
+    return next((room for n in range(len(parts), 0, -1) if (room := "/".join(parts[:n])) in rooms), None)
+
+
+def project_imports(root: Path, package: str) -> dict[str, set[str]]:
+    """Each module of a package with the modules of the package that it imports, as paths without suffix."""
+    paths = {
+        path.relative_to(root / package).with_suffix("").as_posix(): path for path in (root / package).rglob("*.py")
+    }
+    found: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        found[module] = set()
+        for name in imports(path, members=True):
+            inner = name.removeprefix(f"turntree.{package}").strip(".").replace(".", "/")
+            if name.split(".")[:2] == ["turntree", package]:
+                outer = inner.rpartition("/")[0]
+                candidates = (inner, f"{inner}/__init__", outer, f"{outer}/__init__")
+                found[module] |= {next((one for one in candidates if one in paths), "__init__")} - {module}
+    return found
+
+
+def upward(root: Path, package: str, floors: str) -> list[str]:
+    """Imports of a package that do not point down, and modules that have no room."""
+    floor = {room: n for n, line in enumerate(floors.strip().splitlines()) for room in line.split()}
+    wrong = []
+    for module, imported in project_imports(root, package).items():
+        room = room_of(module, set(floor))
+        if room is None:
+            if not module.endswith("__init__"):
+                wrong.append(f"{package}/{module} lies in no room of the table")
+            continue
+        for name in imported:
+            other = room_of(name, set(floor))
+            if other is not None and other != room and floor[other] >= floor[room]:
+                wrong.append(f"{package}/{module} imports {package}/{name}")
+    return wrong
+
+
+def circle(imported: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other around, or nothing."""
+    done: set[str] = set()
+
+    def walk(module: str, path: list[str]) -> list[str]:
+        if module in path:
+            return [*path[path.index(module) :], module]
+        if module in done:
+            return []
+        found = next((ring for name in sorted(imported[module]) if (ring := walk(name, [*path, module]))), [])
+        done.add(module)
+        return found
+
+    return next((ring for module in sorted(imported) if (ring := walk(module, []))), [])
 
 
 @pytest.mark.parametrize("package", ALLOWED)
@@ -43,12 +160,34 @@ def test_imports_only_point_down(package):
                 assert name.split(".")[1] in ALLOWED[package], f"{path.relative_to(ROOT)} imports {name}"
             if package != "agents":
                 assert name.split(".")[0] not in HEAVY, f"{path.relative_to(ROOT)} imports {name}"
+    assert not upward(ROOT, package, FLOORS[package])
+    assert not circle(project_imports(ROOT, package))
 
 
-def test_the_rule_above_sees_every_kind_of_import(tmp_path):
+def test_the_rules_above_see_every_kind_of_import_and_every_circle(tmp_path):
     source = tmp_path / "m.py"
-    source.write_text("import torch\ndef f():\n    from turntree.agents.rollout import rollout\n")
-    assert imports(source) == {"torch", "turntree.agents.rollout"}
+    source.write_text("import torch\ndef f():\n    from turntree.agents.loop.rollout import rollout\n")
+    assert imports(source) == {"torch", "turntree.agents.loop.rollout"}
+    for folder in ("house/low", "house/high"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "house/low/stone.py").write_text("def f():\n    from turntree.house.high import roof\n")
+    (tmp_path / "house/high/roof.py").write_text("import turntree.house.low.stone\n")
+    (tmp_path / "house/garden.py").write_text("")
+    assert set(upward(tmp_path, "house", "low\nhigh")) == {
+        "house/garden lies in no room of the table",
+        "house/low/stone imports house/high/roof",
+    }
+    assert circle(project_imports(tmp_path, "house")) == ["high/roof", "low/stone", "high/roof"]
+
+
+def test_a_folder_has_at_most_fifteen_modules_and_says_what_it_is_for():
+    for package in ALLOWED:
+        for folder in {path.parent for path in (ROOT / package).rglob("*.py")}:
+            modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+            assert len(modules) <= 15, (
+                f"{folder.relative_to(ROOT)} has {len(modules)} modules; give some a room of their own"
+            )
+            assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), f"{folder}: what lives there?"
 
 
 @pytest.mark.parametrize("package", ["turntree.envs", "turntree.rewards", "turntree.spec_tree"])
@@ -60,20 +199,20 @@ def test_light_packages_load_nothing_heavy(package):
 
 def test_every_data_file_of_a_package_is_installed_with_it():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    for package, folder in project["package-dir"].items():
-        patterns = [*project["package-data"].get(package, []), "*.py"]
-        for path in (ROOT / folder).iterdir():
-            if path.is_file():
-                assert any(path.match(pattern) for pattern in patterns), f"{package} leaves {path.name} behind"
+    patterns = [*project["package-data"]["*"], "*.py"]
+    for package in (*ALLOWED, "configs"):
+        for path in (ROOT / package).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                assert any(path.match(pattern) for pattern in patterns), f"{path.relative_to(ROOT)} is left behind"
 
 
 def test_every_folder_with_files_is_a_package():  # setuptools warns of one that is not, in many lines
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert list(project["package-dir"]) == project["packages"]
     for package in (*ALLOWED, "configs"):
         for path in (ROOT / package).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
-                assert str(path.parent.relative_to(ROOT)) in project["package-dir"].values()
+                name = ".".join(["turntree", *path.parent.relative_to(ROOT).parts])
+                assert name in project["packages"], f"{name} is missing from packages in pyproject.toml"
 
 
 def modules() -> list[str]:

@@ -19,17 +19,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turntree.agents.dialogue import dialogue_states
 from turntree.agents.engines.protocol import Sampling
-from turntree.agents.episode import Episode
-from turntree.agents.record import Record, read_records
-from turntree.agents.renderer import Renderer
-from turntree.agents.rollout import rollout
-from turntree.agents.verl.compose import Composition
-from turntree.agents.verl.dataset import make_env, token_bounds
-from turntree.agents.verl.recording import RunFolder
-from turntree.agents.verl.settings import EngineSettings
-from turntree.agents.whole_file import write_whole
+from turntree.agents.episodes.dialogue import dialogue_states
+from turntree.agents.episodes.episode import Episode
+from turntree.agents.episodes.record import Record, read_records
+from turntree.agents.files import write_whole
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.rollout import rollout
+from turntree.agents.verl.config.compose import Composition
+from turntree.agents.verl.config.settings import EngineSettings
+from turntree.agents.verl.episodes.dataset import make_env, token_bounds
+from turntree.agents.verl.records.recording import RunFolder
 
 if TYPE_CHECKING:
     from turntree.agents.engines.local import EngineStats, LocalEngine
@@ -164,7 +164,7 @@ class _Bench:
         from transformers import AutoTokenizer
 
         from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
-        from turntree.agents.engines.local.model import Policy
+        from turntree.agents.engines.local.forward.model import Policy
 
         settings, config = composition.settings, composition.verl
         model = config.actor_rollout_ref.model.path

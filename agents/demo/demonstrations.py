@@ -18,9 +18,9 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from turntree.agents.engines.scripted import ScriptedEngine
-from turntree.agents.episode import Episode
-from turntree.agents.renderer import Renderer
-from turntree.agents.rollout import rollout
+from turntree.agents.episodes.episode import Episode
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.rollout import rollout
 from turntree.envs import Env, Limits, Task, ToolCall, make
 
 SPLIT = "warm-start"

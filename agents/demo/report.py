@@ -14,13 +14,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turntree.agents.demo.chart import Series, line_chart, moving_average
 from turntree.agents.demo.comparison import Comparison, StepComparison, speedup
-from turntree.agents.demo.dialogue_view import branches, bubbles
 from turntree.agents.demo.run_record import Point, RunRecord, read_run
 from turntree.agents.errors import MissingExtra
-from turntree.agents.machine import machine_facts
-from turntree.agents.whole_file import write_whole
+from turntree.agents.evaluation.machine import machine_facts
+from turntree.agents.files import write_whole
+from turntree.agents.viewer.chart import Series, line_chart, moving_average
+from turntree.agents.viewer.dialogue_view import branches, bubbles
 
 _WINDOW = 10
 """Steps that the first and the last figures are averaged over."""

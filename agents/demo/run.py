@@ -16,9 +16,9 @@ from rich.table import Table
 from turntree.agents.demo.comparison import Comparison, StepComparison, compare, speedup
 from turntree.agents.demo.report import write_report
 from turntree.agents.demo.warm_start import warm_started_policy
-from turntree.agents.verl.compose import compose
+from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.launch import StepReport, train
-from turntree.agents.verl.recording import RunFolder
+from turntree.agents.verl.records.recording import RunFolder
 
 _WINDOW = 10
 """Steps that the first and the last success rate are averaged over."""

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from turntree.agents.demo.comparison import Comparison
-from turntree.agents.dialogue import dialogue_states
-from turntree.agents.episode import Episode
+from turntree.agents.episodes.dialogue import dialogue_states
+from turntree.agents.episodes.episode import Episode
+from turntree.agents.episodes.record import read_episodes
 from turntree.agents.errors import RecordError
-from turntree.agents.record import read_episodes
-from turntree.agents.verl.recording import RunFolder
+from turntree.agents.verl.records.recording import RunFolder
 from turntree.spec_tree import DialogueState, TreeNode
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from turntree.agents.demo.demonstrations import Mixture, demonstrations
 from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
 from turntree.agents.demo.tokenizer import build_tokenizer
-from turntree.agents.token_view import TokenView
+from turntree.agents.episodes.token_view import TokenView
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -23,16 +23,16 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from turntree.agents.scorer import ANSWER
-from turntree.agents.verl import prefork
-from turntree.agents.verl.compose import Composition, TrainSettings, compose
-from turntree.agents.verl.dataset import write_rows
-from turntree.agents.verl.lost_steps import LostSteps
-from turntree.agents.verl.recording import RunFolder
-from turntree.agents.verl.resume import checkpoints_of, join_metrics, keep_records, resume_path, resumed_step
-from turntree.agents.verl.sections import ConfigError
-from turntree.agents.verl.settings import make_scorer
-from turntree.agents.verl.step_reports import StepReader, StepReport
+from turntree.agents.scoring.scorer import ANSWER
+from turntree.agents.verl.config.compose import Composition, TrainSettings, compose
+from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.config.settings import make_scorer
+from turntree.agents.verl.episodes.dataset import write_rows
+from turntree.agents.verl.records.lost_steps import LostSteps
+from turntree.agents.verl.records.recording import RunFolder
+from turntree.agents.verl.records.step_reports import StepReader, StepReport
+from turntree.agents.verl.run import prefork
+from turntree.agents.verl.run.resume import checkpoints_of, join_metrics, keep_records, resume_path, resumed_step
 from turntree.rewards import UnknownContract
 
 __all__ = ["StepReport", "command", "environment", "prepare", "train"]

@@ -13,10 +13,9 @@ from __future__ import annotations
 import logging
 import os
 
-logger = logging.getLogger(__name__)
+from turntree.agents.verl.names import ROLLOUT_NAME
 
-ROLLOUT_NAME = "turntree"
-"""Value of ``actor_rollout_ref.rollout.name`` that selects turntree's engine."""
+logger = logging.getLogger(__name__)
 
 
 def register() -> None:
@@ -65,19 +64,19 @@ def _register_rollout() -> None:
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     RolloutReplicaRegistry.register(ROLLOUT_NAME, _load_replica)
-    _ROLLOUT_REGISTRY[(ROLLOUT_NAME, "async")] = "turntree.agents.verl.weights.WeightSender"
+    _ROLLOUT_REGISTRY[(ROLLOUT_NAME, "async")] = "turntree.agents.verl.serving.weights.WeightSender"
     RolloutReplicaRegistry.register("vllm", _load_vllm_replica)
     RolloutReplicaRegistry.register("sglang", _load_sglang_replica)
 
 
 def _load_replica() -> type:
-    from turntree.agents.verl.replica import TurntreeReplica
+    from turntree.agents.verl.serving.replica import TurntreeReplica
 
     return TurntreeReplica
 
 
 def _load_vllm_replica() -> type:
-    from turntree.agents.verl.vllm_replica import DraftingVllmReplica
+    from turntree.agents.verl.serving.vllm_replica import DraftingVllmReplica
 
     return DraftingVllmReplica
 
@@ -86,7 +85,7 @@ def _load_sglang_replica() -> type:
     from verl.workers.rollout.replica import _load_sglang
 
     _load_sglang()  # verl prepares the process for the import of SGLang there
-    from turntree.agents.verl.sglang_replica import DraftingSglangReplica
+    from turntree.agents.verl.serving.sglang_replica import DraftingSglangReplica
 
     return DraftingSglangReplica
 

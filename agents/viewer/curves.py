@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from turntree.agents.demo.chart import Series, line_chart, moving_average
+from turntree.agents.viewer.chart import Series, line_chart, moving_average
 from turntree.agents.viewer.source import Source
 
 _WINDOW = 5

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from turntree.agents.episode import Episode, Turn
-from turntree.agents.evaluate import solved
-from turntree.agents.json_value import json_value
-from turntree.agents.record import Record
+from turntree.agents.episodes.episode import Episode, Turn
+from turntree.agents.episodes.record import Record
+from turntree.agents.evaluation.evaluate import solved
+from turntree.agents.files import json_value
 from turntree.envs import Role
 from turntree.spec_tree import DialogueState
 

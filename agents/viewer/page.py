@@ -12,11 +12,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from turntree.agents.files import write_whole
 from turntree.agents.viewer.curves import curves
 from turntree.agents.viewer.pack import CHUNK, pack, squeeze
 from turntree.agents.viewer.source import Source
 from turntree.agents.viewer.token_bytes import token_bytes
-from turntree.agents.whole_file import write_whole
 
 
 class Viewed(NamedTuple):

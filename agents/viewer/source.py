@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from turntree.agents.episodes.record import Record, read_records
 from turntree.agents.errors import RecordError
-from turntree.agents.record import Record, read_records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from turntree.agents.episodes.record import Record
 from turntree.agents.errors import RecordError
-from turntree.agents.record import Record
 
 
 class StateTurns(NamedTuple):

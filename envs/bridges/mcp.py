@@ -10,8 +10,8 @@ from typing import Any
 from turntree.envs.bridges.missing import library
 from turntree.envs.context import Context
 from turntree.envs.errors import ToolError
-from turntree.envs.tool import Tool
-from turntree.envs.toolset import Toolset
+from turntree.envs.tools.tool import Tool
+from turntree.envs.tools.toolset import Toolset
 
 
 class McpTools(Toolset):

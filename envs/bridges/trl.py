@@ -9,7 +9,7 @@ from typing import Any
 from turntree.envs.context import Context
 from turntree.envs.env import Env
 from turntree.envs.message import ToolCall
-from turntree.envs.tool import Tool
+from turntree.envs.tools.tool import Tool
 
 
 def trl_environment(make: Callable[[], Env]) -> type[Any]:

@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from turntree.envs.data.rows import FileRows, HubRows, find_rows
 from turntree.envs.errors import DataError, MissingExtra
-from turntree.envs.rows import FileRows, HubRows, find_rows
 
 _WORD = re.compile(r"\w+")
 

@@ -12,7 +12,7 @@ from turntree.envs.limits import Limits
 from turntree.envs.message import Message, ToolCall
 from turntree.envs.reply import Reply
 from turntree.envs.task import Task
-from turntree.envs.tool import tool
+from turntree.envs.tools.tool import tool
 
 _WORDS = ("apple", "basil", "cedar", "daisy", "elder", "fig", "grape", "hazel", "iris", "juniper", "kale", "lemon")
 

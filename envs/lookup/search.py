@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from turntree.envs.data.rows import FileRows, HubRows, find_rows
 from turntree.envs.env import Env
 from turntree.envs.errors import DataError, ToolError
 from turntree.envs.limits import Limits
@@ -15,9 +16,8 @@ from turntree.envs.lookup.corpus import Corpus, read_corpus
 from turntree.envs.lookup.island import island, question
 from turntree.envs.message import Message, ToolCall
 from turntree.envs.reply import Reply
-from turntree.envs.rows import FileRows, HubRows, find_rows
 from turntree.envs.task import Task
-from turntree.envs.tool import tool
+from turntree.envs.tools.tool import tool
 from turntree.rewards import extract
 
 _SHOWN = 160

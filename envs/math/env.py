@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from turntree.envs.calculator import calculator
 from turntree.envs.env import Env
+from turntree.envs.math.calculator import calculator
 from turntree.envs.math.sets import find_set
 from turntree.envs.math.tasks import between_levels, read_tasks
 from turntree.envs.message import Message, Role, ToolCall

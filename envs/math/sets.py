@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from turntree.envs.data.rows import FileRows, HubRows, find_rows
 from turntree.envs.errors import DataError
 from turntree.envs.nearest import nearest_hint
-from turntree.envs.rows import FileRows, HubRows, find_rows
 
 QUESTION_COLUMNS = ("question", "problem", "prompt", "Question")
 ANSWER_COLUMNS = ("answer", "final_answer", "Answer")

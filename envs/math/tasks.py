@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from string import ascii_uppercase
 
-from turntree.envs.contamination import repeats
+from turntree.envs.data.contamination import repeats
+from turntree.envs.data.rows import FileRows, HubRows, Row
 from turntree.envs.errors import DataError
 from turntree.envs.math.final_box import final_box
 from turntree.envs.math.sets import QUESTION_COLUMNS, MathSet, find_set
-from turntree.envs.rows import FileRows, HubRows, Row
 from turntree.envs.task import Task
 
 _LEVEL = re.compile(r"(?:Level )?(\d+(?:\.\d+)?)")

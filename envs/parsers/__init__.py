@@ -18,7 +18,7 @@ from turntree.envs.parsers.llama3 import Llama3JsonParser
 from turntree.envs.parsers.qwen import QwenXmlParser
 from turntree.envs.parsers.tags import TagsParser
 from turntree.envs.parsers.turn import ParsedTurn, ToolParser
-from turntree.envs.tool import Tool
+from turntree.envs.tools.tool import Tool
 
 __all__ = [
     "CompactParser",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers.turn import ParsedTurn
-from turntree.envs.tool import Tool
+from turntree.envs.tools.tool import Tool
 
 
 class CompactParser:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers.call_json import read_call
 from turntree.envs.parsers.turn import ParsedTurn, unreadable
-from turntree.envs.tool import Tool
+from turntree.envs.tools.tool import Tool
 
 
 class HermesParser:

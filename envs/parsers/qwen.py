@@ -10,7 +10,7 @@ from typing import Any
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers.call_json import read_json
 from turntree.envs.parsers.turn import ParsedTurn, unreadable
-from turntree.envs.tool import Tool
+from turntree.envs.tools.tool import Tool
 
 _PYTHON_WORDS = {"True": True, "False": False, "None": None}
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers.call_json import read_arguments
 from turntree.envs.parsers.turn import ParsedTurn, unreadable
-from turntree.envs.tool import Tool
+from turntree.envs.tools.tool import Tool
 
 
 class TagsParser:

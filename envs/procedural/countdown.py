@@ -11,7 +11,7 @@ from typing import Any
 
 from turntree.envs.env import Env
 from turntree.envs.errors import ToolError
-from turntree.envs.expression import evaluate, numbers_and_operators
+from turntree.envs.math.expression import evaluate, numbers_and_operators
 from turntree.envs.message import Message, Role
 from turntree.envs.procedural.final_line import final_line
 from turntree.envs.reply import Reply

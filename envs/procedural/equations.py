@@ -6,8 +6,8 @@ import random
 from fractions import Fraction
 from typing import Any
 
-from turntree.envs.calculator import calculator
 from turntree.envs.env import Env
+from turntree.envs.math.calculator import calculator
 from turntree.envs.message import Message, ToolCall
 from turntree.envs.reply import Reply
 from turntree.envs.task import Task

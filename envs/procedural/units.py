@@ -6,9 +6,9 @@ import random
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from turntree.envs.calculator import calculator
 from turntree.envs.env import Env
-from turntree.envs.expression import format_number
+from turntree.envs.math.calculator import calculator
+from turntree.envs.math.expression import format_number
 from turntree.envs.message import Message, ToolCall
 from turntree.envs.reply import Reply
 from turntree.envs.task import Task

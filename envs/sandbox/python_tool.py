@@ -14,8 +14,8 @@ from typing import Any, Protocol, Self
 from turntree.envs.errors import ToolError
 from turntree.envs.sandbox.python_sandbox import PythonSandbox
 from turntree.envs.sandbox.settings import CodeResult, Isolation, SandboxLimits
-from turntree.envs.tool import tool
-from turntree.envs.toolset import Toolset
+from turntree.envs.tools.tool import tool
+from turntree.envs.tools.toolset import Toolset
 
 
 class CodeRunner(Protocol):

@@ -13,7 +13,7 @@ from turntree.envs.service.airline_policy import BAG_PRICE
 from turntree.envs.service.airline_world import CITIES, TODAY
 from turntree.envs.service.database import Record
 from turntree.envs.service.desk import Desk
-from turntree.envs.tool import tool
+from turntree.envs.tools.tool import tool
 
 Cabin = Literal["economy", "business"]
 

@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from turntree.envs.data.rows import find_rows
 from turntree.envs.errors import DataError
-from turntree.envs.rows import find_rows
 
 Record = dict[str, Any]
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from turntree.envs.errors import ToolError
-from turntree.envs.expression import evaluate, format_number
+from turntree.envs.math.expression import evaluate, format_number
 from turntree.envs.service.database import Database, Record
-from turntree.envs.tool import tool
-from turntree.envs.toolset import Toolset
+from turntree.envs.tools.tool import tool
+from turntree.envs.tools.toolset import Toolset
 
 
 class Desk(Toolset):

@@ -9,10 +9,10 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows
 from turntree.envs.errors import DataError
 from turntree.envs.limits import Limits
 from turntree.envs.message import ToolCall
-from turntree.envs.rows import FileRows, HubRows, Row, find_rows
 from turntree.envs.service.customer import Customer
 from turntree.envs.service.database import Database, read_tables
 from turntree.envs.service.retail import TABLES, RetailDesk

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from turntree.envs.errors import ToolError
 from turntree.envs.service.database import Record
 from turntree.envs.service.desk import Desk
-from turntree.envs.tool import tool
+from turntree.envs.tools.tool import tool
 
 TABLES = ("users", "orders", "products")
 

@@ -10,11 +10,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from turntree.rewards.formula.nodes import Add, Call, Group, Mul, Node, Num, Pow, Quantity, Rel, Signed
-from turntree.rewards.formula.parse import parse
-from turntree.rewards.formula.problems import Malformed, Suspect
-from turntree.rewards.formula.terms import MINUS_ONE
-from turntree.rewards.formula.walk import ordered
+from turntree.rewards.formula.syntax.nodes import Add, Call, Group, Mul, Node, Num, Pow, Quantity, Rel, Signed
+from turntree.rewards.formula.syntax.parse import parse
+from turntree.rewards.formula.syntax.problems import Malformed, Suspect
+from turntree.rewards.formula.syntax.terms import MINUS_ONE
+from turntree.rewards.formula.syntax.walk import ordered
 from turntree.rewards.limits import LimitExceeded
 
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import re
 
-from turntree.rewards import flags
 from turntree.rewards.contract import Contract, Kind
-from turntree.rewards.extract import Answer
-from turntree.rewards.formula.nodes import Group, Node, Num, Quantity, Rel, Words
 from turntree.rewards.formula.options import compare_option, is_option
-from turntree.rewards.formula.parse import parse
-from turntree.rewards.formula.plain import commands_stripped, plain
-from turntree.rewards.formula.problems import CannotEvaluate, Malformed, Suspect, Undefined
 from turntree.rewards.formula.restated import is_restated
-from turntree.rewards.formula.symbolic import equal_by_sympy
+from turntree.rewards.formula.syntax.nodes import Group, Node, Num, Quantity, Rel, Words
+from turntree.rewards.formula.syntax.parse import parse
+from turntree.rewards.formula.syntax.plain import commands_stripped, plain
+from turntree.rewards.formula.syntax.problems import CannotEvaluate, Malformed, Suspect, Undefined
 from turntree.rewards.formula.tolerance import within_tolerance
 from turntree.rewards.formula.typed import Comparison
 from turntree.rewards.formula.understanding import is_understood
+from turntree.rewards.formula.values.symbolic import equal_by_sympy
 from turntree.rewards.limits import LimitExceeded
+from turntree.rewards.reading import flags
+from turntree.rewards.reading.extract import Answer
+from turntree.rewards.reading.visible import without_hidden
 from turntree.rewards.result import Status, Verdict
-from turntree.rewards.visible import without_hidden
 
 _ROW = 3
 _NUMBER_OR_FORMULA = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?")

@@ -11,13 +11,13 @@ from fractions import Fraction
 
 from mpmath import mp
 
-from turntree.rewards.formula.evaluate import Evaluation
-from turntree.rewards.formula.functions import Value, real
-from turntree.rewards.formula.nodes import Add, Mul, Node, Rel
-from turntree.rewards.formula.numeric import DIGITS
-from turntree.rewards.formula.problems import Undefined
-from turntree.rewards.formula.terms import MINUS_ONE
-from turntree.rewards.formula.walk import free_variables, ordered
+from turntree.rewards.formula.syntax.nodes import Add, Mul, Node, Rel
+from turntree.rewards.formula.syntax.problems import Undefined
+from turntree.rewards.formula.syntax.terms import MINUS_ONE
+from turntree.rewards.formula.syntax.walk import free_variables, ordered
+from turntree.rewards.formula.values.evaluate import Evaluation
+from turntree.rewards.formula.values.functions import Value, real
+from turntree.rewards.formula.values.numeric import DIGITS
 
 _POINTS = 6
 _TRIES = 24
@@ -53,7 +53,7 @@ def _chains(gold: Rel, answer: Rel) -> bool | None:
     sides = list(zip(gold.terms, gold.signs, strict=False)), list(zip(answer.terms, answer.signs, strict=False))
     if [sign for _, sign in sides[0]] != [sign for _, sign in sides[1]]:
         return False
-    from turntree.rewards.formula.numeric import equal
+    from turntree.rewards.formula.values.numeric import equal
 
     for one, other in zip(gold.terms, answer.terms, strict=True):
         if one is None or other is None or not equal(one, other):

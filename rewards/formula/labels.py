@@ -5,8 +5,21 @@ Invariant: only what can be a name is dropped; a side with a value of its own mu
 
 from __future__ import annotations
 
-from turntree.rewards.formula.nodes import Add, Call, Group, Mul, Node, Num, Pow, Quantity, Ratio, Rel, Sym, Words
-from turntree.rewards.formula.walk import free_variables
+from turntree.rewards.formula.syntax.nodes import (
+    Add,
+    Call,
+    Group,
+    Mul,
+    Node,
+    Num,
+    Pow,
+    Quantity,
+    Ratio,
+    Rel,
+    Sym,
+    Words,
+)
+from turntree.rewards.formula.syntax.walk import free_variables
 
 
 def labelled(relation: Rel) -> tuple[Node | None, Node | None]:

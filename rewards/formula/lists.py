@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from turntree.rewards.formula.labels import labelled
-from turntree.rewards.formula.nodes import Add, Group, Mul, Node, Pow, Quantity, Rel, SetOp, Signed
-from turntree.rewards.formula.terms import MINUS_ONE
-from turntree.rewards.formula.walk import holds, ordered
+from turntree.rewards.formula.syntax.nodes import Add, Group, Mul, Node, Pow, Quantity, Rel, SetOp, Signed
+from turntree.rewards.formula.syntax.terms import MINUS_ONE
+from turntree.rewards.formula.syntax.walk import holds, ordered
 
 
 def items_of(group: Group) -> tuple[Node, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turntree.rewards.formula.nodes import Add, Matrix, Mul, Node
+from turntree.rewards.formula.syntax.nodes import Add, Matrix, Mul, Node
 
 
 def as_matrix(node: Node) -> Matrix | None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 import string
 
-from turntree.rewards import flags
 from turntree.rewards.contract import Contract, Kind
-from turntree.rewards.formula.plain import commands_stripped
+from turntree.rewards.formula.syntax.plain import commands_stripped
+from turntree.rewards.reading import flags
 from turntree.rewards.result import Status, Verdict
 
 _LETTER = re.compile(r"\(?\s*([A-Za-z])\s*\)?")

@@ -13,12 +13,12 @@ from fractions import Fraction
 from math import gcd
 
 from turntree.rewards.formula.asked import Piece, flattened, parts, pieces, shape, without_unit
-from turntree.rewards.formula.evaluate import Evaluation
-from turntree.rewards.formula.nodes import Add, Based, Call, Const, Group, Mul, Node, Num, Pow, Rel, Sym, Words
-from turntree.rewards.formula.numeric import equal, real_points
-from turntree.rewards.formula.problems import CannotEvaluate, Undefined
-from turntree.rewards.formula.terms import MINUS_ONE
-from turntree.rewards.formula.walk import children, free_variables, walk
+from turntree.rewards.formula.syntax.nodes import Add, Based, Call, Const, Group, Mul, Node, Num, Pow, Rel, Sym, Words
+from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
+from turntree.rewards.formula.syntax.terms import MINUS_ONE
+from turntree.rewards.formula.syntax.walk import children, free_variables, walk
+from turntree.rewards.formula.values.evaluate import Evaluation
+from turntree.rewards.formula.values.numeric import equal, real_points
 from turntree.rewards.limits import LimitExceeded
 
 _ASKED = Sym("\0")

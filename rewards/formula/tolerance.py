@@ -7,10 +7,10 @@ from fractions import Fraction
 from mpmath import mp
 
 from turntree.rewards.contract import Contract
-from turntree.rewards.formula.evaluate import Evaluation
-from turntree.rewards.formula.functions import real
-from turntree.rewards.formula.nodes import Node, Num, Quantity, Rel, Sym
-from turntree.rewards.formula.problems import CannotEvaluate, Undefined
+from turntree.rewards.formula.syntax.nodes import Node, Num, Quantity, Rel, Sym
+from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
+from turntree.rewards.formula.values.evaluate import Evaluation
+from turntree.rewards.formula.values.functions import real
 from turntree.rewards.limits import LimitExceeded
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from turntree.rewards import flags
 from turntree.rewards.formula.equations import compare_relations
 from turntree.rewards.formula.labels import held_chain, labelled
 from turntree.rewards.formula.lists import both_signs, distinct, items_of
 from turntree.rewards.formula.matrices import as_matrix
-from turntree.rewards.formula.nodes import (
+from turntree.rewards.formula.syntax.nodes import (
     Based,
     Const,
     Group,
@@ -27,11 +26,12 @@ from turntree.rewards.formula.nodes import (
     SetOp,
     Words,
 )
-from turntree.rewards.formula.numeric import equal
-from turntree.rewards.formula.problems import CannotEvaluate, Suspect, Undefined
-from turntree.rewards.formula.realset import is_set_like, real_set, same_set
+from turntree.rewards.formula.syntax.problems import CannotEvaluate, Suspect, Undefined
+from turntree.rewards.formula.syntax.walk import holds, is_undone, ordered, walk
 from turntree.rewards.formula.units import check_words, read_unit, singular
-from turntree.rewards.formula.walk import holds, is_undone, ordered, walk
+from turntree.rewards.formula.values.numeric import equal
+from turntree.rewards.formula.values.realset import is_set_like, real_set, same_set
+from turntree.rewards.reading import flags
 
 _ARTICLES = frozenset(str.split("the a an is are it in of to"))
 _NUMBER_WORDS = {

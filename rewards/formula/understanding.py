@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from itertools import chain
 
-from turntree.rewards.formula.evaluate import Evaluation
-from turntree.rewards.formula.nodes import Const, Group, Matrix, Node, Quantity, Ratio, Rel, SetOp, Words
-from turntree.rewards.formula.numeric import integer_points, real_points
-from turntree.rewards.formula.problems import CannotEvaluate, Undefined
-from turntree.rewards.formula.walk import children, free_variables
+from turntree.rewards.formula.syntax.nodes import Const, Group, Matrix, Node, Quantity, Ratio, Rel, SetOp, Words
+from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
+from turntree.rewards.formula.syntax.walk import children, free_variables
+from turntree.rewards.formula.values.evaluate import Evaluation
+from turntree.rewards.formula.values.numeric import integer_points, real_points
 from turntree.rewards.limits import LimitExceeded
 
 

@@ -10,8 +10,8 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
-from turntree.rewards import flags
-from turntree.rewards.formula.problems import Suspect
+from turntree.rewards.formula.syntax.problems import Suspect
+from turntree.rewards.reading import flags
 
 
 class Unit(NamedTuple):

@@ -21,13 +21,13 @@ from concurrent.futures import Future
 from dataclasses import replace
 from time import monotonic
 
-from turntree.rewards import flags
 from turntree.rewards.errors import IsolationError
 from turntree.rewards.isolation import wire
 from turntree.rewards.isolation.forkserver import ForkServer, Worker
 from turntree.rewards.isolation.run import Run, Task, cpu_seconds, is_readable
 from turntree.rewards.isolation.settings import PoolSettings
 from turntree.rewards.isolation.worker import Job
+from turntree.rewards.reading import flags
 from turntree.rewards.result import Status, Verdict
 
 _log = logging.getLogger(__name__)

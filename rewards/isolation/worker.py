@@ -14,8 +14,8 @@ from time import perf_counter
 from typing import NamedTuple
 
 from turntree.rewards.contract import EXACT, Contract
-from turntree.rewards.extract import Answer
 from turntree.rewards.isolation import wire
+from turntree.rewards.reading.extract import Answer
 from turntree.rewards.result import Status, Verdict
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from chat_tokenizers import LLAMA3, chatml_tokenizer, make_tokenizer
 from command import Said, run_command
 from tiny_llama import save_chat_llama
 
-from turntree.agents.renderer import Renderer
+from turntree.agents.loop.renderer import Renderer
 
 pytest.register_assert_rewrite("engine_checks")
 

@@ -12,11 +12,11 @@ import pytest
 from command import Said
 from interpreter import python
 
-from turntree.agents.engine_choice import EngineChoice, EngineName, open_engine
+from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine
+from turntree.agents.episodes.record import read_episodes
 from turntree.agents.errors import MissingExtra
-from turntree.agents.record import read_episodes
 from turntree.envs import registry
-from turntree.envs.arithmetic import Arithmetic
+from turntree.envs.math.arithmetic import Arithmetic
 
 
 def play(model: Path, *more: Any) -> tuple[Any, ...]:
@@ -134,7 +134,7 @@ def test_arguments_and_rows_reach_the_environment(
 def test_a_missing_library_names_the_extra(
     turntree: Any, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, missing: str, extra: str
 ) -> None:
-    monkeypatch.delitem(sys.modules, "turntree.agents.commands", raising=False)
+    monkeypatch.delitem(sys.modules, "turntree.agents.commands.app", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
     said = turntree(*play(tiny_model))
     assert said.status == 2

@@ -6,7 +6,9 @@ from interpreter import python
 import turntree.agents
 
 
-@pytest.mark.parametrize("first", ["turntree.agents", "turntree.agents.rollout", "turntree.agents.evaluate"])
+@pytest.mark.parametrize(
+    "first", ["turntree.agents", "turntree.agents.loop.rollout", "turntree.agents.evaluation.evaluate"]
+)
 @pytest.mark.parametrize("name", ["rollout", "evaluate"])
 def test_a_function_goes_before_the_module_of_its_name_whatever_is_imported_first(first: str, name: str) -> None:
     code = f"import {first}\nfrom turntree.agents import {name}\nassert callable({name}), {name}"

@@ -32,10 +32,10 @@ from turntree.envs import (
     registry,
     require_conformance,
 )
-from turntree.envs.arithmetic import Arithmetic
 from turntree.envs.catalogue import CATALOGUE, Entry, find_entry
+from turntree.envs.checking.script import play, script_for
 from turntree.envs.errors import UndecidedAnswer
-from turntree.envs.script import play, script_for
+from turntree.envs.math.arithmetic import Arithmetic
 
 every_entry = pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.id)
 

@@ -6,7 +6,7 @@ import pytest
 from machine_speed import not_hanging
 from playing import Errand, call, play
 
-from turntree.agents.episode import StopReason
+from turntree.agents.episodes.episode import StopReason
 from turntree.envs import EnvStop, Limits, Message, Reply, ToolError, ToolExecutor, tool
 
 GATE = threading.Event()
@@ -44,7 +44,7 @@ MALFORMED = "<tool_call>{</tool_call>"
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, as environments read it."""
     time = [100.0]
-    monkeypatch.setattr("turntree.envs.stopwatch.monotonic", lambda: time[0])
+    monkeypatch.setattr("turntree.envs.running.stopwatch.monotonic", lambda: time[0])
     return time
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tables import table
 
 from turntree.envs import CompactParser, HermesParser, Tool, ToolCall, get_parser, tool
-from turntree.envs.calculator import calculator
+from turntree.envs.math.calculator import calculator
 
 
 @tool

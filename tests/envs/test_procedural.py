@@ -8,7 +8,7 @@ from playing import play
 from tables import table
 
 from turntree.envs import Limits, make
-from turntree.envs.expression import evaluate
+from turntree.envs.math.expression import evaluate
 from turntree.envs.procedural.adventure import Adventure
 from turntree.envs.procedural.countdown import Countdown, complaint, solve
 from turntree.envs.procedural.equations import Equations

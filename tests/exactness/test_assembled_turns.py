@@ -9,11 +9,11 @@ import stored_turns
 from benchmark_modules import benchmark_module
 from tabled_engine import TabledEngine
 
-from turntree.agents import turn_verification
 from turntree.agents.engines.protocol import Sampling
-from turntree.agents.turn_verification import verify
-from turntree.spec_tree.level import Level
-from turntree.spec_tree.verify import prefix, ratio_accept
+from turntree.agents.reuse import turn_verification
+from turntree.agents.reuse.turn_verification import verify
+from turntree.spec_tree.rules.level import Level
+from turntree.spec_tree.rules.verify import prefix, ratio_accept
 
 LENGTH, TOP, VOCABULARY = 2, 2, 5
 EXACT, NOTICED = 1e-6, 0.01

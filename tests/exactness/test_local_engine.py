@@ -13,10 +13,11 @@ from cores import AdversarialForest, FixedForest, run_core, tiny_llama
 from plain_decoding import ends_rightly, laws_along, plain_tokens
 from scipy.stats import chi2, ncx2
 
-from turntree.agents.engines.local import Speculation, emission
+from turntree.agents.engines.local import Speculation
+from turntree.agents.engines.local import sampling as emission
 from turntree.agents.engines.local.penalties import Penalties
 from turntree.agents.engines.protocol import Completion, Sampling
-from turntree.spec_tree.verify import root
+from turntree.spec_tree.rules.verify import root
 
 SIZE, CASES = 32, 20
 MODELS = range(10)

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import table
 
-from turntree.spec_tree.noise import exponential
-from turntree.spec_tree.transforms import Transforms
-from turntree.spec_tree.verify import race
+from turntree.spec_tree.rules.noise import exponential
+from turntree.spec_tree.rules.transforms import Transforms
+from turntree.spec_tree.rules.verify import race
 
 EXACT, NOTICED = 1e-12, 0.01
 

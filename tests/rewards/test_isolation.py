@@ -30,12 +30,12 @@ from turntree.rewards import (
     Status,
     Verdict,
     ascore_batch,
-    flags,
     score,
     score_batch,
 )
 from turntree.rewards.isolation import wire
 from turntree.rewards.isolation.worker import Job, serve_comparisons
+from turntree.rewards.reading import flags
 
 
 @pytest.fixture(scope="module")

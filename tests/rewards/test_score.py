@@ -5,17 +5,8 @@ from typing import Any
 import pytest
 from tables import table
 
-from turntree.rewards import (
-    Contract,
-    Kind,
-    Status,
-    UnknownContract,
-    ascore_batch,
-    contract_for,
-    flags,
-    score,
-    score_batch,
-)
+from turntree.rewards import Contract, Kind, Status, UnknownContract, ascore_batch, contract_for, score, score_batch
+from turntree.rewards.reading import flags
 
 
 def test_a_right_answer_scores_one_and_says_how() -> None:

@@ -9,9 +9,9 @@ import gymnasium
 from recording_engine import RecordingEngine
 
 from turntree.agents.engines.scripted import ScriptedEngine
-from turntree.agents.episode import Episode
-from turntree.agents.renderer import Renderer
-from turntree.agents.rollout import rollout
+from turntree.agents.episodes.episode import Episode
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.rollout import rollout
 from turntree.envs.limits import Limits
 from turntree.envs.task import Task
 

@@ -8,7 +8,7 @@ import pytest
 
 from turntree.agents.cli import main
 from turntree.agents.engines.protocol import Completion
-from turntree.agents.record import read_episodes
+from turntree.agents.episodes.record import read_episodes
 
 TOKENS = 12
 """Of a turn at most."""

@@ -11,7 +11,7 @@ from playing import call
 from tables import table
 
 from turntree.envs import Env, Task
-from turntree.envs.calculator import one_operation_calculator
+from turntree.envs.math.calculator import one_operation_calculator
 from turntree.envs.math.sets import MATH_SETS
 
 Policy = Callable[[Env], Iterator[str]]

@@ -12,7 +12,7 @@ from tiny_llama import random_llama
 
 from turntree.agents.engines.local import LocalEngineConfig, Speculation
 from turntree.agents.engines.local.core import EngineCore
-from turntree.agents.engines.local.model import Policy
+from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import Completion, Sampling
 from turntree.spec_tree import DialogueState, DraftBatch, SpecForest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from turntree.agents.engines.protocol import Completion, FinishReason
-from turntree.agents.episode import Episode, StopReason, Turn
+from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.envs import Env, Message, Reply, Role, Task, ToolCall, tool
 
 GOLD = "42"

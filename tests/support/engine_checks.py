@@ -20,10 +20,10 @@ from machine_speed import soon
 from policy_law import PolicyLaw, chi_square
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, ScoringEngine
-from turntree.agents.prefix_reuse import PrefixReuse
-from turntree.agents.reuse_config import ReuseConfig, ReuseMode
+from turntree.agents.reuse.prefix_reuse import PrefixReuse
+from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
 from turntree.spec_tree import DialogueState
-from turntree.spec_tree.transforms import Transforms, law
+from turntree.spec_tree.rules.transforms import Transforms, law
 
 CONTEXT = 160
 ATTEMPTS = 30

@@ -15,8 +15,8 @@ import numpy as np
 from numba import njit
 
 from turntree.spec_tree import DialogueState, DraftBatch, SpecForest, TreeNode
-from turntree.spec_tree.indexing import follow_row
-from turntree.spec_tree.layout import BACK, END, EXACT1, GRANULE, JUMP, START
+from turntree.spec_tree.kernels.indexing import follow_row
+from turntree.spec_tree.kernels.layout import BACK, END, EXACT1, GRANULE, JUMP, START
 
 Said = tuple[int, ...]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import transfer_queue
 
-from turntree.agents.verl.sampler import PromptReplayBuffer
+from turntree.agents.verl.episodes.sampler import PromptReplayBuffer
 
 COLUMNS = ["response_mask", "rollout_log_probs", "token_levels", "behaviour_log_probs"]
 

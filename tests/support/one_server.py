@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from turntree.agents.verl.server import TurntreeServer
+from turntree.agents.verl.serving.server import TurntreeServer
 
 
 def rollout_config(run: dict[str, Any] | None = None, **engine: Any) -> SimpleNamespace:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from turntree.agents.engines.protocol import Sampling
-from turntree.spec_tree.noise import exponential
-from turntree.spec_tree.transforms import Transforms, law, said
+from turntree.spec_tree.rules.noise import exponential
+from turntree.spec_tree.rules.transforms import Transforms, law, said
 
 
 def laws_along(model: torch.nn.Module, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling) -> np.ndarray:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.noise import exponential
-from turntree.spec_tree.transforms import Transforms, law
+from turntree.spec_tree.rules.noise import exponential
+from turntree.spec_tree.rules.transforms import Transforms, law
 
 
 class PolicyLaw:

@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file
 from tables import table
 
-from turntree.agents.record import Record, read_records
+from turntree.agents.episodes.record import Record, read_records
 from turntree.agents.verl.launch import StepReport, train
-from turntree.agents.verl.recording import RunFolder
+from turntree.agents.verl.records.recording import RunFolder
 
 PROMPTS, SAMPLES = 4, 4
 """Tasks of a step and episodes of a task, where a training says nothing else."""

@@ -10,10 +10,10 @@ from pathlib import Path
 from turntree.agents.demo.comparison import Comparison, Cost, StepComparison
 from turntree.agents.demo.tokenizer import build_tokenizer
 from turntree.agents.engines.scripted import ScriptedEngine
-from turntree.agents.record import EpisodeWriter
-from turntree.agents.renderer import Renderer
-from turntree.agents.rollout import rollout
-from turntree.agents.verl.recording import RunFolder, append_line
+from turntree.agents.episodes.record import EpisodeWriter
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.rollout import rollout
+from turntree.agents.verl.records.recording import RunFolder, append_line
 from turntree.envs import Task, make
 
 RIGHT = ("calculator(3*4)", "calculator(2+12)", "#### 14")

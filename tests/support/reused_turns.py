@@ -10,9 +10,9 @@ import numpy as np
 from tabled_engine import Law, TabledEngine
 
 from turntree.agents.engines.protocol import Completion, Sampling
-from turntree.agents.prefix_reuse import PrefixReuse, ReuseStats
-from turntree.agents.reuse_config import ReuseConfig, ReuseMode
-from turntree.spec_tree.ledger import LedgerStats
+from turntree.agents.reuse.prefix_reuse import PrefixReuse, ReuseStats
+from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
+from turntree.spec_tree.rules.ledger import LedgerStats
 
 EXACT = ReuseConfig(mode=ReuseMode.EXACT)
 LENIENT = ReuseConfig(mode=ReuseMode.LENIENT, preset="grpo")

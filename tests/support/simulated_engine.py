@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turntree.spec_tree.budget import Allowance
+from turntree.spec_tree.budget.draft_budget import Allowance
 
 
 @dataclass(frozen=True)

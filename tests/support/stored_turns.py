@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from turntree.spec_tree.ledger import StoredTurn
+from turntree.spec_tree.rules.ledger import StoredTurn
 
 
 def stored_turn(tokens: Any, logprobs: Any, top_ids: Any, top_logprobs: Any, **fields: Any) -> StoredTurn:

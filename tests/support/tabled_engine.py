@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, Scores, TopLogprobs
-from turntree.spec_tree.monitor import surprise
-from turntree.spec_tree.noise import exponential
-from turntree.spec_tree.transforms import Transforms, law
-from turntree.spec_tree.verify import race
+from turntree.spec_tree.rules.monitor import surprise
+from turntree.spec_tree.rules.noise import exponential
+from turntree.spec_tree.rules.transforms import Transforms, law
+from turntree.spec_tree.rules.verify import race
 
 Law = Callable[[tuple[int, ...]], NDArray[np.float64]]
 

@@ -6,5 +6,9 @@ from typing import Any
 
 
 def table(test_file: str, name: str) -> Any:
-    """The rows, or the text, called ``name`` of ``cases.toml`` beside a test file."""
-    return tomllib.loads(Path(test_file).with_name("cases.toml").read_text(encoding="utf-8"))[name]
+    """The rows, or the text, called ``name`` of the nearest ``cases.toml`` that has it, beside a test file or above."""
+    for folder in Path(test_file).parents:
+        cases = folder / "cases.toml"
+        if cases.exists() and name in (found := tomllib.loads(cases.read_text(encoding="utf-8"))):
+            return found[name]
+    raise KeyError(f"no cases.toml beside or above {test_file} has {name}")

@@ -9,9 +9,9 @@ from typing import Any
 
 from adder import play
 
-from turntree.agents.episode import Episode, StopReason
-from turntree.agents.record import EpisodeWriter
-from turntree.agents.renderer import Renderer
+from turntree.agents.episodes.episode import Episode, StopReason
+from turntree.agents.episodes.record import EpisodeWriter
+from turntree.agents.loop.renderer import Renderer
 
 HOSTILE = "</script><img src=x onerror=document.title='owned'>"
 """What a policy may say to whoever looks at it."""

@@ -18,17 +18,17 @@ from torch import Tensor
 
 from turntree.agents.engines.local.config import LocalEngineConfig
 from turntree.agents.engines.local.drafting import Drafter, select
-from turntree.agents.engines.local.emission import emit
-from turntree.agents.engines.local.line import Line
-from turntree.agents.engines.local.model import Policy
-from turntree.agents.engines.local.plan import Ints, StepPlan, attention_plan, plan_step
+from turntree.agents.engines.local.forward.model import Policy
+from turntree.agents.engines.local.forward.plan import Ints, StepPlan, attention_plan, plan_step
+from turntree.agents.engines.local.forward.slots import SlotCache
 from turntree.agents.engines.local.request import Request
+from turntree.agents.engines.local.sampling import emit
 from turntree.agents.engines.local.scoring import score
 from turntree.agents.engines.local.slot_pool import SlotPool
-from turntree.agents.engines.local.slots import SlotCache
 from turntree.agents.engines.local.stats import EngineStats
+from turntree.agents.engines.local.wait_queue import WaitQueue
 from turntree.agents.engines.protocol import FinishReason
-from turntree.spec_tree.verify import Verified
+from turntree.spec_tree.rules.verify import Verified
 
 if TYPE_CHECKING:
     from turntree.spec_tree import SpecForest
@@ -48,12 +48,12 @@ class EngineCore:
         self.cache = SlotCache(config.slots, config.max_context + drafts)
         """Keys and values."""
         self._pool = SlotPool(self.cache)
-        self._line = Line(config, self._pool, self.forest)
+        self._waiting = WaitQueue(config, self._pool, self.forest)
 
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return bool(len(self._line) or self.live)
+        return bool(len(self._waiting) or self.live)
 
     @property
     def live(self) -> list[Request]:
@@ -62,7 +62,7 @@ class EngineCore:
 
     def add(self, request: Request) -> None:
         """Put a request in line."""
-        self._line.add(request)
+        self._waiting.add(request)
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], version: int | None) -> None:
         """Take new weights; live requests go on under them, their past recomputed."""
@@ -108,9 +108,9 @@ class EngineCore:
         """Run the model once, if there is anything to run."""
         began = time.perf_counter()
         self._abort(lambda request: request.cancelled)
-        for request in self._line.preempted():
+        for request in self._waiting.preempted():
             self._finish(request, FinishReason.ABORT)
-        self._line.admit()
+        self._waiting.admit()
         rows = [request for request in self.live if self._pool.follow(request)]
         step = self._run(rows) if rows else None
         seconds = time.perf_counter() - began
@@ -120,7 +120,7 @@ class EngineCore:
 
     def _abort(self, ends: Callable[[Request], bool]) -> int:
         """End the requests of which ``ends`` holds, with what they have; how many there were."""
-        requests = [*(r for r in self.live if ends(r)), *self._line.take(ends)]
+        requests = [*(r for r in self.live if ends(r)), *self._waiting.take(ends)]
         for request in requests:
             self._finish(request, FinishReason.ABORT)
         return len(requests)

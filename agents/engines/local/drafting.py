@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
-from turntree.agents.engines.local.plan import StepPlan
+from turntree.agents.engines.local.forward.plan import StepPlan
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.spec_tree import DraftBatch
-from turntree.spec_tree.budget import Allowance, DraftBudget
-from turntree.spec_tree.verify import Verified
+from turntree.spec_tree.budget.draft_budget import Allowance, DraftBudget
+from turntree.spec_tree.rules.verify import Verified
 
 if TYPE_CHECKING:
     from turntree.spec_tree import SpecForest

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from turntree.agents.engines.local.checks import checked
 from turntree.agents.engines.local.config import LocalEngineConfig
 from turntree.agents.engines.local.core import EngineCore
-from turntree.agents.engines.local.model import Policy
+from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores
@@ -291,7 +291,7 @@ class LocalEngine:
 
 def _store(forest: SpecForest | ForestConfig | None, policy: Policy) -> SpecForest:
     from turntree.spec_tree import SpecForest
-    from turntree.spec_tree.warm_up import warm_up
+    from turntree.spec_tree.store.warm_up import warm_up
 
     warm_up()
     if forest is None or isinstance(forest, ForestConfig):

@@ -19,7 +19,7 @@ from torch import Tensor
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import Sampling
 from turntree.spec_tree import DraftBatch
-from turntree.spec_tree.verify import root
+from turntree.spec_tree.rules.verify import root
 
 Ints = NDArray[np.int64]
 

@@ -8,10 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from turntree.agents.engines.local.laws import Laws, Top, chosen_logprobs, entropies, most_probable
+from turntree.agents.engines.local.node_distributions import (
+    NodeDistributions,
+    Top,
+    chosen_logprobs,
+    entropies,
+    most_probable,
+)
 from turntree.agents.engines.local.request import Request
 from turntree.spec_tree import DraftBatch
-from turntree.spec_tree.verify import root
+from turntree.spec_tree.rules.verify import root
 
 Ints = NDArray[np.int64]
 
@@ -27,7 +33,7 @@ def score(rows: Sequence[Request], draft: DraftBatch, logits: Tensor) -> None:
         draft: The tokens to score as chains, shape (nodes,); the token after a chain is scored too.
         logits: Shape (rows + nodes, vocabulary).
     """
-    laws = Laws(rows, draft, logits)
+    laws = NodeDistributions(rows, draft, logits)
     start = np.append(root(draft), len(logits))
     for first, last in _groups(np.diff(start) * logits.shape[-1]):
         _score(rows[first:last], laws, start[first : last + 1])
@@ -44,7 +50,7 @@ def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
     yield first, len(sizes)
 
 
-def _score(rows: Sequence[Request], laws: Laws, start: Ints) -> None:
+def _score(rows: Sequence[Request], laws: NodeDistributions, start: Ints) -> None:
     """``start``: the first node of each row, and the end of the last."""
     count = np.diff(start)
     given = [r.guess[r.scored : r.scored + n] for r, n in zip(rows, count.tolist(), strict=True)]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import heapq
 
+from turntree.agents.engines.local.forward.slots import SlotCache
 from turntree.agents.engines.local.prefix import BLOCK, PrefixIndex, common_prefix
 from turntree.agents.engines.local.request import Request
-from turntree.agents.engines.local.slots import SlotCache
 
 
 class SlotPool:

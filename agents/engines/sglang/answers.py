@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TopLogprobs
-from turntree.agents.engines.readings import Readings
 from turntree.agents.engines.sglang.parameters import cuts
 from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
+from turntree.agents.engines.token_logprobs import TokenLogprobs
 
 Floats = NDArray[np.float64]
 _NOTHING = -1e30
@@ -65,7 +65,7 @@ def completion(
     )
 
 
-def scored(answer: Mapping[str, Any], count: int, width: int) -> Readings:
+def scored(answer: Mapping[str, Any], count: int, width: int) -> TokenLogprobs:
     """The model's log-probabilities at temperature 1 at each of the ``count`` last tokens and behind them.
 
     Args:
@@ -78,7 +78,9 @@ def scored(answer: Mapping[str, Any], count: int, width: int) -> Readings:
     behind = _chosen(info["output_token_logprobs"][:1])
     rows = [*(info["input_top_logprobs"][-count:] if count else []), *info["output_top_logprobs"][:1]] if width else []
     table = (
-        _table(rows) if width else Readings(np.zeros(0), np.zeros((count + 1, 0), np.int32), np.zeros((count + 1, 0)))
+        _table(rows)
+        if width
+        else TokenLogprobs(np.zeros(0), np.zeros((count + 1, 0), np.int32), np.zeros((count + 1, 0)))
     )
     return table._replace(chosen=np.concatenate([given, behind]))
 
@@ -123,12 +125,12 @@ def _chosen(entries: Sequence[Sequence[Any]]) -> Floats:
     return _numbers([entry[0] for entry in entries])
 
 
-def _table(rows: Sequence[Sequence[Sequence[Any]]], width: int | None = None) -> Readings:
+def _table(rows: Sequence[Sequence[Sequence[Any]]], width: int | None = None) -> TokenLogprobs:
     """Rows of entries (log-probability, token, text), most probable first."""
     logprobs = _numbers([[entry[0] for entry in row[:width]] for row in rows])
     ids = np.array([[entry[1] for entry in row[:width]] for row in rows], np.int32)
     shape = (len(rows), -1) if len(rows) else (0, width or 0)
-    return Readings(np.zeros(len(rows)), ids.reshape(shape), logprobs.reshape(shape))
+    return TokenLogprobs(np.zeros(len(rows)), ids.reshape(shape), logprobs.reshape(shape))
 
 
 def _numbers(values: Sequence[Any]) -> Floats:
@@ -136,7 +138,7 @@ def _numbers(values: Sequence[Any]) -> Floats:
     return np.where(numbers <= _NOTHING, -np.inf, numbers)
 
 
-def _greedy_law(tokens: Sequence[int], width: int) -> Readings:
+def _greedy_law(tokens: Sequence[int], width: int) -> TokenLogprobs:
     """All mass on what was said; the other columns are tokens without any."""
     ids = np.tile(np.arange(width, dtype=np.int32), (len(tokens), 1))
     said = np.array(tokens, np.int32)[:, None]
@@ -144,12 +146,12 @@ def _greedy_law(tokens: Sequence[int], width: int) -> Readings:
     logprobs = np.full(ids.shape, -np.inf)
     if width:
         ids[:, 0], logprobs[:, 0] = said[:, 0], 0.0
-    return Readings(np.zeros(len(tokens)), ids, logprobs)
+    return TokenLogprobs(np.zeros(len(tokens)), ids, logprobs)
 
 
 def _cut_law(
-    table: Readings, chosen: Floats, sampling: Sampling, vocabulary: int | None
-) -> tuple[Floats, Readings | None]:
+    table: TokenLogprobs, chosen: Floats, sampling: Sampling, vocabulary: int | None
+) -> tuple[Floats, TokenLogprobs | None]:
     """Log-probability of each chosen token after min-p, top-k and top-p, and the law there; nothing where the
     recorded tokens do not reach to the end of what is kept."""
     p = np.exp(table.logprobs)
@@ -169,4 +171,4 @@ def _cut_law(
     sums = (p * keep).sum(1)
     logprobs = np.where(keep, table.logprobs - np.log(sums)[:, None], -np.inf)
     width = sampling.top_logprobs
-    return chosen - np.log(sums), Readings(table.chosen, table.ids[:, :width], logprobs[:, :width])
+    return chosen - np.log(sums), TokenLogprobs(table.chosen, table.ids[:, :width], logprobs[:, :width])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from turntree.agents.engines.sglang.context import KEPT
+from turntree.agents.engines.sglang.context_length import KEPT
 from turntree.agents.engines.sglang.settings import ALGORITHM, SglangSettings
 from turntree.spec_tree.config_text import config_to_text
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from turntree.agents.engines.sglang.config import SglangEngineConfig
-from turntree.agents.engines.sglang.context import allowance
+from turntree.agents.engines.sglang.context_length import allowance
 from turntree.agents.engines.sglang.settings import VARIABLE
 from turntree.agents.engines.sglang.turns import SglangTurns
 from turntree.agents.errors import MissingExtra

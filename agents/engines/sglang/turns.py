@@ -8,9 +8,9 @@ from typing import Any
 
 from turntree.agents.engines.prompt_check import checked_prompt
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores
-from turntree.agents.engines.readings import check_scorable, reshapes, scores
 from turntree.agents.engines.sglang.answers import completion, scored
 from turntree.agents.engines.sglang.parameters import request, scoring_request
+from turntree.agents.engines.token_logprobs import check_scorable, reshapes, scores
 from turntree.agents.errors import EngineAborted
 from turntree.spec_tree import DialogueState
 

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 
 from turntree.agents.engines.request_wire import draft_of
 from turntree.agents.engines.vllm import compat, cpu_repair
+from turntree.agents.engines.vllm.chain_budget import ChainBudget
 from turntree.agents.engines.vllm.counts import DrafterCounts
-from turntree.agents.engines.vllm.pace import Pace
-from turntree.agents.engines.vllm.rows import LiveRow
+from turntree.agents.engines.vllm.live_turn import LiveTurn
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.agents.engines.vllm.wire import state_of
 from turntree.spec_tree import DialogueState, SpecForest
-from turntree.spec_tree.warm_up import warm_up
+from turntree.spec_tree.store.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +59,8 @@ class ForestDrafter:
         self.counts = DrafterCounts()
         self._longest: int = vllm_config.model_config.max_model_len
         self._deepest: int = vllm_config.speculative_config.num_speculative_tokens
-        self._pace = Pace(settings, self._deepest, vllm_config.scheduler_config.max_num_batched_tokens)
-        self._rows: dict[str, LiveRow] = {}
+        self._chain_budget = ChainBudget(settings, self._deepest, vllm_config.scheduler_config.max_num_batched_tokens)
+        self._rows: dict[str, LiveTurn] = {}
         self._finished: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
         self._reading = 0
         """Prompt tokens of the requests that joined in the last step."""
@@ -117,7 +117,7 @@ class ForestDrafter:
             row.advance(tokens, self.counts.steps)
         rows = [row for _, row, _ in said]
         whole = len(rows) == len(sampled_token_ids)  # nobody stopped in the middle of a prompt
-        self._pace.learn(self.counts.steps, began, rows=len(rows), read=self._reading if whole else None)
+        self._chain_budget.learn(self.counts.steps, began, rows=len(rows), read=self._reading if whole else None)
         self._commit(rows, [tokens for _, _, tokens in said])
         proposed: list[list[int]] = [[] for _ in sampled_token_ids]
         if self.settings.enabled:
@@ -150,12 +150,12 @@ class ForestDrafter:
 
     def _read(
         self, sampled: Sequence[list[int]], ends: NDArray[np.int32], tokens: NDArray[np.int32]
-    ) -> list[tuple[int, LiveRow, list[int]]]:
+    ) -> list[tuple[int, LiveTurn, list[int]]]:
         """Place, row and news of each request that sampled."""
         ids, requests = self._runner.input_batch.req_ids, self._runner.requests
         stands = ends[: len(sampled)].tolist()
         said = []
-        new: list[LiveRow] = []
+        new: list[LiveTurn] = []
         self._reading = 0
         for place, last in enumerate(sampled):
             if not last:
@@ -174,7 +174,7 @@ class ForestDrafter:
         self._begin(new)
         return said
 
-    def _open(self, request: Any) -> LiveRow:
+    def _open(self, request: Any) -> LiveTurn:
         parameters = request.sampling_params
         prompt = len(request.prompt_token_ids)
         room = self._longest - prompt
@@ -183,7 +183,7 @@ class ForestDrafter:
         except (TypeError, ValueError) as error:
             logger.warning("a request's guess of its turn is left out: %s", error)
             guess = []
-        return LiveRow(
+        return LiveTurn(
             request=request,
             prompt=prompt,
             seen=prompt,
@@ -194,7 +194,7 @@ class ForestDrafter:
             guess=guess,
         )
 
-    def _begin(self, rows: list[LiveRow]) -> None:
+    def _begin(self, rows: list[LiveTurn]) -> None:
         if not rows:
             return
         prompts = [np.array(row.request.prompt_token_ids, np.int32) for row in rows]
@@ -202,7 +202,7 @@ class ForestDrafter:
         for row, handle in zip(rows, self.forest.begin(states, prompts), strict=True):
             row.handle = handle
 
-    def _commit(self, rows: list[LiveRow], tokens: list[list[int]]) -> None:
+    def _commit(self, rows: list[LiveTurn], tokens: list[list[int]]) -> None:
         live = [(row, said) for row, said in zip(rows, tokens, strict=True) if row.handle is not None]
         if not live:
             return
@@ -212,7 +212,7 @@ class ForestDrafter:
             if row.complete(said[-1]):
                 self._end(row, keep=True)
 
-    def _draft(self, rows: list[LiveRow], places: list[int], proposed: list[list[int]]) -> None:
+    def _draft(self, rows: list[LiveTurn], places: list[int], proposed: list[list[int]]) -> None:
         """Write the drafts of ``rows`` at ``places`` of ``proposed``."""
         room = [row.room(self._deepest) for row in rows]
         for index, row in enumerate(rows):
@@ -222,9 +222,9 @@ class ForestDrafter:
                 if guess:
                     proposed[places[index]] = guess
                     row.drafted, row.guessed, room[index] = len(guess), True, 0
-        allowed = self._pace.allow(len(rows)) if rows else None
+        allowed = self._chain_budget.allow(len(rows)) if rows else None
         if allowed is None or allowed.nodes == 0:
-            self._pace.drafted(rows, None)
+            self._chain_budget.drafted(rows, None)
             return
         batch = self.forest.draft(
             [row.handle for row in rows if row.handle is not None],
@@ -240,7 +240,7 @@ class ForestDrafter:
                 chain = row.cut(tokens[offsets[index] : offsets[index + 1]])
                 proposed[places[index]] = chain
                 row.drafted = len(chain)
-        self._pace.drafted(rows, batch)
+        self._chain_budget.drafted(rows, batch)
 
     def _sweep(self) -> None:
         """Close the rows whose requests are gone; who went before the turn was complete was aborted."""
@@ -256,7 +256,7 @@ class ForestDrafter:
         while len(self._finished) > _REMEMBERED:
             self._finished.popitem(last=False)
 
-    def _end(self, row: LiveRow, *, keep: bool) -> None:
+    def _end(self, row: LiveTurn, *, keep: bool) -> None:
         if row.handle is not None:
             self.forest.end([row.handle], keep=keep)
             row.handle = None

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.prompt_check import checked_prompt
 from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores
-from turntree.agents.engines.readings import Readings, check_scorable, reshapes, scores
 from turntree.agents.engines.request_wire import request_entries
+from turntree.agents.engines.token_logprobs import TokenLogprobs, check_scorable, reshapes, scores
 from turntree.agents.engines.vllm.config import VllmEngineConfig
 from turntree.agents.engines.vllm.outputs import completion
 from turntree.agents.engines.vllm.parameters import parameters, scoring_parameters
@@ -100,7 +100,7 @@ class VllmEngine:
         version = self.version
         name, output = await self._thread.run(self._run(prompt, fields))
         said = output.outputs[0]
-        found = Readings.from_flat(said.logprobs, sampling.top_logprobs)
+        found = TokenLogprobs.from_flat(said.logprobs, sampling.top_logprobs)
         return completion(
             said.token_ids,
             found,
@@ -143,9 +143,9 @@ class VllmEngine:
             output = (await self._thread.run(self._run(whole, {**fields, "skip_reading_prefix_cache": True})))[1]
         if output.prompt_logprobs is None or not output.outputs or not output.outputs[0].token_ids:
             raise EngineAborted(f"scoring {len(token_ids)} tokens stopped as requests were aborted")
-        given = Readings.from_flat(output.prompt_logprobs, width, slice(len(prompt_ids), None))
+        given = TokenLogprobs.from_flat(output.prompt_logprobs, width, slice(len(prompt_ids), None))
         return scores(
-            given.then(Readings.from_flat(output.outputs[0].logprobs, width)),
+            given.then(TokenLogprobs.from_flat(output.outputs[0].logprobs, width)),
             token_ids,
             sampling,
             top=top,

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TopLogprobs
-from turntree.agents.engines.readings import Readings
+from turntree.agents.engines.token_logprobs import TokenLogprobs
 
 _FINISHED = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 
 
 def completion(
     token_ids: Sequence[int],
-    readings: Readings,
+    readings: TokenLogprobs,
     finish_reason: str | None,
     sampling: Sampling,
     *,

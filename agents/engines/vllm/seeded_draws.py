@@ -183,7 +183,7 @@ class _Draws(nn.Module):
 
 def _race(logits: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> Tensor:
     """The winners, int64, shape (rows,)."""
-    from turntree.agents.engines.local.race import race
+    from turntree.agents.engines.drafting.race import race
 
     return race(logits.softmax(-1, dtype=torch.float32), seeds, positions).to(logits.device)
 

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores
-from turntree.agents.engines.readings import Readings, check_scorable, reshapes, scores
 from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.engines.server_client import ServerClient, ServerError
+from turntree.agents.engines.token_logprobs import TokenLogprobs, check_scorable, reshapes, scores
 from turntree.agents.engines.vllm.outputs import completion
 from turntree.agents.engines.vllm.parameters import parameters, scoring_parameters
 from turntree.agents.engines.vllm.wire import flat
@@ -95,7 +95,7 @@ class VllmServer:
         said = [int(token) for token in choice["token_ids"]]
         return completion(
             said,
-            Readings.from_rows(said, rows, sampling.top_logprobs),
+            TokenLogprobs.from_rows(said, rows, sampling.top_logprobs),
             choice["finish_reason"],
             sampling,
             draft=DraftStats(),
@@ -129,7 +129,7 @@ class VllmServer:
         behind = [int(token) for token in choice["token_ids"]]
         rows += [_row(row) for row in choice["logprobs"]["top_logprobs"]]
         return scores(
-            Readings.from_rows([*token_ids, *behind], rows, top),
+            TokenLogprobs.from_rows([*token_ids, *behind], rows, top),
             token_ids,
             sampling,
             top=top,

@@ -10,8 +10,8 @@ pytest.importorskip("verl")
 from turntree.agents.demo import comparison
 from turntree.agents.demo.comparison import compare, speedup
 from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
-from turntree.agents.verl.compose import compose
-from turntree.agents.verl.recording import RunFolder, save_weights
+from turntree.agents.verl.config.compose import compose
+from turntree.agents.verl.records.recording import RunFolder, save_weights
 
 SCRIPTS = (RIGHT, RIGHT, EARLY, EARLY)
 

@@ -6,8 +6,8 @@ import pytest
 
 from turntree.agents.demo.demonstrations import Kind, Mixture, demonstrations, operations
 from turntree.agents.demo.tokenizer import END
-from turntree.agents.episode import StopReason
-from turntree.agents.token_view import TokenView
+from turntree.agents.episodes.episode import StopReason
+from turntree.agents.episodes.token_view import TokenView
 
 
 @pytest.fixture(scope="module")

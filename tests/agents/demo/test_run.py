@@ -9,8 +9,8 @@ from tables import table
 pytest.importorskip("verl")
 
 from turntree.agents.demo import run
+from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.launch import StepReport
-from turntree.agents.verl.sections import ConfigError
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from tables import table
 
 from turntree.agents.demo.run_record import read_run
 from turntree.agents.errors import RecordError
-from turntree.agents.verl.recording import RunFolder
+from turntree.agents.verl.records.recording import RunFolder
 
 
 @pytest.fixture

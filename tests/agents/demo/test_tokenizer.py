@@ -5,7 +5,7 @@ import transformers
 from tables import table
 
 from turntree.agents.demo.tokenizer import END, UNKNOWN, vocabulary
-from turntree.agents.renderer import Renderer
+from turntree.agents.loop.renderer import Renderer
 
 DIALOGUE = table(__file__, "dialogue")
 

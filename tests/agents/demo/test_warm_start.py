@@ -10,7 +10,7 @@ from turntree.agents.demo import warm_start
 from turntree.agents.demo.demonstrations import demonstrations
 from turntree.agents.demo.policy import PolicyShape
 from turntree.agents.demo.warm_start import WarmStart, train, warm_started_policy
-from turntree.agents.token_view import TokenView
+from turntree.agents.episodes.token_view import TokenView
 
 SHAPE = PolicyShape(hidden=32, layers=1, heads=2, intermediate=32)
 TINY = WarmStart(shape=SHAPE, demonstrations=48, steps=12, batch=16, warm_up=2)

@@ -12,7 +12,7 @@ from turntree.agents.engines.sglang.wire import custom_params, is_ours, shifted_
 from turntree.agents.engines.state_wire import from_wire, to_wire
 from turntree.agents.engines.vllm import wire as vllm_wire
 from turntree.spec_tree import DialogueState
-from turntree.spec_tree.noise import exponential
+from turntree.spec_tree.rules.noise import exponential
 
 STATE = DialogueState(exact=(1 << 64) - 3, task="t/1", tools="search(é)", env="turntree/GSM8K-v0")
 

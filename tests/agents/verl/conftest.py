@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from turntree.agents.verl.compose import Composition, compose
+from turntree.agents.verl.config.compose import Composition, compose
 from turntree.rewards import reward
 
 pytest.importorskip("verl", reason='training needs verl: pip install "turntree[train]"')

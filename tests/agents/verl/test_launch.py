@@ -15,13 +15,13 @@ from machine_speed import eventually, patience
 from omegaconf import OmegaConf
 from tables import table
 
-from turntree.agents.reuse_config import ReuseMode
+from turntree.agents.reuse.reuse_config import ReuseMode
 from turntree.agents.verl import launch
-from turntree.agents.verl.compose import compose
+from turntree.agents.verl.config.compose import compose
+from turntree.agents.verl.config.sections import ConfigError, plain
+from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.launch import StepReport, train
-from turntree.agents.verl.recording import RunFolder
-from turntree.agents.verl.sections import ConfigError, plain
-from turntree.agents.verl.settings import RunSettings
+from turntree.agents.verl.records.recording import RunFolder
 
 
 @pytest.fixture

@@ -30,8 +30,8 @@ def test_verl_runs_on_the_cpu_platform_once_the_plugin_is_loaded() -> None:
 
 
 def test_the_rollout_backend_has_a_server_side_and_a_weight_side() -> None:
-    from turntree.agents.verl.replica import TurntreeReplica
-    from turntree.agents.verl.weights import WeightSender
+    from turntree.agents.verl.serving.replica import TurntreeReplica
+    from turntree.agents.verl.serving.weights import WeightSender
 
     assert RolloutReplicaRegistry.get("turntree") is TurntreeReplica
     assert get_rollout_class("turntree") is WeightSender

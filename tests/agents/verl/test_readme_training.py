@@ -9,8 +9,8 @@ from interpreter import python
 from machine_speed import patience
 from real_training import read_lines
 
-from turntree.agents.record import read_records
-from turntree.agents.verl.recording import RunFolder
+from turntree.agents.episodes.record import read_records
+from turntree.agents.verl.records.recording import RunFolder
 
 README = Path(__file__).resolve().parents[3] / "README.md"
 SECTION = "## An environment of your own, trained\n"

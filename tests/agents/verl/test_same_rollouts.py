@@ -13,7 +13,7 @@ import pytest
 from machine_speed import patience
 from real_training import LOOKING, PROMPTS, SAMPLES, Training, read_lines, run_training
 
-from turntree.agents.record import Record
+from turntree.agents.episodes.record import Record
 from turntree.agents.verl.launch import StepReport
 
 pytestmark = pytest.mark.slow

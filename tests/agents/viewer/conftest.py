@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from viewed_run import write_run
 
-from turntree.agents.renderer import Renderer
+from turntree.agents.loop.renderer import Renderer
 from turntree.agents.viewer.source import Source
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from viewed_run import HOSTILE, write_run
 
-from turntree.agents.renderer import Renderer
+from turntree.agents.loop.renderer import Renderer
 from turntree.agents.viewer import view
 
 pytestmark = pytest.mark.site

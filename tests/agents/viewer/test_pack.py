@@ -8,7 +8,7 @@ from typing import Any
 
 from viewed_run import write_run
 
-from turntree.agents.renderer import Renderer
+from turntree.agents.loop.renderer import Renderer
 from turntree.agents.viewer.pack import CHUNK, pack, squeeze
 from turntree.agents.viewer.source import Source
 

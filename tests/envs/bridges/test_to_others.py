@@ -14,7 +14,7 @@ from turntree.envs.bridges.mcp import McpTools, serve
 from turntree.envs.bridges.skyrl import skyrl_environment
 from turntree.envs.bridges.torchtitan import torchtitan_environment
 from turntree.envs.bridges.trl import trl_environment, trl_reward
-from turntree.envs.calculator import calculator
+from turntree.envs.math.calculator import calculator
 
 
 class Shop(Env):

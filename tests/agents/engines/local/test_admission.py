@@ -11,7 +11,7 @@ from tables import table
 from turntree.agents.engines.local import LocalEngineConfig, Speculation
 from turntree.agents.engines.local.admission import leaders_first
 from turntree.agents.engines.local.core import EngineCore
-from turntree.agents.engines.local.model import Policy
+from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import FinishReason, Sampling
 from turntree.spec_tree import DialogueState, SpecForest

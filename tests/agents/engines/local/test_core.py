@@ -11,8 +11,8 @@ from plain_decoding import laws_along
 
 from turntree.agents.engines.local import LocalEngineConfig, Speculation
 from turntree.agents.engines.local.core import EngineCore
-from turntree.agents.engines.local.model import Policy
-from turntree.agents.engines.local.slots import SlotCache
+from turntree.agents.engines.local.forward.model import Policy
+from turntree.agents.engines.local.forward.slots import SlotCache
 from turntree.agents.engines.protocol import FinishReason, Sampling
 from turntree.spec_tree import SpecForest
 

@@ -11,7 +11,7 @@ from machine_speed import patience, soon
 from tables import table
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
-from turntree.agents.engines.local.model import Policy
+from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.protocol import Engine, FinishReason, Sampling
 from turntree.spec_tree import ForestConfig
 

@@ -6,7 +6,7 @@ import transformers
 from cores import AdversarialForest, run_core
 
 from turntree.agents.engines.local import Speculation
-from turntree.agents.engines.local.model import Policy
+from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.protocol import Sampling
 
 SMALL = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "pad_token_id": 0}

@@ -10,7 +10,7 @@ from forest_checks import paths, rows_of
 from turntree.agents.engines.local import LocalEngineConfig, Speculation, drafting
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.drafting import select, spread, with_guesses
-from turntree.agents.engines.local.model import Policy
+from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
 from turntree.spec_tree import DraftBatch
 

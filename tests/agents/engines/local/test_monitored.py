@@ -8,7 +8,8 @@ import torch
 from cores import FixedForest, run_core, tiny_llama
 from plain_decoding import laws_along
 
-from turntree.agents.engines.local import Speculation, emission
+from turntree.agents.engines.local import Speculation
+from turntree.agents.engines.local import sampling as emission
 from turntree.agents.engines.protocol import Sampling
 
 SAMPLINGS = [Sampling(max_tokens=12), Sampling(max_tokens=12, temperature=0.8, top_k=8, frequency_penalty=0.3)]

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from turntree.agents.engines.local import noise
-from turntree.agents.engines.local import race as race_module
-from turntree.agents.engines.local.race import race, race_by_tensors
-from turntree.spec_tree.noise import exponential
+from turntree.agents.engines.drafting import noise
+from turntree.agents.engines.drafting import race as race_module
+from turntree.agents.engines.drafting.race import race, race_by_tensors
+from turntree.spec_tree.rules.noise import exponential
 
 RNG = np.random.default_rng(0)
 SEEDS = RNG.integers(0, 1 << 63, size=300).astype(np.uint64) * 2 + 1

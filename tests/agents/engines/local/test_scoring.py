@@ -11,7 +11,7 @@ from plain_decoding import laws_along
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.local.core import EngineCore
-from turntree.agents.engines.local.model import Policy
+from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import Sampling, ScoringEngine
 from turntree.agents.errors import EngineAborted

@@ -6,8 +6,13 @@ import pytest
 from tables import table
 
 from turntree.agents.engines.sglang.config import SglangEngineConfig
-from turntree.agents.engines.sglang.refusals import RefusedSampling, RefusedSettings, check_sampling, check_server
 from turntree.agents.engines.sglang.settings import ALGORITHM, VARIABLE, SglangSettings, settings_from_environment
+from turntree.agents.engines.sglang.worker.refusals import (
+    RefusedSampling,
+    RefusedSettings,
+    check_sampling,
+    check_server,
+)
 from turntree.spec_tree import ForestConfig
 
 GOOD = {"speculative_num_draft_tokens": 8, "enable_dp_attention": False, "attention_backend": None}

@@ -11,10 +11,10 @@ import pytest
 from cpu_sglang import STAND_INS
 from draft_trees import random_trees
 
-from turntree.agents.engines.sglang.rows import TreeRows, tree_rows
+from turntree.agents.engines.sglang.worker.rows import TreeRows, tree_rows
 from turntree.spec_tree import DraftBatch
-from turntree.spec_tree.transforms import Transforms, law
-from turntree.spec_tree.verify import point_mass_chain, root, sample_then_match
+from turntree.spec_tree.rules.transforms import Transforms, law
+from turntree.spec_tree.rules.verify import point_mass_chain, root, sample_then_match
 
 torch = pytest.importorskip("torch")
 WIDTH = 6

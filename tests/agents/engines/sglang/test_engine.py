@@ -15,13 +15,13 @@ from policy_law import PolicyLaw, chi_square
 from tiny_llama import save_tiny_llama
 
 from turntree.agents.engines.protocol import Sampling
-from turntree.agents.engines.sglang import compat
 from turntree.agents.engines.sglang.config import SglangEngineConfig
+from turntree.agents.engines.sglang.drawing import compat
 from turntree.agents.engines.sglang.engine import SglangEngine
 from turntree.agents.engines.sglang.parameters import UnsupportedSampling
 from turntree.agents.engines.sglang.settings import SglangSettings
-from turntree.spec_tree.folder_exchange import FOLDER, FolderExchange
-from turntree.spec_tree.turn_batch import TurnBatch
+from turntree.spec_tree.exchange.folder_exchange import FOLDER, FolderExchange
+from turntree.spec_tree.exchange.turn_batch import TurnBatch
 
 pytestmark = pytest.mark.sglang
 

@@ -16,16 +16,16 @@ from engine_checks import EngineChecks
 from served import free_port, serving
 from tiny_vllm import ENVIRONMENT
 
-from turntree.agents.chat_rollout import chat_rollout
-from turntree.agents.engine_choice import ToolCalls
 from turntree.agents.engines.chat_server import ChatServer
+from turntree.agents.engines.engine_choice import ToolCalls
 from turntree.agents.engines.protocol import Sampling
 from turntree.agents.engines.server_client import ServerError
 from turntree.agents.engines.vllm.server import VllmServer
 from turntree.agents.engines.vllm.settings import speculative_config
-from turntree.agents.episode import StopReason
-from turntree.agents.renderer import Renderer
-from turntree.agents.rollout import rollout
+from turntree.agents.episodes.episode import StopReason
+from turntree.agents.loop.chat_rollout import chat_rollout
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.rollout import rollout
 from turntree.envs import Limits, make
 
 pytestmark = pytest.mark.vllm

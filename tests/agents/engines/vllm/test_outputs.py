@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling
-from turntree.agents.engines.readings import Readings
+from turntree.agents.engines.token_logprobs import TokenLogprobs
 from turntree.agents.engines.vllm.outputs import completion
 from turntree.agents.engines.vllm.parameters import UnsupportedSampling, parameters
 
 TOKENS = (3, 1)
-READ = Readings(np.array([-2.0, -0.5]), np.array([[4, 3], [1, 0]], np.int32), np.array([[-0.25, -2.0], [-0.5, -1.5]]))
+READ = TokenLogprobs(
+    np.array([-2.0, -0.5]), np.array([[4, 3], [1, 0]], np.int32), np.array([[-0.25, -2.0], [-0.5, -1.5]])
+)
 
 
 def made(sampling: Sampling, finish: str | None = "stop") -> Completion:

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason='the engines draw with PyTorch: pip 
 
 from turntree.agents.engines.request_wire import request_entries  # noqa: E402
 from turntree.agents.engines.vllm import seeded_draws  # noqa: E402
-from turntree.spec_tree.noise import exponential  # noqa: E402
+from turntree.spec_tree.rules.noise import exponential  # noqa: E402
 
 VOCABULARY, UNSEEDED = 11, 10
 TABLE = torch.from_numpy(np.random.default_rng(3).normal(size=(64, VOCABULARY)).astype(np.float32))

@@ -1,0 +1,133 @@
+"""The sub-commands of ``turntree``. What they need is imported when they run, so that the help is there at once."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from turntree.agents.commands.bench import bench_command
+from turntree.agents.commands.doctor import doctor_command
+from turntree.agents.commands.envs import check_command, new_env_command, play_command
+from turntree.agents.commands.evaluate import eval_command
+from turntree.agents.commands.export import export_command
+from turntree.agents.commands.rewards import rescore_command, score_command
+from turntree.agents.commands.view import tree_command, view_command
+
+if TYPE_CHECKING:
+    from turntree.agents.verl.launch import StepReport
+
+app = typer.Typer(
+    help="Train language-model agents with reinforcement learning in multi-turn environments.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich alone takes longer to import than a help may take
+)
+_new = typer.Typer(help="Write the beginnings of something of your own.", no_args_is_help=True)
+_new.command("env")(new_env_command)
+_new.callback()(lambda: None)
+
+
+@app.callback()
+def configure(verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False) -> None:
+    """Set the log level and find modules of the working folder; the sub-commands do the work."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` does, for MODULE:ID
+    logging.basicConfig(level=logging.INFO if verbose else logging.ERROR)
+
+
+@app.command("list")
+def list_environments(
+    as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
+) -> None:
+    """List the environments that can be made."""
+    import json
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from turntree.envs import list_envs
+
+    summaries = {env_id: _summary(env_id) for env_id in list_envs()}
+    if as_json:
+        Console().print_json(json.dumps(summaries))
+        return
+    table = Table("environment", "what it is", box=None)
+    for env_id, summary in summaries.items():
+        table.add_row(env_id, summary)
+    Console().print(table)
+
+
+@app.command("train")
+def train_policy(
+    config: Annotated[str, typer.Argument(help="A configuration by name, a YAML file, or the first option.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")] = None,
+) -> None:
+    """Train a policy with verl.
+
+    Example: turntree train grpo_arithmetic_cpu actor_rollout_ref.model.path=DIR trainer.total_training_steps=10,
+    or by options: turntree train engine=vllm algorithm=dapo env=math size=7b
+    """
+    from turntree.agents.verl.launch import train
+
+    raise typer.Exit(train(config, overrides or [], on_step=_print_step))
+
+
+@app.command("demo")
+def run_demo(
+    model: Annotated[str | None, typer.Option(help="A real model; without one a tiny one is made.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 60,
+    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(help="Of warm start, tasks and sampling.")] = 0,
+) -> None:
+    """Train an agent on the CPU and show what speculation did."""
+    from turntree.agents.demo.run import main
+
+    raise typer.Exit(main(model=model, steps=steps, out=out, seed=seed))
+
+
+app.command("check")(check_command)
+app.command("play")(play_command)
+app.command("eval")(eval_command)
+app.command("bench")(bench_command)
+app.command("score")(score_command)
+app.command("rescore")(rescore_command)
+app.command("export")(export_command)
+app.command("view")(view_command)
+app.command("tree")(tree_command)
+app.command("doctor")(doctor_command)
+app.add_typer(_new, name="new")
+
+
+def _summary(env_id: str) -> str:
+    """The catalogue's line about the environment, else the first of its docstring."""
+    import inspect
+
+    import gymnasium
+
+    from turntree.envs.catalogue import find_entry
+
+    entry = find_entry(env_id)
+    if entry is not None:
+        return entry.summary
+    creator: Any = gymnasium.spec(env_id).entry_point
+    if isinstance(creator, str):
+        try:
+            creator = gymnasium.envs.registration.load_env_creator(creator)
+        except (ImportError, AttributeError) as error:
+            return f"cannot be imported: {error}"
+    return (inspect.getdoc(creator) or "").partition("\n")[0]
+
+
+def _print_step(report: StepReport) -> None:
+    from rich.console import Console
+
+    Console().print(
+        f"step {report.step}: reward {report.reward:.3f}, "
+        f"{report.tokens_per_step:.2f} tokens per verify step, {report.seconds:.1f} s",
+        highlight=False,
+    )

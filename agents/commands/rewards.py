@@ -1,0 +1,95 @@
+"""``turntree score`` and ``turntree rescore``, and the words by which commands name rewards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from turntree.agents.files import json_value
+
+RewardOption = Annotated[
+    list[str] | None,
+    typer.Option("--reward", metavar="NAME[=WEIGHT]", help="A reward; repeatable. Weight 0 is a metric only."),
+]
+ContractOption = Annotated[
+    str | None, typer.Option(help="Compare answers of unknown data sets by the rules of this one, e.g. math.")
+]
+_JsonOption = Annotated[bool, typer.Option("--json", help="Print the table as JSON.")]
+
+
+def score_command(
+    file: Annotated[Path, typer.Argument(help="JSON lines with prediction (or turns, messages) and gold.")],
+    reward: RewardOption = None,
+    contract: ContractOption = None,
+    prediction: Annotated[str, typer.Option(help="Field of the policy's text.")] = "prediction",
+    gold: Annotated[str, typer.Option(help="Field of the right answer.")] = "gold",
+    out: Annotated[Path | None, typer.Option(help="Scored rows; FILE.scored.jsonl without it.")] = None,
+    as_json: _JsonOption = False,
+) -> None:
+    """Score the texts of a file and print a table by data set."""
+    from turntree.agents.scoring.score_file import Fields, score_file
+    from turntree.agents.scoring.scorer import Scorer
+
+    target = out or file.with_name(f"{file.stem}.scored.jsonl")
+    fields = Fields(prediction=prediction, gold=gold)
+    tallies = score_file(file, target, Scorer(parse_rewards(reward or ["answer"]), contract=contract), fields)
+    rows = {source or "(none)": asdict(tally) for source, tally in tallies.items()}
+    _show("data set", rows, target, as_json)
+
+
+def rescore_command(
+    run: Annotated[Path, typer.Argument(help="Folder of a run, or a file of episodes.")],
+    reward: RewardOption = None,
+    contract: ContractOption = None,
+    out: Annotated[Path | None, typer.Option(help="New file; rescored.jsonl beside the old one without it.")] = None,
+    as_json: _JsonOption = False,
+) -> None:
+    """Score the episodes of a recorded run again; what was recorded stays as it is."""
+    from turntree.agents.scoring.rescore import rescore
+    from turntree.agents.scoring.scorer import Scorer
+
+    beside = run.with_name(f"{run.stem}.rescored.jsonl") if run.is_file() else run / "rescored.jsonl"
+    target = out or beside
+    changes = rescore(run, target, Scorer(parse_rewards(reward or ["answer"]), contract=contract))
+    _show("file", {name: asdict(change) for name, change in changes.items()}, target, as_json)
+
+
+def parse_rewards(words: Sequence[str]) -> dict[str, float]:
+    """Weights by name from words such as ``answer`` and ``few_turns=0.1``.
+
+    Raises:
+        AgentError: If a weight is no number, or a name comes twice.
+    """
+    from turntree.agents.errors import AgentError
+
+    rewards: dict[str, float] = {}
+    for word in words:
+        name, equals, weight = word.partition("=")
+        if name in rewards:
+            raise AgentError(f"--reward {name} is given twice")
+        try:
+            rewards[name] = float(weight) if equals else 1.0
+        except ValueError as error:
+            raise AgentError(f"--reward takes NAME or NAME=WEIGHT, for example few_turns=0.1; got {word!r}") from error
+    return rewards
+
+
+def _show(first: str, rows: Mapping[str, Mapping[str, Any]], out: Path, as_json: bool) -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    console = Console()
+    if as_json:
+        console.print_json(json.dumps({"rows": json_value(rows), "out": str(out)}))
+        return
+    columns = list(next(iter(rows.values()), {}))
+    table = Table(*(Column(name, overflow="fold") for name in (first, *columns)), box=None)
+    for name, row in rows.items():
+        table.add_row(name, *(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()))
+    console.print(table)
+    console.print(f"written to {out}", markup=False, highlight=False, soft_wrap=True)

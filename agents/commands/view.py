@@ -1,0 +1,133 @@
+"""``turntree view`` and ``turntree tree``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from turntree.agents.viewer.source import Source
+    from turntree.spec_tree import TreeNode
+
+_JsonOption = Annotated[bool, typer.Option("--json", help="Print for machines.")]
+_TokenizerOption = Annotated[
+    str | None, typer.Option(help="Model directory or id whose tokenizer reads the tokens; the run's own without it.")
+]
+
+
+def view_command(
+    run: Annotated[Path, typer.Argument(help="Folder of a run, or a file of episodes (`turntree eval --out`).")],
+    out: Annotated[Path | None, typer.Option(help="The page; view.html in the run's folder without it.")] = None,
+    tokenizer: _TokenizerOption = None,
+    as_json: _JsonOption = False,
+) -> None:
+    """Make one HTML page of a run: episodes, tokens, trees, curves. It needs no network.
+
+    Example: turntree view runs/demo
+    """
+    from rich.console import Console
+
+    from turntree.agents.viewer.page import view
+    from turntree.agents.viewer.source import Source
+
+    source = Source.open(run)
+    target = out or (run / "view.html" if run.is_dir() else run.with_suffix(".html"))
+    viewed = view(source, target, tokenizer=_tokenizer(tokenizer, source))
+    console = Console()
+    if as_json:
+        console.print_json(
+            json.dumps({"page": str(target), "episodes": viewed.episodes, "token_texts": viewed.token_texts})
+        )
+        return
+    console.print(f"wrote {target}: {viewed.episodes} episodes", highlight=False, markup=False, soft_wrap=True)
+    if not viewed.token_texts:
+        console.print("tokens are shown as numbers; name the model with --tokenizer", highlight=False)
+
+
+def tree_command(
+    run: Annotated[Path, typer.Argument(help="Folder of a run, or a file of episodes.")],
+    task: Annotated[str | None, typer.Option(help="Id of the task; the first one's without it.")] = None,
+    turn: Annotated[int, typer.Option(min=0, help="Number of the turn, from 0: its most frequent state is shown.")] = 0,
+    tokenizer: _TokenizerOption = None,
+    width: Annotated[int, typer.Option(min=1, help="Children shown of one fork.")] = 8,
+    as_json: _JsonOption = False,
+) -> None:
+    """Print the prefix tree of what was said at one dialogue state of a run.
+
+    Example: turntree tree runs/demo --task arithmetic/train/1 --turn 1
+    """
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.tree import Tree
+
+    from turntree.agents.viewer.dialogue_view import Branch, branches
+    from turntree.agents.viewer.source import Source
+    from turntree.agents.viewer.state_turns import state_turns
+    from turntree.agents.viewer.token_bytes import token_bytes
+    from turntree.spec_tree import TreeNode
+
+    source = Source.open(run)
+    found = state_turns(source.records(), task=task, turn=turn)
+    root = TreeNode.from_turns([list(said) for said in found.turns])
+    reader = _tokenizer(tokenizer, source)
+    known = {} if reader is None else token_bytes(reader, {token for said in found.turns for token in said})
+    console = Console()
+    if as_json:
+        console.print_json(json.dumps({"task": found.task, "turns": len(found.turns), **_flat(root)}))
+        return
+
+    def text(token: int) -> str:
+        return known[token].decode("utf-8", "replace") if token in known else f"⟨{token}⟩"
+
+    def grow(at: Tree, branch: Branch) -> None:
+        for child in branch.children:
+            label = f"[dim]{child.count}x {child.share:.0%}[/dim] {escape(child.text)}"
+            grow(at.add(label, highlight=False), child)
+        if branch.hidden:
+            at.add(f"[dim]{branch.hidden} more[/dim]")
+
+    title = f"{escape(found.task)}, turn {turn}: {len(found.turns)} of {found.all_turns} turns began at this state"
+    drawn = Tree(title, highlight=False)
+    top = branches(root, text, widest=width)
+    if top.text:  # what all turns begin with
+        top = Branch(text="", count=top.count, share=1.0, children=(top,))
+    grow(drawn, top)
+    console.print(drawn)
+
+
+def _flat(root: TreeNode) -> dict[str, list[int]]:
+    """The nodes as lists, parents before children: a tree may be deeper than JSON readers go."""
+    nodes: dict[str, list[int]] = {"tokens": [], "parents": [], "counts": []}
+    stack = [(root, -1)]
+    while stack:
+        node, parent = stack.pop()
+        place = len(nodes["tokens"])
+        for name, value in (("tokens", node.token), ("parents", parent), ("counts", node.count)):
+            nodes[name].append(value)
+        stack.extend((child, place) for child in reversed(node.children))
+    return nodes
+
+
+def _tokenizer(named: str | None, source: Source) -> Any:
+    """The tokenizer asked for, else that of the run's model if it is there, else none."""
+    from turntree.agents.errors import AgentError
+
+    if named is None and not (source.model and Path(source.model).is_dir()):
+        return None
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        if named is None:
+            return None
+        from turntree.agents.errors import MissingExtra
+
+        raise MissingExtra("--tokenizer", "local") from error
+    try:
+        return AutoTokenizer.from_pretrained(named or source.model)
+    except (OSError, ValueError) as error:
+        if named is None:
+            return None
+        raise AgentError(f"--tokenizer {named}: expected a model directory or id with a tokenizer; {error}") from error

@@ -1,0 +1,136 @@
+"""Drawing a token as the winner of a race of exponential clocks, ``argmin E / p``.
+
+The noise E depends on the seed, the position in the turn and the token, so a draw
+depends on the policy's law and the seed alone, and laws that are close mostly say
+the same token (Gumbel coupling). On the CPU one compiled loop does it all: an
+exponential clock is never earlier than ``1 - u``, so for nearly every token the
+hash alone tells that it has lost, and no logarithm is taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+from torch import Tensor
+
+from turntree.agents.engines.drafting import noise
+
+_GOLDEN = np.uint64(noise.GOLDEN)
+_FIRST = np.uint64(noise.FIRST)
+_SECOND = np.uint64(noise.SECOND)
+_12, _27, _30, _31 = (np.uint64(n) for n in (12, 27, 30, 31))
+_ROOT_HALF = np.int64(noise.ROOT_HALF)
+_MANTISSA = np.int64(52)
+_ATANH = noise.ATANH
+_LN2 = noise.LN2
+_SURE = 1.0 - 1e-9
+"""Factor of a lower bound, far beyond the rounding of what it bounds."""
+_BLOCK = 128
+"""Tokens that are hashed side by side before any is looked at."""
+with np.errstate(over="ignore"):
+    _STEPS = _GOLDEN * np.arange(_BLOCK, dtype=np.uint64)
+AT_ONCE = 1 << 22
+"""Clocks that are held in memory at once where there is no compiled loop."""
+
+
+def race(probabilities: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> Tensor:
+    """Draw one token a row.
+
+    Args:
+        probabilities: float32 or float64, up to a factor a row, shape (rows, vocabulary).
+        seeds: Shape (rows,).
+        positions: Position in the turn, shape (rows,).
+
+    Returns:
+        int64, shape (rows,).
+    """
+    if probabilities.device.type == "cpu":
+        winners = np.empty(len(probabilities), np.int64)
+        laws = probabilities.contiguous().numpy()
+        _race(laws, laws.view(f"i{laws.itemsize}"), seeds.astype(np.uint64), positions, winners)
+        return torch.from_numpy(winners)
+    return race_by_tensors(probabilities, seeds, positions)
+
+
+def race_by_tensors(probabilities: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> Tensor:
+    """``race`` in PyTorch operations, on any device."""
+    device = probabilities.device
+    seed = torch.from_numpy(seeds.astype(np.uint64).view(np.int64)).to(device)[:, None]
+    position = torch.from_numpy(positions).to(device)[:, None]
+    tokens = torch.arange(probabilities.shape[-1], device=device)[None]
+    rows = max(1, AT_ONCE // len(tokens[0]))
+    parts = [
+        (noise.exponential(seed[i : i + rows], position[i : i + rows], tokens) / probabilities[i : i + rows]).argmin(-1)
+        for i in range(0, len(probabilities), rows)
+    ]
+    return torch.cat(parts)
+
+
+@njit(inline="always")
+def _mix(x: Any) -> Any:
+    x = (x ^ (x >> _30)) * _FIRST
+    x = (x ^ (x >> _27)) * _SECOND
+    return x ^ (x >> _31)
+
+
+@njit(inline="always")
+def _uniform(word: Any) -> Any:
+    return (2.0 * np.float64(np.int64(_mix(word) >> _12)) + 1.0) * 2.0**-53
+
+
+@njit(inline="always")
+def _clock(u: Any, real: Any, bits: Any) -> Any:
+    """-log(u); ``real`` and ``bits`` are one number, seen as either."""
+    real[0] = u
+    exponent = (bits[0] - _ROOT_HALF) >> _MANTISSA
+    bits[0] -= exponent << _MANTISSA
+    s = (real[0] - 1.0) / (real[0] + 1.0)
+    square = s * s
+    series = _ATANH[0]
+    for coefficient in _ATANH[1:]:
+        series = series * square + coefficient
+    return -(np.float64(exponent) * _LN2 + s * (series * square + 2.0))
+
+
+@njit(inline="always")
+def _most(words: Any) -> Any:
+    """Where the largest stands; the race begins with it, since an early clock makes it short."""
+    largest = words[0]
+    for word in words:
+        largest = max(largest, word)
+    for token in range(len(words)):
+        if words[token] == largest:
+            return token
+    return 0
+
+
+@njit(nogil=True, cache=True)
+def _race(p: Any, words: Any, seeds: Any, positions: Any, winners: Any) -> None:
+    """``words``: the bits of p, which as integers order alike (p is never negative) and are compared faster."""
+    real = np.empty(1, np.float64)
+    bits = real.view(np.int64)
+    for row in range(p.shape[0]):
+        word = _mix(_mix(seeds[row] + _GOLDEN) + _GOLDEN * np.uint64(positions[row])) + _GOLDEN
+        law = p[row]
+        winner = _most(words[row])
+        first = _clock(_uniform(word + _GOLDEN * np.uint64(winner)), real, bits) / np.float64(law[winner])
+        for start in range(0, p.shape[1], _BLOCK):
+            block = law[start : start + _BLOCK]
+            ahead = word + _GOLDEN * np.uint64(start)
+            hopeful = np.int64(0)
+            for i in range(len(block)):
+                hopeful += np.int64((1.0 - _uniform(ahead + _STEPS[i])) * _SURE <= first * np.float64(block[i]))
+            if hopeful == 0:
+                continue
+            for i in range(len(block)):
+                u, mass = _uniform(ahead + _STEPS[i]), np.float64(block[i])
+                if (1.0 - u) * _SURE > first * mass:
+                    continue
+                clock = _clock(u, real, bits) / mass
+                if clock < first or (clock == first and start + i < winner):
+                    winner, first = start + i, clock
+        winners[row] = winner

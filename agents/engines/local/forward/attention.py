@@ -1,0 +1,144 @@
+"""Attention over the slot cache, plugged into any Hugging Face decoder.
+
+The model runs once over the flattened new tokens of all requests, as one
+sequence; only attention knows rows. It writes the new keys and values into
+the slots and lets each token see its own row's past and its ancestors among
+the row's new tokens. The plan of a step travels through the model's keyword
+arguments, so there is no global state.
+
+Not covered: models whose attention is not softmax over keys (state-space
+layers), logit soft-capping and attention sinks; they are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turntree.agents.engines.local.forward.slots import SlotCache
+
+NAME = "turntree"
+"""The attention implementation's name in ``transformers``."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Segment:
+    """Rows whose slots lie side by side, so that their keys and values are one view."""
+
+    first: int
+    """First slot."""
+    rows: int
+    """Number of slots, rows without new tokens included."""
+    width: int
+    """New tokens of the longest row."""
+    length: int
+    """Columns of the cache that the longest row sees."""
+    flat: Tensor
+    """Indices of the segment's tokens in the flattened step, shape (tokens,)."""
+    padded: Tensor | None
+    """Where they go in (rows * width); ``None`` when they fill it in order."""
+    mask: Tensor
+    """What each query sees: 0 or minus infinity, shape (rows, width, length)."""
+    distance: Tensor | None = None
+    """Position of the query minus position of the column, shape (rows, width, length); only for
+    models with sliding windows."""
+    _folded: dict[tuple[int, int, torch.dtype], Tensor] = field(default_factory=dict)
+
+    def mask_for(self, groups: int, window: int | None, dtype: torch.dtype) -> Tensor:
+        """The mask with ``groups`` query heads folded into the queries, shape (rows, 1, groups * width,
+        length), and with a sliding window where the layer has one."""
+        key = (groups, window or 0, dtype)
+        if key not in self._folded:
+            mask = self.mask
+            if window and self.distance is not None:
+                mask = mask.masked_fill(self.distance >= window, float("-inf"))
+            self._folded[key] = mask.to(dtype).repeat(1, groups, 1)[:, None]
+        return self._folded[key]
+
+
+@dataclass(slots=True, kw_only=True)
+class AttentionPlan:
+    """Where the tokens of one step go and what they see."""
+
+    cache: SlotCache
+    """The keys and values."""
+    slots: Tensor
+    """Slot of each token, shape (tokens,)."""
+    columns: Tensor
+    """Column of each token in its slot, shape (tokens,)."""
+    segments: list[Segment]
+    """Together they hold every token once."""
+
+
+def attend(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    turntree_plan: AttentionPlan | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """The attention function that ``transformers`` calls in each layer.
+
+    Args:
+        module: The attention layer; its ``layer_idx`` names the part of the cache.
+        query: Shape (1, heads, tokens, head size).
+        key: Shape (1, key heads, tokens, head size).
+        value: Shape (1, key heads, tokens, value size).
+        attention_mask: Ignored; the plan has the mask.
+        scaling: Factor of the scores.
+        sliding_window: Positions that a token sees, its own included.
+        turntree_plan: The step.
+        kwargs: What other attention kinds would need; a soft cap or sinks are refused.
+
+    Returns:
+        The mixed values, shape (1, tokens, heads, value size), and ``None`` for the weights.
+
+    Raises:
+        NotImplementedError: If the layer asks for a soft cap or attention sinks.
+        RuntimeError: If the model was not called by the engine.
+    """
+    if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None:
+        raise NotImplementedError(
+            "the local engine has no attention with logit soft-capping or attention sinks, which "
+            f"{type(module).__name__} asks for; use the vLLM or SGLang engine for this model"
+        )
+    if turntree_plan is None:
+        raise RuntimeError(
+            f"the attention implementation {NAME!r} runs only inside the local engine; load the model with "
+            "attn_implementation='sdpa' for anything else"
+        )
+    plan = turntree_plan
+    heads, tokens = query.shape[1], query.shape[2]
+    key_heads, groups = key.shape[1], heads // key.shape[1]
+    keys, values = plan.cache.layer(int(module.layer_idx), key, value)  # type: ignore[arg-type]
+    keys[plan.slots, :, plan.columns] = key[0].transpose(0, 1)
+    values[plan.slots, :, plan.columns] = value[0].transpose(0, 1)
+    queries = query[0].transpose(0, 1)
+    mixed = value.new_empty(tokens, heads, value.shape[-1])
+    for part in plan.segments:
+        slots = slice(part.first, part.first + part.rows)
+        if part.padded is None:
+            rows = queries[part.flat]
+        else:
+            rows = queries.new_zeros(part.rows * part.width, heads, query.shape[-1])
+            rows[part.padded] = queries[part.flat]
+        folded = rows.view(part.rows, part.width, key_heads, groups, -1).permute(0, 2, 3, 1, 4)
+        out = torch.nn.functional.scaled_dot_product_attention(
+            folded.reshape(part.rows, key_heads, groups * part.width, -1),
+            keys[slots, :, : part.length],
+            values[slots, :, : part.length],
+            attn_mask=part.mask_for(groups, sliding_window, query.dtype),
+            scale=scaling,
+        )
+        out = out.view(part.rows, key_heads, groups, part.width, -1).permute(0, 3, 1, 2, 4)
+        out = out.reshape(part.rows * part.width, heads, -1)
+        mixed[part.flat] = out if part.padded is None else out[part.padded]
+    return mixed[None], None

@@ -1,0 +1,133 @@
+"""The policy: a Hugging Face decoder run through its own forward, with our attention.
+
+Knows how to load one, which kinds cannot run, and how to take new weights in
+place. Does not know of requests.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from turntree.agents.engines.local.forward import attention
+
+
+class Policy:
+    """A causal language model that the engine can run."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Take over ``model``, a ``transformers`` causal language model: its attention implementation
+        becomes the engine's.
+
+        Raises:
+            ValueError: If the model's attention cannot be replaced.
+        """
+        self.model = model.eval().requires_grad_(False)
+        config: Any = model.config
+        if not getattr(model, "_supports_attention_backend", False):
+            raise ValueError(
+                f"{type(model).__name__} does not let its attention be replaced "
+                "(_supports_attention_backend is not set), which the local engine needs; use a decoder of the "
+                "Llama, Qwen, Mistral, Gemma 3 or SmolLM families, or the vLLM or SGLang engine"
+            )
+        _register()
+        model.set_attn_implementation(attention.NAME)  # type: ignore[operator]
+        text = config.get_text_config()
+        self.windows = bool(getattr(text, "sliding_window", None)) and getattr(text, "use_sliding_window", True)
+        self.vocabulary = int(text.vocab_size)
+        self.end_tokens = _end_tokens(model)
+        """Tokens that end a text, by the model's own settings."""
+        self.max_positions = int(getattr(text, "max_position_embeddings", 0)) or None
+
+    @classmethod
+    def load(cls, path: str | Path, *, dtype: str, device: str) -> Policy:
+        """Load a model from a directory or a Hugging Face id.
+
+        Raises:
+            FileNotFoundError: If ``path`` looks like a directory and is none.
+        """
+        try:
+            from transformers import AutoModelForCausalLM
+        except ImportError as error:
+            raise ImportError('the local engine needs transformers: pip install "turntree[local]"') from error
+        if not Path(path).is_dir() and (Path(path).is_absolute() or str(path).startswith(".")):
+            raise FileNotFoundError(
+                f"no model directory at {path}; give a directory in Hugging Face format or a model id"
+            )
+        model = AutoModelForCausalLM.from_pretrained(str(path), dtype=getattr(torch, dtype))
+        moved: Any = model
+        return cls(moved.to(device))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.model.parameters()).device
+
+    def logits(self, tokens: Tensor, positions: Tensor, keep: Tensor, plan: attention.AttentionPlan) -> Tensor:
+        """Run the model over the flattened step.
+
+        Args:
+            tokens: int64, shape (tokens,).
+            positions: int64, shape (tokens,).
+            keep: Indices of the tokens whose logits are wanted, shape (n,).
+            plan: The step for the attention layers.
+
+        Returns:
+            Shape (n, vocabulary).
+        """
+        output = self.model(
+            input_ids=tokens[None],
+            position_ids=positions[None],
+            use_cache=False,
+            logits_to_keep=keep,
+            turntree_plan=plan,
+        )
+        logits: Tensor = output.logits[0]
+        return logits
+
+    def update(self, named: Iterable[tuple[str, Tensor]]) -> int:
+        """Copy new weights in place.
+
+        Args:
+            named: Parameter names as in the model's ``state_dict``, and tensors of the same shapes.
+
+        Returns:
+            How many tensors were copied.
+
+        Raises:
+            KeyError: If a name is unknown; the nearest known name is given. Nothing after it was copied.
+            ValueError: If a shape differs.
+        """
+        own = self.model.state_dict()
+        copied = 0
+        with torch.no_grad():
+            for name, value in named:
+                target = own.get(name)
+                if target is None:
+                    near = difflib.get_close_matches(name, own, n=1)
+                    hint = f"; did you mean {near[0]!r}?" if near else ""
+                    raise KeyError(f"the model has no weight {name!r}{hint}")
+                if target.shape != value.shape:
+                    raise ValueError(f"weight {name!r} has shape {tuple(target.shape)}, got {tuple(value.shape)}")
+                target.copy_(value)
+                copied += 1
+        return copied
+
+
+def _end_tokens(model: nn.Module) -> frozenset[int]:
+    for settings in (getattr(model, "generation_config", None), model.config):
+        ends: Any = getattr(settings, "eos_token_id", None)
+        if ends is not None:
+            return frozenset(ends if isinstance(ends, (list, tuple)) else [ends])
+    return frozenset()
+
+
+def _register() -> None:
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(attention.NAME, attention.attend)

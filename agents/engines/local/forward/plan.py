@@ -1,0 +1,221 @@
+"""From live requests and their drafts to the flat arrays of one forward pass.
+
+Row ``b`` contributes its pending tokens (a chain) and then its draft nodes (a
+tree that hangs on the last pending token). Everything is flattened in row
+order; ``start[b]`` is where row ``b`` begins. Nodes that continue the pending
+tokens in one line are causal like them; only the others need to be told their
+ancestors, so a long chain costs no more than as many tokens of a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from turntree.agents.engines.local.forward.attention import AttentionPlan, Segment
+from turntree.agents.engines.local.forward.slots import SlotCache
+from turntree.spec_tree import DraftBatch
+
+Ints = NDArray[np.int64]
+
+_LONG = 32
+"""Rows with more new tokens than this get segments of their own."""
+_GAP = 0.34
+"""Share of idle slots that a segment may hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """One forward pass."""
+
+    tokens: Ints
+    """Token ids, shape (tokens,)."""
+    positions: Ints
+    """Position of each token in its sequence, shape (tokens,)."""
+    slots: Ints
+    """Slot of each token, shape (tokens,)."""
+    columns: Ints
+    """Column of the cache that each token is written to, shape (tokens,)."""
+    start: Ints
+    """First token of each row, shape (rows + 1,)."""
+    causal: Ints
+    """Pending tokens of each row and the nodes that follow them in one line, shape (rows,)."""
+    branching: Ints
+    """The other nodes, as indices of the draft, shape (branching,)."""
+    ancestors: NDArray[np.bool_]
+    """Which nodes of its row lie on the path to a branching node, itself included, shape (branching, longest
+    row)."""
+    draft: DraftBatch
+    """The drafts."""
+    slot: Ints
+    """Slot of each row, ascending, shape (rows,)."""
+    computed: Ints
+    """Columns that each row has already, shape (rows,)."""
+    pending: Ints
+    """Tokens of each row that are not drafts, shape (rows,)."""
+
+
+def plan_step(
+    *, slot: Ints, computed: Ints, pending: Ints, pending_tokens: Sequence[Sequence[int]], draft: DraftBatch
+) -> StepPlan:
+    """Lay out one step.
+
+    Args:
+        slot: Slot of each row, ascending, shape (rows,).
+        computed: Columns in the cache, shape (rows,).
+        pending: Number of pending tokens, at least 1, shape (rows,).
+        pending_tokens: The tokens themselves, one sequence a row.
+        draft: One tree a row.
+    """
+    counts = np.diff(draft.offsets)
+    start = np.zeros(len(slot) + 1, np.int64)
+    np.cumsum(pending + counts, out=start[1:])
+    row = np.repeat(np.arange(len(slot)), pending + counts)
+    within = np.arange(start[-1]) - start[row]
+    node_row = np.repeat(np.arange(len(slot)), counts)
+    node = np.arange(len(draft.tokens)) - draft.offsets[node_row]
+    nodes = start[node_row] + pending[node_row] + node
+
+    tokens = np.empty(start[-1], np.int64)
+    is_pending = np.ones(start[-1], bool)
+    is_pending[nodes] = False
+    tokens[is_pending] = np.concatenate([np.asarray(t, np.int64) for t in pending_tokens])
+    tokens[nodes] = draft.tokens
+    columns = computed[row] + within
+    positions = columns.copy()
+    positions[nodes] = computed[node_row] + pending[node_row] + draft.depths - 1
+    lead = _lead(draft, node_row, node)
+    branching = np.flatnonzero(node >= lead[node_row])
+    return StepPlan(
+        tokens=tokens,
+        positions=positions,
+        slots=slot[row],
+        columns=columns,
+        start=start,
+        causal=pending + lead,
+        branching=branching,
+        ancestors=_ancestors(draft, branching, node[branching], lead[node_row[branching]]),
+        draft=draft,
+        slot=slot,
+        computed=computed,
+        pending=pending,
+    )
+
+
+def _lead(draft: DraftBatch, node_row: Ints, node: Ints) -> Ints:
+    """How many nodes of each row come in one line before the first that does not, shape (rows,)."""
+    lead = np.diff(draft.offsets)
+    branches = np.flatnonzero(draft.parents != node - 1)
+    np.minimum.at(lead, node_row[branches], node[branches])
+    return lead
+
+
+def _ancestors(draft: DraftBatch, branching: Ints, node: Ints, lead: Ints) -> NDArray[np.bool_]:
+    seen = np.zeros((len(branching), int(np.diff(draft.offsets).max(initial=0))), bool)
+    parent = draft.parents[branching].astype(np.int64)
+    on_line = parent < lead
+    seen[on_line] = np.arange(seen.shape[1]) <= parent[on_line, None]
+    seen[np.arange(len(branching)), node] = True
+    depths = draft.depths[branching]
+    above = np.arange(len(branching)) - (node - parent)
+    for depth in np.unique(depths[~on_line]):
+        level = np.flatnonzero((depths == depth) & ~on_line)
+        seen[level] |= seen[above[level]]
+    return seen
+
+
+def attention_plan(step: StepPlan, cache: SlotCache, *, windows: bool, device: torch.device) -> AttentionPlan:
+    """The step as attention sees it.
+
+    Args:
+        step: The step.
+        cache: Where keys and values go.
+        windows: Whether some layer has a sliding window.
+        device: Where the tensors go.
+    """
+    width = np.diff(step.start)
+    segments = [
+        _segment(step, rows, windows=windows, device=device)
+        for group in (np.flatnonzero(width <= _LONG), np.flatnonzero(width > _LONG))
+        for rows in _runs(step.slot, group, width)
+    ]
+    return AttentionPlan(
+        cache=cache, slots=_to(step.slots, device), columns=_to(step.columns, device), segments=segments
+    )
+
+
+def _runs(slot: Ints, rows: Ints, width: Ints) -> list[Ints]:
+    """Split rows into groups of nearby slots (and, for long rows, of similar width)."""
+    runs: list[list[int]] = []
+    for row in rows.tolist():
+        if runs:
+            run = runs[-1]
+            span, idle = slot[row] - slot[run[0]] + 1, slot[row] - slot[run[-1]] - 1
+            alike = width[row] <= _LONG or abs(width[row] - width[run[0]]) * 4 <= width[run[0]]
+            if alike and (idle <= 1 or span - len(run) - 1 <= _GAP * span):
+                run.append(row)
+                continue
+        runs.append([row])
+    return [np.asarray(run, np.int64) for run in runs]
+
+
+def _segment(step: StepPlan, rows: Ints, *, windows: bool, device: torch.device) -> Segment:
+    first = int(step.slot[rows[0]])
+    size = int(step.slot[rows[-1]]) - first + 1
+    local = step.slot[rows] - first
+    count = np.diff(step.start)[rows]
+    width = int(count.max())
+    base = np.zeros(size, np.int64)
+    base[local] = step.computed[rows]
+    pending = np.ones(size, np.int64)
+    pending[local] = step.pending[rows]
+    length = int((step.computed[rows] + count).max())
+
+    owner = np.repeat(np.arange(len(rows)), count)
+    within = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+    flat = step.start[rows][owner] + within
+    padded = local[owner] * width + within
+
+    causal = np.ones(size, np.int64)
+    causal[local] = step.causal[rows]
+    query = np.where(np.arange(width) < causal[:, None], np.arange(width), pending[:, None] - 1)
+    column = np.arange(length)
+    sees = column[None, None] <= (base[:, None] + query)[:, :, None]
+    index = np.full(len(step.slot), -1, np.int64)
+    index[rows] = local
+    node_row = np.searchsorted(step.draft.offsets, step.branching, side="right") - 1
+    mine = np.flatnonzero(index[node_row] >= 0)
+    if len(mine):
+        nth, other = np.nonzero(step.ancestors[mine])
+        of = node_row[mine[nth]]
+        node = step.branching[mine[nth]] - step.draft.offsets[of]
+        sees[index[of], step.pending[of] + node, step.computed[of] + step.pending[of] + other] = True
+    mask = torch.zeros(sees.shape, dtype=torch.float32).masked_fill_(torch.from_numpy(~sees), float("-inf"))
+
+    distance = None
+    if windows:
+        positions = np.zeros((size, width), np.int64)
+        positions.reshape(-1)[padded] = step.positions[flat]
+        of_column = np.broadcast_to(column, (size, length)).copy()
+        of_column[local[owner], step.columns[flat]] = step.positions[flat]
+        distance = _to(positions[:, :, None] - of_column[:, None, :], device)
+    dense = len(padded) == size * width
+    return Segment(
+        first=first,
+        rows=size,
+        width=width,
+        length=length,
+        flat=_to(flat, device),
+        padded=None if dense else _to(padded, device),
+        mask=mask.to(device),
+        distance=distance,
+    )
+
+
+def _to(array: NDArray[Any], device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)

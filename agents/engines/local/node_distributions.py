@@ -1,0 +1,108 @@
+"""The policy's law at the nodes of a step, and what is read off it.
+
+A law is what a token is drawn from: the logits after every transform, with the
+tokens on the way down to the node as context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from turntree.agents.engines.drafting.transforms import Transforms, tempered, transform
+from turntree.agents.engines.local.penalties import Penalties
+from turntree.agents.engines.local.request import Request
+from turntree.spec_tree import DraftBatch
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_IN_CACHE = 1 << 17
+"""Numbers that are worked on at once where several passes go over them."""
+
+
+class Top(NamedTuple):
+    """The most probable tokens at some nodes, most probable first."""
+
+    ids: NDArray[np.int32]
+    """Shape (nodes, k)."""
+    logprobs: NDArray[np.float32]
+    """Shape (nodes, k)."""
+
+
+class NodeDistributions:
+    """Distributions at the rows and nodes of a step, laid out as ``spec_tree.verify.root`` says.
+
+    Args:
+        rows: The requests.
+        draft: One tree a row.
+        logits: What the model said, shape (rows + nodes, vocabulary).
+    """
+
+    def __init__(self, rows: Sequence[Request], draft: DraftBatch, logits: Tensor) -> None:
+        if logits.dtype not in (torch.float32, torch.float64):
+            logits = logits.float()
+        self.logits = logits
+        self.rows = np.repeat(np.arange(len(rows)), np.diff(draft.offsets) + 1)
+        """Request of each row or node, shape (rows + nodes,)."""
+        self._penalties = Penalties(rows, draft)
+        self._transforms = Transforms.of([r.sampling for r in rows], logits)
+        self.plain = self._transforms.tempers_alone and not self._penalties
+        """Whether the laws are those of the policy at its temperature."""
+
+    def at(self, nodes: Ints | None) -> Tensor:
+        """Logits of the laws at ``nodes`` (all where ``None``), minus infinity where they are zero.
+
+        Shape (nodes, vocabulary).
+        """
+        logits, rows, transforms = self._picked(nodes)
+        if self._penalties:
+            logits = self._penalties.apply(logits, rows, np.arange(len(rows)) if nodes is None else nodes)
+        return transform(logits, transforms)
+
+    def policy_logprobs(self, nodes: Ints, tokens: Ints) -> Floats:
+        """Log-probabilities before penalties, min-p, top-k and top-p, shape (nodes,)."""
+        logits, _, transforms = self._picked(nodes)
+        return chosen_logprobs(tempered(logits, transforms), tokens)
+
+    def _picked(self, nodes: Ints | None) -> tuple[Tensor, Ints, Transforms]:
+        rows = self.rows if nodes is None else self.rows[nodes]
+        device = self.logits.device
+        logits = self.logits if nodes is None else self.logits[torch.from_numpy(nodes).to(device)]
+        return logits, rows, self._transforms.at(torch.from_numpy(rows).to(device))
+
+
+def chosen_logprobs(logits: Tensor, tokens: Ints) -> Floats:
+    """Log-probability of one token a row, shape (rows,)."""
+    chosen = logits.gather(-1, torch.from_numpy(tokens).to(logits.device)[:, None])[:, 0]
+    return _array(chosen - logits.logsumexp(-1))
+
+
+def entropies(probabilities: Tensor) -> tuple[Floats, Floats]:
+    """Entropy and variance of -log p of each row, nats and nats squared, shape (rows,) each."""
+    rows = max(1, _IN_CACHE // probabilities.shape[-1])
+    moments = torch.cat([_moments(some) for some in probabilities.split(rows)])
+    entropy, second = _array(moments).T
+    return entropy, np.maximum(second - entropy * entropy, 0.0)
+
+
+def _moments(probabilities: Tensor) -> Tensor:
+    """First and second moment of -log p of each row, shape (rows, 2)."""
+    logarithms = probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log_()
+    weighted = probabilities * logarithms
+    return torch.stack([-weighted.sum(-1), torch.linalg.vecdot(weighted, logarithms)], -1)
+
+
+def most_probable(probabilities: Tensor, k: int) -> Top:
+    """The ``k`` most probable tokens of each row."""
+    values, ids = probabilities.topk(k, dim=-1)
+    return Top(ids.to(torch.int32).cpu().numpy(), values.log().float().cpu().numpy())
+
+
+def _array(tensor: Tensor) -> Floats:
+    return tensor.double().cpu().numpy()

@@ -1,0 +1,215 @@
+"""Drawing the tokens of one step, and writing down how they were drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from turntree.agents.engines.drafting.race import race
+from turntree.agents.engines.local.node_distributions import NodeDistributions, Top, entropies, most_probable
+from turntree.agents.engines.local.request import Request
+from turntree.spec_tree import DraftBatch
+from turntree.spec_tree.rules.verify import Verified, root, sample_then_match
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+EAGER = 1 << 21
+"""Logits up to which all nodes are drawn at once; above, only the nodes that the walk reaches."""
+
+
+def emit(
+    rows: Sequence[Request], draft: DraftBatch, guessed: Ints, room: Ints, logits: Tensor, *, monitors: bool
+) -> Verified:
+    """Draw the tokens of a step and append them to their requests.
+
+    Args:
+        rows: Requests that draw.
+        draft: One tree a row.
+        guessed: How many nodes of each row, from the first, are the caller's guess, shape (rows,).
+        room: Tokens that each may still sample, at least 1, shape (rows,).
+        logits: Shape (rows + nodes, vocabulary).
+        monitors: Whether to sum up what the exactness monitors need.
+    """
+    ends = [frozenset(r.sampling.stop_token_ids) for r in rows]
+
+    def stops(at: Ints, tokens: Ints) -> NDArray[np.bool_]:
+        return np.array([t in ends[b] for b, t in zip(at.tolist(), tokens.tolist(), strict=True)], bool)
+
+    draws = _Draws(rows, draft, guessed, logits, monitors=monitors)
+    verified = sample_then_match(draft, draws, room, stops)
+    _append(rows, draft, verified, draws)
+    return verified
+
+
+def _append(rows: Sequence[Request], draft: DraftBatch, verified: Verified, draws: _Draws) -> None:
+    emitted = verified.emitted
+    drawn = np.arange(len(verified.path))[:, None] < emitted
+    above = np.concatenate([np.full((1, len(rows)), -1), verified.path[:-1]])
+    nodes = (root(draft) + 1 + above).T[drawn.T]
+    tokens, path = verified.tokens.T[drawn.T], verified.path.T[drawn.T]
+    found = draws.readings(nodes, tokens)
+    matched = path >= 0
+    start = np.cumsum(emitted) - emitted
+    sums = None if found.monitored is None else _sums(found.behaviour, matched, found.monitored, start)
+    said, behaviour, accepted = tokens.tolist(), found.behaviour.tolist(), matched.tolist()
+    policy = behaviour if found.policy is found.behaviour else found.policy.tolist()
+    drafted = np.diff(draft.offsets).tolist()
+    for b, (request, first, count) in enumerate(zip(rows, start.tolist(), emitted.tolist(), strict=True)):
+        mine = slice(first, first + count)
+        position = request.sampled
+        if request.guess and request.guess[position : position + count] != said[mine]:
+            request.guess = []
+        request.tokens += said[mine]
+        request.logprobs += policy[mine]
+        request.behaviour += behaviour[mine]
+        request.accepted += accepted[mine]
+        request.computed += sum(accepted[mine])
+        request.verify_steps += 1
+        request.drafted += drafted[b]
+        if sums is not None:
+            request.monitored.add(sums[b])
+        k = request.sampling.top_logprobs
+        if k and found.top is not None:
+            request.top.append((found.top.ids[mine, :k], found.top.logprobs[mine, :k]))
+
+
+def _sums(behaviour: Floats, matched: NDArray[np.bool_], law: Monitor, start: Ints) -> list[list[float]]:
+    """What each row adds to its ``Monitored``, in the order of its fields."""
+    mass = np.where(law.tested, law.mass, 0.0)
+    columns = np.stack(
+        [
+            law.tested, law.tested & matched, mass, mass * (1 - mass),
+            -behaviour, law.entropy, law.entropy_variance,
+        ]
+    )  # fmt: skip
+    sums: list[list[float]] = np.add.reduceat(columns, start, axis=1).T.tolist()
+    return sums
+
+
+class Monitor(NamedTuple):
+    """What the exactness monitors need of some nodes; arrays of shape (nodes,)."""
+
+    entropy: Floats
+    """Nats."""
+    entropy_variance: Floats
+    """Variance of -log p, nats squared."""
+    mass: Floats
+    """Probability of the drafted children."""
+    tested: NDArray[np.bool_]
+    """Whether there are children, and none that the caller guessed."""
+
+
+class StepLogprobs(NamedTuple):
+    """What the laws of some nodes say of the tokens that were drawn from them; arrays of shape (nodes,)."""
+
+    policy: Floats
+    """Log-probability before penalties, min-p, top-k and top-p."""
+    behaviour: Floats
+    """Log-probability after all transforms."""
+    monitored: Monitor | None
+    """``None`` where it is not wanted."""
+    top: Top | None
+    """As many as the request that wants most; ``None`` if none wants any."""
+
+
+class _Draws:
+    """Draws from the logits of a step, at once where that is cheap, else where the walk gets to."""
+
+    def __init__(
+        self, rows: Sequence[Request], draft: DraftBatch, guessed: Ints, logits: Tensor, *, monitors: bool
+    ) -> None:
+        self._distributions = NodeDistributions(rows, draft, logits)
+        self._seeds = np.array([r.seed for r in rows], np.uint64)
+        self._sampled = np.array([r.sampled for r in rows], np.int64)
+        self._monitors = monitors
+        self._top = max(r.sampling.top_logprobs for r in rows)
+        first = root(draft)
+        node_row = np.repeat(np.arange(len(rows)), np.diff(draft.offsets))
+        node = np.arange(len(draft.tokens)) - draft.offsets[node_row]
+        self._children = draft.tokens.astype(np.int64)
+        self._above = first[node_row] + 1 + draft.parents
+        self._testable = np.zeros(len(logits), bool)
+        self._testable[self._above] = True
+        self._testable[self._above[node < guessed[node_row]]] = False
+        self._read: list[tuple[Ints, StepLogprobs]] = []
+        self._all: tuple[Tensor, Ints, Floats] | None = None
+        if logits.numel() <= EAGER:
+            depths = np.zeros(len(logits), np.int64)
+            depths[first[node_row] + 1 + node] = draft.depths
+            probabilities = self._distributions.at(None).softmax(-1)
+            owner = self._distributions.rows
+            tokens = race(probabilities, self._seeds[owner], self._sampled[owner] + depths)
+            self._all = probabilities, tokens.cpu().numpy(), _chosen(probabilities, tokens)
+
+    def __call__(self, rows: Ints, nodes: Ints, depth: int) -> tuple[Ints, Floats]:
+        if self._all is not None:
+            _, tokens, logprobs = self._all
+            return tokens[nodes], logprobs[nodes]
+        probabilities = self._distributions.at(nodes).softmax(-1)
+        drawn = race(probabilities, self._seeds[rows], self._sampled[rows] + depth)
+        tokens, logprobs = drawn.cpu().numpy(), _chosen(probabilities, drawn)
+        self._read.append((nodes, self._readings(nodes, probabilities, tokens, logprobs)))
+        return tokens, logprobs
+
+    def readings(self, nodes: Ints, tokens: Ints) -> StepLogprobs:
+        """What the laws at the nodes that the walk passed say, in the order of ``nodes``."""
+        if self._all is not None:
+            probabilities, _, logprobs = self._all
+            if len(nodes) < len(probabilities):
+                probabilities = probabilities[torch.from_numpy(nodes).to(probabilities.device)]
+            return self._readings(nodes, probabilities, tokens, logprobs[nodes])
+        place = np.empty(len(self._testable), np.int64)
+        passed = np.concatenate([nodes for nodes, _ in self._read])
+        place[passed] = np.arange(len(passed))
+        return _joined([found for _, found in self._read], place[nodes])
+
+    def _readings(self, nodes: Ints, probabilities: Tensor, tokens: Ints, logprobs: Floats) -> StepLogprobs:
+        monitored = None
+        if self._monitors:
+            monitored = Monitor(*entropies(probabilities), self._mass(nodes, probabilities), self._testable[nodes])
+        return StepLogprobs(
+            policy=logprobs if self._distributions.plain else self._distributions.policy_logprobs(nodes, tokens),
+            behaviour=logprobs,
+            monitored=monitored,
+            top=most_probable(probabilities, self._top) if self._top else None,
+        )
+
+    def _mass(self, nodes: Ints, probabilities: Tensor) -> Floats:
+        if not len(self._children):
+            return np.zeros(len(nodes))
+        place = np.full(len(self._testable), -1, np.int64)
+        place[nodes] = np.arange(len(nodes))
+        at = place[self._above]
+        asked = at >= 0
+        device = probabilities.device
+        each = probabilities[torch.from_numpy(at[asked]).to(device), torch.from_numpy(self._children[asked]).to(device)]
+        mass = np.bincount(at[asked], weights=each.double().cpu().numpy(), minlength=len(nodes))
+        return np.minimum(mass, 1.0)
+
+
+def _chosen(probabilities: Tensor, tokens: Tensor) -> Floats:
+    logprobs: Floats = probabilities.gather(-1, tokens[:, None])[:, 0].log().double().cpu().numpy()
+    return logprobs
+
+
+def _joined(parts: Sequence[StepLogprobs], order: Ints) -> StepLogprobs:
+    """The readings of several calls as one, taken in ``order``."""
+
+    def taken(columns: Sequence[Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
+        return [np.concatenate(column)[order] for column in zip(*columns, strict=True)]
+
+    monitors = [part.monitored for part in parts if part.monitored is not None]
+    tops = [part.top for part in parts if part.top is not None]
+    policy, behaviour = taken([(part.policy, part.behaviour) for part in parts])
+    return StepLogprobs(
+        policy=policy,
+        behaviour=behaviour,
+        monitored=Monitor._make(taken(monitors)) if monitors else None,
+        top=Top._make(taken(tops)) if tops else None,
+    )

@@ -1,0 +1,86 @@
+"""The requests that wait, and the step in which some of them get a slot.
+
+Invariant: a request made ahead, for a later step, never keeps a slot from one
+that is wanted now. It is admitted only where nobody wanted waits, and ends with
+what it has where somebody does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from turntree.agents.engines.local.admission import leaders_first, to_preempt
+from turntree.agents.engines.local.config import LocalEngineConfig
+from turntree.agents.engines.local.request import Request
+from turntree.agents.engines.local.slot_pool import SlotPool
+
+if TYPE_CHECKING:
+    from turntree.spec_tree import SpecForest
+
+
+class WaitQueue:
+    """Requests without a slot.
+
+    Args:
+        config: Of the engine.
+        pool: Gives the slots.
+        forest: Knows at which states turns have finished, for leaders.
+    """
+
+    def __init__(self, config: LocalEngineConfig, pool: SlotPool, forest: SpecForest | None) -> None:
+        self._config = config
+        self._pool = pool
+        speculation = config.speculation
+        self._forest = forest if speculation is not None and speculation.leader_first else None
+        self._wanted: deque[Request] = deque()
+        self._ahead: deque[Request] = deque()
+
+    def __len__(self) -> int:
+        return len(self._wanted) + len(self._ahead)
+
+    def add(self, request: Request) -> None:
+        """Put a request at the end."""
+        (self._ahead if request.ahead else self._wanted).append(request)
+
+    def take(self, leaves: Callable[[Request], bool]) -> list[Request]:
+        """Remove the requests that leave the line, and return them."""
+        gone = [request for line in (self._wanted, self._ahead) for request in line if leaves(request)]
+        for request in gone:
+            (self._ahead if request.ahead else self._wanted).remove(request)
+        return gone
+
+    def preempted(self) -> list[Request]:
+        """Live requests made ahead whose slots are wanted; to be ended before ``admit``."""
+        live = self._pool.live
+        return to_preempt(live, missing=len(self._wanted) + len(live) - self._config.max_batch)
+
+    def admit(self) -> None:
+        """Give free slots to waiting requests, those made ahead last."""
+        live = self._pool.live
+        free = self._config.max_batch - len(live)
+        if self._forest is not None and self._wanted and free > 0:
+            self._put_leaders_first(live, self._forest)
+        free -= self._place(self._wanted, free)
+        if self._ahead and not self._wanted:
+            held = sum(request.ahead for request in live)
+            self._place(self._ahead, min(free, (self._config.ahead_slots or self._config.max_batch) - held))
+
+    def _place(self, line: deque[Request], most: int) -> int:
+        placed = 0
+        while line and placed < most and self._pool.place(line[0]):
+            line.popleft()
+            placed += 1
+        return placed
+
+    def _put_leaders_first(self, live: list[Request], forest: SpecForest) -> None:
+        waiting = list(self._wanted)
+        states = {r.state.exact: r.state for r in waiting if not r.scoring}
+        finished = forest.finished(list(states.values()))
+        order = leaders_first(
+            [id(r) if r.scoring else r.state.exact for r in waiting],
+            running={r.state.exact for r in live if not r.scoring},
+            known={exact for exact, turns in zip(states, finished, strict=True) if turns},
+        )
+        self._wanted = deque(waiting[index] for index in order)

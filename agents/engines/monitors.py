@@ -1,0 +1,127 @@
+"""Watches rollouts while they happen: do they still say what the policy would have said?
+
+Every turn brings the sums that its engine took while sampling; a step's turns
+give the z-scores of ``spec_tree.monitor``, both near N(0, 1) when all is exact.
+
+Turns that replay what the policy was trained on (level C) are watched apart:
+the policy knows of the tokens, so their scores need not stay near 0, though a
+fault shows in them as well. Turns with lenience (level D) are biased by design
+and are left out. So are turns that are asked for again with the same seed in the
+same step, as an episode that is tried again does: a store that has seen them once
+drafts them from their own noise.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+
+from turntree.agents.engines.protocol import Completion, Engine, Sampling
+from turntree.spec_tree import DialogueState
+from turntree.spec_tree.rules.level import Level, worst_level
+from turntree.spec_tree.rules.monitor import MonitorSums
+
+logger = logging.getLogger(__name__)
+
+ALARM = 4.0
+"""Absolute z-score that is warned of: by chance once in 16,000 steps."""
+_GROUPS = {Level.A: "exact", Level.B: "exact", Level.C: "marginal"}
+_MEANS = {
+    "exact": "rollouts may not be what the policy would have said",
+    "marginal": "expected to some degree of turns that the policy was trained on; compare with earlier steps",
+}
+
+
+class Monitors:
+    """Sums over turns, and their z-scores once a step. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sums: dict[str, MonitorSums] = {}
+        self._seeds: set[int] = set()
+
+    def first_use(self, seed: int | None) -> bool:
+        """Whether noise of ``seed`` is used for the first time since the last ``close_step``; no seed is new noise."""
+        with self._lock:
+            new = seed not in self._seeds
+            if seed is not None:
+                self._seeds.add(seed)
+            return new
+
+    def add(self, turns: Iterable[Completion]) -> None:
+        """Count turns in."""
+        with self._lock:
+            for turn in turns:
+                group = _GROUPS.get(Level(worst_level(turn.levels)))
+                if group is not None:
+                    self._sums[group] = self._sums.get(group, MonitorSums()) + _sums(turn)
+
+    def close_step(self) -> dict[str, float]:
+        """The z-scores since the last call, and begin anew; a warning names each that is further from 0 than
+        ``ALARM``."""
+        with self._lock:
+            sums, self._sums = self._sums, {}
+            self._seeds.clear()
+        scores = _scores(sums)
+        for name, score in scores.items():
+            if abs(score) > ALARM:
+                group = name.removeprefix("exactness/").partition("_")[0]
+                logger.warning("%s is %.1f, beyond %g: %s", name, score, ALARM, _MEANS[group])
+        return scores
+
+    def scores(self) -> dict[str, float]:
+        """The z-scores since the last ``close_step``, as ``exactness/<group>_<monitor>_z``; those without data are
+        left out."""
+        with self._lock:
+            sums = dict(self._sums)
+        return _scores(sums)
+
+
+def _scores(sums: Mapping[str, MonitorSums]) -> dict[str, float]:
+    scores = {}
+    for group, total in sums.items():
+        for monitor, score in (("acceptance", total.acceptance_z), ("entropy", total.entropy_z)):
+            if score is not None:
+                scores[f"exactness/{group}_{monitor}_z"] = score
+    return scores
+
+
+def _sums(turn: Completion) -> MonitorSums:
+    draft = turn.draft
+    return MonitorSums(
+        accepted=draft.matched,
+        expected=draft.expected,
+        variance=draft.variance,
+        surprise=draft.surprise,
+        entropy=draft.entropy,
+        entropy_variance=draft.entropy_variance,
+    )
+
+
+class MonitoredEngine:
+    """An engine whose turns are counted in ``monitors``.
+
+    Args:
+        engine: Samples the turns.
+        monitors: Counts them.
+    """
+
+    def __init__(self, engine: Engine, monitors: Monitors) -> None:
+        self._engine = engine
+        self._monitors = monitors
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        state: DialogueState | None = None,
+        draft: Sequence[int] = (),
+    ) -> Completion:
+        """The engine's own turn."""
+        counts = self._monitors.first_use(sampling.seed)
+        completion = await self._engine.generate(tuple(prompt_ids), sampling, state=state, draft=draft)
+        if counts:
+            self._monitors.add([completion])
+        return completion

@@ -1,0 +1,60 @@
+"""Puts ``draws`` in the places of SGLang where tokens are drawn, through its own hook registry.
+
+What is drawn follows SGLang's call; its log-probabilities, penalties and
+grammars stay SGLang's. Invariant: a batch without requests of turntree, in an
+engine without turntree's worker, goes the way that it went before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turntree.agents.engines.sglang.drawing import compat, noise_rows
+from turntree.agents.engines.sglang.drawing.draws import draw, reshaped
+from turntree.agents.engines.sglang.drawing.noise_rows import noises_of
+from turntree.agents.engines.sglang.wire import is_ours
+
+_INFO = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
+
+
+def install() -> None:
+    """Register the hooks, once in a process; SGLang applies them when all plugins are loaded."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    around = {
+        f"{_INFO}.from_schedule_batch": noise_rows.from_schedule_batch,
+        f"{_INFO}.filter_batch": noise_rows.filter_batch,
+        f"{_INFO}.merge_batch": noise_rows.merge_batch,
+        f"{_INFO}.copy_for_forward": noise_rows.copy_for_forward,
+        "sglang.srt.layers.sampler.Sampler._sample_from_probs": _sample_from_probs,
+        "sglang.srt.managers.schedule_batch.Req._check_token_based_finish": _check_token_based_finish,
+        **compat.version_hooks(),
+    }
+    for target, hook in around.items():
+        HookRegistry.register(target, hook, HookType.AROUND)
+
+
+def _sample_from_probs(
+    original: Callable[..., Any], sampler: Any, probs: Tensor, sampling: Any, positions: Tensor, *rest: Any
+) -> Any:
+    noises = noises_of(sampling)
+    if noises is None:
+        return original(sampler, probs, sampling, positions, *rest)
+    drawn = draw(reshaped(probs, sampling), noises, positions.cpu().numpy().astype("int64"))
+    return compat.sampled(drawn.to(torch.int32))
+
+
+def _check_token_based_finish(original: Callable[..., bool], request: Any, *rest: Any, **options: Any) -> bool:
+    """A turn ends at its own stop tokens alone, whatever the model's end tokens are."""
+    if not is_ours(request.sampling_params.custom_params):
+        return original(request, *rest, **options)
+    ends, tokenizer = request.eos_token_ids, request.tokenizer
+    request.eos_token_ids, request.tokenizer = None, None
+    try:
+        return original(request, *rest, **options)
+    finally:
+        request.eos_token_ids, request.tokenizer = ends, tokenizer

@@ -1,0 +1,4 @@
+"""What runs in SGLang's scheduler process: the plugin, the draft worker and its trees.
+
+Not here: the engine and the client of a server, which talk to that process.
+"""

@@ -1,0 +1,102 @@
+"""Loaded by SGLang in each of its processes, by entry point.
+
+Two ways lead to the worker. The algorithm ``TURNTREE`` is SGLang's own way for
+plugins. Launchers that make server arguments before plugins are loaded, or that
+look for built-in names (verl does), keep the name ``NGRAM``: with the setting
+``replace_ngram`` its worker is replaced.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from turntree.agents.engines.sglang.settings import ALGORITHM, settings_from_environment
+from turntree.agents.engines.sglang.worker.refusals import check_sampling, check_server
+
+logger = logging.getLogger(__name__)
+
+DRAFT_TOKENS = 8
+"""``speculative_num_draft_tokens`` where it is not given."""
+RUNNING_REQUESTS = 48
+"""``max_running_requests`` where it is not given: SGLang's own for speculation."""
+
+
+def register() -> None:
+    """Register the algorithm and what it refuses. Calling it again changes nothing."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+    from sglang.srt.speculative.spec_registry import get_spec
+
+    from turntree.agents.engines.sglang.drawing import compat, hooks
+    from turntree.agents.engines.sglang.worker.algorithm import TurntreeAlgorithm
+
+    if get_spec(ALGORITHM) is not None:
+        return
+    hooks.install()
+    SpeculativeAlgorithm.register(
+        ALGORITHM, supports_overlap=compat.is_v2(), validate_server_args=arrange, spec_class=TurntreeAlgorithm
+    )(_worker)
+    HookRegistry.register(
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager._validate_one_request",
+        _validate_request,
+        HookType.BEFORE,
+    )
+    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.get_internal_state", _with_figures, HookType.AROUND)
+    if settings_from_environment().replace_ngram:
+        HookRegistry.register(
+            "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker", create_worker, HookType.AROUND
+        )
+
+
+def arrange(server_args: Any) -> None:
+    """Complete a server's arguments as SGLang does for its own n-gram drafts, and look through them.
+
+    Raises:
+        RefusedSettings: If draft trees do not go together with them.
+    """
+    from turntree.agents.engines.sglang.drawing import compat
+
+    if server_args.max_running_requests is None:
+        server_args.max_running_requests = RUNNING_REQUESTS
+    if server_args.speculative_num_draft_tokens is None:
+        server_args.speculative_num_draft_tokens = DRAFT_TOKENS
+    if server_args.speculative_num_steps is None:
+        server_args.speculative_num_steps = server_args.speculative_num_draft_tokens - 1
+    server_args.speculative_eagle_topk = max(2, server_args.speculative_num_draft_tokens - 1)  # 1 would mean a chain
+    if not compat.is_v2():
+        server_args.disable_overlap_schedule = True
+    server_args.enable_mixed_chunk = False
+    check_server(server_args)
+
+
+def is_ours(server_args: Any) -> bool:
+    """Whether the worker of this server is turntree's."""
+    name = (server_args.speculative_algorithm or "").upper()
+    return name == ALGORITHM or (name == "NGRAM" and settings_from_environment().replace_ngram)
+
+
+def _worker(server_args: Any) -> type:
+    from turntree.agents.engines.sglang.drawing import compat
+
+    return compat.worker_class()
+
+
+def create_worker(original: Callable[..., Any], algorithm: Any, server_args: Any) -> Any:
+    """The worker of an algorithm: turntree's in the place of SGLang's n-gram drafts, else SGLang's own."""
+    return _worker(server_args) if algorithm.is_ngram() else original(algorithm, server_args)
+
+
+def _validate_request(manager: Any, request: Any, *_: Any, **__: Any) -> None:
+    """Refuse what the worker cannot verify, where the caller still hears of it."""
+    if is_ours(manager.server_args):
+        check_sampling(request.sampling_params)
+
+
+def _with_figures(original: Callable[..., Any], scheduler: Any, request: Any) -> Any:
+    answer = original(scheduler, request)
+    worker = getattr(scheduler, "draft_worker", None)
+    if is_ours(scheduler.server_args) and worker is not None:
+        answer.internal_state["turntree"] = worker.figures()
+    return answer

@@ -1,0 +1,44 @@
+"""Padded trees as the tensors that SGLang's verification reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from turntree.agents.engines.sglang.worker.rows import TreeRows
+
+
+def tree_tensors(rows: TreeRows, lengths: torch.Tensor, device: Any) -> list[torch.Tensor]:
+    """Tokens and positions, flat, and places, first children and next siblings, of shape (rows, width).
+
+    Args:
+        rows: The trees.
+        lengths: Tokens before each tree, shape (rows,).
+        device: Of the tensors.
+    """
+    order = np.arange(rows.tokens.size).reshape(rows.tokens.shape)
+    tokens, depths, places, child, sibling = (
+        torch.from_numpy(array).to(device, non_blocking=True)
+        for array in (rows.tokens, rows.depths, order, rows.child, rows.sibling)
+    )
+    return [tokens.reshape(-1), (depths + lengths[:, None]).reshape(-1), places, child, sibling]
+
+
+def full_mask(rows: TreeRows, lengths: np.ndarray, device: Any) -> torch.Tensor:
+    """Each row's (width, length + width) flags, one row after the other: all that came before, and the tree.
+
+    Args:
+        rows: The trees.
+        lengths: Tokens before each tree, shape (rows,).
+        device: Of the mask.
+    """
+    width = rows.width
+    begin = width * (np.cumsum(lengths) - lengths) + width * width * np.arange(len(lengths))
+    node = np.arange(width)
+    at = (begin + lengths)[:, None, None] + (lengths[:, None] + width)[:, :, None] * node[:, None] + node
+    mask = torch.ones(int(width * lengths.sum() + rows.seen.size), dtype=torch.bool, device=device)
+    unseen = torch.from_numpy(at[~rows.seen]).to(device, non_blocking=True)
+    mask[unseen] = False
+    return mask

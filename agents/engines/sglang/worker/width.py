@@ -1,0 +1,123 @@
+"""How wide the trees of a step are, learnt from the engine's own steps.
+
+All requests of a pass have the same width, and each pays for it, with drafts or
+without. So the question is not which nodes are worth their cost, as in
+``spec_tree.budget``, but which of a few widths gives the batch the most tokens
+per second: those that the most probable nodes promise, by how often nodes of
+the same estimate were accepted of late, over what a pass of that width costs.
+
+Invariant: the choice is a function of what was offered, what was accepted and
+the seconds that it was told. Fed alike, two choosers choose alike; where ranks
+must agree, the seconds are nominal.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree import DraftBatch
+from turntree.spec_tree.budget.step_cost import StepCost
+
+Floats = NDArray[np.float64]
+
+_CLASSES = 16
+"""Classes of estimated probability, of the same width."""
+_CENTER = (np.arange(_CLASSES) + 0.5) / _CLASSES
+_PRIOR = 4.0
+"""Nodes that the estimate itself counts for in its class."""
+_RECENT = 0.98
+"""Share of what was counted that remains after a step with drafts."""
+_PROBE_SHARE = 0.01
+"""Share of the time that trying another width may cost."""
+
+
+class WidthChooser:
+    """Chooses among a few widths."""
+
+    def __init__(self, widths: tuple[int, ...], *, cost: StepCost | None = None) -> None:
+        """Begin with the store's estimates, and the prior of what steps cost.
+
+        Args:
+            widths: Ascending; the first is what a step without drafts has.
+            cost: What steps cost, as far as it was measured already.
+        """
+        self.cost = cost or StepCost()
+        self._widths = np.array(widths)
+        self._drafted = np.zeros(_CLASSES)
+        self._accepted = np.zeros(_CLASSES)
+        self._pause = 0
+
+    def choose(self, draft: DraftBatch) -> int:
+        """The width of the next step.
+
+        Args:
+            draft: What the store offers, shape (rows,) trees.
+        """
+        most = int(np.diff(draft.offsets).max(initial=0))
+        if most == 0:
+            return int(self._widths[0])
+        fits = int(np.searchsorted(self._widths, most + 1))
+        widths = self._widths[: fits + 1]
+        rate = self._rates(draft, widths)
+        best = int(np.argmax(rate))
+        self._pause += 1
+        other = self._untried(best, draft.rows, widths)
+        if other is not None and 1 - rate[other] / rate[best] <= _PROBE_SHARE * self._pause:
+            best, self._pause = other, 0
+        return int(widths[best])
+
+    @property
+    def heard(self) -> float:
+        """Nodes that it has learnt from, the recent ones in full."""
+        return float(self._drafted.sum())
+
+    def _rates(self, draft: DraftBatch, widths: NDArray[np.int64]) -> Floats:
+        rows = draft.rows
+        counts = np.diff(draft.offsets)
+        row = np.repeat(np.arange(rows), counts)
+        place = np.empty(len(row), np.int64)
+        place[np.lexsort((-draft.probabilities, row))] = np.arange(len(row)) - draft.offsets[row]
+        worth = self._share()[_classes(draft.probabilities)]
+        by_place = np.bincount(place, weights=worth, minlength=int(widths[-1]))
+        promised = np.concatenate([[0.0], np.cumsum(by_place)])[widths - 1]
+        return np.asarray((rows + promised) / self.cost.seconds(rows, rows * widths))
+
+    def _untried(self, best: int, rows: int, widths: NDArray[np.int64]) -> int | None:
+        """A width that little is known of: the next wider one, or the plain step where its cost was never seen."""
+        if best > 0 and self.cost.weight(rows * int(widths[0])) < 1:
+            return 0
+        return best + 1 if best + 1 < len(widths) else None
+
+    def observe(self, *, rows: int, width: int, estimates: Floats, accepted: NDArray[np.bool_], seconds: float) -> None:
+        """Learn from a step.
+
+        Args:
+            rows: Requests.
+            width: Tokens of each.
+            estimates: The store's path probability of each verified node, shape (nodes,).
+            accepted: Whether the policy sampled it, shape (nodes,).
+            seconds: What the step took; NaN where that is not known.
+        """
+        if seconds == seconds:
+            self.cost.observe(rows, rows * width, seconds)
+        if not len(estimates):
+            return
+        kind = _classes(estimates)
+        for kept, new in (
+            (self._drafted, np.bincount(kind, minlength=_CLASSES)),
+            (self._accepted, np.bincount(kind, weights=accepted, minlength=_CLASSES)),
+        ):
+            kept *= _RECENT
+            kept += new
+
+    def _share(self) -> Floats:
+        """Expected acceptance of a node of each class, shape (classes,)."""
+        promised = float(self._drafted @ _CENTER)
+        trust = (float(self._accepted.sum()) + _PRIOR) / (promised + _PRIOR)
+        believed = np.minimum(trust * _CENTER, 1.0)
+        return np.asarray((self._accepted + _PRIOR * believed) / (self._drafted + _PRIOR))
+
+
+def _classes(estimates: NDArray[np.floating]) -> NDArray[np.int64]:  # type: ignore[type-arg]
+    return np.minimum((estimates * _CLASSES).astype(np.int64), _CLASSES - 1)

@@ -1,0 +1,157 @@
+"""SGLang's draft worker, with turntree's store in the place of its n-gram corpus.
+
+The worker of SGLang 0.5.12 for the algorithm ``NGRAM`` runs the passes; this one
+says what they verify. It differs in three ways: drafts come from the store, by
+dialogue state; each pass may have another width, from a plain step of one token
+a request up; and the store outlives the key-value cache. ``clear_cache_pool``,
+called at every flush, weight update and release of memory, forgets nothing: all
+ranks and requests rest then, so it is where other engines' turns come in.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import torch
+from sglang.srt.distributed import get_tp_group
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.speculative.ngram_info import NgramVerifyInput
+from sglang.srt.speculative.ngram_worker import NGRAMWorker
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+from turntree.agents.engines.sglang.drawing.noise_rows import draw_for_all
+from turntree.agents.engines.sglang.settings import settings_from_environment
+from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
+from turntree.agents.engines.sglang.worker.drafter import StepCounts, TreeDrafter
+from turntree.agents.engines.sglang.worker.passes import PassesByWidth
+from turntree.agents.engines.sglang.worker.ranked import RankedDrafts, RankedExchange
+from turntree.agents.engines.sglang.worker.refusals import check_server
+from turntree.agents.engines.sglang.worker.rows import TreeRows
+from turntree.agents.engines.sglang.worker.tree_tensors import full_mask, tree_tensors
+from turntree.spec_tree import SpecForest
+from turntree.spec_tree.exchange.exchange import SharedTurns
+from turntree.spec_tree.exchange.folder_exchange import FOLDER, FolderExchange
+from turntree.spec_tree.store.warm_up import warm_up
+
+logger = logging.getLogger(__name__)
+
+
+class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
+    """Drafts from a ``SpecForest``."""
+
+    def __init__(self, server_args: Any, *, target_worker: Any, tp_rank: int, **_: Any) -> None:
+        """Take the place of ``NGRAMWorker``; its own corpus and buffers are not made.
+
+        Raises:
+            RefusedSettings: If the server's arguments do not allow draft trees.
+        """
+        check_server(server_args)
+        draw_for_all()
+        self.target_worker = target_worker
+        self.model_runner = target_worker.model_runner
+        self.device = self.model_runner.device
+        self.tp_rank = tp_rank
+        self.page_size = server_args.page_size
+        self.draft_token_num = server_args.speculative_num_draft_tokens
+        self.ngram_corpus = NoCorpus()
+        self.drafter = make_drafter(server_args, self.model_runner.model_config, self.draft_token_num)
+        self._passes = PassesByWidth(self.model_runner, self.drafter.widths)
+        self._outcome: StepCounts | None = None
+
+    def forward_batch_generation(self, batch: Any) -> Any:
+        """Run a pass, and say beside its tokens what was drafted and what of it was kept."""
+        self._outcome = None
+        result = super().forward_batch_generation(batch)
+        if self._outcome is not None:
+            result.logits_output.customized_info = {
+                DRAFTED: self._outcome.drafted,
+                ACCEPTED: self._outcome.accepted,
+            }
+        return result
+
+    def _prepare_for_speculative_decoding(self, batch: Any) -> None:
+        if batch.forward_mode.is_extend() or batch.forward_mode.is_idle():
+            return
+        rows = self.drafter.propose(batch.reqs)
+        self._passes.use(rows.width)
+        batch.spec_algorithm = SpeculativeAlgorithm.NGRAM
+        batch.forward_mode = ForwardMode.TARGET_VERIFY
+        batch.spec_info = self._verify_input(rows, batch.seq_lens, batch.seq_lens_cpu.numpy())
+        batch.spec_info.prepare_for_verify(batch, self.page_size)
+
+    def _verify_input(self, rows: TreeRows, lengths: torch.Tensor, lengths_cpu: np.ndarray) -> Any:
+        tokens, positions, places, child, sibling = tree_tensors(rows, lengths, self.device)
+        return NgramVerifyInput(
+            draft_token=tokens,
+            tree_mask=full_mask(rows, lengths_cpu, self.device),
+            positions=positions,
+            retrieve_index=places,
+            retrieve_next_token=child,
+            retrieve_next_sibling=sibling,
+            draft_token_num=rows.width,
+        )
+
+    def _update_ngram_corpus(self, batch: Any) -> None:
+        self._outcome = self.drafter.settle()
+
+    def clear_cache_pool(self) -> None:
+        """The key-value cache is void; what was said is not."""
+        self.drafter.idle()
+
+    def update_weights_from_disk(self, recv_req: Any) -> tuple[bool, str]:
+        """Drafts have no weights."""
+        return True, "the draft worker has no weights"
+
+    def update_weights_from_ipc(self, recv_req: Any) -> tuple[bool, str]:
+        """Drafts have no weights."""
+        return True, "the draft worker has no weights"
+
+    def figures(self) -> dict[str, float | int]:
+        """What was drafted, and what the store holds."""
+        return {
+            **asdict(self.drafter.counts),
+            **{f"forest_{k}": v for k, v in asdict(self.drafter.forest.stats()).items()},
+        }
+
+
+class NoCorpus:
+    """What is left of SGLang's corpus: what it is told of requests that ended."""
+
+    def erase_match_state(self, request_ids: list[str]) -> None:
+        """Nothing to erase."""
+
+
+def make_drafter(server_args: Any, model_config: Any, widest: int, *, one_width: bool = False) -> TreeDrafter:
+    """A drafter with an empty store, for one rank of an engine.
+
+    Args:
+        server_args: SGLang's.
+        model_config: SGLang's, of the policy.
+        widest: Tokens of one request in one pass at most.
+        one_width: Whether all passes must be that wide.
+    """
+    warm_up()
+    settings = settings_from_environment()
+    if one_width:
+        settings = replace(settings, widths=(widest,))
+    ends = settings.forest.end_tokens | frozenset(model_config.hf_eos_token_id or ())
+    forest = SpecForest(replace(settings.forest, end_tokens=ends))
+    folder, ranks = os.environ.get(FOLDER), server_args.tp_size
+    shared = None
+    if folder:
+        exchange: Any = FolderExchange(folder, f"{socket.gethostname().replace('-', '_')}.{os.getpid()}")
+        shared = SharedTurns(forest, exchange if ranks == 1 else RankedExchange(exchange, get_tp_group()))
+    return TreeDrafter(
+        settings,
+        forest,
+        widest,
+        clock=time.perf_counter if ranks == 1 else None,
+        shared=shared,
+        agree=None if ranks == 1 else RankedDrafts(get_tp_group()),
+    )

@@ -1,0 +1,78 @@
+"""How much each step may draft, learnt from the engine's own steps.
+
+A step lasts from one call of the drafter to the next, which is what a step costs
+the requests. Only steps of the requests that were drafted for count: the engine
+stood idle before others. Those that mostly read prompts say little.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turntree.agents.engines.vllm.live_turn import LiveTurn
+from turntree.agents.engines.vllm.settings import DrafterSettings
+from turntree.spec_tree import DraftBatch
+from turntree.spec_tree.budget.draft_budget import Allowance, DraftBudget
+
+_READ, _READ_BY_ROW = 16, 4
+"""Prompt tokens of a step that still tells what drafts cost: so many, and so many for each request that sampled."""
+
+
+class ChainBudget:
+    """Allows drafts and learns what they were worth."""
+
+    def __init__(self, settings: DrafterSettings, deepest: int, most_tokens: int) -> None:
+        """Nothing is known yet.
+
+        Args:
+            settings: How to draft.
+            deepest: Length of a draft at most.
+            most_tokens: Tokens that a step of the engine may have.
+        """
+        self._settings = settings
+        self._deepest = deepest
+        self._most = most_tokens
+        self._budget = DraftBudget(settings.min_probability) if settings.adaptive else None
+        self._began = 0.0
+        self._batch: DraftBatch | None = None
+        self._rows: list[LiveTurn] = []
+
+    def allow(self, rows: int) -> Allowance:
+        """What the next step may draft for ``rows`` requests."""
+        most = min(self._settings.max_step_tokens or self._most, self._deepest * rows, max(0, self._most - rows))
+        if self._budget is None:
+            return Allowance(self._settings.min_probability, most)
+        return self._budget.allow(rows, most=most)
+
+    def drafted(self, rows: list[LiveTurn], batch: DraftBatch | None) -> None:
+        """Remember the drafts of the coming step, ``None`` where there are none of the store's."""
+        self._rows, self._batch = rows, batch
+
+    def learn(self, step: int, began: float, *, rows: int, read: int | None) -> None:
+        """Learn from the step that just ended; call it before the next one is drafted.
+
+        Args:
+            step: Its number.
+            began: When the drafter was called after it, on a monotonic clock, seconds.
+            rows: Requests that sampled in it.
+            read: Prompt tokens that it ran over, ``None`` where that is not known.
+        """
+        seconds, self._began = began - self._began, began
+        drafted = self._rows
+        if self._budget is None or not drafted or read is None or read > _READ_BY_ROW * rows + _READ:
+            return
+        if any(row.step != step or row.guessed for row in drafted):
+            return
+        batch = self._batch or DraftBatch.empty(len(drafted))
+        starts = batch.offsets.tolist()
+        verified = [
+            place for start, row in zip(starts, drafted, strict=False) for place in range(start, start + row.drafted)
+        ]
+        accepted = [place < row.hits for row in drafted for place in range(row.drafted)]
+        self._budget.observe(
+            rows=rows,
+            tokens=rows + read + len(verified),
+            estimates=batch.probabilities[verified],
+            accepted=np.array(accepted, np.bool_),
+            seconds=seconds,
+        )

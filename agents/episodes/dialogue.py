@@ -1,0 +1,41 @@
+"""The dialogue states of an episode's turns, as the loop names them to the engine's store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from turntree.agents.episodes.episode import Episode
+from turntree.spec_tree import DialogueState
+
+
+def canonical_call(call: Mapping[str, Any]) -> str:
+    """A tool call (OpenAI dictionary) as text without its id, the same for the same call."""
+    function = call["function"]
+    return json.dumps([function["name"], function["arguments"]], sort_keys=True, separators=(",", ":"))
+
+
+def dialogue_state(prompt_ids: Iterable[int], *, task_id: str, calls: Iterable[str], env_id: str) -> DialogueState:
+    """The state before a turn.
+
+    Args:
+        prompt_ids: Token ids up to the policy's next token, shape (prompt,).
+        task_id: The task.
+        calls: Canonical tool calls so far.
+        env_id: The environment.
+    """
+    return DialogueState.from_tokens(prompt_ids, task=task_id, tools="".join(calls), env=env_id)
+
+
+def dialogue_states(episode: Episode) -> list[DialogueState]:
+    """The state before each turn of an episode."""
+    task_id = episode.task.id if episode.task is not None else ""
+    at = len(episode.messages) - sum(1 + len(turn.observation) for turn in episode.turns)
+    calls: list[str] = []
+    states = []
+    for turn in episode.turns:
+        states.append(dialogue_state(turn.prompt_ids, task_id=task_id, calls=calls, env_id=episode.env_id))
+        calls += [canonical_call(call.to_openai()) for call in episode.messages[at].tool_calls]
+        at += 1 + len(turn.observation)
+    return states

@@ -1,0 +1,203 @@
+"""Episodes as JSON lines.
+
+Invariant: ``episode_from_dict(episode_to_dict(e)) == e``, through JSON too. A
+turn's prompt is stored as what it adds to the turn before, so a record grows
+with the episode, not with its square.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, TopLogprobs
+from turntree.agents.episodes.episode import Episode, StopReason, Turn
+from turntree.agents.errors import RecordError
+from turntree.envs.message import Message
+from turntree.envs.task import Task
+
+_SEQUENCES = ("token_ids", "logprobs", "accepted", "behaviour_logprobs")
+"""Fields of a completion that are tuples; records of older versions lack the last one."""
+
+
+def episode_to_dict(episode: Episode) -> dict[str, Any]:
+    """``episode`` as JSON values; NaN and infinite numbers stay Python floats."""
+    turns = []
+    context: tuple[int, ...] = ()
+    for turn in episode.turns:
+        turns.append(_turn_to_dict(turn, context))
+        context = turn.prompt_ids + turn.completion.token_ids
+    return {
+        "env_id": episode.env_id,
+        "task": None if episode.task is None else {**_shallow(episode.task)},
+        "seed": episode.seed,
+        "messages": [message.to_openai() for message in episode.messages],
+        "turns": turns,
+        "stop_reason": str(episode.stop_reason),
+        "rewards": dict(episode.rewards),
+        "failure": episode.failure,
+        "undecided": list(episode.undecided),
+    }
+
+
+def episode_from_dict(row: Mapping[str, Any]) -> Episode:
+    """The episode that ``episode_to_dict`` wrote.
+
+    Raises:
+        RecordError: If a field is missing, unknown or has the wrong form.
+    """
+    try:
+        turns: list[Turn] = []
+        context: tuple[int, ...] = ()
+        for entry in row["turns"]:
+            turns.append(_turn_from_dict(entry, context))
+            context = turns[-1].prompt_ids + turns[-1].completion.token_ids
+        return Episode(
+            env_id=row["env_id"],
+            task=None if row["task"] is None else Task(**row["task"]),
+            seed=row["seed"],
+            messages=tuple(map(Message.from_openai, row["messages"])),
+            turns=tuple(turns),
+            stop_reason=StopReason(row["stop_reason"]),
+            rewards=dict(row["rewards"]),
+            failure=row["failure"],
+            undecided=tuple(row.get("undecided", ())),
+        )
+    except KeyError as error:
+        raise RecordError(f"the field {error} is missing from a recorded episode") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise RecordError(f"not a recorded episode: {error}") from error
+
+
+def _turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
+    completion = _shallow(turn.completion)
+    completion["draft"] = _shallow(turn.completion.draft)
+    if turn.completion.top is not None:
+        top = turn.completion.top
+        completion["top"] = {"ids": top.ids.tolist(), "logprobs": top.logprobs.tolist(), "k": top.ids.shape[1]}
+    completion["finish_reason"] = str(turn.completion.finish_reason)
+    shared = len(context) if turn.prompt_ids[: len(context)] == context else 0
+    return {
+        "shared": shared,
+        "added_ids": list(turn.prompt_ids[shared:]),
+        "completion": completion,
+        "text": turn.text,
+        "observation": [message.to_openai() for message in turn.observation],
+        "reward": turn.reward,
+    }
+
+
+def _turn_from_dict(entry: Mapping[str, Any], context: tuple[int, ...]) -> Turn:
+    completion = dict(entry["completion"])
+    for name in _SEQUENCES:
+        completion[name] = tuple(completion.get(name, ()))
+    completion["finish_reason"] = FinishReason(completion["finish_reason"])
+    completion["draft"] = DraftStats(**completion["draft"])
+    if (top := completion.get("top")) is not None:
+        shape = (len(top["ids"]), top["k"])
+        completion["top"] = TopLogprobs(
+            ids=np.array(top["ids"], np.int32).reshape(shape),
+            logprobs=np.array(top["logprobs"], np.float32).reshape(shape),
+        )
+    return Turn(
+        prompt_ids=context[: entry["shared"]] + tuple(entry["added_ids"]),
+        completion=Completion(**completion),
+        text=entry["text"],
+        observation=tuple(map(Message.from_openai, entry["observation"])),
+        reward=entry["reward"],
+    )
+
+
+def _shallow(data: Any) -> dict[str, Any]:
+    """The fields of a dataclass; tuples become lists, mappings plain dictionaries."""
+    values = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+class EpisodeWriter:
+    """Appends episodes to a JSON Lines file, one whole line a write.
+
+    Several writers, threads and processes may append to one file: a line is handed to the system in one
+    call. Nothing is buffered, so what was written survives a crash of the process.
+
+    Args:
+        path: The file; it and its folder are made where missing, an existing file is continued.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self.path.open("ab", buffering=0)
+
+    def write(self, episode: Episode, **labels: Any) -> None:
+        """Append ``{**labels, "episode": ...}``; labels are JSON values such as ``step=3``."""
+        line = json.dumps({**labels, "episode": episode_to_dict(episode)}, ensure_ascii=False) + "\n"
+        data = line.encode("utf-8", "surrogatepass")
+        written = self._file.write(data)
+        if written != len(data):
+            raise OSError(f"{self.path}: wrote {written} of {len(data)} bytes of a line; is the disk full?")
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Record(NamedTuple):
+    """One line of a file of episodes."""
+
+    labels: dict[str, Any]
+    """What ``EpisodeWriter.write`` was given beside the episode."""
+    episode: Episode
+    """The episode."""
+
+
+def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
+    """Read the lines that ``EpisodeWriter`` wrote, in order.
+
+    Raises:
+        RecordError: If a line is damaged; it names the file and the line.
+    """
+    with Path(path).open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                row = json.loads(line.decode("utf-8", "surrogatepass"))
+            except ValueError as error:
+                raise RecordError(
+                    f"{path}, line {number}: expected one JSON object, got {line[:60]!r} ({error}); "
+                    "remove the line if a run was cut off while writing it"
+                ) from error
+            if not isinstance(row, dict) or not isinstance(row.get("episode"), dict):
+                raise RecordError(
+                    f'{path}, line {number}: expected an object with the field "episode", got {line[:60]!r}'
+                )
+            try:
+                episode = episode_from_dict(row.pop("episode"))
+            except RecordError as error:
+                raise RecordError(f"{path}, line {number}: {error}") from error
+            yield Record(row, episode)
+
+
+def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
+    """The episodes of ``read_records`` without their labels."""
+    return (record.episode for record in read_records(path))

@@ -1,0 +1,219 @@
+"""The same tasks and seeds with and without speculation, side by side: what drafts save here.
+
+Two engines of one kind are open at once and play an epoch each in turn, the first
+of them the other one in the next epoch, so that what else the machine does falls on
+both. An epoch draws each task anew, as training does with a policy that stands still.
+
+Invariant: a ratio is made of times of one run. The episodes of a warm-up, of a task
+of their own where there is one, are in none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from math import nan
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from turntree.agents.engines.engine_choice import EngineChoice, open_engine
+from turntree.agents.engines.protocol import Engine, Sampling
+from turntree.agents.episodes.episode import Episode
+from turntree.agents.errors import EngineFailed
+from turntree.agents.evaluation.evaluate import evaluate
+from turntree.agents.evaluation.run import Planned
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.rollout import derive_seed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What some episodes cost one engine."""
+
+    tokens: int
+    """Sampled."""
+    verify_steps: int
+    """Sum over requests of the passes in which they sampled."""
+    seconds: float
+    """Wall time of the loop, environments included."""
+    drafter_seconds: float | None
+    """Of it in the drafter; ``None`` without one."""
+    passes: int | None
+    """Of the engine, as the drafter counts them; ``None`` without one."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of wall time."""
+        return self.tokens / self.seconds
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens sampled per verify step; 1 without drafts."""
+        return self.tokens / self.verify_steps if self.verify_steps else nan
+
+    @property
+    def drafter_ms(self) -> float | None:
+        """Milliseconds of the drafter per pass."""
+        return 1000 * self.drafter_seconds / self.passes if self.drafter_seconds is not None and self.passes else None
+
+    def __add__(self, other: Spent) -> Spent:
+        def both(one: Any, two: Any) -> Any:
+            return None if one is None or two is None else one + two
+
+        return Spent(
+            tokens=self.tokens + other.tokens,
+            verify_steps=self.verify_steps + other.verify_steps,
+            seconds=self.seconds + other.seconds,
+            drafter_seconds=both(self.drafter_seconds, other.drafter_seconds),
+            passes=both(self.passes, other.passes),
+        )
+
+
+class Epoch(NamedTuple):
+    """All tasks, once with each engine."""
+
+    plain: Spent
+    """Without drafts."""
+    drafted: Spent
+    """With drafts."""
+    turns: int
+    """Turns that both sampled from the same prompt with the same seed: up to the first that differs in an episode."""
+    equal: int
+    """Those that are the same token for token."""
+
+    @property
+    def ratio(self) -> float:
+        """Tokens per second with drafts against those without."""
+        return self.drafted.tokens_per_second / self.plain.tokens_per_second
+
+
+def whole(epochs: Sequence[Epoch]) -> Epoch:
+    """All epochs as one."""
+    first, *others = epochs
+    for epoch in others:
+        first = Epoch(
+            first.plain + epoch.plain,
+            first.drafted + epoch.drafted,
+            first.turns + epoch.turns,
+            first.equal + epoch.equal,
+        )
+    return first
+
+
+async def bench(
+    planned: Planned,
+    choice: EngineChoice,
+    renderer: Renderer,
+    *,
+    epochs: int,
+    concurrency: int,
+    seed: int,
+    on_epoch: Callable[[Epoch], None] | None = None,
+) -> list[Epoch]:
+    """Play ``epochs`` epochs with each of two engines.
+
+    Args:
+        planned: Environment, tasks and samples.
+        choice: The engine; whether it speculates is set here.
+        renderer: Of the model.
+        epochs: How many.
+        concurrency: Episodes at once.
+        seed: Of tasks and sampling; each epoch has one of its own.
+        on_epoch: Called with each epoch as it ends.
+
+    Raises:
+        UsageError: If the engine gives no tokens.
+        EngineFailed: If an episode failed: its time would be none.
+    """
+    async with AsyncExitStack() as stack:
+        ways = [
+            await stack.enter_async_context(open_engine(replace(choice, speculate=speculate)))
+            for speculate in (False, True)
+        ]
+        for engine in ways:  # compiles what is compiled at first use
+            await _play(planned, engine, renderer, seed=derive_seed(seed, 0), concurrency=2, warm_up=True)
+        found = []
+        for number in range(1, epochs + 1):
+            order = ways if number % 2 else ways[::-1]
+            played = {}
+            for engine in order:
+                played[id(engine)] = await _measured(
+                    planned, engine, renderer, seed=derive_seed(seed, number), concurrency=concurrency
+                )
+            (plain, said), (drafted, again) = (played[id(engine)] for engine in ways)
+            turns, equal = _compared(said, again)
+            found.append(Epoch(plain, drafted, turns, equal))
+            if on_epoch is not None:
+                on_epoch(found[-1])
+    return found
+
+
+async def _measured(
+    planned: Planned, engine: Engine, renderer: Renderer, *, seed: int, concurrency: int
+) -> tuple[Spent, list[Episode]]:
+    before, began = _drafter(engine), perf_counter()
+    episodes = await _play(planned, engine, renderer, seed=seed, concurrency=concurrency)
+    seconds, after = perf_counter() - began, _drafter(engine)
+    turns = [turn.completion for episode in episodes for turn in episode.turns]
+    spent = Spent(
+        tokens=sum(len(turn.token_ids) for turn in turns),
+        verify_steps=sum(turn.draft.verify_steps for turn in turns),
+        seconds=seconds,
+        drafter_seconds=None if before is None or after is None else after.seconds - before.seconds,
+        passes=None if before is None or after is None else after.passes - before.passes,
+    )
+    return spent, episodes
+
+
+async def _play(
+    planned: Planned, engine: Engine, renderer: Renderer, *, seed: int, concurrency: int, warm_up: bool = False
+) -> list[Episode]:
+    task, indices = planned.task, range(planned.count)
+    if warm_up:
+        indices = range(planned.count, planned.count + 1) if planned.more_tasks else range(1)
+    episodes = await evaluate(
+        planned.make_env,
+        engine,
+        renderer,
+        indices,
+        limits=planned.limits,
+        sampling=Sampling(temperature=task.temperature, top_p=task.top_p),
+        seed=seed,
+        concurrency=concurrency,
+        samples=2 if warm_up else task.samples,
+    )
+    failed = [episode.failure for episode in episodes if episode.failure]
+    if failed:
+        raise EngineFailed(f"{len(failed)} of {len(episodes)} episodes failed, the first: {failed[0]}")
+    return episodes
+
+
+class _Drafter(NamedTuple):
+    """What an engine's drafter has counted so far."""
+
+    passes: int
+    seconds: float
+
+
+def _drafter(engine: Any) -> _Drafter | None:
+    """The engines count alike and name it differently; ``None`` where nothing is drafted."""
+    if hasattr(engine, "stats"):
+        stats = engine.stats()
+        return _Drafter(stats.forward_passes, stats.draft_seconds) if stats.drafted or stats.draft_seconds else None
+    figures = engine.figures() if hasattr(engine, "figures") else {}
+    if not figures:
+        return None
+    return _Drafter(int(figures["steps"]), float(figures.get("draft_seconds", figures.get("seconds", 0.0))))
+
+
+def _compared(one: Sequence[Episode], other: Sequence[Episode]) -> tuple[int, int]:
+    """Turns with the same prompt in both, and those that are the same."""
+    turns = equal = 0
+    for plain, drafted in zip(one, other, strict=True):
+        for left, right in zip(plain.turns, drafted.turns, strict=False):
+            turns += 1
+            if left.completion.token_ids != right.completion.token_ids:
+                break
+            equal += 1
+    return turns, equal

@@ -1,0 +1,63 @@
+"""Environments as the words of a command name them: an id, a module before it, ``KEY=VALUE`` for its arguments."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from turntree.agents.errors import UsageError
+from turntree.envs import Env, make
+
+
+def env_arguments(pairs: Sequence[str], *, data: str | None = None, tool_format: str | None = None) -> dict[str, Any]:
+    """The arguments of an environment that the words of a command say.
+
+    Args:
+        pairs: ``KEY=VALUE``; values are JSON where they can be.
+        data: Argument ``data``, if any.
+        tool_format: Argument ``tool_format``, if any.
+
+    Raises:
+        UsageError: If a pair is none.
+    """
+    arguments: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise UsageError(f"--env-arg takes KEY=VALUE, for example max_numbers=3; got {pair!r}")
+        try:
+            arguments[key] = json.loads(value)
+        except ValueError:
+            arguments[key] = value
+    given = {"data": data, "tool_format": tool_format}
+    return arguments | {key: value for key, value in given.items() if value is not None}
+
+
+def env_maker(env_id: str, arguments: Mapping[str, Any]) -> functools.partial[Env]:
+    """Makes an environment.
+
+    Args:
+        env_id: Registered id, or ``MODULE:ID`` to import a module first.
+        arguments: Of the environment.
+    """
+    return functools.partial(make, env_id, **arguments)
+
+
+def checked_env(make_env: functools.partial[Env], env_id: str) -> Env:
+    """Make the environment.
+
+    Raises:
+        UsageError: If it does not take the arguments, or its module is not there.
+    """
+    try:
+        return make_env()
+    except ModuleNotFoundError as error:
+        if error.name != env_id.partition(":")[0]:
+            raise
+        raise UsageError(f"there is no module {error.name!r} in this folder or among the installed ones") from error
+    except TypeError as error:
+        # Gymnasium appends where the error came from, with all arguments once more.
+        reason = str(error).partition(" was raised from")[0]
+        raise UsageError(f"{env_id} does not take these arguments: {reason}") from error

@@ -1,0 +1,224 @@
+"""Play many tasks and sum up how it went.
+
+Invariant: an episode that a failure of the surroundings ended, or whose answer
+nobody could judge, is counted as that alone; it is neither right nor wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import nan, sqrt
+from typing import Any, NamedTuple
+
+from turntree.agents.engines.chat_server import ChatServer
+from turntree.agents.engines.engine_choice import ToolCalls
+from turntree.agents.engines.protocol import Engine, Sampling
+from turntree.agents.episodes.episode import Episode, StopReason
+from turntree.agents.loop.chat_rollout import chat_rollout
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.rollout import derive_seed, rollout
+from turntree.agents.scoring.judging import judge_episodes
+from turntree.agents.scoring.scorer import Scorer
+from turntree.envs.limits import Limits
+
+_Z95 = 1.959964
+"""Two-sided 95 % quantile of the standard normal distribution."""
+
+
+class Sampled(NamedTuple):
+    """An episode and its place among all."""
+
+    task: int
+    """Number of the task."""
+    sample: int
+    """Number of the sample, from 0."""
+    episode: Episode
+    """What was played."""
+
+
+async def evaluate(
+    make_env: Callable[[], Any],
+    engine: Engine | ChatServer,
+    renderer: Renderer | None,
+    indices: Iterable[int],
+    *,
+    limits: Limits | None = None,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+    concurrency: int = 16,
+    samples: int = 1,
+    scorer: Scorer | None = None,
+    done: Mapping[tuple[int, int], Episode] | None = None,
+    on_episode: Callable[[Sampled], None] | None = None,
+    tool_calls: ToolCalls = ToolCalls.NATIVE,
+) -> list[Episode]:
+    """Play the tasks ``indices``, several at once.
+
+    Args:
+        make_env: Makes an environment; called ``concurrency`` times at most.
+        engine: Samples the turns; a chat server says them as text.
+        renderer: Built on the tokenizer of the engine's model; ``None`` for a chat server.
+        indices: Numbers of the tasks.
+        limits: As in ``rollout``.
+        sampling: As in ``rollout``; its seed is replaced.
+        seed: With the task's number it seeds the episode and its sampling, so an episode does not depend
+            on what else is played.
+        concurrency: Episodes at once.
+        samples: Episodes of each task. They start in the same state and differ by their sampling seed.
+        scorer: Gives the rewards instead of the environment, to all samples of a task at once.
+        done: Episodes by task and sample that were played before; they are not played again. With a scorer
+            only whole tasks count.
+        on_episode: Called with each episode as it ends; with a scorer, as its task ends.
+        tool_calls: Of a chat server: who reads them.
+
+    Returns:
+        The episodes in the order of ``indices``, the samples of a task one after another.
+
+    Raises:
+        ValueError: If an engine comes without a renderer.
+    """
+    played: Callable[..., Awaitable[Episode]]
+    if isinstance(engine, ChatServer):
+        played = partial(chat_rollout, server=engine, tool_calls=tool_calls)
+    elif renderer is not None:
+        played = partial(rollout, engine=engine, renderer=renderer)
+    else:
+        raise ValueError("an engine of tokens needs a renderer, built on the tokenizer of its model; got None")
+    order = [(index, sample) for index in indices for sample in range(samples)]
+    ended: dict[int, Episode] = {}
+    groups: dict[int, list[int]] = defaultdict(list)
+    for place, at in enumerate(order):
+        if done and at in done and (scorer is None or all((at[0], sample) in done for sample in range(samples))):
+            ended[place] = done[at]
+    places = iter([place for place in range(len(order)) if place not in ended])
+
+    async def play(env: Any, places: Iterator[int]) -> None:
+        for place in places:
+            index, sample = order[place]
+            own = derive_seed(seed, index)
+            drawn = sampling if sample == 0 else replace(sampling or Sampling(), seed=derive_seed(own, sample))
+            ended[place] = await played(env, limits=limits, index=index, seed=own, sampling=drawn)
+            await end(place)
+        env.close()
+
+    async def end(place: int) -> None:
+        news = [place]
+        if scorer is not None:
+            group = groups[place // samples]
+            group.append(place)
+            if len(group) < samples:
+                return
+            news = sorted(group)
+            judged = await judge_episodes([ended[place] for place in news], scorer)
+            ended.update(zip(news, judged, strict=True))
+        if on_episode is not None:
+            for place in news:
+                on_episode(Sampled(*order[place], ended[place]))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(concurrency, len(order) - len(ended))):
+            group.create_task(play(make_env(), places))
+    return [ended[place] for place in range(len(order))]
+
+
+def solved(episode: Episode) -> bool:
+    """Whether the environment called the episode right: component ``correct``, else the reward, is 1."""
+    return episode.rewards.get("correct", episode.reward) >= 1.0
+
+
+class Interval(NamedTuple):
+    """A confidence interval."""
+
+    low: float
+    """Lower end."""
+    high: float
+    """Upper end."""
+
+
+def wilson_interval(successes: int, trials: int) -> Interval:
+    """95 % interval of a success rate (Wilson 1927); unlike the normal one it is sound near 0 and 1.
+
+    >>> low, high = wilson_interval(0, 20)
+    >>> f"{low:.3f} {high:.3f}"
+    '0.000 0.161'
+    """
+    if trials == 0:
+        return Interval(0.0, 1.0)
+    rate, square = successes / trials, _Z95**2
+    middle = (rate + square / (2 * trials)) / (1 + square / trials)
+    half = _Z95 * sqrt(rate * (1 - rate) / trials + square / (4 * trials**2)) / (1 + square / trials)
+    return Interval(max(0.0, middle - half), min(1.0, middle + half))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Sums over episodes; all but ``failures``, ``undecided`` and ``stop_reasons`` leave masked episodes
+    out."""
+
+    scored: int
+    """Episodes with a verdict."""
+    solved: int
+    """Scored episodes that the environment called right."""
+    failures: int
+    """Episodes that the surroundings ended; masked."""
+    undecided: int
+    """Episodes whose answer could not be judged; masked."""
+    reward: float
+    """Sum of the rewards."""
+    turns: int
+    """Turns of the policy."""
+    tokens: int
+    """Tokens sampled, as far as they are known."""
+    verify_steps: int
+    """Forward passes in which tokens were sampled; 0 where the engine does not count them."""
+    prompt_tokens: int
+    """Tokens of all turns' prompts."""
+    cached_tokens: int
+    """Those whose keys and values were reused."""
+    stop_reasons: dict[str, int]
+    """How many episodes ended for which reason, the most frequent first."""
+    text_turns: int = 0
+    """Turns of which only the text is known; no tokens are counted of them."""
+
+    @classmethod
+    def of(cls, episodes: Sequence[Episode]) -> Evaluation:
+        """Sum up ``episodes``."""
+        scored = [episode for episode in episodes if not episode.masked]
+        turns = [turn for episode in scored for turn in episode.turns]
+        return cls(
+            scored=len(scored),
+            solved=sum(map(solved, scored)),
+            failures=sum(episode.stop_reason is StopReason.FAILURE for episode in episodes),
+            undecided=sum(bool(episode.undecided) for episode in episodes),
+            reward=sum(episode.reward for episode in scored),
+            turns=len(turns),
+            tokens=sum(len(turn.completion.token_ids) for turn in turns),
+            verify_steps=sum(turn.completion.draft.verify_steps for turn in turns),
+            prompt_tokens=sum(len(turn.prompt_ids) for turn in turns),
+            cached_tokens=sum(turn.completion.cached_tokens for turn in turns),
+            stop_reasons=dict(Counter(str(episode.stop_reason) for episode in episodes).most_common()),
+            text_turns=sum(turn.text_only for turn in turns),
+        )
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the scored episodes that are right; NaN without any."""
+        return self.solved / self.scored if self.scored else nan
+
+    @property
+    def interval(self) -> Interval:
+        """95 % interval of the accuracy."""
+        return wilson_interval(self.solved, self.scored)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens sampled per verify step; 1 without speculation, NaN where the engine does not count."""
+        return self.tokens / self.verify_steps if self.verify_steps else nan
+
+    def per_episode(self, total: float) -> float:
+        """``total`` per scored episode; NaN without any."""
+        return total / self.scored if self.scored else nan

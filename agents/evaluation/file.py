@@ -1,0 +1,105 @@
+"""The file of an evaluation: every finished episode at once, so that a killed run goes on where it was.
+
+Each line carries the digest of the settings it was played with, the data among
+them: episodes of others are never mixed in, and never thrown away without being
+told to. One process writes it at a time. What the surroundings broke is played again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from turntree.agents.episodes.episode import Episode
+from turntree.agents.episodes.record import EpisodeWriter, episode_from_dict
+from turntree.agents.errors import RecordError, UsageError
+from turntree.agents.files import OneWriter, write_whole
+
+Place = tuple[int, int]
+"""Number of the task, number of the sample."""
+
+
+class EvalFile:
+    """Episodes of one evaluation, on disk.
+
+    Args:
+        path: JSON lines; continued where it is there.
+        settings: What the episodes depend on, JSON values; neither how many tasks nor how many samples.
+        whole: Samples a task has, if only whole tasks count; 0 if every episode counts.
+        restart: Begin anew whatever the file holds.
+
+    Raises:
+        UsageError: If the file holds episodes of other settings or other data, or no episodes, or if another
+            process writes it.
+        RecordError: If a line before the last is damaged.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any], *, whole: int = 0, restart: bool = False) -> None:
+        self.path = path
+        self._lock = OneWriter(path)
+        try:
+            self._open(settings, whole, restart)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _open(self, settings: Mapping[str, Any], whole: int, restart: bool) -> None:
+        path = self.path
+        text = json.dumps(settings, sort_keys=True, default=str)
+        self._digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        lines = {} if restart or not path.exists() else self._read()
+        lines = {place: line for place, line in lines.items() if not line[0]["episode"].get("failure")}
+        if whole:
+            counts = Counter(index for index, _ in lines)
+            lines = {place: line for place, line in lines.items() if counts[place[0]] == whole}
+        self.done: dict[Place, Episode] = {
+            place: episode_from_dict(row["episode"]) for place, (row, _) in lines.items()
+        }
+        """Episodes that need not be played again."""
+        write_whole(path, b"".join(line + b"\n" for _, line in lines.values()))
+        self._writer = EpisodeWriter(path)
+
+    def write(self, index: int, sample: int, episode: Episode) -> None:
+        """Append an episode; a line that does not fit on the disk is taken back.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        size = self.path.stat().st_size
+        try:
+            self._writer.write(episode, run=self._digest, index=index, sample=sample)
+        except OSError:
+            os.truncate(self.path, size)
+            raise
+
+    def close(self) -> None:
+        """Close the file; another process may write it then."""
+        self._writer.close()
+        self._lock.close()
+
+    def _read(self) -> dict[Place, tuple[dict[str, Any], bytes]]:
+        found: dict[Place, tuple[dict[str, Any], bytes]] = {}
+        lines = self.path.read_bytes().split(b"\n")
+        for number, line in enumerate(lines[:-1], start=1):  # the last one was cut off while it was written
+            try:
+                row = json.loads(line.decode("utf-8", "surrogatepass"))
+                place = (row["index"], row["sample"])
+                other = row["run"] != self._digest
+            except (ValueError, KeyError, TypeError) as error:
+                raise RecordError(f"{self.path}, line {number}: no episode of an evaluation; {_ADVICE}") from error
+            if other:
+                raise UsageError(
+                    f"{self.path} holds episodes that were played with other settings, or on other data; {_ADVICE}"
+                )
+            found[place] = (row, line)
+        if not found and any(lines):
+            raise UsageError(f"{self.path} holds no episodes of an evaluation; {_ADVICE}")
+        return found
+
+
+_ADVICE = "name another file, or begin it anew with --restart"

@@ -1,0 +1,122 @@
+"""What several samples of each task say: average, pass@k, majority, each with its interval.
+
+Intervals are bootstraps over tasks (1,000 draws of a fixed seed, 2.5 to 97.5 %):
+samples of one task are not independent, tasks are. Masked episodes are left
+out; a task without any other counts nowhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import comb, nan
+from typing import NamedTuple
+
+import numpy as np
+
+from turntree.agents.episodes.episode import Episode
+from turntree.agents.evaluation.evaluate import solved
+from turntree.envs.message import Role
+from turntree.rewards import extract, parse_number
+
+_DRAWS = 1000
+
+
+class Estimate(NamedTuple):
+    """A mean over tasks."""
+
+    value: float
+    """The mean; NaN without tasks."""
+    low: float
+    """Lower end of the 95 % interval."""
+    high: float
+    """Upper end."""
+    tasks: int
+    """Tasks in it."""
+
+
+class Repeated(NamedTuple):
+    """Several samples a task."""
+
+    average: Estimate
+    """avg@k: share of right samples."""
+    passing: dict[int, Estimate]
+    """pass@k by k: probability that one of k samples is right."""
+    majority: Estimate
+    """maj@k: whether the most frequent answer is right; ties count by their share."""
+
+
+def repeated(groups: Sequence[Sequence[Episode]]) -> Repeated:
+    """Sum up the samples of tasks.
+
+    Args:
+        groups: The episodes of each task.
+    """
+    scored = [[episode for episode in group if not episode.masked] for group in groups]
+    scored = [group for group in scored if group]
+    right = [sum(map(solved, group)) for group in scored]
+    most = max(map(len, scored), default=0)
+    passing: dict[int, Estimate] = {}
+    for k in _powers(most):
+        able = [(len(group), count) for group, count in zip(scored, right, strict=True) if len(group) >= k]
+        passing[k] = estimate([pass_at_k(n, count, k) for n, count in able])
+    return Repeated(
+        average=estimate([count / len(group) for group, count in zip(scored, right, strict=True)]),
+        passing=passing,
+        majority=estimate([majority_right(group) for group in scored]),
+    )
+
+
+def pass_at_k(samples: int, right: int, k: int) -> float:
+    """Unbiased estimate of the probability that one of ``k`` samples is right (Chen et al. 2021, equation 1).
+
+    Example:
+        >>> pass_at_k(4, 1, 1), pass_at_k(4, 1, 2), pass_at_k(4, 3, 2)
+        (0.25, 0.5, 1.0)
+    """
+    return 1.0 - comb(samples - right, k) / comb(samples, k)
+
+
+def majority_right(episodes: Sequence[Episode], answer: Callable[[Episode], str | None] | None = None) -> float:
+    """Whether the most frequent answer is right; of several that are equally frequent, the share that is.
+
+    Right answers count as one answer however they are written, since they equal the gold one; wrong ones are
+    compared as numbers where they are numbers, else as texts. Episodes without an answer have no vote.
+
+    Args:
+        episodes: Samples of one task.
+        answer: Reads the answer of an episode; the last text of the policy is read without it.
+    """
+    read = answer or final_text
+    votes: Counter[tuple[bool, object]] = Counter()
+    for episode in episodes:
+        if solved(episode):
+            votes[True, None] += 1
+        elif (text := read(episode)) is not None:
+            votes[False, parse_number(text) or " ".join(text.split())] += 1
+    if not votes:
+        return 0.0
+    most = max(votes.values())
+    best = [is_right for (is_right, _), count in votes.items() if count == most]
+    return sum(best) / len(best)
+
+
+def final_text(episode: Episode) -> str | None:
+    """The answer in the policy's last message, or ``None``."""
+    said = [message.content for message in episode.messages if message.role is Role.ASSISTANT]
+    return extract(said[-1]).answer if said else None
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Mean of one value a task with its bootstrap interval."""
+    if not values:
+        return Estimate(nan, nan, nan, 0)
+    data = np.asarray(values, np.float64)
+    drawn = np.random.default_rng(0).integers(len(data), size=(_DRAWS, len(data)))
+    low, high = np.quantile(data[drawn].mean(axis=1), [0.025, 0.975])
+    return Estimate(float(data.mean()), float(low), float(high), len(data))
+
+
+def _powers(most: int) -> list[int]:
+    """1, 2, 4, ... up to ``most``, and ``most`` itself."""
+    return sorted({2**n for n in range(most.bit_length())} | {most}) if most else []

@@ -1,0 +1,167 @@
+"""One evaluation from its settings to its episodes, on an engine that is open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from turntree.agents.engines.chat_server import ChatServer
+from turntree.agents.engines.engine_choice import ToolCalls
+from turntree.agents.engines.protocol import Engine, Sampling
+from turntree.agents.evaluation.environments import checked_env, env_maker
+from turntree.agents.evaluation.evaluate import Sampled, evaluate
+from turntree.agents.evaluation.file import EvalFile
+from turntree.agents.evaluation.suite import EvalTask
+from turntree.agents.evaluation.table import EvalResult
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.scoring.scorer import Scorer
+from turntree.envs.limits import Limits
+
+_ENDLESS = 20
+"""Tasks that are played of an environment without an end of them."""
+_CONTEXT = 1024
+"""Tokens of an episode, unless a turn needs more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """An evaluation whose environment is there and whose settings fit the model."""
+
+    task: EvalTask
+    """What was asked for."""
+    make_env: Callable[[], Any]
+    """Makes the environment."""
+    count: int
+    """Tasks."""
+    limits: Limits
+    """Of an episode."""
+    more_tasks: bool = False
+    """Whether the environment has tasks behind these."""
+    data: str = ""
+    """Digest of the environment's tasks: ids, questions and gold answers."""
+
+    @property
+    def context(self) -> int:
+        """Tokens of an episode."""
+        assert self.limits.max_context_tokens is not None
+        return self.limits.max_context_tokens
+
+    def fitted(self, max_positions: int | None) -> Planned:
+        """The same within the positions of a model, unless the context was asked for."""
+        if max_positions is None or self.task.max_context is not None:
+            return self
+        return replace(self, limits=replace(self.limits, max_context_tokens=min(self.context, max_positions)))
+
+    @property
+    def episodes(self) -> int:
+        """How many are to be played."""
+        return self.count * self.task.samples
+
+
+def plan(task: EvalTask) -> Planned:
+    """Make the environment once, to see that it can be made.
+
+    Raises:
+        AgentError: If the environment or its arguments are unknown.
+        EnvError: If its tasks cannot be read.
+    """
+    make_env = env_maker(task.env, task.env_args)
+    env = checked_env(make_env, task.env)
+    wanted = task.count or (_ENDLESS if env.num_tasks is None else env.num_tasks)
+    context = task.max_context or max(_CONTEXT, 2 * task.max_tokens)
+    limits = replace(env.limits, max_turn_tokens=task.max_tokens, max_context_tokens=context)
+    count = wanted if env.num_tasks is None else min(wanted, env.num_tasks)
+    more = env.num_tasks is None or count < env.num_tasks
+    data = _digest(env)
+    env.close()
+    return Planned(task=task, make_env=make_env, count=count, limits=limits, more_tasks=more, data=data)
+
+
+def _digest(env: Any) -> str:
+    """What tells one data set from another; of tasks without an end, the first ones."""
+    number = _ENDLESS if env.num_tasks is None else env.num_tasks
+    digest = blake2b(digest_size=8)
+    for task in map(env.task, range(number)):
+        digest.update(json.dumps([task.id, task.prompt, task.answer]).encode())
+    return digest.hexdigest()
+
+
+async def play(
+    planned: Planned,
+    engine: Engine | ChatServer,
+    renderer: Renderer | None,
+    *,
+    model: str,
+    seed: int,
+    concurrency: int,
+    scorer: Scorer | None = None,
+    out: Path | None = None,
+    restart: bool = False,
+    played_by: Mapping[str, Any] | None = None,
+    on_episode: Callable[[int], None] | None = None,
+    tool_calls: ToolCalls = ToolCalls.NATIVE,
+) -> EvalResult:
+    """Play what is left to be played.
+
+    Args:
+        planned: The evaluation.
+        engine: Samples the turns; a chat server says them as text.
+        renderer: Of the engine's model; ``None`` for a chat server.
+        model: Name of the model.
+        seed: Of tasks and sampling.
+        concurrency: Episodes at once.
+        scorer: Gives the rewards instead of the environment.
+        out: File of the episodes, continued where it is there; ``None`` writes none.
+        restart: Begin ``out`` anew.
+        played_by: What else the episodes depend on, part of the identity of ``out``.
+        on_episode: Called with the number of episodes that are there, at the beginning and after each.
+        tool_calls: Of a chat server: who reads them.
+
+    Raises:
+        UsageError: If ``out`` holds episodes of other settings or other data, or another process writes it.
+    """
+    task = planned.task
+    identity = asdict(task) | {"count": None, "samples": None, "model": model, "seed": seed, **(played_by or {})}
+    identity["data"] = planned.data
+    whole = task.samples if scorer is not None else 0
+    identity["samples"] = whole or None  # group rewards look at all samples of a task
+    file = EvalFile(out, identity, whole=whole, restart=restart) if out is not None else None
+    done = {} if file is None else file.done
+    there = sum(index < planned.count and sample < task.samples for index, sample in done)
+
+    def note(sampled: Sampled) -> None:
+        nonlocal there
+        there += 1
+        if file is not None:
+            file.write(*sampled)
+        if on_episode is not None:
+            on_episode(there)
+
+    if on_episode is not None:
+        on_episode(there)
+    began = perf_counter()
+    try:
+        episodes = await evaluate(
+            planned.make_env,
+            engine,
+            renderer,
+            range(planned.count),
+            limits=planned.limits,
+            sampling=Sampling(temperature=task.temperature, top_p=task.top_p),
+            seed=seed,
+            concurrency=concurrency,
+            samples=task.samples,
+            scorer=scorer,
+            done=done,
+            on_episode=note,
+            tool_calls=tool_calls,
+        )
+    finally:
+        if file is not None:
+            file.close()
+    return EvalResult(task.title, model, task.samples, episodes, perf_counter() - began)

@@ -1,0 +1,122 @@
+"""The figures of evaluations as rows, for a terminal, for Markdown and for machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from turntree.agents.episodes.episode import Episode
+from turntree.agents.evaluation.evaluate import Evaluation
+from turntree.agents.evaluation.metrics import Estimate, repeated
+from turntree.agents.files import json_value
+
+
+class EvalResult(NamedTuple):
+    """One evaluation that has been played."""
+
+    title: str
+    """What it is called."""
+    model: str
+    """Which model played."""
+    samples: int
+    """Episodes of each task."""
+    episodes: list[Episode]
+    """All of them, the samples of a task one after another."""
+    seconds: float
+    """Wall time of what was played now, 0 if nothing was."""
+
+
+def figures(result: EvalResult) -> dict[str, Any]:
+    """Numbers by name, ``None`` where not known; estimates are mappings with ``value``, ``low``, ``high``,
+    ``tasks``."""
+    sums = Evaluation.of(result.episodes)
+    counted = not sums.text_turns  # tokens of a server that gives text alone are not known
+    many = result.samples
+    groups = [result.episodes[at : at + many] for at in range(0, len(result.episodes), many)]
+    shown: dict[str, Any] = {
+        "evaluation": result.title,
+        "model": result.model,
+        "tasks": len(groups),
+        "samples": many,
+        "accuracy": {
+            "value": sums.accuracy,
+            "low": sums.interval.low,
+            "high": sums.interval.high,
+            "tasks": sums.scored,
+        },
+    }
+    if many > 1:
+        several = repeated(groups)
+        shown[f"avg@{many}"] = several.average._asdict()
+        shown |= {f"pass@{k}": value._asdict() for k, value in several.passing.items()}
+        shown[f"maj@{many}"] = several.majority._asdict()
+    return shown | {
+        "solved": sums.solved,
+        "scored": sums.scored,
+        "failures": sums.failures,
+        "undecided": sums.undecided,
+        "reward per episode": sums.per_episode(sums.reward),
+        "turns per episode": sums.per_episode(sums.turns),
+        "tokens per episode": sums.per_episode(sums.tokens) if counted else None,
+        "tokens per verify step": sums.tokens_per_step if counted else None,
+        "cached prompt tokens": sums.cached_tokens if counted else None,
+        "prompt tokens": sums.prompt_tokens if counted else None,
+        "ended by": sums.stop_reasons,
+        "seconds": result.seconds,
+    }
+
+
+def rows(result: EvalResult) -> dict[str, str]:
+    """Lines of a table for people."""
+    shown = figures(result)
+    cached, prompt = shown["cached prompt tokens"], shown["prompt tokens"]
+    accuracy = shown["accuracy"]
+    lines = {
+        "accuracy": f"{accuracy['value']:.3f} ({shown['solved']} of {shown['scored']})",
+        "95 % interval": f"{accuracy['low']:.3f} to {accuracy['high']:.3f}",
+    }
+    for name, value in shown.items():
+        if "@" in name:
+            lines[name] = f"{value['value']:.3f} ({value['low']:.3f} to {value['high']:.3f})"
+    tokens = {"tokens": "not known: the server gives text alone"}
+    if prompt is not None:
+        tokens = {
+            "tokens per episode": f"{shown['tokens per episode']:.1f}",
+            "tokens per verify step": f"{shown['tokens per verify step']:.2f}",
+            "cached prompt tokens": f"{cached} of {prompt} ({cached / prompt if prompt else 0.0:.0%})",
+        }
+    return lines | {
+        "reward per episode": f"{shown['reward per episode']:.3f}",
+        "turns per episode": f"{shown['turns per episode']:.2f}",
+        **tokens,
+        "failures (left out)": str(shown["failures"]),
+        "undecided (left out)": str(shown["undecided"]),
+        "ended by": ", ".join(f"{reason} {count}" for reason, count in shown["ended by"].items()),
+        "seconds": f"{shown['seconds']:.1f}",
+    }
+
+
+def markdown(results: Sequence[EvalResult]) -> str:
+    """A Markdown table, a line an evaluation; intervals are 95 %."""
+    shown = [figures(result) for result in results]
+    repeats = list(dict.fromkeys(name for row in shown for name in row if "@" in name))
+    head = ["evaluation", "model", "tasks", "accuracy", *repeats, "tokens per episode", "left out"]
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for row in shown:
+        cells = [row["evaluation"], row["model"], str(row["tasks"]), _interval(row["accuracy"])]
+        cells += [_interval(row[name]) if name in row else "" for name in repeats]
+        tokens = row["tokens per episode"]
+        cells += ["not known" if tokens is None else f"{tokens:.1f}", str(row["failures"] + row["undecided"])]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def as_json(results: Sequence[EvalResult]) -> str:
+    """The figures as a JSON list; what is no number is null."""
+    return json.dumps([json_value(figures(result)) for result in results], indent=1, ensure_ascii=False)
+
+
+def _interval(value: Mapping[str, float] | Estimate) -> str:
+    parts = value._asdict() if isinstance(value, Estimate) else value
+    return f"{parts['value']:.3f} [{parts['low']:.3f}, {parts['high']:.3f}]"

@@ -1,0 +1,121 @@
+"""Files that are written whole or not at all, by one process at a time, and values as strict JSON has them.
+
+Invariant: whatever goes wrong, at the name that was asked for stands what stood
+there before, and nothing is left beside it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from errno import EISDIR
+from pathlib import Path
+from typing import Any
+
+from turntree.agents.errors import UsageError
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A file to write, which takes the place of ``path`` once the block has ended without an error.
+
+    Folders on the way are made. The file to write has the ending of ``path``.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
+    try:
+        yield partial
+        partial.replace(path)
+    except OSError as error:
+        if error.errno is not None and error.filename in (None, str(partial)):
+            error.filename = str(path)
+        raise
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write bytes, or a text as UTF-8.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    with whole_file(path) as partial:
+        partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def ensure_writable(path: Path) -> None:
+    """See now that a file can be written there, not when hours have been spent on what goes into it.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    if path.exists():
+        path.open("ab").close()
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    probe = path.with_name(f".partial-{os.getpid()}-{path.name}")
+    try:
+        probe.touch()
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+class OneWriter:
+    """The right to write a file, until it is closed or the process ends; kept in a file beside it."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the right.
+
+        Args:
+            path: The file; its folder is made.
+
+        Raises:
+            UsageError: If another process has it; the message says which.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._beside = path.with_name(f".{path.name}.lock")
+        while True:
+            self._descriptor = os.open(self._beside, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                holder = os.read(self._descriptor, 200).decode(errors="replace") or "another process"
+                os.close(self._descriptor)
+                raise UsageError(f"{path} is being written by {holder}; wait for it, or name another file") from None
+            if self._beside.exists() and self._beside.stat().st_ino == os.fstat(self._descriptor).st_ino:
+                break
+            os.close(self._descriptor)  # its last holder has just taken it away
+        os.truncate(self._descriptor, 0)
+        os.write(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+
+    def close(self) -> None:
+        """Give it back; closing twice does nothing."""
+        if self._descriptor >= 0:
+            self._beside.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def json_value(value: Any) -> Any:
+    """``value`` with null for floats that are no numbers, and text for what JSON has no word for.
+
+    >>> json_value({1: (0.5, math.nan), "path": {"a": None}})
+    {'1': [0.5, None], 'path': {'a': None}}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): json_value(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(entry) for entry in value]
+    return value if value is None or isinstance(value, str | int) else str(value)

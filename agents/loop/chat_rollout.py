@@ -1,0 +1,163 @@
+"""An episode with a policy of which only the text is known: messages out, messages in.
+
+The loop is ``rollout``'s; between environment and policy stands a chat server
+instead of a renderer and an engine. Tool calls that the server has parsed are
+written back in the environment's format, which reads them as any other.
+
+Invariant: no token is made up. A turn has neither token ids nor a prompt's
+(``Turn.text_only``), so it cannot be trained on and its tokens are not counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from turntree.agents.engines.chat_server import ChatServer, ChatTurn, ContextFull
+from turntree.agents.engines.engine_choice import ToolCalls
+from turntree.agents.engines.protocol import Completion, Sampling
+from turntree.agents.episodes.episode import Episode, StopReason, Turn
+from turntree.agents.loop.episode_driver import EpisodeDriver, StepOutcome
+from turntree.agents.loop.renderer import tools_as_user
+from turntree.agents.loop.rollout import derive_seed
+from turntree.envs.limits import Limits
+from turntree.envs.message import ToolCall
+from turntree.envs.parsers import HermesParser, ToolParser
+from turntree.envs.task import Task
+
+
+async def chat_rollout(
+    env: Any,
+    server: ChatServer,
+    limits: Limits | None = None,
+    *,
+    tool_calls: ToolCalls = ToolCalls.NATIVE,
+    task: Task | None = None,
+    index: int | None = None,
+    seed: int | None = None,
+    sampling: Sampling | None = None,
+    executor: Executor | None = None,
+) -> Episode:
+    """Play one episode; what is not said here is as in ``rollout``.
+
+    Args:
+        env: A ``turntree.envs.Env``, or a wrapper around one.
+        server: Says the turns.
+        limits: ``max_turn_tokens`` alone counts; the server knows its context, and an episode that fills it ends
+            with ``max_tokens``.
+        tool_calls: Who reads the calls in a turn.
+        task: The task to play.
+        index: Number of the task, instead of ``task``.
+        seed: Given to ``env.reset``.
+        sampling: How the server draws, seeds as in ``rollout``; a server may ignore them.
+        executor: Where the environment runs.
+    """
+    play = _ChatPlay(
+        env=env,
+        server=server,
+        native=tool_calls is ToolCalls.NATIVE,
+        limits=limits or env.unwrapped.limits,
+        task=task,
+        seed=seed,
+        sampling=sampling or Sampling(),
+        executor=executor,
+    )
+    return await play.to_end(play.run(index))
+
+
+@dataclass(slots=True, kw_only=True)
+class _ChatPlay(EpisodeDriver):
+    """An episode whose turns are messages."""
+
+    server: ChatServer
+    native: bool
+    limits: Limits
+    sampling: Sampling
+    dialogue: list[dict[str, Any]] = field(default_factory=list)
+
+    async def run(self, index: int | None) -> StopReason:
+        info = await self.begin(index)
+        tools = info["tools"]
+        self.dialogue = tools_as_user(info["messages"])
+        if tools and not self.native:
+            self.dialogue = told_of_tools(self.dialogue, tools, self.parser)
+        while True:
+            try:
+                said = await self.server.say(self.dialogue, self.drawn(), tools=tools if self.native else ())
+            except ContextFull:
+                return StopReason.MAX_TOKENS
+            text = written(said, self.parser)
+            completion = Completion(token_ids=(), logprobs=(), finish_reason=said.finish_reason)
+            outcome = await self.step(Turn(prompt_ids=(), completion=completion, text=text))
+            if outcome.stop_reason is not None:
+                return outcome.stop_reason
+            self.dialogue += exchange(said, text, outcome)
+
+    def drawn(self) -> Sampling:
+        base = self.sampling.seed if self.sampling.seed is not None else self.seed
+        return replace(
+            self.sampling,
+            max_tokens=self.limits.max_turn_tokens or self.sampling.max_tokens,
+            seed=None if base is None else derive_seed(base, len(self.turns)),
+        )
+
+    @property
+    def parser(self) -> ToolParser:
+        parser: ToolParser = getattr(self.env.unwrapped, "parser", None) or HermesParser()
+        return parser
+
+
+def written(said: ChatTurn, parser: ToolParser) -> str:
+    """The turn as one text, calls in the environment's format.
+
+    >>> from turntree.agents.engines.protocol import FinishReason
+    >>> call = ToolCall(name="now", arguments={})
+    >>> written(ChatTurn(content="Let me see.", calls=(call,), finish_reason=FinishReason.STOP), HermesParser())
+    'Let me see.\\n<tool_call>\\n{"name": "now", "arguments": {}}\\n</tool_call>'
+    """
+    return "\n".join([*filter(None, [said.content]), *map(parser.format_call, said.calls)])
+
+
+def exchange(said: ChatTurn, text: str, outcome: StepOutcome) -> list[dict[str, Any]]:
+    """The turn and what the environment answered, for the next request.
+
+    Calls that the server parsed go back as calls, each with its answer; where they and the answers do not fit together
+    (the text held calls of its own), all goes back as text.
+    """
+    answers = [message for message in outcome.messages if message["role"] == "tool"]
+    others = [message for message in outcome.messages if message["role"] != "tool"]
+    ids = [call.id or f"call{number:05d}" for number, call in enumerate(said.calls)]
+    if not ids or not len(ids) == len(outcome.calls) == len(answers):
+        return [{"role": "assistant", "content": text}, *tools_as_user([dict(one) for one in outcome.messages])]
+    calls = [
+        {
+            "type": "function",
+            "id": name,
+            "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)},
+        }
+        for name, call in zip(ids, said.calls, strict=True)
+    ]
+    return [
+        {"role": "assistant", "content": said.content, "tool_calls": calls},
+        *(
+            {"role": "tool", "tool_call_id": name, "content": answer["content"]}
+            for name, answer in zip(ids, answers, strict=True)
+        ),
+        *map(dict, others),
+    ]
+
+
+def told_of_tools(
+    dialogue: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], parser: ToolParser
+) -> list[dict[str, Any]]:
+    """The dialogue with the tools, and how to call them, in its system message."""
+    example = parser.format_call(ToolCall(name="NAME", arguments={"ARGUMENT": "VALUE"}))
+    schemas = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    note = f"You can call these tools:\n{schemas}\nTo call one, write\n{example}\nand wait for its answer."
+    first, *rest = map(dict, dialogue)
+    if first["role"] != "system":
+        return [{"role": "system", "content": note}, first, *rest]
+    return [{**first, "content": f"{first['content']}\n\n{note}"}, *rest]

@@ -1,0 +1,146 @@
+"""The environment's side of an episode: what it was given, what it said, and how it ended.
+
+Whoever asks the policy, by tokens (``rollout``) or by messages (``chat_rollout``),
+plays through this. It is the one boundary where a failure of the surroundings
+becomes ``Episode.failure``; it never becomes a reward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
+
+from turntree.agents.episodes.dialogue import canonical_call
+from turntree.agents.episodes.episode import Episode, StopReason, Turn
+from turntree.envs.message import Message, Role
+from turntree.envs.running.worker_pool import WorkerPool
+from turntree.envs.task import Task
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+MAX_BLOCKED = 1024
+"""Environments of one process that may block at once; further ones wait."""
+
+
+class StepOutcome(NamedTuple):
+    """What the environment made of a turn."""
+
+    stop_reason: StopReason | None
+    """Why the turn ended the episode; ``None`` if it goes on."""
+    messages: Sequence[Mapping[str, Any]]
+    """What it said, OpenAI messages."""
+    calls: Sequence[Mapping[str, Any]]
+    """The tool calls that it read in the turn, OpenAI dictionaries."""
+
+
+@dataclass(slots=True, kw_only=True)
+class EpisodeDriver:
+    """An episode that is being played."""
+
+    env: Any
+    task: Task | None
+    seed: int | None
+    executor: Executor | None = None
+    task_id: str = ""
+    tool_history: list[str] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    rewards: dict[str, float] = field(default_factory=dict)
+    failure: str = ""
+
+    @property
+    def env_id(self) -> str:
+        """Id of the environment."""
+        return env_id_of(self.env)
+
+    async def to_end(self, run: Awaitable[StopReason]) -> Episode:
+        """The episode that ``run`` plays; what it raises is the episode's failure."""
+        try:
+            stop_reason = await run
+        except Exception as error:
+            logger.warning("an episode of %s failed", self.env_id, exc_info=True)
+            stop_reason, self.failure = StopReason.FAILURE, describe(error)
+        return Episode(
+            env_id=self.env_id,
+            task=self.task,
+            seed=self.seed,
+            messages=tuple(self.messages),
+            turns=tuple(self.turns),
+            stop_reason=stop_reason,
+            rewards=self.rewards,
+            failure=self.failure if stop_reason is StopReason.FAILURE else "",
+        )
+
+    async def begin(self, index: int | None) -> dict[str, Any]:
+        """Reset the environment; its ``info``."""
+        options: dict[str, Any] | None = None
+        if self.task is not None:
+            options = {"task": self.task}
+        elif index is not None:
+            options = {"index": index}
+        _, info = await self.off_loop(functools.partial(self.env.reset, seed=self.seed, options=options))
+        self.task_id = info["task_id"]
+        if self.task is None:
+            self.task = self.env.unwrapped.current_task
+        self.messages += map(Message.from_openai, info["messages"])
+        return dict(info)
+
+    async def step(self, turn: Turn) -> StepOutcome:
+        """Give the turn to the environment and write down what it answers."""
+        said = Message(role=Role.ASSISTANT, content=turn.text)
+        self.turns.append(turn)
+        self.messages.append(said)
+        _, reward, terminated, truncated, info = await self.off_loop(functools.partial(self.env.step, turn.text))
+        calls = info["tool_calls"]
+        observation = tuple(map(Message.from_openai, info["messages"]))
+        self.turns[-1] = replace(turn, observation=observation, reward=float(reward))
+        if calls:
+            parsed = Message.from_openai({"role": "assistant", "content": turn.text, "tool_calls": calls})
+            self.messages[-1] = parsed
+            self.tool_history += map(canonical_call, calls)
+        self.messages += observation
+        self.rewards = {name: float(value) for name, value in info["rewards"].items()}
+        self.failure = info["failure"]
+        if not (terminated or truncated):
+            return StepOutcome(None, info["messages"], calls)
+        # A Gymnasium wrapper (TimeLimit) may truncate an episode that the environment would go on with.
+        return StepOutcome(StopReason(info["stop_reason"] or StopReason.MAX_TURNS), info["messages"], calls)
+
+    async def off_loop(self, call: Callable[[], _T]) -> _T:
+        """What ``call`` returns, run where the environment runs."""
+        executor = self.executor
+        if executor is None:
+            if getattr(self.env.unwrapped, "quick", False):
+                return call()
+            executor = _threads(os.getpid())
+        within = functools.partial(contextvars.copy_context().run, call)
+        return await asyncio.get_running_loop().run_in_executor(executor, within)
+
+
+@functools.cache
+def _threads(process: int) -> WorkerPool:
+    """The threads of a process in which environments run that may block; a forked process has its own."""
+    return WorkerPool(MAX_BLOCKED)
+
+
+def env_id_of(env: Any) -> str:
+    """Id of an environment: the registered one, or the name of its class."""
+    spec = getattr(env, "spec", None)
+    return spec.id if spec is not None else type(env.unwrapped).__name__
+
+
+def describe(error: BaseException) -> str:
+    """``error`` in one line, its class first.
+
+    >>> describe(ValueError("no such\\n  city"))
+    'ValueError: no such city'
+    """
+    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")

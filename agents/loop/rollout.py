@@ -1,0 +1,137 @@
+"""The one loop of the project: an environment, an engine and a renderer make an episode.
+
+Invariant: the prompt of a turn begins with the prompt and the response of the
+turn before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling
+from turntree.agents.episodes.dialogue import dialogue_state
+from turntree.agents.episodes.episode import Episode, StopReason, Turn
+from turntree.agents.errors import EngineAborted
+from turntree.agents.loop.episode_driver import EpisodeDriver
+from turntree.agents.loop.renderer import Renderer
+from turntree.envs.limits import Limits
+from turntree.envs.task import Task
+
+
+async def rollout(
+    env: Any,
+    engine: Engine,
+    renderer: Renderer,
+    limits: Limits | None = None,
+    *,
+    task: Task | None = None,
+    index: int | None = None,
+    seed: int | None = None,
+    sampling: Sampling | None = None,
+    executor: Executor | None = None,
+) -> Episode:
+    """Play one episode.
+
+    Args:
+        env: A ``turntree.envs.Env``, or a Gymnasium wrapper around one; used by nobody else meanwhile.
+        engine: Samples the turns.
+        renderer: Built on the tokenizer of the engine's model.
+        limits: Bounds counted in tokens; ``None`` takes the environment's own. Turns and tool calls are
+            bounded by the environment itself.
+        task: The task to play. Without ``task`` and ``index`` the environment draws one.
+        index: Number of the task in the environment, instead of ``task``.
+        seed: Given to ``env.reset``.
+        sampling: How tokens are drawn. ``limits.max_turn_tokens`` and what is left of the other bounds say
+            how many; ``sampling.max_tokens`` counts only where ``max_turn_tokens`` is ``None``. The stop
+            tokens of the renderer are added. Each turn gets its own seed, derived from ``sampling.seed``
+            (else from ``seed``) and the turn's number: samples of one task differ only if one of the two
+            does. Without either the noise is fresh.
+        executor: Where ``env.reset`` and ``env.step`` run; ``None`` runs them in the event loop where the
+            environment says that it is ``quick``, and in threads of the process otherwise.
+
+    Returns:
+        The episode. If the environment or the engine raised, its ``stop_reason`` is ``FAILURE``, ``failure``
+        says what, and the turns before it are kept.
+
+    Raises:
+        ValueError: If both ``task`` and ``index`` are given.
+    """
+    if task is not None and index is not None:
+        raise ValueError(f"give task or index, not both; got task {task.id!r} and index {index}")
+    play = _Play(
+        env=env,
+        engine=engine,
+        renderer=renderer,
+        limits=limits or env.unwrapped.limits,
+        task=task,
+        seed=seed,
+        sampling=sampling or Sampling(),
+        executor=executor,
+    )
+    return await play.to_end(play.run(index))
+
+
+def derive_seed(*parts: int) -> int:
+    """A seed in [0, 2**63) that depends on ``parts`` and their order alone.
+
+    >>> derive_seed(0, 1) == derive_seed(0, 1) != derive_seed(1, 0)
+    True
+    """
+    digest = hashlib.blake2b(",".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@dataclass(slots=True, kw_only=True)
+class _Play(EpisodeDriver):
+    """An episode whose turns are sampled as tokens."""
+
+    engine: Engine
+    renderer: Renderer
+    limits: Limits
+    sampling: Sampling
+
+    async def run(self, index: int | None) -> StopReason:
+        info = await self.begin(index)
+        prompt = self.renderer.initial(info["messages"], info["tools"])
+        first = len(prompt)
+        while (room := self.room(first, len(prompt))) > 0:
+            completion = await self.sample(prompt, room)
+            outcome = await self.step(Turn(prompt_ids=prompt, completion=completion, text=self.text(completion)))
+            if outcome.stop_reason is not None:
+                return outcome.stop_reason
+            prompt = self.renderer.extend(prompt, completion.token_ids, outcome.messages)
+        return StopReason.MAX_TOKENS
+
+    def text(self, completion: Completion) -> str:
+        special_tokens = getattr(self.env.unwrapped, "wants_special_tokens", False)
+        return self.renderer.decode(completion.token_ids, special_tokens=special_tokens)
+
+    def room(self, first: int, length: int) -> int:
+        """Tokens that the next turn may have after a prompt of ``length`` tokens, the first one ``first``."""
+        limits = self.limits
+        bounds = [limits.max_turn_tokens or self.sampling.max_tokens]
+        if limits.max_episode_tokens is not None:
+            bounds.append(limits.max_episode_tokens - (length - first))
+        if limits.max_context_tokens is not None:
+            bounds.append(limits.max_context_tokens - length)
+        return min(bounds)
+
+    async def sample(self, prompt: tuple[int, ...], room: int) -> Completion:
+        base = self.sampling.seed if self.sampling.seed is not None else self.seed
+        stops = (*self.renderer.stop_token_ids, *self.sampling.stop_token_ids)
+        sampling = replace(
+            self.sampling,
+            max_tokens=room,
+            stop_token_ids=tuple(dict.fromkeys(stops)),
+            seed=None if base is None else derive_seed(base, len(self.turns)),
+        )
+        state = dialogue_state(prompt, task_id=self.task_id, calls=self.tool_history, env_id=self.env_id)
+        completion = await self.engine.generate(prompt, sampling, state=state)
+        if completion.finish_reason is FinishReason.ABORT:
+            raise EngineAborted(f"the engine aborted turn {len(self.turns)}")
+        if not completion.token_ids:
+            raise EngineAborted(f"the engine sampled nothing in turn {len(self.turns)}")
+        return completion

@@ -1,0 +1,191 @@
+"""How much of a stored turn stays, judged from one scoring pass.
+
+Pure: a stored turn, what the policy says of its tokens, and coins in; the tokens
+that stay and the law that drew them out. The rule is ``verify.ratio_chain``'s,
+with the known part of the old law (see ``top_law``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.agents.engines.protocol import Scores, TopLogprobs
+from turntree.spec_tree.rules.ledger import StoredTurn
+from turntree.spec_tree.rules.top_law import OTHER, align, known_probability
+from turntree.spec_tree.rules.verify import behaviour, prefix, ratio_accept
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_ROUNDING = 1e-6
+"""Mass beyond the recorded tokens that may be the rounding of float32, and no token's."""
+
+
+def kept_tokens(turn: StoredTurn, offered: Ints, scores: Scores, coins: Floats, lenience: float) -> int:
+    """How many of the first tokens of a stored turn stay.
+
+    Args:
+        turn: What was stored.
+        offered: Its first tokens, shape (offered,).
+        scores: What the policy says of them now.
+        coins: Uniform in (0, 1), fresh, shape (offered,).
+        lenience: 1 is exact.
+    """
+    p = np.exp(np.array(scores.logprobs, np.float64))
+    q = known_probability(offered, turn.top_ids[: len(offered)], turn.top_logprobs[: len(offered)])
+    return int(prefix(ratio_accept(p, q, coins, lenience)))
+
+
+class Redraw(NamedTuple):
+    """The token at a rejected position."""
+
+    token: int
+    """Its id; ``OTHER`` if the whole law has to be asked for."""
+    left: float = 0.0
+    """For ``OTHER``: how far the coin reached into the mass of unknown tokens, in probability."""
+
+
+def redraw_known(top: TopLogprobs, turn: StoredTurn, position: int, coin: float, lenience: float) -> Redraw:
+    """Draw from the residual law as far as p is known.
+
+    By rejection: the coin falls on the residual of the known tokens, which settles it, or on the mass that p has
+    beyond them, which is more than their residual.
+
+    Args:
+        top: The policy's most probable tokens along the stored turn.
+        turn: What was stored.
+        position: Where it was rejected.
+        coin: Uniform in (0, 1), fresh.
+        lenience: As in ``kept_tokens``.
+    """
+    ids, p = top.ids[position].astype(np.int64), np.exp(top.logprobs[position].astype(np.float64))
+    rest = _rejected_mass(ids, p, turn, position, lenience)
+    tail = 1.0 - float(p.sum())
+    tail = 0.0 if tail < _ROUNDING else tail
+    reached = coin * (float(rest.sum()) + tail)
+    if reached < rest.sum():
+        return Redraw(int(ids[_place(rest, reached)]))
+    if tail == 0.0:  # rejected by a hair: to rounding, no token is likelier than it was
+        return Redraw(int(ids[_place(p, coin * float(p.sum()))]))
+    return Redraw(OTHER, reached - float(rest.sum()))
+
+
+def redraw_whole(
+    law: Floats, known: Ints, turn: StoredTurn, position: int, left: float, coin: float, lenience: float
+) -> int:
+    """Finish a draw that ``redraw_known`` could not.
+
+    Args:
+        law: p at the position, shape (vocabulary,).
+        known: Tokens that ``redraw_known`` knew.
+        turn: What was stored.
+        position: Where it was rejected.
+        left: As ``Redraw.left``.
+        coin: Uniform in (0, 1), fresh.
+        lenience: As in ``kept_tokens``.
+    """
+    rest = _rejected_mass(np.arange(len(law)), law, turn, position, lenience)
+    unknown = rest.copy()
+    unknown[known] = 0.0
+    if left < unknown.sum():
+        return _place(unknown, left)
+    if not rest.any():  # rejected by a hair, see ``redraw_known``
+        rest = law
+    return _place(rest, coin * float(rest.sum()))
+
+
+class Behaviour(NamedTuple):
+    """The law that drew each token."""
+
+    logprobs: Floats
+    """Of the tokens, shape (tokens,)."""
+    top: TopLogprobs
+    """Of its most probable tokens, shape (tokens, k)."""
+
+
+def behaviour_of(
+    tokens: Ints, logprobs: Sequence[float], turn: StoredTurn, top: TopLogprobs, lenience: float
+) -> Behaviour:
+    """The law of what a lenient rule emits at the first positions; an exact one emits p itself.
+
+    It stays what drew the token, however often the turn is used: storing p instead, as if the policy of now had
+    drawn it, would let the policy drift away from its stored turns unnoticed.
+
+    Args:
+        tokens: What was emitted: the kept tokens and, after a rejection, the one drawn there, shape (tokens,).
+        logprobs: Their log-probabilities under the policy, shape (tokens,).
+        turn: What was stored.
+        top: The policy's most probable tokens at the positions of ``tokens``, shape (tokens, k).
+        lenience: As in ``kept_tokens``.
+    """
+    count, width = len(tokens), top.ids.shape[1]
+    laws = align(top.ids, top.logprobs, turn.top_ids[:count], turn.top_logprobs[:count])
+    law = behaviour(laws.p, laws.q, lenience)
+    # Of the tokens themselves p is known, even where they are among nobody's most probable ones.
+    p, q = (
+        np.exp(np.array(logprobs, np.float64)),
+        known_probability(tokens, turn.top_ids[:count], turn.top_logprobs[:count]),
+    )
+    kept, both = np.minimum(q, lenience * p), np.minimum(laws.q, lenience * laws.p)
+    rejected, rest = 1 - both.sum(1), np.maximum(laws.p - both, 0.0).sum(1)
+    own = kept + np.maximum(p - kept, 0.0) * np.where(rest > 0, rejected / np.where(rest > 0, rest, 1.0), 1.0)
+    named = np.where(laws.ids == OTHER, -1.0, law)
+    best = np.argsort(-named, axis=1, kind="stable")[:, :width]
+    masses = np.maximum(np.take_along_axis(named, best, 1), 0.0)
+    ids = np.take_along_axis(laws.ids, best, 1)
+    return Behaviour(_log(own), TopLogprobs(ids=ids.astype(np.int32), logprobs=_log(masses).astype(np.float32)))
+
+
+class RisenMass(NamedTuple):
+    """The monitor of a rule that may have lost its residual: emitted tokens that are likelier than they were."""
+
+    matched: int
+    """Positions whose token is among those known to be likelier under p than under q."""
+    expected: float
+    """Sum of p's mass on those tokens."""
+    variance: float
+    """Sum of m (1 - m), m being that mass."""
+
+
+def risen_mass(tokens: Ints, turn: StoredTurn, scores: Scores) -> RisenMass:
+    """Count emitted tokens with p > q (``monitor``: a rule without the right residual says them too seldom).
+
+    Args:
+        tokens: What was emitted at the positions tested, shape (tested,).
+        turn: What was stored.
+        scores: The pass that it was judged from.
+    """
+    assert scores.top is not None
+    count = len(tokens)
+    ids = scores.top.ids[:count].astype(np.int64)
+    p = np.exp(scores.top.logprobs[:count].astype(np.float64))
+    same = ids[:, :, None] == turn.top_ids[:count, None, :]
+    q = (same * np.exp(turn.top_logprobs[:count].astype(np.float64))[:, None, :]).sum(2)
+    risen = p > q
+    mass = np.minimum((p * risen).sum(1), 1.0)
+    matched = ((ids == tokens[:, None]) & risen).any(1)
+    return RisenMass(int(matched.sum()), float(mass.sum()), float((mass * (1 - mass)).sum()))
+
+
+def _rejected_mass(ids: Ints, p: Floats, turn: StoredTurn, position: int, lenience: float) -> Floats:
+    """(p - min(q, l p))+ at ``ids``: the residual law before it is normalised."""
+    same = ids[:, None] == turn.top_ids[position].astype(np.int64)[None, :]
+    q = (same * np.exp(turn.top_logprobs[position].astype(np.float64))[None, :]).sum(1)
+    rest: Floats = np.maximum(p - np.minimum(q, lenience * p), 0.0)
+    return rest
+
+
+def _place(masses: Floats, reached: float) -> int:
+    """The index at which the cumulative mass passes ``reached``; never one without mass."""
+    place = int(np.searchsorted(masses.cumsum(), reached, side="right"))
+    return min(place, int(np.flatnonzero(masses)[-1]))
+
+
+def _log(probabilities: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        logarithms: Floats = np.log(probabilities)
+    return logarithms

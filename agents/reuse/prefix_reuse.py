@@ -1,0 +1,300 @@
+"""Earlier trajectories used again: an engine that begins a turn with what was said at the same state before.
+
+For every engine that can score given tokens. Turns are keyed by the exact tokens
+of the prompt and by the sampler's transforms, so that reuse goes on across a
+tool call exactly as long as the observation is reproduced, and a turn drawn at
+another temperature is never taken for a draw of this one. Three modes:
+
+- ``replay``: the turn is drawn again with its own seed, the stored tokens being
+  the draft. What comes out is what that seed says under the policy of now.
+- ``exact``: one pass scores the stored turn; its tokens stay by the ratio of new
+  to old probability, the token at the first rejection comes from the residual
+  law, the rest is sampled. Any number of recorded tokens is exact (``top_law``).
+- ``lenient``: SPEC-RL's rule (arXiv 2509.23232). Level D, and recorded with the
+  law that did draw each token.
+
+Invariant: a stored turn is used once, in a later step than its own, and chosen
+without a look at what it says (``ledger``). Coins and noise are new in every
+step of an object's life, even where the caller's seeds are not.
+
+Call ``close_step`` after every update of the policy. Not covered: turns that are
+sampled while the policy is updated (asynchronous training).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import NamedTuple
+
+import numpy as np
+
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, ScoringEngine
+from turntree.agents.loop.rollout import derive_seed
+from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
+from turntree.agents.reuse.splice import join, narrowed
+from turntree.agents.reuse.turn_storage import offer, storage_key, stored_turn, within
+from turntree.agents.reuse.turn_verification import verify
+from turntree.spec_tree import DialogueState
+from turntree.spec_tree.rules.ledger import Ledger, Ticket
+from turntree.spec_tree.rules.level import Level, worst_level
+
+Remember = Callable[[DialogueState, Sequence[int]], None]
+"""Puts a whole turn into a store of drafts."""
+Ready = Callable[[Sequence[int], Sampling], bool]
+"""Whether a turn was made ahead."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ReuseStats:
+    """Counters since the beginning."""
+
+    turns: int = 0
+    """Turns asked for."""
+    tickets: int = 0
+    """Those that began with a stored turn."""
+    offered: int = 0
+    """Stored tokens that were verified."""
+    reused: int = 0
+    """Those that stayed."""
+    whole: int = 0
+    """Turns in which all of them stayed."""
+    whole_laws: int = 0
+    """Rejections that needed one pass more, for the policy's whole law."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """One turn that is asked for."""
+
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    state: DialogueState | None
+    base: int
+    """Seed of everything that is random about the turn."""
+
+
+class _Done(NamedTuple):
+    """A finished turn."""
+
+    completion: Completion
+    seed: int | None
+    """Of all its noise, if it was one seed's."""
+
+
+class PrefixReuse:
+    """An ``Engine`` around a ``ScoringEngine``; see the module's docstring.
+
+    Args:
+        engine: Scores and samples.
+        config: What to do with earlier turns.
+        vocabulary: Tokens that the policy knows.
+        max_context: Tokens of prompt and response together that the engine takes; ``None`` is no bound.
+        remember: Called with each turn of which a part was reused, since the engine itself saw but the rest of
+            it: a forest's ``insert``.
+        ready: Says whether ``engine`` holds a turn that was made ahead for a prompt and a sampling; such a turn goes
+            before a stored one.
+        seed: Of turns that bring none; ``None`` is fresh entropy.
+    """
+
+    def __init__(
+        self,
+        engine: ScoringEngine,
+        config: ReuseConfig,
+        *,
+        vocabulary: int,
+        max_context: int | None = None,
+        remember: Remember | None = None,
+        ready: Ready | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.engine = engine
+        self.config = config
+        self.ledger = Ledger(max_tokens=config.max_tokens)
+        self.stats = ReuseStats()
+        self._vocabulary = vocabulary
+        self._max_context = max_context
+        self._width = min(config.top_k, vocabulary)
+        self._remember = remember
+        self._ready = ready
+        self._seeds = np.random.default_rng(seed)
+
+    def close_step(self, *, trained: bool = True) -> None:
+        """The policy was updated: the turns until now can be used from now on.
+
+        Args:
+            trained: Whether it may have been trained on them.
+        """
+        self.ledger.close_step(trained=trained)
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        state: DialogueState | None = None,
+        draft: Sequence[int] = (),
+    ) -> Completion:
+        """Sample one turn, beginning with a stored one if there is one.
+
+        Args:
+            prompt_ids: Token ids, shape (prompt,).
+            sampling: How to draw.
+            state: The dialogue state, for the store of drafts.
+            draft: The caller's own guess, used where no turn is stored.
+
+        Raises:
+            ValueError: If ``sampling`` has a penalty that counts the turn's own tokens and the mode scores.
+        """
+        if self.config.mode is ReuseMode.NONE:
+            return await self.engine.generate(tuple(prompt_ids), sampling, state=state, draft=draft)
+        asked = self._ask(prompt_ids, sampling, state)
+        self.stats.turns += 1
+        ticket = self._ticket(asked)
+        if ticket is None:
+            done = await self._sample(asked, draft=draft)
+        elif self.config.mode is ReuseMode.REPLAY:
+            done = await self._replay(asked, ticket)
+        else:
+            done = await self._verify(asked, ticket)
+        self._store(asked, done, emitted=True)
+        return replace(done.completion, top=narrowed(done.completion.top, sampling.top_logprobs))
+
+    async def sample_ahead(self, prompt_ids: Sequence[int], sampling: Sampling) -> None:
+        """Sample a turn for a later step and show it to nobody: what is made of it then is level B.
+
+        Args:
+            prompt_ids: Token ids, shape (prompt,).
+            sampling: How to draw, as the later step will ask.
+        """
+        if self.config.mode is ReuseMode.NONE:
+            return
+        asked = self._ask(prompt_ids, sampling, None)
+        # The running step may ask with the same seed, and the policy be trained on what that noise says.
+        asked = replace(asked, base=derive_seed(asked.base, 5))
+        self._store(asked, await self._sample(asked), emitted=False)
+
+    def base_seed(self, seed: int, *, after: int = 0) -> int:
+        """Seed of the noise of a turn that is asked for with ``seed`` when ``after`` more steps are closed."""
+        # A caller that brings the same seeds in every epoch must not get the same coins.
+        step = self.ledger.step + after
+        return seed if step == 0 else derive_seed(seed, step)
+
+    async def score(
+        self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
+    ) -> Scores:
+        """The engine's own ``score``."""
+        return await self.engine.score(tuple(prompt_ids), token_ids, sampling, top=top)
+
+    def _ask(self, prompt_ids: Sequence[int], sampling: Sampling, state: DialogueState | None) -> _Asked:
+        scores = self.config.mode in (ReuseMode.EXACT, ReuseMode.LENIENT)
+        if scores and (sampling.presence_penalty or sampling.frequency_penalty):
+            raise ValueError(
+                f"reuse mode {self.config.mode} continues a turn as a new prompt, which presence_penalty and "
+                "frequency_penalty would not count; set both to 0 or use mode replay"
+            )
+        if self._max_context is not None and len(prompt_ids) < self._max_context:
+            # A turn that is continued must know where the context ends: there is no prompt that fills it.
+            room = self._max_context - len(prompt_ids)
+            sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
+        seed = int(self._seeds.integers(1 << 63)) if sampling.seed is None else sampling.seed
+        return _Asked(prompt=tuple(prompt_ids), sampling=sampling, state=state, base=self.base_seed(seed))
+
+    def _ticket(self, asked: _Asked) -> Ticket | None:
+        if self._is_no_draw(asked):
+            return None
+        if _fraction(asked.base, 1) < self.config.fresh:
+            return None
+        if self._ready is not None and self._ready(asked.prompt, replace(asked.sampling, seed=asked.base)):
+            return None
+        return self.ledger.take(_key(asked), pick=derive_seed(asked.base, 2))
+
+    def _is_no_draw(self, asked: _Asked) -> bool:
+        """Whether there is no ratio of probabilities to weigh the turn by: a greedy one."""
+        return asked.sampling.temperature == 0 and self.config.mode is not ReuseMode.REPLAY
+
+    async def _sample(self, asked: _Asked, *, draft: Sequence[int] = ()) -> _Done:
+        sampling = self._recording(asked.sampling, seed=asked.base)
+        completion = await self.engine.generate(asked.prompt, sampling, state=asked.state, draft=draft)
+        return _Done(completion, asked.base)
+
+    async def _replay(self, asked: _Asked, ticket: Ticket) -> _Done:
+        stored = ticket.turn
+        sampling = self._recording(asked.sampling, seed=stored.seed)
+        completion = await self.engine.generate(
+            asked.prompt, sampling, state=asked.state, draft=stored.tokens[: sampling.max_tokens].tolist()
+        )
+        # The noise of the whole turn has been used before, also where the tokens differ; and a store of drafts has
+        # seen what it said then, so that drafts say nothing about chance.
+        levels = str(ticket.level) * len(completion.token_ids)
+        untested = replace(completion.draft, tested=0, matched=0, expected=0.0, variance=0.0)
+        same = _shared(stored.tokens.tolist(), completion.token_ids)
+        self._count(min(len(stored.tokens), sampling.max_tokens), same)
+        return _Done(replace(completion, levels=levels, draft=untested), stored.seed)
+
+    async def _verify(self, asked: _Asked, ticket: Ticket) -> _Done:
+        sampling, offered = asked.sampling, offer(ticket.turn, asked.sampling)
+        verified = await verify(
+            self.engine,
+            asked.prompt,
+            ticket.turn,
+            offered.tokens,
+            sampling,
+            top=self._width,
+            vocabulary=self._vocabulary,
+            lenience=self.config.lenience,
+            level=Level.D if self.config.mode is ReuseMode.LENIENT else ticket.level,
+            seed=derive_seed(asked.base, 3, ticket.number),
+        )
+        self._count(len(offered.tokens), verified.kept)
+        self.stats.whole_laws += verified.whole_law
+        head = verified.head
+        if head.token_ids[-1] in sampling.stop_token_ids:
+            done = replace(head, finish_reason=FinishReason.STOP)
+        elif len(head.token_ids) == offered.most:
+            done = replace(head, finish_reason=FinishReason.LENGTH)
+        else:
+            prompt, left = asked.prompt + head.token_ids, offered.most - len(head.token_ids)
+            rest = replace(self._recording(sampling, seed=derive_seed(asked.base, 4)), max_tokens=left)
+            done = join(head, await self.engine.generate(prompt, rest, state=within(asked.state, prompt)))
+        given_up = done.finish_reason is FinishReason.ABORT
+        if self._remember is not None and asked.state is not None and not given_up:
+            self._remember(asked.state, done.token_ids)
+        return _Done(done, None)
+
+    def _recording(self, sampling: Sampling, *, seed: int | None) -> Sampling:
+        """``sampling`` with what has to be recorded of a turn that will be stored."""
+        top = 0 if self.config.mode is ReuseMode.REPLAY else self._width
+        return replace(sampling, seed=seed, top_logprobs=max(top, sampling.top_logprobs))
+
+    def _store(self, asked: _Asked, done: _Done, *, emitted: bool) -> None:
+        completion, width = done.completion, 0 if self.config.mode is ReuseMode.REPLAY else self._width
+        turn = stored_turn(completion, asked.sampling, seed=done.seed, width=width)
+        if turn is None or self._is_no_draw(asked):
+            return
+        # What was made of a turn that the policy was trained on is no better than that turn.
+        trained = worst_level(completion.levels) in (Level.C, Level.D)
+        # Of one seed: an episode that is tried again is no second draw.
+        self.ledger.add(_key(asked), turn, rank=derive_seed(asked.base, 6), emitted=emitted, trained=trained)
+
+    def _count(self, offered: int, kept: int) -> None:
+        self.stats.tickets += 1
+        self.stats.offered += offered
+        self.stats.reused += kept
+        self.stats.whole += kept == offered
+
+
+def _key(asked: _Asked) -> tuple[float, ...]:
+    return storage_key(asked.prompt, asked.sampling)
+
+
+def _shared(first: Sequence[int], second: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _fraction(*parts: int) -> float:
+    """A number in [0, 1) that depends on ``parts``."""
+    return derive_seed(*parts) / (1 << 63)

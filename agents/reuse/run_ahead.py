@@ -1,0 +1,258 @@
+"""The next step's rollouts, made ahead in slots that nobody wants.
+
+An engine around an engine. A turn that is made ahead has the seed that its step
+will use; when the step asks for it, what was made is the guess that the policy of
+then verifies in one pass (seeded replay). What comes out is what that seed says
+under that policy, token for token; the guess decides how many passes it takes,
+and nothing else. The policy was not trained on it, so it is level B.
+
+Invariant: a wanted turn never waits for one that is made ahead. A turn that loses
+its slot, to a wanted one or to an update of the weights, keeps its tokens as the
+guess that it goes on with.
+
+Not covered: sampling without a seed, which has no noise to make anything with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Protocol
+
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, ScoringEngine
+from turntree.agents.reuse.run_ahead_config import RunAheadConfig
+from turntree.agents.reuse.run_ahead_stock import RunAheadStock
+from turntree.agents.reuse.turn_storage import storage_key
+from turntree.spec_tree import DialogueState
+from turntree.spec_tree.rules.level import Level
+
+
+class AheadEngine(ScoringEngine, Protocol):
+    """An engine that takes turns for later."""
+
+    async def generate(
+        self,
+        prompt_ids: tuple[int, ...],
+        sampling: Sampling,
+        *,
+        state: DialogueState | None = None,
+        draft: Sequence[int] = (),
+        ahead: bool = False,
+    ) -> Completion:
+        """As ``Engine.generate``; ``ahead``: in a slot that nobody wants, aborted with what it has where one does."""
+        ...
+
+    def abort_ahead(self) -> int:
+        """End all turns that are made ahead with what they have."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class RunAheadStats:
+    """Counters since the beginning."""
+
+    turns: int = 0
+    """Turns begun ahead."""
+    tokens: int = 0
+    """Tokens sampled ahead."""
+    offered: int = 0
+    """Tokens made ahead that were verified for their step."""
+    promoted: int = 0
+    """Those that became rollouts."""
+    wasted: int = 0
+    """Tokens made ahead that were rejected, or that nobody asked for."""
+    preempted: int = 0
+    """Times that a turn made ahead gave its slot to a wanted one."""
+    refused: int = 0
+    """Turns not promoted as the policy was trained on their noise."""
+
+
+class RunAhead:
+    """An ``Engine`` that also makes turns for later steps; see the module's docstring.
+
+    Args:
+        engine: Samples the turns.
+        config: How much is made ahead.
+        stock: What was made ahead before, from a snapshot.
+    """
+
+    def __init__(self, engine: AheadEngine, config: RunAheadConfig, stock: RunAheadStock | None = None) -> None:
+        self.engine = engine
+        self.config = config
+        self.stock = RunAheadStock(max_tokens=config.max_tokens) if stock is None else stock
+        self._stats = RunAheadStats()
+        self._step = 0
+        self._spent = 0
+        self._going = True
+        self._asked = 0
+        self._changed = asyncio.Event()
+        self._running: dict[asyncio.Task[Completion], int] = {}
+        self._making: dict[tuple[Hashable, int], asyncio.Future[Completion]] = {}
+
+    @property
+    def stats(self) -> RunAheadStats:
+        """Counters since the beginning."""
+        counts, own = self.stock.counts, self._stats
+        return replace(own, refused=counts.refused, wasted=own.offered - own.promoted + counts.dropped)
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        state: DialogueState | None = None,
+        draft: Sequence[int] = (),
+    ) -> Completion:
+        """Sample one turn that is wanted now.
+
+        Args:
+            prompt_ids: Token ids, shape (prompt,).
+            sampling: How to draw.
+            state: The dialogue state, for the store of drafts.
+            draft: The caller's own guess, used where nothing was made ahead.
+        """
+        prompt, seed = tuple(prompt_ids), sampling.seed
+        if seed is None:
+            return await self.engine.generate(prompt, sampling, state=state, draft=draft)
+        made = self.stock.take(storage_key(prompt, sampling), seed)
+        used = self.stock.used(seed)
+        self.stock.show(seed)
+        guess = draft if made is None else made.tokens[: sampling.max_tokens]
+        completion = await self.engine.generate(prompt, sampling, state=state, draft=guess)
+        if made is not None:
+            self._stats.offered += len(made.tokens)
+            self._stats.promoted += _shared(made.tokens, completion.token_ids)
+        if not used:
+            return completion
+        # The noise has been used, and a store of drafts may have seen what it said: drafts say nothing about chance.
+        level = Level.C if seed in self.stock.trained else Level.B
+        untested = replace(completion.draft, tested=0, matched=0, expected=0.0, variance=0.0)
+        return replace(completion, levels=str(level) * len(completion.token_ids), draft=untested)
+
+    async def sample_ahead(
+        self, prompt_ids: Sequence[int], sampling: Sampling, *, step: int, state: DialogueState | None = None
+    ) -> Completion:
+        """Sample a turn for a later step.
+
+        Args:
+            prompt_ids: Token ids, shape (prompt,).
+            sampling: How to draw, as the step will ask, the seed included.
+            step: The training step.
+            state: The dialogue state, for the store of drafts.
+
+        Returns:
+            The turn; aborted, with what it has, if its step has begun or the budget is spent.
+
+        Raises:
+            ValueError: If there is no seed.
+        """
+        if sampling.seed is None:
+            raise ValueError("a turn is made ahead with the seed that its step will use; sampling.seed is None")
+        task = asyncio.current_task()
+        assert task is not None
+        prompt = tuple(prompt_ids)
+        place = storage_key(prompt, sampling), sampling.seed
+        if place in self._making:  # its caller has asked, gone, and come again
+            return await asyncio.shield(self._making[place])
+        made: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._making[place], self._running[task] = made, step
+        try:
+            made.set_result(await self._make(prompt, sampling, sampling.seed, step, state))
+        except Exception as error:
+            made.set_exception(error)
+        finally:
+            del self._running[task], self._making[place]
+        return await made
+
+    async def _make(
+        self, prompt: tuple[int, ...], sampling: Sampling, seed: int, step: int, state: DialogueState | None
+    ) -> Completion:
+        key = storage_key(prompt, sampling)
+        made = Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
+        begun = False
+        while await self._may_go_on(step):
+            kept = self.stock.peek(key, seed)
+            self.stock.use(seed, step)
+            self._stats.turns += not begun
+            begun = True
+            made = await self._ask(prompt, sampling, state, kept)
+            new = len(made.token_ids) - _shared(kept, made.token_ids)
+            self._stats.tokens += new
+            self._spent += new
+            if made.finish_reason is not FinishReason.ABORT:
+                self.stock.put(key, seed, made.token_ids, step=step)
+                return made
+            if new:  # without, it did not come to verify all that it had
+                self.stock.put(key, seed, made.token_ids, step=step)
+            self._stats.preempted += self._going and step > self._step
+        return replace(made, finish_reason=FinishReason.ABORT)
+
+    async def _ask(
+        self, prompt: tuple[int, ...], sampling: Sampling, state: DialogueState | None, kept: tuple[int, ...]
+    ) -> Completion:
+        self._asked += 1
+        try:
+            return await self.engine.generate(prompt, sampling, state=state, draft=kept, ahead=True)
+        finally:
+            self._asked -= 1
+            self._tell()
+
+    async def _may_go_on(self, step: int) -> bool:
+        while step > self._step and not self._going:
+            await self._changed.wait()
+        return step > self._step and (self.config.tokens is None or self._spent < self.config.tokens)
+
+    def _tell(self) -> None:
+        """Wake whoever waits for a change."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def begin_step(self, step: int) -> None:
+        """Training step ``step`` is about to ask for its turns: nothing is made ahead for it any longer.
+
+        Returns once what was being made for it is in the stock.
+        """
+        self._step = max(step, self._step)
+        self._tell()
+        late = [task for task, wanted in self._running.items() if wanted <= self._step]
+        if late:
+            await asyncio.to_thread(self.engine.abort_ahead)
+            await asyncio.wait(late)
+
+    async def pause(self) -> None:
+        """Make nothing ahead until ``resume``. Returns once what was being made is in the stock."""
+        self._going = False
+        if self._asked:
+            await asyncio.to_thread(self.engine.abort_ahead)
+        while self._asked:
+            await self._changed.wait()
+
+    def resume(self) -> None:
+        """Make turns ahead again."""
+        self._going = True
+        self._tell()
+
+    def close_step(self, step: int) -> None:
+        """The policy was trained on the turns of training step ``step`` and those before."""
+        self._step = max(step, self._step)
+        self._spent = 0
+        self.stock.close_step(step)
+        self._tell()
+
+    def ready(self, prompt_ids: Sequence[int], sampling: Sampling) -> bool:
+        """Whether a turn was made ahead that ``generate`` would promote."""
+        seed = sampling.seed
+        return seed is not None and self.stock.holds(storage_key(prompt_ids, sampling), seed)
+
+    async def score(
+        self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
+    ) -> Scores:
+        """The engine's own ``score``."""
+        return await self.engine.score(tuple(prompt_ids), token_ids, sampling, top=top)
+
+
+def _shared(first: Sequence[int], second: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))

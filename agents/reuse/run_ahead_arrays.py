@@ -1,0 +1,53 @@
+"""A stock of turns made ahead as arrays, for a snapshot, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.agents.reuse.run_ahead_stock import RunAheadStock
+from turntree.spec_tree.rules.ledger_arrays import array_keys, keys_array
+from turntree.spec_tree.rules.seen_seeds import SeenSeeds
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def stock_arrays(stock: RunAheadStock) -> Arrays:
+    """Everything that ``stock`` holds."""
+    turns = list(stock.turns())
+    used = list(stock.used_seeds())
+    return {
+        "keys": keys_array([key for key, _, _ in turns]),
+        "seeds": np.array([seed for _, seed, _ in turns], np.uint64),
+        "steps": np.array([made.step for _, _, made in turns], np.int64),
+        "lengths": np.array([len(made.tokens) for _, _, made in turns], np.int64),
+        "tokens": np.array([token for _, _, made in turns for token in made.tokens], np.int32),
+        "used_seeds": np.array([seed for seed, _ in used], np.uint64),
+        "used_steps": np.array([step for _, step in used], np.int64),
+        "shown": np.array(sorted(stock.shown), np.uint64),
+        "trained": stock.trained.table,
+    }
+
+
+def stock_of_arrays(arrays: Mapping[str, NDArray[Any]], *, max_tokens: int) -> RunAheadStock:
+    """The stock that ``stock_arrays`` was given, with room for ``max_tokens``."""
+    stock = RunAheadStock(max_tokens=max_tokens, trained=SeenSeeds.of_table(arrays["trained"]))
+    ends = arrays["lengths"].cumsum().tolist()
+    tokens = arrays["tokens"].tolist()
+    for key, seed, step, length, end in zip(
+        array_keys(arrays["keys"]),
+        arrays["seeds"].tolist(),
+        arrays["steps"].tolist(),
+        arrays["lengths"].tolist(),
+        ends,
+        strict=True,
+    ):
+        stock.put(key, seed, tuple(tokens[end - length : end]), step=step)
+    for seed, step in zip(arrays["used_seeds"].tolist(), arrays["used_steps"].tolist(), strict=True):
+        stock.use(seed, step)
+    for seed in arrays["shown"].tolist():
+        stock.show(seed)
+    return stock

@@ -1,0 +1,149 @@
+"""A stored turn under the policy of now: one scoring pass, the tokens that stay, the one drawn after them.
+
+What comes back is the beginning of a turn, with everything that a completion
+says of its tokens. The rule itself stands in ``turn_cut``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.agents.engines.protocol import (
+    Completion,
+    DraftStats,
+    FinishReason,
+    Sampling,
+    Scores,
+    ScoringEngine,
+    TopLogprobs,
+)
+from turntree.agents.reuse.acceptance import behaviour_of, kept_tokens, redraw_known, redraw_whole, risen_mass
+from turntree.spec_tree.rules.ledger import StoredTurn
+from turntree.spec_tree.rules.level import Level
+from turntree.spec_tree.rules.noise import uniform
+from turntree.spec_tree.rules.top_law import OTHER
+
+
+class Verification(NamedTuple):
+    """The beginning of a turn, made of a stored one."""
+
+    head: Completion
+    """Tokens that stayed and, after a rejection, the one drawn there; its finish reason means nothing."""
+    kept: int
+    """Those that stayed."""
+    whole_law: bool
+    """Whether the rejection needed the policy's whole law."""
+
+
+async def verify(
+    engine: ScoringEngine,
+    prompt: tuple[int, ...],
+    turn: StoredTurn,
+    offered: Sequence[int],
+    sampling: Sampling,
+    *,
+    top: int,
+    vocabulary: int,
+    lenience: float,
+    level: Level,
+    seed: int,
+) -> Verification:
+    """Keep what the policy of now still says of a stored turn.
+
+    Args:
+        engine: Scores tokens.
+        prompt: Token ids before the turn.
+        turn: What was stored.
+        offered: Its first tokens, as many as may be emitted; at least one.
+        sampling: How tokens are drawn now; the turn was drawn with the same transforms.
+        top: Most probable tokens to record at each position.
+        vocabulary: Tokens that the policy knows.
+        lenience: 1 is exact.
+        level: Of the tokens.
+        seed: Of the coins; used for nothing else.
+    """
+    scores = await engine.score(prompt, offered, sampling, top=top)
+    assert scores.top is not None
+    count = len(offered)
+    coins = uniform(np.array(seed, np.uint64), np.arange(count + 2))
+    tokens = np.array(offered, np.int64)
+    kept = kept_tokens(turn, tokens, scores, coins[:count], lenience)
+    exact = list(scores.logprobs[:kept])
+    policy = list((scores.policy_logprobs or scores.logprobs)[:kept])
+    passes, whole = 1, False
+    if kept < count:
+        drawn = redraw_known(scores.top, turn, kept, float(coins[count]), lenience)
+        before, token = prompt + tuple(offered[:kept]), drawn.token
+        whole = token == OTHER
+        if whole:
+            law = await _law(engine, before, offered[kept], sampling, vocabulary)
+            known = scores.top.ids[kept].astype(np.int64)
+            token = redraw_whole(law, known, turn, kept, drawn.left, float(coins[count + 1]), lenience)
+            exact.append(float(np.log(law[token])))
+            passes += 1
+        else:
+            exact.append(float(scores.top.logprobs[kept][scores.top.ids[kept] == token][0]))
+        if _reshapes(sampling):
+            policy += (await engine.score(before, (token,), sampling)).policy_logprobs or exact[-1:]
+            passes += 1
+        else:
+            policy.append(exact[-1])
+        tokens[kept] = token
+    emitted = tokens[: len(exact)]
+    top_laws = TopLogprobs(ids=scores.top.ids[: len(exact)], logprobs=scores.top.logprobs[: len(exact)])
+    logprobs = tuple(exact)
+    if lenience != 1.0:
+        drawn_by, top_laws = behaviour_of(emitted, exact, turn, top_laws, lenience)
+        logprobs = tuple(drawn_by.tolist())
+    # Lenience has no sums: it is biased by design.
+    sums = _sums(emitted, exact, turn, scores) if lenience == 1.0 else DraftStats()
+    head = Completion(
+        token_ids=tuple(emitted.tolist()),
+        logprobs=tuple(policy),
+        finish_reason=FinishReason.LENGTH,
+        draft=replace(sums, verify_steps=passes, drafted=count, accepted=kept),
+        accepted=(True,) * kept + (False,) * (len(emitted) - kept),
+        cached_tokens=scores.cached_tokens,
+        weights_version=scores.weights_version,
+        levels=str(level) * len(emitted),
+        behaviour_logprobs=logprobs,
+        top=top_laws,
+    )
+    return Verification(head, kept, whole)
+
+
+def _sums(tokens: NDArray[np.int64], logprobs: Sequence[float], turn: StoredTurn, scores: Scores) -> DraftStats:
+    """The monitors' sums over what an exact rule emitted."""
+    count = len(tokens)
+    risen = risen_mass(tokens, turn, scores)
+    known = bool(scores.entropy)
+    return DraftStats(
+        tested=count,
+        matched=risen.matched,
+        expected=risen.expected,
+        variance=risen.variance,
+        surprise=-float(sum(logprobs)) if known else 0.0,
+        entropy=float(sum(scores.entropy[:count])),
+        entropy_variance=float(sum(scores.entropy_variance[:count])),
+    )
+
+
+def _reshapes(sampling: Sampling) -> bool:
+    """Whether the law after the transforms is another one than the policy's at its temperature."""
+    return sampling.top_p < 1 or sampling.top_k != -1 or sampling.min_p > 0 or sampling.repetition_penalty != 1
+
+
+async def _law(
+    engine: ScoringEngine, prompt: tuple[int, ...], token: int, sampling: Sampling, vocabulary: int
+) -> NDArray[np.float64]:
+    """The policy's whole law after ``prompt``, shape (vocabulary,); ``token`` is any token."""
+    top = (await engine.score(prompt, (token,), sampling, top=vocabulary)).top
+    assert top is not None
+    law = np.zeros(vocabulary)
+    law[top.ids[0]] = np.exp(top.logprobs[0].astype(np.float64))
+    return law

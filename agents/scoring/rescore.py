@@ -1,0 +1,108 @@
+"""The episodes of a recorded run, scored again by other rewards.
+
+Invariant: what was recorded stays as it is; the new rewards go to a new file,
+which reads like any file of episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isclose, nan
+from pathlib import Path
+from typing import NamedTuple
+
+from turntree.agents.episodes.episode import Episode, StopReason
+from turntree.agents.episodes.record import EpisodeWriter, Record, read_records
+from turntree.agents.errors import RecordError
+from turntree.agents.files import whole_file
+from turntree.agents.scoring.judging import judged_episode
+from turntree.agents.scoring.policy_sample import policy_sample
+from turntree.agents.scoring.scorer import Scorer
+
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Old rewards against new ones, over the episodes of one file."""
+
+    episodes: int
+    """How many."""
+    old: float
+    """Mean reward as recorded, over the episodes that were and are decided; NaN without any."""
+    new: float
+    """Mean reward now, over the same."""
+    raised: int
+    """Episodes that are given more than before."""
+    lowered: int
+    """Episodes that are given less."""
+    undecided: int
+    """Episodes that could not be judged now."""
+    failures: int
+    """Episodes that the surroundings had ended; passed on as they are."""
+
+
+class _Pair(NamedTuple):
+    old: Episode
+    new: Episode
+
+
+def rescore(run: Path, out: Path, scorer: Scorer) -> dict[str, Change]:
+    """Score a run again.
+
+    Args:
+        run: A run's folder, or one file of episodes.
+        out: The file to write. Each line is a record with the label ``old_reward`` more.
+        scorer: Gives the rewards. The samples of a task are those in the same file.
+
+    Returns:
+        What changed, by file name without its ending.
+
+    Raises:
+        RecordError: If there are no episodes, a line is damaged, or ``out`` exists.
+        UnknownContract: If an answer is to be compared and its data set has no rules.
+    """
+    files = _files(run)
+    if out.exists():
+        raise RecordError(f"{out} exists and is not overwritten; name another file with --out")
+    changes = {}
+    with whole_file(out) as partial, EpisodeWriter(partial) as writer:
+        for path in files:
+            records = list(read_records(path))
+            pairs = list(_judged(records, scorer))
+            for record, pair in zip(records, pairs, strict=True):
+                writer.write(pair.new, **{**record.labels, "old_reward": pair.old.reward})
+            changes[path.stem] = _change(pairs)
+    return changes
+
+
+def _files(run: Path) -> list[Path]:
+    if run.is_file():
+        return [run]
+    files = sorted(run.glob("episodes/*.jsonl"))
+    if not files:
+        raise RecordError(f"expected a run's folder with episodes/*.jsonl, or a file of episodes, got {run}")
+    return files
+
+
+def _judged(records: Sequence[Record], scorer: Scorer) -> Iterator[_Pair]:
+    live = [record.episode for record in records if record.episode.stop_reason is not StopReason.FAILURE]
+    scored = iter(scorer.score([policy_sample(episode) for episode in live]))
+    for record in records:
+        failed = record.episode.stop_reason is StopReason.FAILURE
+        yield _Pair(record.episode, record.episode if failed else judged_episode(record.episode, next(scored)))
+
+
+def _change(pairs: Sequence[_Pair]) -> Change:
+    both = [pair for pair in pairs if not pair.old.masked and not pair.new.masked]
+    moved = [new.reward - old.reward for old, new in both if not isclose(old.reward, new.reward, abs_tol=_TOLERANCE)]
+    return Change(
+        episodes=len(pairs),
+        old=sum(pair.old.reward for pair in both) / len(both) if both else nan,
+        new=sum(pair.new.reward for pair in both) / len(both) if both else nan,
+        raised=sum(step > 0 for step in moved),
+        lowered=sum(step < 0 for step in moved),
+        undecided=sum(bool(pair.new.undecided) for pair in pairs),
+        failures=sum(pair.old.stop_reason is StopReason.FAILURE for pair in pairs),
+    )

@@ -1,0 +1,217 @@
+"""Texts in a JSON Lines file, scored.
+
+A row holds the policy's words as ``prediction`` (one text), ``turns`` (texts,
+the last one answers) or ``messages`` (OpenAI's form, of which only the
+assistant's words count), the right answer as ``gold``, and where wanted
+``question``, ``data_source``, ``task_id`` and ``metadata``. Everything else is passed on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+from typing import Any, Self
+
+from turntree.agents.errors import AgentError
+from turntree.agents.files import whole_file
+from turntree.agents.scoring.scorer import ANSWER, Scored, Scorer
+from turntree.rewards import Sample, UnknownContract
+
+SCORED = "scored"
+"""Field that is added to a row."""
+_TEXTS = ("prediction", "turns", "messages")
+
+
+class RowError(AgentError):
+    """A row of a file cannot be scored; the message names file, line and field."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fields:
+    """Where a row keeps what."""
+
+    prediction: str = "prediction"
+    """Field of the policy's text."""
+    gold: str = "gold"
+    """Field of the right answer, text or a number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Sums over samples that were scored."""
+
+    samples: int
+    """How many."""
+    reward: float
+    """Mean reward of those that were decided; NaN without any."""
+    right: int
+    """Answers that are right."""
+    wrong: int
+    """Answers that are wrong, missing ones among them."""
+    undecided: int
+    """Samples without a reward."""
+    suspects: int
+    """Samples that are suspected of hacking."""
+
+    @classmethod
+    def of(cls, scored: Sequence[Scored]) -> Self:
+        """Sum up."""
+        rewards = [one.reward for one in scored if one.reward is not None]
+        answers = [one.answer for one in scored if one.answer is not None]
+        return cls(
+            samples=len(scored),
+            reward=sum(rewards) / len(rewards) if rewards else nan,
+            right=sum(answer.correct is True for answer in answers),
+            wrong=sum(answer.correct is False for answer in answers),
+            undecided=len(scored) - len(rewards),
+            suspects=sum(bool(answer.flags) for answer in answers),
+        )
+
+
+def score_file(path: Path, out: Path, scorer: Scorer, fields: Fields | None = None) -> dict[str, Tally]:
+    """Score every row of a file.
+
+    Args:
+        path: The rows.
+        out: Where they are written again, each with the field ``scored``; replaced if it is there.
+        scorer: Gives the rewards; rows with the same ``task_id`` are samples of one task.
+        fields: Names of the fields, if they are not the usual ones.
+
+    Returns:
+        Sums by data set, in order of first appearance.
+
+    Raises:
+        RowError: If a line is no JSON object, or a field is missing or of the wrong type.
+    """
+    if out.resolve() == path.resolve():
+        raise RowError(f"{out} is the file that is read; name another one to write")
+    fields = fields or Fields()
+    rows = list(_rows(path))
+    samples = [_sample(row, f"{path}, line {number}", fields) for number, row in rows]
+    if ANSWER in scorer.names:
+        for (number, _), sample in zip(rows, samples, strict=True):
+            try:
+                scorer.contract_of(sample.data_source)
+            except UnknownContract as error:
+                raise RowError(f"{path}, line {number}: field 'data_source': {error}") from error
+    scored = scorer.score(samples)
+    with whole_file(out) as partial, partial.open("w", encoding="utf-8", errors="surrogatepass") as file:
+        for (_, row), one in zip(rows, scored, strict=True):
+            file.write(json.dumps({**row, SCORED: scored_to_dict(one)}, ensure_ascii=False) + "\n")
+    return tallies((sample.data_source for sample in samples), scored)
+
+
+def tallies(keys: Iterable[str], scored: Sequence[Scored]) -> dict[str, Tally]:
+    """Sums by key, in order of first appearance.
+
+    Args:
+        keys: One for each of ``scored``.
+        scored: What is summed up.
+    """
+    groups: dict[str, list[Scored]] = {}
+    for key, one in zip(keys, scored, strict=True):
+        groups.setdefault(key, []).append(one)
+    return {key: Tally.of(group) for key, group in groups.items()}
+
+
+def scored_to_dict(scored: Scored) -> dict[str, Any]:
+    """``scored`` as JSON values."""
+    values: dict[str, Any] = {
+        "reward": scored.reward,
+        "parts": dict(scored.parts),
+        "undecided": list(scored.undecided),
+    }
+    if (answer := scored.answer) is not None:
+        values |= {
+            "correct": answer.correct,
+            "status": str(answer.status),
+            "answer": answer.answer,
+            "method": answer.method,
+            "flags": list(answer.flags),
+        }
+    return values
+
+
+def _rows(path: Path) -> Iterable[tuple[int, dict[str, Any]]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line.decode("utf-8", "surrogatepass"))
+            except ValueError as error:
+                raise RowError(f"{path}, line {number}: expected one JSON object ({error})") from error
+            if not isinstance(row, dict):
+                raise RowError(f"{path}, line {number}: expected one JSON object, got {type(row).__name__}")
+            yield number, row
+
+
+def _sample(row: Mapping[str, Any], where: str, fields: Fields) -> Sample:
+    gold = row.get(fields.gold)
+    if isinstance(gold, bool) or not isinstance(gold, str | int | float):
+        raise _wrong(where, fields.gold, "the right answer as text or a number", row)
+    metadata = row.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise _wrong(where, "metadata", "an object", row)
+    for name in ("data_source", "task_id", "question"):
+        if not isinstance(row.get(name, ""), str):
+            raise _wrong(where, name, "text", row)
+    return Sample(
+        turns=_turns(row, where, fields),
+        answered=not _ends_with_a_call(row.get("messages")),
+        gold=str(gold),
+        question=row.get("question") or _first_question(row.get("messages")),
+        data_source=row.get("data_source", ""),
+        task_id=row.get("task_id", ""),
+        metadata=metadata,
+    )
+
+
+def _first_question(messages: Any) -> str:
+    """What the user said first, where that is plain text."""
+    said = [message.get("content") for message in messages or () if message.get("role") == "user"]
+    return said[0] if said and isinstance(said[0], str) else ""
+
+
+def _turns(row: Mapping[str, Any], where: str, fields: Fields) -> tuple[str, ...]:
+    names = {"prediction": fields.prediction, "turns": "turns", "messages": "messages"}
+    given = [kind for kind in _TEXTS if names[kind] in row]
+    if len(given) != 1:
+        raise RowError(
+            f"{where}: field {fields.prediction!r}: expected the policy's text in one of "
+            f"{', '.join(names.values())}, got {', '.join(names[kind] for kind in given) or 'none of them'}"
+        )
+    name = names[given[0]]
+    value = row[name]
+    if given[0] == "prediction":
+        if not isinstance(value, str):
+            raise _wrong(where, name, "text", row)
+        return (value,)
+    if not isinstance(value, list):
+        raise _wrong(where, name, "a list", row)
+    if given[0] == "messages":
+        if not all(isinstance(message, dict) for message in value):
+            raise _wrong(where, name, "a list of messages", row)
+        value = [message.get("content") or "" for message in value if message.get("role") == "assistant"]
+    if not all(isinstance(turn, str) for turn in value):
+        raise _wrong(where, name, "a list of texts", row)
+    return tuple(value)
+
+
+def _ends_with_a_call(messages: Any) -> bool:
+    """Whether the policy was cut off between a tool call and an answer."""
+    if not messages:
+        return False
+    said = [place for place, message in enumerate(messages) if message.get("role") == "assistant"]
+    if not said:
+        return False
+    after = messages[said[-1] + 1 :]
+    return bool(messages[said[-1]].get("tool_calls")) or any(message.get("role") == "tool" for message in after)
+
+
+def _wrong(where: str, name: str, expected: str, row: Mapping[str, Any]) -> RowError:
+    came = f"{row[name]!r:.60}" if name in row else "no such field"
+    return RowError(f"{where}: field {name!r}: expected {expected}, got {came}")

@@ -1,0 +1,193 @@
+"""Rewards by name with weights, as configurations and commands give them.
+
+Invariant: a sample whose answer could not be judged has no reward; it never
+becomes 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+from turntree.agents.scoring.policy_sample import ENVIRONMENT_REWARD
+from turntree.rewards import (
+    Contract,
+    Part,
+    Reward,
+    RewardDefinitionError,
+    Rubric,
+    Sample,
+    Score,
+    UnknownContract,
+    UnknownReward,
+    ascore_batch,
+    contract_for,
+    get_reward,
+    reward,
+    score_batch,
+)
+
+ANSWER = "answer"
+"""The reward that compares the last turn's answer with the gold answer."""
+ENVIRONMENT = "environment"
+"""The reward that is the environment's own."""
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """What a scorer says of one sample."""
+
+    reward: float | None
+    """Weighted sum; ``None`` where a reward that judges the answer could not decide."""
+    parts: Mapping[str, float]
+    """Value of every reward that was decided, by name, before its weight."""
+    undecided: tuple[str, ...] = ()
+    """Rewards without a value."""
+    answer: Score | None = None
+    """How the answer was judged; ``None`` where ``answer`` is not among the rewards."""
+    environment: float = 0.0
+    """Weight in ``reward`` of what the environment itself gave; 0 where it is not among the rewards."""
+
+
+class Scorer:
+    """A rubric, and the rules by which answers are compared.
+
+    Args:
+        rewards: A weight by name, or a mapping of the fields of ``Part``: ``{"answer": 1, "few_turns":
+            {"weight": 0.1, "high": 0.5}}``. Weight 0 is a metric only. ``module:name`` imports the module
+            first, which registers the reward.
+        contract: Data set by whose rules answers are compared where a sample's own has none; ``None``
+            refuses such samples.
+
+    Raises:
+        UnknownReward: A name is not registered, or its module cannot be imported.
+        UnknownContract: ``contract`` names no data set.
+        RewardDefinitionError: The rewards cannot be put together so.
+    """
+
+    def __init__(self, rewards: Mapping[str, Any], *, contract: str | None = None) -> None:
+        self._parts = tuple(_part(name, value) for name, value in rewards.items())
+        self._rubric = Rubric(self._parts)
+        self._default = contract_for(contract) if contract is not None else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the rewards, in order."""
+        return self._rubric.names
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """Rewards that need all samples of a task at once."""
+        rewards = (part.reward for part in self._parts)
+        return tuple(r.name for r in rewards if isinstance(r, Reward) and r.group and r.name != ANSWER)
+
+    def contract_of(self, data_source: str) -> Contract:
+        """Rules of a data set.
+
+        Raises:
+            UnknownContract: The data set has none, and no other was named.
+        """
+        try:
+            return contract_for(data_source)
+        except UnknownContract as error:
+            if self._default is not None:
+                return self._default
+            raise UnknownContract(
+                f"the data set {data_source!r} has no rules of comparison; name those of another one "
+                "(contract, for example math)"
+            ) from error
+
+    def score(self, samples: Sequence[Sample]) -> list[Scored]:
+        """Score samples, all samples of a task in one call; one result each, in order.
+
+        Raises:
+            UnknownContract: See ``contract_of``; only where ``answer`` is among the rewards.
+        """
+        if ANSWER not in self.names:
+            return self._put_together(samples, [None] * len(samples))
+        return self._put_together(samples, score_batch(**self._compared(samples)))
+
+    async def ascore(self, samples: Sequence[Sample]) -> list[Scored]:
+        """``score`` for an event loop, which goes on meanwhile; reward functions run in threads."""
+        answers: Sequence[Score | None] = [None] * len(samples)
+        if ANSWER in self.names:
+            answers = await ascore_batch(**self._compared(samples))
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._put_together, samples, answers)
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(_THREADS, thread_name_prefix="turntree-rewards")
+
+    def _compared(self, samples: Sequence[Sample]) -> dict[str, Any]:
+        return {
+            "predictions": [sample.answer_text for sample in samples],
+            "golds": [sample.gold for sample in samples],
+            "contract": [self.contract_of(sample.data_source) for sample in samples],
+            "questions": [sample.question for sample in samples],
+        }
+
+    def _put_together(self, samples: Sequence[Sample], answers: Sequence[Score | None]) -> list[Scored]:
+        known = {id(sample): score for sample, score in zip(samples, answers, strict=True)}
+
+        def answer(sample: Sample) -> float | None:
+            score = known[id(sample)]
+            return None if score is None or score.correct is None else score.score
+
+        # The answers of the whole batch are compared already, so this part only looks them up.
+        looked_up = Reward(name=ANSWER, function=answer, decides=True)
+        parts = [replace(part, reward=looked_up) if _name(part) == ANSWER else part for part in self._parts]
+        results = Rubric(parts).score(samples)
+        own = sum(part.weight for part in self._parts if _name(part) == ENVIRONMENT)
+        deciding = {_name(part) for part in self._parts if part.weight and _reward(part).decides}
+        return [
+            Scored(
+                reward=None if deciding & set(result.undecided) else result.reward,
+                parts=result.parts,
+                undecided=result.undecided,
+                answer=score,
+                environment=own,
+            )
+            for result, score in zip(results, answers, strict=True)
+        ]
+
+
+@reward(ENVIRONMENT, decides=True)
+def environment(sample: Sample) -> float | None:
+    """What the environment itself gave; ``None`` for text that no environment has seen."""
+    value = sample.metadata.get(ENVIRONMENT_REWARD)
+    return None if value is None else float(value)
+
+
+def _part(name: str, value: Any) -> Part:
+    module, _, own = name.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UnknownReward(f"the module of the reward {name!r} cannot be imported: {error}") from error
+    found = get_reward(own)
+    if not isinstance(value, Mapping):
+        value = {"weight": value}
+    known = [field.name for field in fields(Part) if field.name != "reward"]
+    for key, number in value.items():
+        if key not in known:
+            raise RewardDefinitionError(f"reward {own!r} takes {', '.join(known)}, got {key!r}")
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise RewardDefinitionError(f"reward {own!r}: {key} must be a number, got {number!r}")
+    return Part(reward=found, **value)
+
+
+def _reward(part: Part) -> Reward:
+    assert isinstance(part.reward, Reward)
+    return part.reward
+
+
+def _name(part: Part) -> str:
+    return _reward(part).name

@@ -1,0 +1,285 @@
+"""From options and one of our YAML files to the whole configuration of verl's ``main_ppo``.
+
+verl's defaults come first, then an option of every group (``groups``), then what
+the file says itself, then what the command line says. A file has a section
+``turntree`` (the environment, the run folder) and, beside it, what differs, under
+verl's names; ``groups`` in it names its options. Every key is checked against
+verl's configuration before a process is started.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from turntree.agents.errors import MissingExtra
+from turntree.agents.reuse.reuse_config import ReuseConfig
+from turntree.agents.reuse.run_ahead_config import RunAheadConfig
+from turntree.agents.verl.config.env_keys import check_env
+from turntree.agents.verl.config.groups import GROUPS, SPECULATION, Choice, choose, merged
+from turntree.agents.verl.config.sections import ConfigError, from_mapping, plain, unknown_key
+from turntree.agents.verl.config.settings import EngineSettings, RunSettings, make_scorer
+from turntree.agents.verl.config.sglang_config import fit_sglang
+from turntree.agents.verl.config.vllm_config import fit_vllm
+
+_OPEN = ("engine_kwargs", "custom", "override_config", "ray_init", "override_optimizer_config")
+"""Sections of verl that it hands on without looking at their keys."""
+HIDDEN = {
+    "reward.custom_reward_function": ("reward_kwargs",),
+    "actor_rollout_ref.actor.fsdp_config": ("mixed_precision",),
+    "actor_rollout_ref.ref.fsdp_config": ("mixed_precision",),
+    "actor_rollout_ref.rollout": ("enable_sleep_mode",),
+    "actor_rollout_ref.rollout.agent": ("agent_loop_manager_class",),
+    "critic.fsdp": ("mixed_precision",),
+}
+"""Keys that verl reads and its YAML does not show. ``fields_of`` finds those of dataclasses too, but imports verl for
+it, which takes seconds: what shipped configurations name stands here."""
+_WAYS = "ways"
+"""Another name of the group of speculation."""
+_MANAGER = "turntree.agents.verl.playing.manager.EpisodeManager"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSettings:
+    """Section ``turntree`` of a training configuration."""
+
+    env: str
+    """Id of the environment."""
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Its settings, JSON values; ``limits`` is a mapping."""
+    val_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """What differs in them for validation, for example ``{split: test}``."""
+    train_tasks: int = 1024
+    """Tasks to train on; a step takes ``data.train_batch_size`` of them, an epoch all."""
+    val_tasks: int = 32
+    """Tasks to validate on."""
+    run_dir: str = "runs/train"
+    """Folder of the run."""
+    record_episodes: bool = True
+    """Write every training episode."""
+    save_policy_every: int = 0
+    """Keep the weights that sampled every so many steps; 0 keeps none."""
+    reuse: Mapping[str, Any] = field(default_factory=dict)
+    """How earlier trajectories are used again, as ``ReuseConfig``: ``{mode: exact}``; empty uses none."""
+    run_ahead: Mapping[str, Any] = field(default_factory=dict)
+    """How much of the next step is rolled out ahead, as ``RunAheadConfig``: ``{enabled: true}``; empty is nothing."""
+    memo_results: int = 0
+    """Results of deterministic tools that a process remembers; 0 remembers none."""
+    rewards: Mapping[str, Any] = field(default_factory=dict)
+    """Rewards by name, each a weight or ``{weight, low, high}``: ``{answer: 1, few_turns: 0.1}``; weight 0 is a
+    metric only. Empty leaves the reward to the environment."""
+    contract: str | None = None
+    """Data set by whose rules answers are compared where the tasks' own has none."""
+    fork_workers: bool = True
+    """On the CPU, start Ray's workers as forks of one process that has imported what they need."""
+    score_in_verl: bool = False
+    """Leave the reward to verl's reward loop: section ``reward``. Recorded episodes keep the environment's."""
+
+    def __post_init__(self) -> None:
+        for name in ("train_tasks", "val_tasks"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.memo_results < 0:
+            raise ValueError(f"memo_results must not be negative, got {self.memo_results}")
+        from_mapping(ReuseConfig, self.reuse, "turntree.reuse")
+        from_mapping(RunAheadConfig, self.run_ahead, "turntree.run_ahead")
+        make_scorer(self.rewards, self.contract)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """A checked configuration."""
+
+    choice: Choice
+    """The options that it is made of."""
+    settings: TrainSettings
+    """turntree's section."""
+    verl: DictConfig
+    """verl's whole configuration, interpolations unresolved."""
+
+
+def list_configs() -> tuple[str, ...]:
+    """Names of the configurations that ship with turntree."""
+    folder = resources.files("turntree.configs")
+    names = (Path(entry.name) for entry in folder.iterdir())
+    return tuple(sorted(name.stem for name in names if name.suffix == ".yaml"))
+
+
+def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
+    """Put a training together.
+
+    Args:
+        config: Name of a shipped configuration, path of a YAML file, or the first of the overrides; ``None``
+            is the options alone.
+        overrides: ``key=value`` in Hydra's grammar. A group's name chooses its option (``engine=vllm``,
+            ``speculation=[tree,exact]``), ``turntree.`` keys are ours, all others verl's.
+
+    Raises:
+        ConfigError: If the configuration, an option, a key or a value is unknown or missing, or options do not go
+            together.
+        MissingExtra: If verl or Hydra is not installed.
+    """
+    if config is not None and "=" in config:
+        overrides, config = [config, *overrides], None
+    own = OmegaConf.create({}) if config is None else _read(config)
+    changes = [(SPECULATION if path == _WAYS else path, value) for path, value in _parse(overrides)]
+    choice = _choose(own, changes)
+    identity = {"turntree": {"run_dir": f"runs/{choice.name}"}, "trainer": {"experiment_name": choice.name}}
+    ours = OmegaConf.merge(merged(choice), identity, own)
+    assert isinstance(ours, DictConfig)
+    for path, value in changes:
+        if path not in GROUPS:
+            OmegaConf.update(ours, path, value, merge=False, force_add=True)
+    section = ours.pop("turntree", None) or {}
+    settings = from_mapping(TrainSettings, plain(OmegaConf.create(section)), "turntree")
+    check_env(settings.env, settings.env_kwargs, "turntree.env_kwargs")
+    check_env(settings.env, settings.val_env_kwargs, "turntree.val_env_kwargs")
+    theirs, known = verl_defaults()
+    _check_keys(plain(ours), known, path="")
+    if OmegaConf.select(ours, "actor_rollout_ref.model") and OmegaConf.is_missing(ours.actor_rollout_ref.model, "path"):
+        raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
+    whole = OmegaConf.merge(theirs, ours)
+    assert isinstance(whole, DictConfig)
+    _check_sections(whole)
+    _check_rewards(settings, whole)
+    _check_run_ahead(settings, whole)
+    reuse = from_mapping(ReuseConfig, settings.reuse, "turntree.reuse").mode
+    fit_vllm(whole, reuse=reuse)
+    fit_sglang(whole, reuse=reuse)
+    return Composition(choice=choice, settings=settings, verl=whole)
+
+
+def _choose(own: DictConfig, changes: Sequence[tuple[str, Any]]) -> Choice:
+    """The options that a file and the command line name; takes those keys out of the file."""
+    named = plain(own.pop("groups", None) or {})
+    if not isinstance(named, dict):
+        raise ConfigError(f"groups names an option by group, for example groups: {{engine: local}}; got {named!r}")
+    for key in (SPECULATION, _WAYS):
+        if key in own:
+            named[SPECULATION] = plain(own.pop(key))
+    own_env = OmegaConf.select(own, "turntree.env") is not None or "turntree.env" in dict(changes)
+    named |= {path: value for path, value in changes if path in GROUPS}
+    return choose(named, base=own.pop("base", None), own_env=own_env)
+
+
+def _read(config: str) -> DictConfig:
+    path = Path(config)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise ConfigError(f"there is no file {config}; shipped configurations: {', '.join(list_configs())}")
+        text = path.read_text(encoding="utf-8")
+    else:
+        if config not in list_configs():
+            raise unknown_key(config, list_configs(), "the shipped configurations (a path ends in .yaml)")
+        text = resources.files("turntree.configs").joinpath(f"{config}.yaml").read_text(encoding="utf-8")
+    loaded = OmegaConf.create(text)
+    if not isinstance(loaded, DictConfig):
+        raise ConfigError(f"{config} holds a {type(loaded).__name__}, expected a mapping")
+    return loaded
+
+
+def _parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
+    try:
+        from hydra.core.override_parser.overrides_parser import OverridesParser
+        from hydra.errors import HydraException
+    except ImportError as error:
+        raise MissingExtra("training", "train") from error
+    try:
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+    except HydraException as error:
+        raise ConfigError(f"an override is key=value, got {' '.join(overrides)!r}: {error}") from error
+    for override in parsed:
+        if override.is_sweep_override() or override.is_delete():
+            raise ConfigError(f"an override sets one value, got {override.input_line!r}")
+    return [(override.key_or_group, override.value()) for override in parsed]
+
+
+@lru_cache(maxsize=1)
+def verl_defaults() -> tuple[DictConfig, Mapping[str, Any]]:
+    """verl's configuration, and the same as plain values; not to be changed."""
+    spec = importlib.util.find_spec("verl")
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingExtra("training", "train")
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+
+    folder = Path(spec.submodule_search_locations[0]) / "trainer" / "config"
+    with initialize_config_dir(str(folder), version_base=None):
+        config = hydra_compose("ppo_trainer")
+    OmegaConf.set_struct(config, False)
+    return config, plain(config)
+
+
+def _check_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -> None:
+    """Every key of ``ours`` is known to verl. Both are plain, interpolations as text."""
+    for key, value in ours.items():
+        if key not in theirs and key not in HIDDEN.get(path, ()) and key not in fields_of(theirs):
+            known = {
+                *theirs,
+                *fields_of(theirs),
+                *HIDDEN.get(path, ()),
+                *(() if path else ("turntree", "groups", *GROUPS)),
+            }
+            raise unknown_key(key, known, path or "verl")
+        section = theirs.get(key)
+        # An empty section, or none, is one that verl leaves to its user.
+        if isinstance(value, dict) and isinstance(section, dict) and section and key not in _OPEN:
+            _check_keys(value, section, f"{path}.{key}" if path else key)
+
+
+def fields_of(section: Mapping[str, Any]) -> set[str]:
+    """Fields of the dataclass that verl makes of a section; it may have more than verl's YAML shows."""
+    target = section.get("_target_")
+    if not target:
+        return set()
+    module, _, name = target.rpartition(".")
+    kind = getattr(importlib.import_module(module), name)
+    return {f.name for f in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+
+
+def _check_sections(config: DictConfig) -> None:
+    """What only the running processes would find out, found out before they are started."""
+    if OmegaConf.is_missing(config.actor_rollout_ref.model, "path"):
+        raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
+    model = str(config.actor_rollout_ref.model.path)
+    if model.startswith((".", "/", "~")) and not (Path(model).expanduser() / "config.json").is_file():
+        raise ConfigError(f"actor_rollout_ref.model.path={model}: there is no config.json in that folder")
+    rollout = config.actor_rollout_ref.rollout
+    EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree")))
+    RunSettings.parse(plain(OmegaConf.select(rollout, "custom")))
+
+
+def _check_rewards(settings: TrainSettings, config: DictConfig) -> None:
+    """Whoever is to give the rewards is there to give them."""
+    manager = config.actor_rollout_ref.rollout.agent.agent_loop_manager_class
+    ours = manager == _MANAGER
+    if settings.score_in_verl and (ours or not config.reward.num_workers):
+        raise ConfigError(
+            "turntree.score_in_verl needs verl's own agent-loop manager and its reward workers; set "
+            "actor_rollout_ref.rollout.agent.agent_loop_manager_class=null reward.num_workers=1"
+        )
+    scorer = make_scorer(settings.rewards, settings.contract)
+    if scorer is not None and scorer.group_names and not ours:
+        raise ConfigError(
+            f"the rewards {', '.join(scorer.group_names)} need all samples of a task at once; set "
+            f"actor_rollout_ref.rollout.agent.agent_loop_manager_class={_MANAGER}"
+        )
+
+
+def _check_run_ahead(settings: TrainSettings, config: DictConfig) -> None:
+    """Whoever is to play ahead is there to play."""
+    manager = config.actor_rollout_ref.rollout.agent.agent_loop_manager_class
+    if settings.run_ahead.get("enabled") and manager != _MANAGER:
+        raise ConfigError(
+            "turntree.run_ahead needs turntree's own engine and manager of episodes; set engine=local and "
+            f"actor_rollout_ref.rollout.agent.agent_loop_manager_class={_MANAGER}, got {manager}"
+        )

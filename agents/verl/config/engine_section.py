@@ -1,0 +1,58 @@
+"""The section of turntree's engine, ``engine_kwargs.turntree``, under an engine of other make.
+
+What such an engine takes of it is how much is drafted, and the store; anything
+else that is asked for is an error, never left out silently.
+"""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig, OmegaConf
+
+from turntree.agents.reuse.reuse_config import ReuseMode
+from turntree.agents.verl.config.sections import ConfigError, plain
+from turntree.agents.verl.config.settings import EngineSettings
+
+ROLLOUT = "actor_rollout_ref.rollout"
+_READ = ("speculation", "forest")
+
+
+def drafts_of(config: DictConfig, name: str, title: str, reuse: ReuseMode) -> EngineSettings | None:
+    """What an engine is to draft.
+
+    Args:
+        config: verl's whole configuration.
+        name: The engine's, ``rollout.name``.
+        title: As its makers write it.
+        reuse: How the run uses earlier trajectories.
+
+    Returns:
+        ``None`` where another engine runs, or nothing is drafted.
+
+    Raises:
+        ConfigError: If something is asked for that only turntree's own engine does, or the model is to draft as well.
+    """
+    rollout = OmegaConf.select(config, ROLLOUT)
+    if rollout is None or rollout.name != name:
+        return None
+    if reuse is not ReuseMode.NONE:
+        raise ConfigError(
+            f"turntree.reuse.mode={reuse} needs turntree's own engine under verl; set it to none, or take engine=local"
+        )
+    ours = plain(OmegaConf.select(rollout, "engine_kwargs.turntree")) or {}
+    strange = sorted(set(ours) - set(_READ))
+    if strange:
+        raise ConfigError(
+            f"{ROLLOUT}.engine_kwargs.turntree.{strange[0]} is a setting of turntree's own engine; with "
+            f"rollout.name={name} only {' and '.join(_READ)} are read, and {title}'s own arguments stand in "
+            f"{ROLLOUT}.engine_kwargs.{name}"
+        )
+    settings = EngineSettings.parse(ours)
+    if settings.speculation is None:
+        return None
+    mtp = OmegaConf.select(config, f"{ROLLOUT}.mtp")
+    if mtp is not None and mtp.enable and mtp.enable_rollout:
+        raise ConfigError(
+            "actor_rollout_ref.model.mtp.enable_rollout asks for drafts of the model's own, and turntree's are on as "
+            "well; set speculation=none to use those alone"
+        )
+    return settings

@@ -1,0 +1,61 @@
+"""Whether an environment takes what a configuration gives it, asked before a process is started.
+
+The environment is not made: that may read a data set. Values are its own affair.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import load_env_creator
+
+from turntree.agents.verl.config.sections import ConfigError, from_mapping, unknown_key
+from turntree.envs import Limits, list_envs
+
+
+def check_env(env_id: str, settings: Mapping[str, Any], where: str) -> None:
+    """Check the names of an environment's settings.
+
+    Args:
+        env_id: Registered id, or ``module:Class``.
+        settings: Its keyword arguments; ``limits`` is a mapping.
+        where: Section that they stand in.
+
+    Raises:
+        ConfigError: If the environment or a name is unknown, or a limit cannot be.
+    """
+    known = _keywords(_creator(env_id))
+    for key in settings:
+        if known is not None and key not in known:
+            raise unknown_key(str(key), known, f"{where} ({env_id})")
+    if "limits" in settings:
+        from_mapping(Limits, settings["limits"] or {}, f"{where}.limits")
+
+
+def _creator(env_id: str) -> Any:
+    module, colon, name = env_id.partition(":")
+    if colon:
+        try:
+            return getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"there is no environment {env_id}: {error}; is its folder on PYTHONPATH?") from error
+    if env_id not in gymnasium.registry:
+        raise unknown_key(env_id, list_envs(), "turntree.env")
+    creator = gymnasium.spec(env_id).entry_point
+    return load_env_creator(creator) if isinstance(creator, str) else creator
+
+
+def _keywords(creator: Any) -> set[str] | None:
+    """Names that a creator takes, its base classes' among them where it hands others on; ``None``: any name."""
+    kinds = [kind for kind in inspect.getmro(creator) if "__init__" in vars(kind)] if inspect.isclass(creator) else []
+    names: set[str] = set()
+    for function in [vars(kind)["__init__"] for kind in kinds] or [creator]:
+        parameters = inspect.signature(function).parameters.values()
+        names |= {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)} - {"self"}
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return names
+    return None

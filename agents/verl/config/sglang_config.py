@@ -1,0 +1,81 @@
+"""The section of turntree's engine, in the words of an SGLang that runs under verl.
+
+A configuration says once how much is drafted, ``engine_kwargs.turntree.speculation``
+and ``.forest``, whatever the engine. The arguments name a built-in algorithm,
+``NGRAM``, so that verl's own server takes them too, which makes them before SGLang
+loads plugins; turntree's plugin replaces its worker where the environment variable
+of its settings says so. That variable goes to all of Ray's processes.
+
+Tried on the CPU, in training steps: all of verl's way through its SGLang server,
+on stand-ins for SGLang's kernels. Not tried, as it needs CUDA: those kernels, and
+the handles of device memory by which verl hands weights over.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from turntree.agents.engines.sglang.config import SglangEngineConfig
+from turntree.agents.engines.sglang.settings import VARIABLE, SglangSettings
+from turntree.agents.reuse.reuse_config import ReuseMode
+from turntree.agents.verl.config.engine_section import ROLLOUT, drafts_of
+from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.config.settings import EngineSettings
+
+_DRAFTS = ("speculative_algorithm", "speculative_num_draft_tokens")
+
+
+def fit_sglang(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE) -> None:
+    """Put turntree's worker into the arguments of SGLang; leaves other engines alone.
+
+    Args:
+        config: verl's whole configuration, changed in place.
+        reuse: How the run uses earlier trajectories.
+
+    Raises:
+        ConfigError: If something is asked for that only turntree's own engine does, or two drafters are.
+    """
+    settings = drafts_of(config, "sglang", "SGLang", reuse)
+    if settings is None:
+        return
+    for key in _DRAFTS:
+        if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}") is not None:
+            raise ConfigError(
+                f"{ROLLOUT}.engine_kwargs.sglang.{key} asks for drafts of SGLang's own, and turntree's are on as "
+                "well; set speculation=none to use those alone"
+            )
+    drafts = _drafts(settings)
+    for key, value in _arguments(drafts).items():
+        OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}", value, force_add=True)
+    variable = f"ray_kwargs.ray_init.runtime_env.env_vars.{VARIABLE}"
+    OmegaConf.update(config, variable, drafts.to_variable(), force_add=True)
+
+
+def _drafts(settings: EngineSettings) -> SglangEngineConfig:
+    speculation = settings.speculation
+    assert speculation is not None
+    if speculation.leader_first or speculation.chain:
+        raise ConfigError(
+            "speculation.leader_first and speculation.chain need turntree's own engine; SGLang admits requests in its "
+            "own order and verifies trees"
+        )
+    return SglangEngineConfig(
+        draft_tokens=speculation.max_nodes + 1,
+        speculation=SglangSettings(
+            max_depth=speculation.max_depth,
+            min_probability=speculation.min_probability,
+            adaptive=speculation.adaptive,
+            replace_ngram=True,
+            forest=settings.forest,
+        ),
+    )
+
+
+def _arguments(drafts: SglangEngineConfig) -> dict[str, Any]:
+    made = drafts.to_engine_args("")
+    # More than one child a node, or FA3 takes no mask of a tree; SGLang derives it from the breadth of its own search.
+    breadth = {"speculative_ngram_max_bfs_breadth": max(2, drafts.draft_tokens - 1)}
+    steps = {"speculative_num_steps": drafts.draft_tokens - 1}
+    return {**{key: made[key] for key in _DRAFTS}, **steps, **breadth, "page_size": 1}

@@ -1,0 +1,59 @@
+"""The section of turntree's engine, in the words of a vLLM that runs under verl.
+
+A configuration says once how much is drafted, ``engine_kwargs.turntree.speculation``
+and ``.forest``, whatever the engine. For ``rollout.name=vllm`` that becomes
+vLLM's ``speculative_config`` and ``additional_config``, which verl hands on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
+from turntree.agents.reuse.reuse_config import ReuseMode
+from turntree.agents.verl.config.engine_section import ROLLOUT, drafts_of
+from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.config.settings import EngineSettings
+
+
+def fit_vllm(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE) -> None:
+    """Put turntree's drafter into the arguments of vLLM; leaves other engines alone.
+
+    Args:
+        config: verl's whole configuration, changed in place.
+        reuse: How the run uses earlier trajectories.
+
+    Raises:
+        ConfigError: If something is asked for that only turntree's own engine does, or two drafters are.
+    """
+    settings = drafts_of(config, "vllm", "vLLM", reuse)
+    if settings is None:
+        return
+    if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.vllm.speculative_config") is not None:
+        raise ConfigError(
+            f"{ROLLOUT}.engine_kwargs.vllm.speculative_config names a drafter, and turntree's is on as well; set "
+            "speculation=none to use that one alone"
+        )
+    for key, value in _arguments(settings).items():
+        OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.vllm.{key}", value, force_add=True)
+
+
+def _arguments(settings: EngineSettings) -> dict[str, Any]:
+    speculation = settings.speculation
+    assert speculation is not None
+    if speculation.leader_first:
+        raise ConfigError(
+            "speculation.leader_first needs turntree's own engine, which admits requests; vLLM has its own order"
+        )
+    drafter = DrafterSettings(
+        min_probability=speculation.min_probability,
+        adaptive=speculation.adaptive,
+        max_step_tokens=speculation.max_step_nodes,
+        forest=settings.forest,
+    )
+    return {
+        "speculative_config": speculative_config(min(speculation.max_nodes, speculation.max_depth)),
+        "additional_config": drafter.to_additional_config(),
+    }

@@ -1,0 +1,131 @@
+"""Rows of a turntree environment as verl reads them.
+
+A row names a task; the agent loop makes the environment and asks it for that
+task again, so a row holds the prompt only for verl's length filter and logs.
+The command line writes a file by hand; ``turntree train`` does it by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from turntree.agents.errors import MissingExtra
+from turntree.agents.verl.config.sections import ConfigError, from_mapping
+from turntree.envs import Env, Limits, make
+from turntree.envs.sandbox.settings import VARIABLE
+
+AGENT_NAME = "turntree_env"
+"""Name of the agent loop that plays the rows."""
+
+
+def make_env(env_id: str, settings: Mapping[str, Any]) -> Env:
+    """Make an environment from plain values.
+
+    Args:
+        env_id: Registered id, or ``module:Class`` of an environment that no package registers.
+        settings: Keyword arguments; ``limits`` is a mapping of ``Limits`` fields.
+
+    Raises:
+        ConfigError: If a limit is unknown, or there is no such class.
+        UnknownEnvironment: If there is no such id.
+    """
+    kwargs = dict(settings)
+    if "limits" in kwargs:
+        kwargs["limits"] = from_mapping(Limits, kwargs["limits"], f"limits of {env_id}")
+    module, colon, name = env_id.partition(":")
+    if not colon:
+        return make(env_id, **kwargs)
+    try:
+        kind = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"there is no environment {env_id}: {error}; is its folder on PYTHONPATH?") from error
+    env: Env = kind(**kwargs)
+    return env
+
+
+def token_bounds(prompt_length: int, response_length: int) -> Limits:
+    """The lengths of verl's rows as limits of an episode, in tokens."""
+    return Limits(
+        max_turns=None,
+        max_turn_tokens=None,
+        max_episode_tokens=int(response_length),
+        max_context_tokens=int(prompt_length) + int(response_length),
+    )
+
+
+def rows(env_id: str, settings: Mapping[str, Any], *, count: int, split: str) -> Iterator[dict[str, Any]]:
+    """The first ``count`` tasks of an environment as rows.
+
+    Args:
+        env_id: As in ``make_env``.
+        settings: As in ``make_env``, JSON values.
+        count: Number of tasks.
+        split: ``train`` or ``val``; only episodes of ``train`` are recorded.
+
+    Raises:
+        ConfigError: If the environment has fewer tasks, or a tool of it could read their answers from disk.
+    """
+    env = make_env(env_id, settings)
+    for toolset in env.toolsets:
+        if exposure := toolset.exposure():
+            raise ConfigError(
+                f"{env_id} gives the policy a tool that could read the answers of its own tasks from this machine's "
+                f"disk: {exposure}. Allow user namespaces, give the tool another runner (DockerSandbox), or set "
+                f"{VARIABLE}=process to train nevertheless"
+            )
+    available = env.num_tasks
+    if available is not None and count > available:
+        raise ConfigError(f"{env_id} has {available} tasks with {dict(settings)}, {count} were asked for")
+    # Arrow would unite structs over all rows, so settings travel as text.
+    text = json.dumps(settings, sort_keys=True)
+    for index in range(count):
+        task = env.task(index)
+        _, info = env.reset(seed=index, options={"index": index})
+        yield {
+            "data_source": task.data_source or env_id,
+            "prompt": [{"role": m["role"], "content": m["content"]} for m in info["messages"]],
+            "reward_model": {"style": "rule", "ground_truth": task.answer},
+            "extra_info": {"index": index, "split": split, "task_id": task.id},
+            "agent_name": AGENT_NAME,
+            "env_id": env_id,
+            "env_kwargs": text,
+        }
+    env.close()
+
+
+def write_rows(path: Path, env_id: str, settings: Mapping[str, Any], *, count: int, split: str) -> Path:
+    """Write ``rows`` to a Parquet file.
+
+    Raises:
+        MissingExtra: If pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtra("writing rows for verl", "train") from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pyarrow.Table.from_pylist(list(rows(env_id, settings, count=count, split=split)))
+    pyarrow.parquet.write_table(table, path)
+    return path
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """``python -m turntree.agents.verl.episodes.dataset ENV_ID FILE -n COUNT [--env-kwargs JSON] [--split SPLIT]``."""
+    parser = argparse.ArgumentParser(description="Write the tasks of an environment as rows for verl.")
+    parser.add_argument("env_id", help="registered id, for example turntree/Arithmetic-v0")
+    parser.add_argument("file", type=Path, help="Parquet file to write")
+    parser.add_argument("-n", "--count", type=int, required=True, help="number of tasks")
+    parser.add_argument("--env-kwargs", type=json.loads, default={}, help="settings as a JSON object")
+    parser.add_argument("--split", choices=("train", "val"), default="train")
+    options = parser.parse_args(arguments)
+    write_rows(options.file, options.env_id, options.env_kwargs, count=options.count, split=options.split)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""An episode in the form that verl trains on.
+
+Invariant: whatever the episode, the output is valid for verl (at least one
+response token, a score, the same extra fields), and an episode that failed or
+could not be judged has a response mask of zeros, so that nothing is learnt from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+import torch
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+
+from turntree.agents.episodes.episode import Episode, StopReason
+from turntree.agents.episodes.failures import FailureKind
+from turntree.agents.episodes.token_view import TokenView
+from turntree.agents.scoring.scorer import ENVIRONMENT
+from turntree.agents.verl.episodes.scored_text import SAMPLE, sample_to_dict
+from turntree.agents.verl.records.metrics import EPISODE
+
+
+class EpisodeOutput(AgentLoopOutput):
+    """verl's output with the reward of each turn on the turn's last token."""
+
+    turn_ends: list[int] = []
+    """Index in the response of the last token of each turn."""
+    turn_rewards: list[float] = []
+    """Reward of each turn; empty where verl's reward loop gives one for the episode."""
+    masked: bool = False
+    """Whether nothing may be learnt from the episode."""
+    token_levels: list[int] = []
+    """Exactness of each response token: 1 for A to 4 for D, 0 where the policy did not sample."""
+    behaviour_logprobs: list[float] = []
+    """Log-probability of each response token under the law that drew it, 0 where the policy did not sample."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """verl's row; ``rm_scores`` holds the turns' rewards instead of their sum at the end.
+
+        Two columns more lie beside ``responses``: ``token_levels`` (int8) and ``behaviour_log_probs`` (float32),
+        by which a trainer may mask or reweight.
+        """
+        row: dict[str, Any] = super().as_dict()
+        ends, rewards = row.pop("turn_ends"), row.pop("turn_rewards")
+        info = self.extra_fields["reward_extra_info"]
+        # verl's reward loop, a process of its own, can say so in this way alone.
+        masked = row.pop("masked") or bool(info.get("undecided"))
+        row["extra_fields"].pop(SAMPLE, None)
+        scores = torch.zeros_like(row["rm_scores"])
+        if masked or not ends:
+            scores[-1] = self.reward_score or 0.0
+        elif rewards:
+            for end, reward in zip(ends, rewards, strict=True):
+                scores[end] += reward
+        else:
+            scores[ends[-1]] = self.reward_score or 0.0
+        row["rm_scores"] = scores
+        if masked:
+            row["response_mask"] = torch.zeros_like(row["response_mask"])
+        row["token_levels"] = torch.tensor(row["token_levels"], dtype=torch.int8)
+        row["behaviour_log_probs"] = torch.tensor(row.pop("behaviour_logprobs"), dtype=torch.float32)
+        return row
+
+
+def to_output(
+    episode: Episode,
+    *,
+    weights_version: int,
+    filler_id: int,
+    lost: Sequence[FailureKind] = (),
+    rewards: Sequence[str] = (),
+    score_in_verl: bool = False,
+) -> EpisodeOutput:
+    """Lay an episode out for verl.
+
+    Args:
+        episode: What was rolled out.
+        weights_version: Version of the weights, for an episode that has no turn to tell.
+        filler_id: Token id that stands in for the prompt and response of an episode without turns.
+        lost: To what attempts at the episode were lost, the last one included if it was.
+        rewards: Names of the components to log, the same for all episodes of a run.
+        score_in_verl: Leave the score to verl's reward loop, which is given the policy's own words.
+    """
+    view = TokenView.of(episode)
+    masked, failed = episode.masked, episode.stop_reason is StopReason.FAILURE
+    turns = episode.turns
+    drafts = [turn.completion.draft for turn in turns]
+    versions = [turn.completion.weights_version for turn in turns] or [weights_version]
+    score = 0.0 if masked else episode.reward
+    done = episode.stop_reason is StopReason.DONE
+    counts = {
+        "turns": len(turns),
+        "tool_calls": sum(len(message.tool_calls) for message in episode.messages),
+        "truncated": float(episode.stop_reason.is_truncated()),
+        "failure": float(failed),
+        "undecided": float(bool(episode.undecided)),
+        "attempts": len(lost) + (not masked),
+        **{f"lost_{kind}": lost.count(kind) for kind in FailureKind},
+    }
+    return EpisodeOutput(
+        prompt_ids=list(view.prompt_ids) or [filler_id],
+        response_ids=list(view.response_ids) or [filler_id],
+        response_mask=[0] * max(1, len(view.mask)) if masked else list(view.mask),
+        response_logprobs=list(view.logprobs) or [0.0],
+        token_levels=list(view.levels) or [0],
+        behaviour_logprobs=list(view.behaviour_logprobs) or [0.0],
+        reward_score=None if score_in_verl else score,
+        turn_ends=[] if masked else list(view.turn_ends),
+        turn_rewards=[] if masked or score_in_verl else [turn.reward for turn in turns],
+        masked=masked,
+        num_turns=len(episode.messages),
+        metrics=AgentLoopMetrics(),
+        extra_fields={
+            "spec_num_draft_tokens": sum(draft.drafted for draft in drafts),
+            "spec_num_accepted_tokens": sum(draft.accepted for draft in drafts),
+            "spec_num_verify_steps": sum(draft.verify_steps for draft in drafts),
+            "min_global_steps": min(versions),
+            "max_global_steps": max(versions),
+            "turn_scores": [turn.reward for turn in turns],
+            "tool_rewards": [],
+            "reward_extra_info": {
+                "score": score,
+                "acc": float(not masked and done and _verdict(episode, score) > 0),
+                "masked": float(masked),
+                **counts,
+                **{f"reward_{name}": float(episode.rewards.get(name, 0.0)) for name in rewards},
+            },
+            EPISODE: counts,
+            **({SAMPLE: sample_to_dict(episode)} if score_in_verl else {}),
+        },
+    )
+
+
+def _verdict(episode: Episode, score: float) -> float:
+    """What says whether the task was solved, without what is paid for form beside it."""
+    return episode.rewards.get("correct", episode.rewards.get(ENVIRONMENT, score))
+
+
+def neutralise(outputs: Sequence[EpisodeOutput]) -> None:
+    """Give the masked episodes of a group the mean score of the others, so that they do not move its baseline.
+
+    verl knows no mask for samples, and their scores are part of the group's mean. The group's spread shrinks a
+    little by them.
+
+    Args:
+        outputs: All samples of one task.
+    """
+    scores = [output.reward_score for output in outputs if not output.masked and output.reward_score is not None]
+    for output in outputs:
+        if output.masked and scores:
+            output.reward_score = fmean(scores)

@@ -1,0 +1,146 @@
+"""A reward function for verl: ``reward.custom_reward_function`` with path ``pkg://turntree.agents.verl.episodes.rewards``.
+
+Name ``compute_score``, or ``compute_score_async``, which does not occupy a thread
+of verl's while answers are compared. Every result has the same keys, all numbers
+but ``status``, ``answer`` and ``method``.
+
+What could not be judged is left out of training and never counts as wrong: where
+turntree's agent loop played the episode it comes back with ``undecided`` 1 and
+the loop masks it; other loops of verl have no mask, so ``Undecided`` is raised,
+upon which verl's V1 trainers go on without this sample.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from turntree.agents.errors import AgentError
+from turntree.agents.scoring.scorer import ANSWER, Scored, Scorer
+from turntree.agents.verl.config.sections import ConfigError, plain
+from turntree.agents.verl.episodes.scored_text import SAMPLE, sample_of_row
+from turntree.rewards import Sample
+
+DEFAULT_REWARDS: Mapping[str, Any] = {ANSWER: 1.0}
+"""What is scored where nothing else is asked for."""
+
+
+class Undecided(AgentError):
+    """An answer could not be judged."""
+
+
+def compute_score(
+    data_source: str,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: Mapping[str, Any] | None = None,
+    *,
+    rewards: Mapping[str, Any] | None = None,
+    contract: str | None = None,
+    **unused: Any,
+) -> dict[str, Any]:
+    """Score one response.
+
+    Args:
+        data_source: Data set of the row; it chooses the rules of comparison.
+        solution_str: The response as text.
+        ground_truth: The right answer.
+        extra_info: Columns of the row and extra fields of the agent loop; what the policy itself said is
+            taken from them where turntree's loop played.
+        rewards: As ``Scorer`` takes them, by ``reward_kwargs``; ``None`` compares the answer.
+        contract: As ``Scorer`` takes it, by ``reward_kwargs``.
+        unused: verl's, for reward models.
+
+    Returns:
+        ``score``, ``acc`` (1 where the answer is right), ``undecided``, ``answered``, ``suspect``, ``status``,
+        ``answer``, ``method``, and ``reward_NAME`` for each of the rewards.
+
+    Raises:
+        UnknownContract: The data set has no rules of comparison and ``contract`` names no other.
+        ConfigError: A dialogue was played by a loop that does not tell the policy's words from a tool's, or a
+            reward needs all samples of a task.
+        Undecided: See the module's docstring.
+    """
+    scorer = _scorer(rewards, contract)
+    sample = _sample(data_source, solution_str, ground_truth, extra_info)
+    scored = scorer.score([sample])[0] if sample is not None else None
+    return result(scorer, scored, masks=SAMPLE in (extra_info or {}))
+
+
+async def compute_score_async(
+    data_source: str,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: Mapping[str, Any] | None = None,
+    *,
+    rewards: Mapping[str, Any] | None = None,
+    contract: str | None = None,
+    **unused: Any,
+) -> dict[str, Any]:
+    """``compute_score`` for an event loop, with the same arguments, results and errors."""
+    scorer = _scorer(rewards, contract)
+    sample = _sample(data_source, solution_str, ground_truth, extra_info)
+    scored = (await scorer.ascore([sample]))[0] if sample is not None else None
+    return result(scorer, scored, masks=SAMPLE in (extra_info or {}))
+
+
+def result(scorer: Scorer, scored: Scored | None, *, masks: bool) -> dict[str, Any]:
+    """What verl is told of one sample.
+
+    Args:
+        scorer: What scored it.
+        scored: ``None`` for an episode that the surroundings broke.
+        masks: Whether the loop that played it masks what is undecided.
+
+    Raises:
+        Undecided: If it could not be judged and nobody masks it.
+    """
+    undecided = scored is None or scored.reward is None
+    answer = scored.answer if scored is not None else None
+    status = "failure" if scored is None else str(answer.status) if answer is not None else ""
+    if undecided and not masks:
+        open_parts = ", ".join(scored.undecided) if scored is not None else "all"
+        raise Undecided(f"{open_parts} could not be judged ({status}); verl leaves this sample out")
+    parts = scored.parts if scored is not None else {}
+    return {
+        "score": scored.reward if scored is not None and scored.reward is not None else 0.0,
+        "acc": float(answer is not None and answer.correct is True),
+        "undecided": float(undecided),
+        "answered": float(answer is not None and answer.answer is not None),
+        "suspect": float(answer is not None and bool(answer.flags)),
+        "status": status,
+        "answer": (answer.answer or "") if answer is not None else "",
+        "method": answer.method if answer is not None else "",
+        **{f"reward_{name}": parts.get(name, 0.0) for name in scorer.names},
+    }
+
+
+def single_scorer(rewards: Mapping[str, Any] | None, contract: str | None) -> Scorer:
+    """A scorer for samples that come one by one, as they do in verl's reward loop.
+
+    Raises:
+        ConfigError: If a reward needs all samples of a task.
+    """
+    scorer = Scorer(rewards or DEFAULT_REWARDS, contract=contract)
+    if scorer.group_names:
+        raise ConfigError(
+            f"verl's reward loop scores one sample at a time, and {', '.join(scorer.group_names)} need all samples "
+            "of a task; name them in turntree.rewards, for turntree's agent-loop manager"
+        )
+    return scorer
+
+
+def _scorer(rewards: Mapping[str, Any] | None, contract: str | None) -> Scorer:
+    return _known_scorer(json.dumps(plain(rewards), sort_keys=True), contract)
+
+
+@lru_cache(maxsize=8)
+def _known_scorer(rewards: str, contract: str | None) -> Scorer:
+    return single_scorer(json.loads(rewards), contract)
+
+
+def _sample(data_source: str, solution: str, gold: Any, extra_info: Mapping[str, Any] | None) -> Sample | None:
+    extra = extra_info or {}
+    return sample_of_row(data_source, solution, str(gold), extra, extra.get("num_turns"))

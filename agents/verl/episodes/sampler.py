@@ -1,0 +1,136 @@
+"""verl's replay buffer with a short poll, as a custom sampler.
+
+verl's own asks every two seconds whether the episodes are there, which a small
+policy waits for longer than for its episodes; a custom sampler is the way to
+set the interval. verl gives a custom sampler no group filter, so DAPO's is
+passed on here, with the bound on its work that verl's synchronous sampler
+ignores.
+
+What a sampler returns beside the episodes, verl logs: turntree's figures of the
+step go that way (``metrics``). And a sampler is made where advantages are
+computed, so turntree's estimators are registered from here.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import transfer_queue
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+import turntree.agents.verl.episodes.advantages  # noqa: F401 - registers the estimators
+from turntree.agents.verl.config.sections import ConfigError, from_mapping, plain
+from turntree.agents.verl.records.metrics import PlayedRow, engine_metrics, episode_metrics
+
+logger = logging.getLogger(__name__)
+
+_SERVER = re.compile(r"turntree_server_\d+")
+"""Names of the servers of the policy, see ``replica.server_name``."""
+_ANSWER_SECONDS = 30.0
+"""A server that takes longer is left out of the step's figures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerSettings:
+    """Section ``trainer.v1.sampler.sampler_kwargs``."""
+
+    poll_interval: float = 0.1
+    """Seconds between two looks at the episodes."""
+    filter_groups_metric: str | None = None
+    """DAPO: groups in which this metric is the same for all are replaced; ``None`` filters nothing."""
+    train_batch_size: int | None = None
+    """DAPO: prompts of a batch."""
+    max_inflight_gen_batches: int = 1
+    """DAPO: batches of prompts generated at once."""
+    max_num_gen_batches: int = 10
+    """DAPO: batches of prompts that one step may generate; 0 is no bound."""
+
+    def __post_init__(self) -> None:
+        if self.poll_interval <= 0:
+            raise ValueError(f"poll_interval must be positive, got {self.poll_interval}")
+        if self.filter_groups_metric is not None and self.train_batch_size is None:
+            raise ValueError("filter_groups_metric needs train_batch_size: ${data.train_batch_size}")
+
+
+class PromptReplayBuffer(ReplayBuffer):
+    """verl's synchronous replay buffer; see the module's docstring.
+
+    Args:
+        sampler_kwargs: As ``SamplerSettings``.
+        refill_fn: verl's: submits so many new prompts.
+        kwargs: verl's.
+    """
+
+    def __init__(self, *, sampler_kwargs: Any, refill_fn: Callable[[int], Any] | None, **kwargs: Any) -> None:
+        if kwargs["trainer_mode"] != "sync":
+            raise ConfigError(
+                f"this sampler is for trainer.v1.trainer_mode=sync, got {kwargs['trainer_mode']!r}; set "
+                "trainer.v1.sampler.custom_sampler.path=null"
+            )
+        settings = from_mapping(SamplerSettings, plain(sampler_kwargs), "trainer.v1.sampler.sampler_kwargs")
+        self._submit = refill_fn
+        self._submitted = 0
+        self._most = settings.max_num_gen_batches * (settings.train_batch_size or 0)
+        super().__init__(
+            sampler_kwargs=sampler_kwargs,
+            poll_interval=settings.poll_interval,
+            refill_fn=self._refill,
+            filter_groups_metric=settings.filter_groups_metric,
+            train_batch_size=settings.train_batch_size,
+            gen_batch_size=1,
+            max_inflight_gen_batches=settings.max_inflight_gen_batches,
+            **kwargs,
+        )
+
+    def sample(self, *args: Any, **kwargs: Any) -> Any:
+        """Wait for the episodes of a step.
+
+        Returns:
+            The batch, and figures for verl's log.
+
+        Raises:
+            RuntimeError: If DAPO's filter threw away more groups than ``max_num_gen_batches`` allows.
+        """
+        self._submitted = 0
+        batch, logged = super().sample(*args, **kwargs)
+        if batch.partition_id == "train":
+            logged = {**logged, **episode_metrics(_played_rows(batch)), **engine_metrics(read_counters())}
+        return batch, logged
+
+    def _refill(self, prompts: int) -> Any:
+        self._submitted += prompts
+        if self._most and self._submitted > self._most:
+            raise RuntimeError(
+                f"the group filter asked for {self._submitted} new prompts in one step, the bound is {self._most}: "
+                "nearly all groups score the same throughout; use easier or harder tasks, a larger rollout.n, or "
+                "raise sampler_kwargs.max_num_gen_batches"
+            )
+        assert self._submit is not None
+        return self._submit(prompts)
+
+
+def _played_rows(batch: Any) -> list[PlayedRow]:
+    """What the rows of a batch say of their episodes; rows that verl has padded it with say nothing."""
+    keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+    data = transfer_queue.kv_batch_get(
+        keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields", "token_levels"]
+    )
+    extra, levels = list(data["extra_fields"]), data["token_levels"].unbind()
+    return [PlayedRow(extra=one, levels=tokens.tolist()) for one, tokens in zip(extra, levels, strict=True)]
+
+
+def read_counters() -> list[Mapping[str, float]]:
+    """What each of turntree's servers counted since it was asked last; none with another engine."""
+    counted: list[Mapping[str, float]] = []
+    for name in filter(_SERVER.fullmatch, ray.util.list_named_actors()):
+        try:
+            answer: Any = ray.get(ray.get_actor(name).step_counters.remote(), timeout=_ANSWER_SECONDS)
+            counted.append(answer)
+        except (ray.exceptions.RayError, ValueError):
+            logger.warning("the server %s does not say what it counted", name, exc_info=True)
+    return counted

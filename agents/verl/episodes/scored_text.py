@@ -1,0 +1,65 @@
+"""What verl's reward loop is given of an episode, and the words in verl's rows that are the policy's own.
+
+verl decodes a whole response, tool output included, and calls it the solution.
+Invariant: a sample made here holds the policy's own words only; a row that does
+not tell them apart is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from turntree.agents.episodes.episode import Episode, StopReason
+from turntree.agents.scoring.policy_sample import policy_sample
+from turntree.agents.verl.config.sections import ConfigError
+from turntree.rewards import Sample
+
+SAMPLE = "turntree_sample"
+"""Extra field of an episode's output: its sample, or ``None`` where the surroundings failed."""
+
+
+def sample_to_dict(episode: Episode) -> dict[str, Any] | None:
+    """The policy's part of an episode as plain values; ``None`` for a failure."""
+    if episode.stop_reason is StopReason.FAILURE:
+        return None
+    values = asdict(policy_sample(episode))
+    return {**values, "turns": list(values["turns"])}
+
+
+def sample_of_row(
+    data_source: str, solution: str, gold: str, extra_info: Mapping[str, Any], num_turns: int | None
+) -> Sample | None:
+    """The sample of a row of verl's.
+
+    Args:
+        data_source: Column ``data_source``.
+        solution: The whole response as text.
+        gold: ``reward_model.ground_truth``.
+        extra_info: Column ``extra_info``, with the extra fields of the agent loop's output; its ``question`` is what
+            was asked.
+        num_turns: Messages of the dialogue, the prompt's and the response's; ``None`` where verl does not say.
+
+    Returns:
+        The sample; ``None`` if the surroundings failed.
+
+    Raises:
+        ConfigError: If the response has words of others in it that cannot be told apart.
+    """
+    if SAMPLE in extra_info:
+        values = extra_info[SAMPLE]
+        return None if values is None else Sample(**{**values, "turns": tuple(values["turns"])})
+    if num_turns is not None and num_turns > 2:
+        raise ConfigError(
+            f"a dialogue of {num_turns} messages was played by a loop that does not say which words are the "
+            "policy's own, so tool output would be scored; play it with the agent loop turntree_env"
+        )
+    return Sample(
+        turns=(solution,),
+        gold=gold,
+        question=str(extra_info.get("question", "")),
+        data_source=data_source,
+        task_id=str(extra_info.get("task_id", "")),
+        metadata=dict(extra_info.get("metadata") or {}),
+    )

@@ -1,0 +1,68 @@
+"""verl's agent loop ``turntree_env``: plays a turntree environment by turntree's one loop.
+
+It works with verl's own manager and any rollout backend. ``manager`` plays the
+same episodes with less traffic, where the backend is turntree's.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, register
+
+from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.episodes.dataset import AGENT_NAME
+from turntree.agents.verl.episodes.output import EpisodeOutput
+from turntree.agents.verl.playing.engine import VerlEngine
+from turntree.agents.verl.playing.player import EpisodePlayer
+
+
+@register(AGENT_NAME)
+class EnvAgentLoop(AgentLoopBase):
+    """One episode. verl makes an object per episode; what they share is made once per process.
+
+    Args:
+        trainer_config: verl's wrapped configuration.
+        server_manager: verl's client of the rollout servers.
+        tokenizer: The policy's tokenizer.
+        kwargs: What else verl gives to loops; unused.
+    """
+
+    def __init__(self, trainer_config: Any, server_manager: Any, tokenizer: Any, **kwargs: Any) -> None:
+        # Not calling super().__init__(): it builds verl's own tokenisation, again for every episode.
+        self.config = trainer_config.config
+        self.rollout_config = self.config.actor_rollout_ref.rollout
+        self.server_manager = server_manager
+        self.tokenizer = tokenizer
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> EpisodeOutput:
+        """Play the episode of ``row``; raises where the configuration is wrong alone, see ``EpisodePlayer``."""
+        backend = self.rollout_config.name
+        player = _player(_ById(self.tokenizer), _ById(self.rollout_config))
+        return await player.play(sampling_params, row, lambda: VerlEngine(self.server_manager, backend=backend))
+
+
+class _ById:
+    """An object as a cache key; the cache keeps it alive, so its identity stays its own."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ById) and self.value is other.value
+
+
+@lru_cache(maxsize=2)
+def _player(tokenizer: _ById, rollout_config: _ById) -> EpisodePlayer:
+    player = EpisodePlayer(rollout_config.value, tokenizer.value)
+    if player.group_rewards:
+        raise ConfigError(
+            f"verl's own agent-loop manager plays the samples of a task apart, and the rewards "
+            f"{', '.join(player.group_rewards)} need all of them; set "
+            "actor_rollout_ref.rollout.agent.agent_loop_manager_class=turntree.agents.verl.playing.manager.EpisodeManager"
+        )
+    return player

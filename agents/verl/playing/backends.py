@@ -1,0 +1,75 @@
+"""What a turn is asked for with: verl hands parameters on as they are, and rollout backends differ in names.
+
+Beside the parameters travels the dialogue state, which keys the drafts. verl's
+servers take no further arguments, but each engine has a place for private data;
+turntree's own server takes the state itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from turntree.agents.engines.protocol import Sampling
+from turntree.agents.engines.request_wire import request_entries
+from turntree.agents.verl.names import ROLLOUT_NAME
+from turntree.spec_tree import DialogueState
+
+_SHARED = (
+    *("temperature", "top_p", "top_k", "min_p", "max_tokens"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+)
+
+
+class TurnRequest(NamedTuple):
+    """How ``server_manager.generate`` is called."""
+
+    parameters: dict[str, Any]
+    """``sampling_params``."""
+    arguments: dict[str, Any]
+    """Further keyword arguments."""
+
+
+def turn_request(backend: str, sampling: Sampling, state: DialogueState | None) -> TurnRequest:
+    """The request of a turn.
+
+    Args:
+        backend: ``rollout.name``; one that is not known here gets no state.
+        sampling: How to draw.
+        state: The dialogue state.
+    """
+    parameters: dict[str, Any] = {name: getattr(sampling, name) for name in _SHARED}
+    parameters |= {"stop_token_ids": list(sampling.stop_token_ids), "logprobs": True}
+    return _REQUESTS.get(backend, _plain)(parameters, sampling, state)
+
+
+def _plain(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> TurnRequest:
+    if sampling.seed is not None:
+        parameters["seed"] = sampling.seed
+    return TurnRequest(parameters, {})
+
+
+def _turntree(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> TurnRequest:
+    return TurnRequest(_plain(parameters, sampling, state).parameters, {"state": state})
+
+
+def _vllm(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> TurnRequest:
+    # A turn ends where turntree says; vLLM adds the model's own end tokens otherwise.
+    parameters["ignore_eos"] = True
+    parameters["extra_args"] = request_entries(state=state, seed=sampling.seed)
+    return TurnRequest(parameters, {})
+
+
+def _sglang(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> TurnRequest:
+    from turntree.agents.engines.sglang.wire import custom_params
+
+    # Marked as turntree's, a turn ends where turntree says.
+    parameters["custom_params"] = custom_params(state=state, seed=sampling.seed)
+    return TurnRequest(parameters, {})
+
+
+_REQUESTS: dict[str, Callable[[dict[str, Any], Sampling, DialogueState | None], TurnRequest]] = {
+    ROLLOUT_NAME: _turntree,
+    "vllm": _vllm,
+    "sglang": _sglang,
+}

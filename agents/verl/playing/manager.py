@@ -1,0 +1,261 @@
+"""verl's agent-loop manager for turntree: the same episodes, with far fewer calls between processes.
+
+verl's own worker makes three Ray calls a turn and three TransferQueue calls an
+episode, which is nothing beside a large model and most of the time beside a
+small one. This one sends turns in bulk (``TurnPipe``) and hands finished
+episodes over in bulk. Tasks are spread over the replicas so that all rollouts
+of a task meet in one store (``ReplicaTurns``).
+
+For ``rollout.name=turntree`` and synchronous training; with other backends or
+trainer modes leave ``agent_loop_manager_class`` unset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+from uuid import uuid4
+
+import ray
+import torch
+import transfer_queue
+from tensordict import NonTensorData, NonTensorStack, TensorDict
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+from turntree.agents.verl.config.sections import ConfigError, plain
+from turntree.agents.verl.config.settings import RunSettings
+from turntree.agents.verl.episodes.dataset import AGENT_NAME
+from turntree.agents.verl.episodes.output import EpisodeOutput
+from turntree.agents.verl.names import ROLLOUT_NAME, server_name
+from turntree.agents.verl.playing.player import EpisodePlayer
+from turntree.agents.verl.playing.replica_turns import ReplicaTurns
+from turntree.agents.verl.playing.run_ahead_plays import AheadPlays
+from turntree.agents.verl.playing.run_ahead_rows import RowForecast
+from turntree.agents.verl.serving.restarts import is_restarted, retry_after_restart
+from turntree.agents.verl.serving.turn_pipe import TurnPipe
+
+logger = logging.getLogger(__name__)
+
+_RESTARTS = 4
+"""Times that Ray starts a worker again; it then asks it again for the episodes of the batch."""
+_HAND_OVER_SECONDS = 0.5
+"""Finished groups wait at most so long for company before they are handed over."""
+
+
+class EpisodeManager(AgentLoopManagerTQ):
+    """Selected by ``actor_rollout_ref.rollout.agent.agent_loop_manager_class``."""
+
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        name, mode = config.actor_rollout_ref.rollout.name, config.trainer.v1.trainer_mode
+        if name != ROLLOUT_NAME or mode != "sync":
+            raise ConfigError(
+                f"this agent-loop manager is for rollout.name={ROLLOUT_NAME} and trainer.v1.trainer_mode=sync, "
+                f"got {name} and {mode}; set actor_rollout_ref.rollout.agent.agent_loop_manager_class=null"
+            )
+        super().__init__(config, *args, **kwargs)
+        self.agent_loop_workers_class: Any = ray.remote(max_restarts=_RESTARTS)(EpisodeWorker)
+        run = RunSettings.parse(plain(config.actor_rollout_ref.rollout.get("custom")))
+        self._forecast = RowForecast.of(config) if run.run_ahead.enabled else None
+
+    def generate_sequences(self, prompts: TensorDict) -> None:
+        """Start the episodes of a batch and return; they are handed over as they finish.
+
+        The workers also get the rows that the next step is expected to play. A worker whose process dies is
+        started again and plays what it had not handed over.
+        """
+        ahead: list[dict[str, Any]] = []
+        if self._forecast is not None and not _validates(prompts):
+            ahead = self._forecast.after(_rows(prompts))
+        workers: list[Any] = self.agent_loop_workers
+        chunks = prompts.chunk(len(workers))
+        for place, (worker, chunk) in enumerate(zip(workers, chunks, strict=False)):
+            playing = worker.generate_sequences.remote(chunk, ahead[place :: len(chunks)])
+            playing.future().add_done_callback(_end_run_on_error)
+
+
+class EpisodeWorker:
+    """Ray actor that plays the episodes of its share of a batch.
+
+    Args:
+        config: verl's whole configuration.
+        llm_client: verl's client, unused: turns go to the servers directly.
+        teacher_client: Must be ``None``.
+        reward_loop_worker_handles: verl's, unused: turntree scores.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        llm_client: Any = None,
+        teacher_client: Any = None,
+        reward_loop_worker_handles: Any = None,
+    ) -> None:
+        if teacher_client is not None:
+            raise ConfigError("distillation needs verl's own agent-loop manager; set agent_loop_manager_class=null")
+        transfer_queue.init()
+        rollout = config.actor_rollout_ref.rollout
+        self._rollout = rollout
+        tokenizer = omega_conf_to_dataclass(config.actor_rollout_ref.model).tokenizer
+        run = RunSettings.parse(plain(rollout.get("custom")))
+        if run.score_in_verl:
+            raise ConfigError("score_in_verl needs verl's own agent-loop manager; set agent_loop_manager_class=null")
+        self._player = EpisodePlayer(rollout, tokenizer)
+        client = uuid4().hex
+        replicas = config.trainer.nnodes * config.trainer.n_gpus_per_node
+        pipes = {rank: TurnPipe(ray.get_actor(server_name(rank)), client) for rank in range(replicas)}
+        self._replicas = ReplicaTurns(pipes, _serving)
+        self._restarted = is_restarted()
+        if self._restarted:
+            logger.warning("this agent-loop worker was restarted; what it had not handed over is played again")
+        self._groups: set[asyncio.Task[None]] = set()
+        self._outbox: list[_Group] = []
+        self._carrier: asyncio.Task[None] | None = None
+        slots = run.run_ahead.slots(rollout.max_num_seqs)
+        self._ahead = AheadPlays(self._player, pipes, slots=slots) if run.run_ahead.enabled else None
+
+    @retry_after_restart
+    async def generate_sequences(self, batch: TensorDict, ahead: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Play the episodes of a batch; returns when all are handed over.
+
+        In a later life of this process the groups that an earlier one has handed over are left out.
+
+        Args:
+            batch: Rows of the data set.
+            ahead: Rows of the next step, to be played ahead where there is room.
+        """
+        validate = _validates(batch)
+        batch.pop("validate", None)
+        options = self._rollout.val_kwargs if validate else self._rollout
+        sampling = {name: options[name] for name in ("temperature", "top_p", "top_k")}
+        rows = _rows(batch)
+        if self._restarted:
+            waiting = await _waited_for("val" if validate else "train")
+            rows = [row for row in rows if row["uid"] in waiting]
+        if self._ahead is not None and not validate and rows:
+            await self._ahead.begin_step(int(rows[0]["global_steps"]))
+        groups = [
+            asyncio.create_task(self._play_group(row, sampling, int(row.pop("__rollout_n__", options.n)), validate))
+            for row in rows
+        ]
+        self._groups.update(groups)
+        for group in groups:
+            group.add_done_callback(self._groups.discard)
+        if self._ahead is not None and ahead:
+            self._ahead.start(ahead, sampling, size=int(options.n))
+        await asyncio.gather(*groups)
+        while self._carrier is not None and not self._carrier.done():
+            await asyncio.shield(self._carrier)
+        if self._carrier is not None:
+            self._carrier.result()
+
+    async def _play_group(self, row: dict[str, Any], sampling: Mapping[str, Any], size: int, validate: bool) -> None:
+        if row.get("agent_name", AGENT_NAME) != AGENT_NAME:
+            raise ConfigError(f"this agent-loop manager plays rows of {AGENT_NAME}, got {row['agent_name']!r}")
+        outputs = await self._player.play_group(sampling, row, self._replicas.dialogue, size=size)
+        self._outbox.append(_Group(row, outputs, validate))
+        if self._carrier is None or self._carrier.done():
+            self._carrier = asyncio.create_task(self._hand_over())
+
+    async def _hand_over(self) -> None:
+        while self._outbox:
+            if self._groups:
+                await asyncio.wait(self._groups, timeout=_HAND_OVER_SECONDS)
+            groups, self._outbox = self._outbox, []
+            for partition in ("train", "val"):
+                await _put([group for group in groups if group.partition == partition], partition)
+
+
+def _end_run_on_error(playing: Future[None]) -> None:
+    """End the trainer's process where episodes can come no more: verl would wait for them for ever."""
+    error = playing.exception()
+    if error is None or not ray.is_initialized():
+        return
+    logger.error("episodes are lost for good, so the run ends here: %s", error, exc_info=error)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+async def _waited_for(partition: str) -> set[str]:
+    """Names of the groups that the trainer still waits for."""
+    held = await transfer_queue.async_kv_list(partition)
+    return {key for key, tag in held.get(partition, {}).items() if tag.get("status") in ("pending", "running")}
+
+
+async def _serving(rank: int) -> None:
+    await ray.get_actor(server_name(rank)).serving.remote()
+
+
+class _Group:
+    """The finished episodes of one task."""
+
+    def __init__(self, row: dict[str, Any], outputs: list[EpisodeOutput], validate: bool) -> None:
+        self.uid = row["uid"]
+        self.partition = "val" if validate else "train"
+        self.keys = [f"{self.uid}_{session}_0" for session in range(len(outputs))]
+        pairs = [_field(row, session, output) for session, output in enumerate(outputs)]
+        self.fields = [field for field, _ in pairs]
+        self.tags = [tag for _, tag in pairs]
+
+
+def _field(row: dict[str, Any], session: int, output: EpisodeOutput) -> tuple[dict[str, Any], dict[str, Any]]:
+    """An episode as verl's trainer reads it: its row, and the tag that the replay buffer looks at."""
+    field = {**output.as_dict(), **row, "session_id": session}
+    tokens = torch.cat([field["prompts"], field["responses"]])
+    field.update(
+        loss_mask=field["response_mask"],
+        input_ids=tokens,
+        position_ids=torch.arange(len(tokens)),
+        multi_modal_inputs={},
+    )
+    prompt, response = len(field["prompts"]), len(field["responses"])
+    tag = {
+        "status": "success",
+        "prompt_len": prompt,
+        "response_len": response,
+        "seq_len": prompt + response,
+        "global_steps": row["global_steps"],
+        "min_global_steps": output.extra_fields["min_global_steps"],
+        "max_global_steps": output.extra_fields["max_global_steps"],
+    }
+    return field, tag
+
+
+async def _put(groups: list[_Group], partition: str) -> None:
+    if not groups:
+        return
+    await transfer_queue.async_kv_batch_put(
+        keys=[key for group in groups for key in group.keys],
+        fields=list_of_dict_to_tensordict([field for group in groups for field in group.fields]),
+        tags=[tag for group in groups for tag in group.tags],
+        partition_id=partition,
+    )
+    # Only now may the replay buffer take the groups.
+    await transfer_queue.async_kv_batch_put(
+        keys=[group.uid for group in groups],
+        tags=[{"status": "finished"} for _ in groups],
+        partition_id=partition,
+    )
+
+
+def _validates(batch: TensorDict) -> bool:
+    # Only an item's access unwraps a value that is no tensor; pop() does not.
+    return "validate" in batch and bool(batch["validate"])
+
+
+def _rows(batch: TensorDict) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [{} for _ in range(len(batch))]
+    for name, column in batch.items():
+        for index, row in enumerate(rows):
+            if isinstance(column, NonTensorStack):
+                row[name] = column[index].data
+            elif isinstance(column, NonTensorData):
+                row[name] = column.data
+            else:
+                row[name] = column[index]
+    return rows

@@ -1,0 +1,224 @@
+"""Plays the episodes that a row of the data set names. Made once per process, used by every episode in it.
+
+Nothing here raises. An episode that the surroundings broke is tried once more
+with the same seeds; if that fails too it comes back as a failure, which
+``to_output`` masks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from turntree.agents.engines.protocol import Engine, Sampling
+from turntree.agents.episodes.dialogue import dialogue_state
+from turntree.agents.episodes.episode import Episode, StopReason
+from turntree.agents.episodes.failures import FailureKind, failure_kind
+from turntree.agents.loop.episode_driver import describe, env_id_of
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.rollout import derive_seed, rollout
+from turntree.agents.scoring.judging import judge_episodes
+from turntree.agents.verl.config.sections import plain
+from turntree.agents.verl.config.settings import RunSettings
+from turntree.agents.verl.episodes.dataset import make_env, token_bounds
+from turntree.agents.verl.episodes.output import EpisodeOutput, neutralise, to_output
+from turntree.agents.verl.records.recording import EpisodeRecorder, RunFolder
+from turntree.envs import Env, ResultMemo
+from turntree.spec_tree import DialogueState
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 2
+"""How often an episode is tried."""
+
+
+class _Played(NamedTuple):
+    """An episode before it is scored."""
+
+    episode: Episode
+    lost: tuple[FailureKind, ...]
+    """To what the attempts were lost, the last one too if it was."""
+    labels: dict[str, int]
+    recorded: bool
+
+
+class EpisodePlayer:
+    """Rows in, verl's outputs out.
+
+    Args:
+        rollout_config: verl's ``actor_rollout_ref.rollout``.
+        tokenizer: The policy's tokenizer.
+    """
+
+    def __init__(self, rollout_config: Any, tokenizer: Any) -> None:
+        self._renderer = Renderer(tokenizer)
+        self._filler = 0 if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+        self._seed = int(rollout_config.seed)
+        self._bounds = token_bounds(rollout_config.prompt_length, rollout_config.response_length)
+        settings = RunSettings.parse(plain(rollout_config.get("custom")))
+        recording = settings.path is not None and settings.record_episodes
+        self._recorder = EpisodeRecorder(RunFolder(settings.path)) if recording and settings.path else None
+        self._scorer = settings.scorer()
+        self._score_in_verl = settings.score_in_verl
+        self._memos: dict[tuple[str, str], ResultMemo] = {}
+        self._memo_results = settings.memo_results
+        # Between two episodes, by id and settings: making an environment may read a data set.
+        self._idle: dict[tuple[str, str], list[Env]] = defaultdict(list)
+
+    @property
+    def group_rewards(self) -> tuple[str, ...]:
+        """Rewards that need all samples of a task at once, so ``play_group``."""
+        return self._scorer.group_names if self._scorer is not None else ()
+
+    async def play(
+        self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine]
+    ) -> EpisodeOutput:
+        """Play one episode of ``row``.
+
+        Args:
+            sampling_params: verl's: temperature, top_p, top_k.
+            row: Columns of the data set, and verl's ``session_id`` and ``global_steps``.
+            engine: Makes the engine of one attempt.
+        """
+        return (await self._finish([await self._play(sampling_params, row, engine)]))[0]
+
+    async def play_group(
+        self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine], *, size: int
+    ) -> list[EpisodeOutput]:
+        """Play ``size`` episodes of ``row`` at once, scored together.
+
+        Those that are masked are given the mean score of the others, so that no baseline is moved by them.
+        """
+        plays = (self._play(sampling_params, {**row, "session_id": session}, engine) for session in range(size))
+        outputs = await self._finish(await asyncio.gather(*plays))
+        neutralise(outputs)
+        return outputs
+
+    async def _play(
+        self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine]
+    ) -> _Played:
+        index, session, step = int(row["index"]), int(row.get("session_id", 0)), int(row["global_steps"])
+        sampling = self._sampling(sampling_params, step, index, session)
+        lost: list[FailureKind] = []
+        while len(lost) < ATTEMPTS:
+            episode = await self._attempt(row, index, sampling, engine)
+            kind = failure_kind(episode)
+            if kind is None:
+                break
+            lost.append(kind)
+            logger.warning(
+                "task %d, sample %d, attempt %d was lost to the %s: %s",
+                *(index, session, len(lost), kind, episode.failure or "its answer could not be judged"),
+            )
+        recorded = (row.get("extra_info") or {}).get("split") == "train"
+        labels = {"step": step, "index": index, "session": session, "seed": sampling.seed or 0}
+        return _Played(episode, tuple(lost), labels, recorded)
+
+    async def play_ahead(self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Engine) -> None:
+        """Play one episode of ``row`` for a later step, and keep nothing: ``engine`` remembers its turns.
+
+        Args:
+            sampling_params: As in ``play``.
+            row: As in ``play``; ``global_steps`` is the step that it is for.
+            engine: Cancels the episode where it gives a turn up.
+        """
+        index, step = int(row["index"]), int(row["global_steps"])
+        sampling = self._sampling(sampling_params, step, index, int(row["session_id"]))
+        env_id, settings = row["env_id"], row.get("env_kwargs") or "{}"
+        idle = self._idle[env_id, settings]
+        env = idle.pop() if idle else self.make(env_id, settings)
+        broken = not env.quick  # given up in the middle of a step, it may still be at work in a thread
+        try:
+            limits = env.limits.within(self._bounds)
+            episode = await rollout(env, engine, self._renderer, limits, index=index, seed=index, sampling=sampling)
+            broken = episode.masked
+        finally:
+            if not broken:
+                idle.append(env)
+
+    def first_state(self, row: Mapping[str, Any]) -> DialogueState:
+        """The dialogue state of a row's first turn."""
+        env_id, settings = row["env_id"], row.get("env_kwargs") or "{}"
+        idle = self._idle[env_id, settings]
+        env = idle.pop() if idle else self.make(env_id, settings)
+        index = int(row["index"])
+        _, info = env.reset(seed=index, options={"index": index})
+        idle.append(env)
+        prompt = self._renderer.initial(info["messages"], info["tools"])
+        return dialogue_state(prompt, task_id=info["task_id"], calls=(), env_id=env_id_of(env))
+
+    def _sampling(self, sampling_params: Mapping[str, Any], step: int, index: int, session: int) -> Sampling:
+        """How an episode is drawn: its seed is a function of the run's, of its step, its task and its session."""
+        return Sampling(
+            temperature=float(sampling_params["temperature"]),
+            top_p=float(sampling_params["top_p"]),
+            top_k=int(sampling_params["top_k"]),
+            seed=derive_seed(self._seed, step, index, session),
+        )
+
+    async def _finish(self, played: Sequence[_Played]) -> list[EpisodeOutput]:
+        """Score, record and lay out what was played."""
+        episodes = [one.episode for one in played]
+        if self._scorer is not None:
+            episodes = await judge_episodes(episodes, self._scorer)
+        outputs = []
+        for one, episode in zip(played, episodes, strict=True):
+            judged_away = episode.masked and not one.episode.masked
+            if self._recorder is not None and one.recorded:
+                self._recorder.write(episode, **one.labels)
+            outputs.append(
+                to_output(
+                    episode,
+                    weights_version=one.labels["step"] - 1,
+                    filler_id=self._filler,
+                    lost=(*one.lost, FailureKind.REWARD) if judged_away else one.lost,
+                    rewards=self._scorer.names if self._scorer is not None else (),
+                    score_in_verl=self._score_in_verl,
+                )
+            )
+        return outputs
+
+    async def _attempt(
+        self, row: Mapping[str, Any], index: int, sampling: Sampling, engine: Callable[[], Engine]
+    ) -> Episode:
+        env_id, settings = row["env_id"], row.get("env_kwargs") or "{}"
+        try:
+            idle = self._idle[env_id, settings]
+            env = idle.pop() if idle else self.make(env_id, settings)
+            # All samples of a task start in the same state: the environment's seed is the row's index.
+            episode = await rollout(
+                env,
+                engine(),
+                self._renderer,
+                env.limits.within(self._bounds),
+                index=index,
+                seed=index,
+                sampling=sampling,
+            )
+        except Exception as error:
+            # rollout() turns what breaks inside an episode into a failure; this is what breaks before it.
+            logger.exception("an episode of %s could not be started", env_id)
+            return Episode(
+                env_id=env_id,
+                task=None,
+                seed=index,
+                messages=(),
+                turns=(),
+                stop_reason=StopReason.FAILURE,
+                failure=describe(error),
+            )
+        if not episode.masked:
+            idle.append(env)
+        return episode
+
+    def make(self, env_id: str, settings: str) -> Env:
+        """A new environment; ``settings`` are JSON."""
+        env = make_env(env_id, json.loads(settings))
+        if self._memo_results:
+            # One memo for all environments of the same settings: siblings and later epochs meet in it.
+            env.memo = self._memos.setdefault((env_id, settings), ResultMemo(self._memo_results))
+        return env

@@ -1,0 +1,132 @@
+"""Turns of one process over all replicas: each dialogue goes to the replica that knows its task.
+
+A replica that is lost is routed around until it serves again, which is when it
+has the trainer's weights. An episode that it was playing is the player's to try
+again; here only the next place is found. Where no replica is left, turns wait
+for one to come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from turntree.agents.engines.protocol import Completion, Engine, Sampling
+from turntree.agents.engines.routing import TaskRoutes, route_key
+from turntree.agents.errors import EngineLost
+from turntree.spec_tree import DialogueState
+
+logger = logging.getLogger(__name__)
+
+
+class ReplicaTurns:
+    """The replicas, as one process sees them.
+
+    Args:
+        engines: Engine of each replica, by rank.
+        serving: Returns once the replica of a rank serves; raises while it cannot be reached.
+        patience: Seconds that a turn waits where all replicas are lost.
+        look_seconds: Between two questions whether a lost replica is back.
+    """
+
+    def __init__(
+        self,
+        engines: Mapping[int, Engine],
+        serving: Callable[[int], Awaitable[None]],
+        *,
+        patience: float = 300.0,
+        look_seconds: float = 1.0,
+    ) -> None:
+        self._engines = dict(engines)
+        self._serving = serving
+        self._patience = patience
+        self._look_seconds = look_seconds
+        self.routes = TaskRoutes(list(self._engines))
+        self._returns: dict[int, asyncio.Task[None]] = {}
+        self.lost = 0
+        """Times that a replica was lost."""
+
+    def dialogue(self) -> Engine:
+        """An engine for one dialogue: its turns go to one replica."""
+        return _Dialogue(self)
+
+    async def place(self, key: str) -> int:
+        """A replica for one turn.
+
+        Raises:
+            EngineLost: If all replicas are lost, and none came back in time.
+        """
+        if not self.routes.alive:
+            done, _ = await asyncio.wait(
+                list(self._returns.values()), timeout=self._patience, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done and not self.routes.alive:
+                raise EngineLost(f"no engine replica came back within {self._patience:g} s")
+        return self.routes.acquire(key)
+
+    async def ask(
+        self,
+        rank: int,
+        key: str,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        state: DialogueState | None,
+        draft: Sequence[int],
+    ) -> Completion:
+        """One turn of a replica that was placed."""
+        try:
+            return await self._engines[rank].generate(tuple(prompt_ids), sampling, state=state, draft=draft)
+        except EngineLost:
+            self._lose(rank)
+            raise
+        finally:
+            self.routes.release(key, rank)
+
+    def _lose(self, rank: int) -> None:
+        if rank in self.routes.lost:
+            return
+        self.routes.lose(rank)
+        self.lost += 1
+        logger.warning("engine replica %d is lost; %d others go on", rank, len(self.routes.alive))
+        self._returns[rank] = asyncio.create_task(self._await_return(rank))
+
+    async def _await_return(self, rank: int) -> None:
+        while True:
+            await asyncio.sleep(self._look_seconds)
+            try:
+                await self._serving(rank)
+            except Exception as error:  # whatever keeps it away, it is asked again
+                logger.debug("engine replica %d is away: %s", rank, error)
+                continue
+            del self._returns[rank]
+            self.routes.restore(rank)
+            logger.warning("engine replica %d is back", rank)
+            return
+
+
+class _Dialogue:
+    """An ``Engine`` for the turns of one dialogue."""
+
+    def __init__(self, replicas: ReplicaTurns) -> None:
+        self._replicas = replicas
+        self._rank: int | None = None
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        state: DialogueState | None = None,
+        draft: Sequence[int] = (),
+    ) -> Completion:
+        """Sample one turn where the dialogue's earlier ones were sampled, if that replica is alive.
+
+        Raises:
+            EngineLost: If the replica is lost while it samples.
+        """
+        key = route_key(state or DialogueState.from_tokens(prompt_ids))
+        routes = self._replicas.routes
+        if self._rank is None or not routes.hold(key, self._rank):
+            self._rank = await self._replicas.place(key)
+        return await self._replicas.ask(self._rank, key, prompt_ids, sampling, state, draft)

@@ -1,0 +1,120 @@
+"""The episodes that one worker plays ahead: whole ones, each in an environment of its own.
+
+A turn's prompt depends on what the environment said before, so what is made ahead
+of a dialogue is of use as far as the environment says the same again; a turn is
+promoted by its exact prompt, whatever led there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.agents.engines.routing import preference, route_key
+from turntree.agents.verl.playing.player import EpisodePlayer
+from turntree.agents.verl.serving.turn_pipe import TurnPipe
+from turntree.spec_tree import DialogueState
+
+logger = logging.getLogger(__name__)
+
+
+class AheadPlays:
+    """Plays rows ahead, at most so many episodes at once as the engine has slots for.
+
+    Args:
+        player: Plays the episodes.
+        pipes: To the replicas, by rank.
+        slots: Of each engine, for turns made ahead.
+    """
+
+    def __init__(self, player: EpisodePlayer, pipes: Mapping[int, TurnPipe], *, slots: int) -> None:
+        self._player = player
+        self._pipes = dict(pipes)
+        self._most = slots * len(pipes)
+        self._plays: set[asyncio.Task[None]] = set()
+
+    async def begin_step(self, step: int) -> None:
+        """Training step ``step`` begins: nothing is played ahead for it any longer, and what was is promoted."""
+        for play in self._plays:
+            play.cancel()
+        told = await asyncio.gather(*(pipe.begin_step(step) for pipe in self._pipes.values()), return_exceptions=True)
+        for error in told:
+            if isinstance(error, Exception):
+                logger.warning("a rollout server was not told that step %d begins: %s", step, error)
+
+    def start(self, rows: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any], *, size: int) -> None:
+        """Begin to play ``size`` episodes of each row.
+
+        Args:
+            rows: Rows of the data set; ``global_steps`` is the step that they are for.
+            sampling: As that step will ask.
+            size: Samples of a row.
+        """
+        self._keep(self._announce(rows))
+        slots = asyncio.Semaphore(self._most)
+        for row in rows:
+            for session in range(size):
+                self._keep(self._play({**row, "session_id": session}, sampling, slots))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._plays.add(task)
+        task.add_done_callback(self._plays.discard)
+
+    async def _announce(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Let the stores get ready for the first turns of ``rows``, also of those that are not played ahead."""
+        states: dict[int, list[DialogueState]] = defaultdict(list)
+        for row in rows:
+            await asyncio.sleep(0)
+            try:
+                state = self._player.first_state(row)
+            except Exception:  # an environment that breaks does so again in its own episode, which says it
+                logger.debug("a row could not be announced", exc_info=True)
+                continue
+            states[_home(state, self._pipes)].append(state)
+        calls = (self._pipes[rank].announce(some) for rank, some in states.items())
+        await asyncio.gather(*calls, return_exceptions=True)  # a lost server has nothing to get ready
+
+    async def _play(self, row: Mapping[str, Any], sampling: Mapping[str, Any], slots: asyncio.Semaphore) -> None:
+        async with slots:
+            engine = _AheadPipes(self._pipes, int(row["global_steps"]))
+            try:
+                await self._player.play_ahead(sampling, row, engine)
+            except Exception:
+                logger.warning("an episode could not be played ahead", exc_info=True)
+
+
+class _AheadPipes:
+    """The engine of one episode that is played ahead; cancels it where a turn is given up.
+
+    A turn is made at the home of its task, where its step will most likely ask for it.
+    """
+
+    def __init__(self, pipes: Mapping[int, TurnPipe], step: int) -> None:
+        self._pipes = pipes
+        self._step = step
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        state: DialogueState | None = None,
+        draft: Sequence[int] = (),
+    ) -> Completion:
+        """Sample one turn ahead."""
+        pipe = self._pipes[_home(state or DialogueState.from_tokens(prompt_ids), self._pipes)]
+        turn = await pipe.generate(prompt_ids, sampling, state=state, draft=draft, ahead_for=self._step)
+        if turn.finish_reason is FinishReason.ABORT:
+            raise asyncio.CancelledError(f"nothing more is made ahead for step {self._step}")
+        return turn
+
+
+def _home(state: DialogueState, pipes: Mapping[int, TurnPipe]) -> int:
+    """Rank of the replica at which the turns of a task meet."""
+    rank: int = preference(route_key(state), list(pipes))[0]
+    return rank

@@ -1,0 +1,72 @@
+"""Tells of a run that plays nothing to its end: every episode lost, and so nothing learnt.
+
+One such step may be a search service that was away for a while. Two in a row
+are a run that only burns time, and a run in which every step was one has
+trained nothing, whatever verl's exit status says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from turntree.agents.episodes.failures import FailureKind
+from turntree.agents.episodes.record import read_records
+from turntree.agents.verl.records.metrics import PREFIX
+from turntree.agents.verl.records.recording import RunFolder
+
+IN_A_ROW = 2
+"""Steps without one played episode after which a run is ended."""
+_ROUNDING = 1e-6
+"""Of two shares that sum to 1."""
+
+
+class LostSteps:
+    """Counts the steps of one run in which every episode was lost.
+
+    Args:
+        folder: Of the run; what an episode was lost to is read from its records.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._steps = 0
+        self._lost: list[int] = []
+        self._kinds: list[str] = []
+
+    def see(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Count a step.
+
+        Args:
+            step: Its number.
+            metrics: verl's, with turntree's among them.
+        """
+        self._steps += 1
+        broken, undecided = (metrics.get(PREFIX + name, 0.0) for name in ("failures", "undecided"))
+        if broken + undecided < 1.0 - _ROUNDING:
+            self._lost.clear()
+            return
+        self._lost.append(step)
+        self._kinds = [kind for kind in FailureKind if metrics.get(f"{PREFIX}lost_{kind}")]
+        if undecided and FailureKind.REWARD not in self._kinds:
+            self._kinds.append(FailureKind.REWARD)
+
+    @property
+    def ends_the_run(self) -> bool:
+        """Whether the last ``IN_A_ROW`` steps were lost."""
+        return len(self._lost) >= IN_A_ROW
+
+    @property
+    def learnt_nothing(self) -> bool:
+        """Whether every step so far was lost."""
+        return bool(self._lost) and len(self._lost) == self._steps
+
+    def __str__(self) -> str:
+        steps = ", ".join(map(str, self._lost))
+        kinds = " and ".join(self._kinds) or "surroundings"
+        return f"every episode of step {steps} was lost to the {kinds}, and nothing was learnt from them{self._cause()}"
+
+    def _cause(self) -> str:
+        path = self._folder.episodes(self._lost[-1])
+        records = read_records(path) if path.exists() else ()
+        failure = next((record.episode.failure for record in records if record.episode.failure), "")
+        return f"; the first of step {self._lost[-1]}: {failure}" if failure else f"; why is in {self._folder.log}"

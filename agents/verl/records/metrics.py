@@ -1,0 +1,185 @@
+"""What turntree adds to verl's log, by name, and how each figure is made.
+
+``METRICS`` is the whole list; ``docs/metrics.md`` is its table. A figure that has no data in a step (no drafts, no
+stored turns, another engine) is left out of that step, never given as 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turntree.agents.episodes.failures import FailureKind
+from turntree.spec_tree.rules.level import Level
+
+EPISODE = "turntree_episode"
+"""Name of the counts of an episode among verl's extra fields; verl's reward loop replaces ``reward_extra_info``."""
+
+PREFIX = "turntree/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One figure of a training step."""
+
+    name: str
+    """As it is logged."""
+    meaning: str
+    """What it says, with its unit."""
+
+
+def _several(pairs: Iterable[tuple[str, str]], prefix: str = PREFIX) -> tuple[Metric, ...]:
+    return tuple(Metric(name=prefix + name, meaning=meaning) for name, meaning in pairs)
+
+
+EPISODE_METRICS = _several(
+    [
+        ("episodes", "episodes of the step"),
+        ("turns", "turns of the policy per episode"),
+        ("turns_max", "turns of the longest episode"),
+        ("more_than_two_turns", "share of the episodes with more than two turns; falls when tool use collapses"),
+        ("tool_calls", "tool calls per episode"),
+        ("tool_calls_per_turn", "tool calls per turn"),
+        ("with_tool_calls", "share of the episodes with a tool call"),
+        ("truncated", "share of the episodes that a limit or a failure ended"),
+        ("retried", "share of the episodes that were tried more than once"),
+        ("failures", "share of the episodes that the surroundings broke, twice; nothing is learnt from them"),
+        *((f"lost_{kind}", f"attempts at an episode that were lost to: {kind}") for kind in FailureKind),
+        ("undecided", "share of the episodes whose answer nobody could judge; nothing is learnt from them"),
+        ("tokens", "tokens sampled"),
+        ("tokens_per_step", "tokens per verify step of an episode; 1 without speculation"),
+        ("acceptance", "share of the drafted tokens that the policy itself sampled"),
+        ("drafts_per_step", "drafted tokens per verify step: the budget that was spent"),
+        *((f"level_{level.lower()}", f"share of the sampled tokens of exactness level {level}") for level in Level),
+    ]
+)
+ENGINE_METRICS = _several(
+    [
+        ("forward_passes", "runs of the model in the engine"),
+        ("engine_seconds", "wall time of the engine's steps"),
+        ("model_seconds", "the model's part of it"),
+        ("drafter_seconds", "the store's part of it"),
+        ("drafter_share", "the store's share of it"),
+        ("cached_prompt", "share of the prompt tokens whose keys and values were reused"),
+        ("reuse_tickets", "turns that began with a stored turn of an earlier epoch"),
+        ("reuse_offered", "stored tokens that were verified"),
+        ("reuse_reused", "stored tokens that stayed"),
+        ("reuse_whole", "turns in which all stored tokens stayed"),
+        ("run_ahead_turns", "turns begun ahead of their step"),
+        ("run_ahead_tokens", "tokens sampled ahead"),
+        ("run_ahead_offered", "tokens made ahead that were verified for their step"),
+        ("run_ahead_promoted", "those that became rollouts, at level B"),
+        ("run_ahead_wasted", "tokens made ahead that were rejected, or never asked for"),
+        ("run_ahead_preempted", "turns made ahead that gave their slot to a wanted one"),
+        ("run_ahead_refused", "turns made ahead that were not promoted, as the policy was trained on their noise"),
+        ("hub_given", "turns given to the stores of other replicas"),
+        ("hub_taken", "turns of other replicas taken into the store"),
+        ("hub_missed", "turns of other replicas that came too late to be had"),
+        ("hub_dropped", "own turns that waited too long and were not given"),
+        ("hub_lost", "exchanges with the hub that failed"),
+    ]
+)
+MONITOR_METRICS = _several(
+    [
+        ("exact_acceptance_z", "z-score of the accepted drafts, turns of levels A and B; near N(0, 1) when exact"),
+        ("exact_entropy_z", "z-score of the tokens' likelihood, turns of levels A and B; near N(0, 1) when exact"),
+        ("marginal_acceptance_z", "as above, turns of level C; need not stay near 0"),
+        ("marginal_entropy_z", "as above, turns of level C; need not stay near 0"),
+    ],
+    prefix="exactness/",
+)
+METRICS = EPISODE_METRICS + ENGINE_METRICS + MONITOR_METRICS
+"""Every figure that turntree logs."""
+
+_COUNTED = {
+    "forward_passes": "forward_passes",
+    "seconds": "engine_seconds",
+    "model_seconds": "model_seconds",
+    "draft_seconds": "drafter_seconds",
+}
+"""Counters of the engine under the names of the log; those of reuse, run-ahead and the hub keep theirs."""
+_ADDED = {metric.name for metric in ENGINE_METRICS}
+"""What is summed up over replicas, under the names of the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedRow:
+    """What a row of verl's batch says of its episode."""
+
+    extra: Mapping[str, Any]
+    """verl's ``extra_fields``, with ``EPISODE`` among them."""
+    levels: Sequence[int]
+    """Exactness of each response token, 1 for A to 4 for D, 0 where the policy did not sample; empty if unknown."""
+
+
+def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
+    """Figures of the episodes of a step."""
+    if not rows:
+        return {}
+    infos = [row.extra[EPISODE] for row in rows]
+    # What verl's reward loop could not decide, the episode does not know of.
+    undecided = [bool(row.extra.get("reward_extra_info", {}).get("undecided")) for row in rows]
+    turns, calls = ([float(info[name]) for info in infos] for name in ("turns", "tool_calls"))
+    levels = Counter(level for row in rows for level in row.levels if level)
+    tokens = sum(levels.values())
+    drafted, accepted, steps = (
+        sum(row.extra.get(f"spec_num_{name}") or 0 for row in rows)
+        for name in ("draft_tokens", "accepted_tokens", "verify_steps")
+    )
+    lost = {kind: sum(info.get(f"lost_{kind}", 0) for info in infos) for kind in FailureKind}
+    values = {
+        "episodes": float(len(rows)),
+        "turns": _mean(turns),
+        "turns_max": max(turns),
+        "more_than_two_turns": _mean([count > 2 for count in turns]),
+        "tool_calls": _mean(calls),
+        "tool_calls_per_turn": sum(calls) / max(1.0, sum(turns)),
+        "with_tool_calls": _mean([count > 0 for count in calls]),
+        "truncated": _mean([info["truncated"] for info in infos]),
+        "retried": _mean([info["attempts"] > 1 for info in infos]),
+        "failures": _mean([info["failure"] for info in infos]),
+        "undecided": _mean([one or bool(info["undecided"]) for one, info in zip(undecided, infos, strict=True)]),
+        **{f"lost_{kind}": float(count) for kind, count in lost.items() if count},
+    }
+    if tokens:
+        values["tokens"] = float(tokens)
+        values |= {f"level_{level.lower()}": levels[code] / tokens for code, level in enumerate(Level, start=1)}
+    if steps:
+        values |= {"tokens_per_step": tokens / steps, "drafts_per_step": drafted / steps}
+    if drafted:
+        values["acceptance"] = accepted / drafted
+    return {PREFIX + name: value for name, value in values.items()}
+
+
+def engine_metrics(replicas: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Figures of the engines of a step, one mapping of counters and z-scores a replica."""
+    totals: dict[str, float] = {}
+    scores: dict[str, list[float]] = {}
+    for counters in replicas:
+        for name, value in counters.items():
+            if name.startswith("exactness/"):
+                scores.setdefault(name, []).append(value)
+            else:
+                totals[name] = totals.get(name, 0.0) + value
+    values = {PREFIX + _COUNTED.get(name, name): float(value) for name, value in totals.items()}
+    values = {name: value for name, value in values.items() if name in _ADDED}
+    if totals.get("seconds"):
+        values[f"{PREFIX}drafter_share"] = totals["draft_seconds"] / totals["seconds"]
+    if totals.get("prompt_tokens"):
+        values[f"{PREFIX}cached_prompt"] = totals["cached_tokens"] / totals["prompt_tokens"]
+    # Independent standard normal scores of n replicas, put together, are one again.
+    values |= {name: sum(several) / math.sqrt(len(several)) for name, several in scores.items()}
+    return values
+
+
+def metrics_table() -> str:
+    """``METRICS`` as the table of ``docs/metrics.md``."""
+    rows = (f"| `{metric.name}` | {metric.meaning} |" for metric in METRICS)
+    return "\n".join(["| name | meaning |", "|---|---|", *rows])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

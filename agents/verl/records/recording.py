@@ -1,0 +1,117 @@
+"""What a training run leaves in its folder, and where.
+
+Several processes write, each its own files, except for the episodes of a step,
+which every agent-loop worker appends to; ``EpisodeWriter`` keeps their lines
+whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from turntree.agents.episodes.episode import Episode
+from turntree.agents.episodes.record import EpisodeWriter
+from turntree.agents.files import whole_file
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths inside the folder of a run. Steps count from 1."""
+
+    root: Path
+    """The folder."""
+
+    @property
+    def metrics(self) -> Path:
+        """verl's metrics, one line ``{"step", "data"}`` a step."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def engine(self) -> Path:
+        """The engine's counters, one line a step."""
+        return self.root / "engine.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """Everything that verl and Ray said."""
+        return self.root / "train.log"
+
+    @property
+    def config(self) -> Path:
+        """The whole configuration that verl was started with."""
+        return self.root / "config.yaml"
+
+    def episodes(self, step: int) -> Path:
+        """Episodes of ``step``, one line ``{"step", "index", "session", "seed", "episode"}`` each."""
+        return self.root / "episodes" / f"step_{step:06d}.jsonl"
+
+    def weights(self, step: int) -> Path:
+        """The weights that sampled ``step``."""
+        return self.root / "weights" / f"step_{step:06d}.safetensors"
+
+    def rows(self, split: str) -> Path:
+        """The tasks of ``split`` (train or val) as verl reads them."""
+        return self.root / "data" / f"{split}.parquet"
+
+    @property
+    def checkpoints(self) -> Path:
+        """verl's checkpoints, a folder ``global_step_N`` each."""
+        return self.root / "checkpoints"
+
+    @property
+    def earlier_metrics(self) -> Path:
+        """Metrics of the steps before a resume, while the run goes on."""
+        return self.root / "metrics_before.jsonl"
+
+    def clear(self) -> None:
+        """Remove what an earlier run left; files that a run does not write are kept."""
+        stale = [self.metrics, self.earlier_metrics, self.engine, self.log, self.config]
+        stale += [*self.root.glob("episodes/step_*.jsonl"), *self.root.glob("weights/step_*.safetensors")]
+        for path in stale:
+            path.unlink(missing_ok=True)
+
+
+class EpisodeRecorder:
+    """Writes the episodes of a run, each to the file of its training step.
+
+    Args:
+        folder: Of the run.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+
+    def write(self, episode: Episode, *, step: int, index: int, session: int, seed: int) -> None:
+        """Append one episode.
+
+        Args:
+            episode: What was rolled out.
+            step: Training step, from 1.
+            index: Row of the data set.
+            session: Which sample of the row's group.
+            seed: Sampling seed of the rollout.
+        """
+        with EpisodeWriter(self.folder.episodes(step)) as writer:
+            writer.write(episode, step=step, index=index, session=session, seed=seed)
+
+
+def append_line(path: Path, row: Mapping[str, Any]) -> None:
+    """Append ``row`` as one JSON line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def save_weights(path: Path, named: Iterable[tuple[str, Tensor]]) -> None:
+    """Write tensors to a safetensors file, whole or not at all."""
+    from safetensors.torch import save_file
+
+    with whole_file(path) as partial:
+        save_file({name: tensor.contiguous().clone() for name, tensor in named}, partial)

@@ -1,0 +1,77 @@
+"""What a training step was, and reading it from what a run writes while it goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turntree.agents.verl.records.metrics import PREFIX
+from turntree.agents.verl.records.recording import RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """One finished training step."""
+
+    step: int
+    """From 1."""
+    metrics: Mapping[str, float]
+    """verl's metrics."""
+    engine: Mapping[str, float]
+    """What the engine did in this step; empty with another rollout backend, and where the replica was lost after it."""
+
+    @property
+    def reward(self) -> float:
+        """Mean reward of the step's episodes."""
+        return self.metrics.get("critic/score/mean", float("nan"))
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the step."""
+        return self.metrics.get("timing_s/step", float("nan"))
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens per verify step of a request; 1 without speculation."""
+        return self.engine.get("tokens_per_step", self.metrics.get(f"{PREFIX}tokens_per_step", float("nan")))
+
+
+class StepReader:
+    """Reads what a run has recorded since the last look."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Begin at the first step."""
+        self._metrics = _Lines(folder.metrics)
+        self._engine = _Lines(folder.engine)
+        self._counters: dict[int, dict[str, Any]] = {}
+
+    def new(self) -> Iterator[StepReport]:
+        """The training steps that have ended; verl writes its metrics after the engine's."""
+        rows = list(self._metrics.new())
+        for counters in self._engine.new():
+            self._counters[counters["step"]] = counters
+        for row in rows:
+            # Validation before training is logged as step 0, and has no training step in it.
+            if "training/global_step" in row["data"]:
+                yield StepReport(step=row["step"], metrics=row["data"], engine=self._counters.pop(row["step"], {}))
+
+
+class _Lines:
+    """Whole JSON lines appended to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        yield from map(json.loads, whole.splitlines())

@@ -1,0 +1,177 @@
+"""Ray's workers as forks of one process that has imported what all of them need.
+
+verl's imports take seconds of processor time in each of its eight processes. Ray starts a worker by the command
+``runtime_env.py_executable``; here that is ``fork_client``, which hands its arguments, environment, working folder,
+signal mask and standard streams to the server, and stays until the fork that stands for it has ended.
+
+Invariant: a fork differs from a new interpreter in what is imported already and in nothing else: ``become`` sets all
+that a process inherits. It holds where no thread of Python runs and no accelerator is initialised when the server
+forks, so this serves trainings on the CPU alone. Linux and other POSIX systems.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from turntree.agents.verl.run.fork_client import STREAMS, receive_message
+
+_FORKED = signal.SIGCHLD
+_PATIENCE = 10.0
+"""Seconds in which a client has sent its request, which it does at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a new interpreter would have been started with."""
+
+    argv: list[str]
+    """A script and its arguments."""
+    env: dict[str, str]
+    cwd: str
+    blocked: list[int]
+    """Signals that are blocked."""
+    group: int
+    """Process group."""
+
+
+def listen(path: Path) -> socket.socket:
+    """Bind a server's socket; clients may connect from now on, and wait.
+
+    Args:
+        path: Of the socket, about 100 bytes at most.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    path.unlink(missing_ok=True)  # of a server that is gone
+    listener.bind(str(path))
+    listener.listen(64)
+    return listener
+
+
+def serve(listener: socket.socket, parent: int) -> Request | None:
+    """Fork for every client, until the parent's end of a pipe is closed.
+
+    Args:
+        listener: As ``listen`` bound it.
+        parent: File descriptor of the pipe's reading end.
+
+    Returns:
+        In a fork, what it is to ``become``; in the server, ``None`` at the end.
+    """
+    if threading.active_count() > 1:
+        raise RuntimeError(f"threads run, and do not live on in a fork: {threading.enumerate()}")
+    woken, wake = socket.socketpair()
+    woken.setblocking(False)
+    wake.setblocking(False)
+    signal.signal(_FORKED, lambda *_: None)
+    signal.set_wakeup_fd(wake.fileno())
+    for number in (signal.SIGINT, signal.SIGTERM):  # they end the driver, whose end ends the server
+        signal.signal(number, signal.SIG_IGN)
+    clients: dict[int, socket.socket] = {}
+    with selectors.DefaultSelector() as selector:
+        for source in (listener, woken, parent):
+            selector.register(source, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj == parent:
+                    return None
+                if key.fileobj is listener:
+                    client, _ = listener.accept()
+                    pid, request = _fork(client)
+                    if request is not None:
+                        signal.set_wakeup_fd(-1)
+                        for other in (listener, woken, wake, *clients.values()):
+                            other.close()
+                        os.close(parent)
+                        return request
+                    if pid is not None:
+                        clients[pid] = client
+                        selector.register(client, selectors.EVENT_READ, pid)
+                elif key.fileobj is woken:
+                    with contextlib.suppress(BlockingIOError):
+                        woken.recv(4096)
+                    for pid, status in _ended():
+                        if pid in clients:
+                            _leave(selector, clients.pop(pid), status)
+                elif key.data in clients:  # the client was killed, and with it goes what it stands for
+                    os.kill(key.data, signal.SIGKILL)
+                    selector.unregister(key.fileobj)
+
+
+def _fork(client: socket.socket) -> tuple[int | None, Request | None]:
+    """Fork for a client: the fork's pid and no request in the server, and its request in the fork."""
+    client.settimeout(_PATIENCE)
+    try:
+        message, descriptors = receive_message(client)
+        request = Request(**json.loads(message))
+    except (OSError, ValueError, TypeError):
+        client.close()  # which a client takes for the lack of a server
+        return None, None
+    pid = os.fork()
+    if pid == 0:
+        client.close()
+        for stream, descriptor in zip(STREAMS, descriptors, strict=True):
+            os.dup2(descriptor, stream)
+            os.close(descriptor)
+        return None, request
+    for descriptor in descriptors:
+        os.close(descriptor)
+    with contextlib.suppress(OSError):
+        client.send(b"1")
+    return pid, None
+
+
+def _ended() -> list[tuple[int, int]]:
+    ended = []
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            ended.append((found[0], os.waitstatus_to_exitcode(found[1])))
+    return ended
+
+
+def _leave(selector: selectors.BaseSelector, client: socket.socket, status: int) -> None:
+    """Tell a client how its fork has ended."""
+    with contextlib.suppress(KeyError, ValueError):
+        selector.unregister(client)
+    with contextlib.suppress(OSError):
+        client.send(str(status).encode())
+    client.close()
+
+
+def become(request: Request) -> None:
+    """Set all that a process inherits, and run the script as the main module."""
+    with contextlib.suppress(OSError):  # a group of another session is not to be joined
+        os.setpgid(0, request.group)
+    os.chdir(request.cwd)
+    os.environ.clear()
+    os.environ.update(request.env)
+    for number in (signal.SIGINT, signal.SIGTERM, _FORKED):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
+    _take_new_random_numbers()
+    _run_script(request.argv)
+
+
+def _take_new_random_numbers() -> None:
+    """NumPy's would be the same in all forks; Python's own generator is seeded again at each fork."""
+    if "numpy" in sys.modules:
+        import numpy as np
+
+        np.random.seed()
+
+
+def _run_script(argv: Sequence[str]) -> None:
+    sys.argv = list(argv)
+    sys.path.insert(0, str(Path(argv[0]).parent))
+    runpy.run_path(argv[0], run_name="__main__")

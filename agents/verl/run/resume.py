@@ -1,0 +1,104 @@
+"""A run that goes on where a checkpoint was made: which step that is, and what of the records holds.
+
+What was recorded of later steps is recorded again, so it is removed; the rest is
+kept. verl empties its file of metrics when it starts: what it held is put aside
+meanwhile, and joined with the new one at the end, or at the next start if there
+was no end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from turntree.agents.files import write_whole
+from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.records.recording import RunFolder
+
+_LATEST = "latest_checkpointed_iteration.txt"
+"""Written by verl when a checkpoint is whole."""
+
+
+def checkpoints_of(trainer: Mapping[str, Any], folder: RunFolder) -> Path:
+    """The folder of the checkpoints that a run resumes from.
+
+    Args:
+        trainer: verl's section ``trainer``.
+        folder: Of the run.
+    """
+    path = resume_path(trainer)
+    return folder.checkpoints if path is None else Path(path).parent
+
+
+def resume_path(trainer: Mapping[str, Any]) -> str | None:
+    """The checkpoint that a run is told to resume from, as an absolute path; ``None`` if it is told none.
+
+    Raises:
+        ConfigError: If it should be told one and is not.
+    """
+    if trainer["resume_mode"] != "resume_path":
+        return None
+    path = trainer["resume_from_path"]
+    if not isinstance(path, str):
+        raise ConfigError(f"trainer.resume_mode=resume_path needs trainer.resume_from_path=FOLDER, got {path!r}")
+    return str(Path(path).absolute())
+
+
+def resumed_step(trainer: Mapping[str, Any], folder: RunFolder) -> int:
+    """Updates that the policy has seen when the run begins; 0 where it begins anew.
+
+    Raises:
+        ConfigError: If the checkpoint that is named is not there, or verl's note of the latest cannot be read.
+    """
+    if trainer["resume_mode"] == "disable":
+        return 0
+    path = resume_path(trainer)
+    if path is not None:
+        number = re.fullmatch(r"global_step_(\d+)", Path(path).name)
+        if number is None or not Path(path).is_dir():
+            raise ConfigError(f"trainer.resume_from_path is a folder global_step_N of a checkpoint, got {path}")
+        return int(number[1])
+    latest = folder.checkpoints / _LATEST
+    if not latest.exists():
+        return 0
+    text = latest.read_text(encoding="utf-8")
+    if not text.strip().isdigit():
+        raise ConfigError(
+            f"{latest} should hold the number of a step, got {text[:40]!r}; write that of a folder global_step_N "
+            "beside it, or set trainer.resume_mode=disable"
+        )
+    return int(text)
+
+
+def keep_records(folder: RunFolder, step: int) -> None:
+    """Make a run's records those of its first ``step`` steps; call before verl starts."""
+    join_metrics(folder)
+    _keep_lines(folder.engine, lambda row: row["step"] <= step)
+    _keep_lines(folder.metrics, lambda row: row["step"] <= step)
+    for path in [*folder.root.glob("episodes/step_*.jsonl"), *folder.root.glob("weights/step_*.safetensors")]:
+        number = re.fullmatch(r"step_(\d+)", path.stem)
+        if number is not None and int(number[1]) > step:
+            path.unlink()
+    if folder.metrics.exists():
+        folder.metrics.replace(folder.earlier_metrics)
+
+
+def join_metrics(folder: RunFolder) -> None:
+    """Put what was put aside before the new metrics; nothing was, where nothing is there."""
+    aside = folder.earlier_metrics
+    if not aside.exists():
+        return
+    new = folder.metrics.read_bytes() if folder.metrics.exists() else b""
+    write_whole(folder.metrics, aside.read_bytes() + new[: new.rfind(b"\n") + 1])
+    aside.unlink()
+
+
+def _keep_lines(path: Path, keeps: Callable[[Mapping[str, Any]], bool]) -> None:
+    """Keep the whole lines of which ``keeps`` holds; a line that a crash has cut off goes."""
+    if not path.exists():
+        return
+    lines = path.read_bytes().split(b"\n")[:-1]
+    write_whole(path, b"".join(line + b"\n" for line in lines if keeps(json.loads(line))))

@@ -1,0 +1,68 @@
+"""The rollout servers' part of verl's checkpoints.
+
+verl calls ``StoreCheckpoint`` after it has saved the trainer (``trainer.save_freq``)
+and names the folder; each server writes what it has into it. When verl resumes
+(``trainer.resume_mode``), the first weights that reach a server carry the step,
+and the server takes its part of that step's checkpoint.
+
+A run that is killed between the two savings leaves a checkpoint without the
+servers' part. It is resumed with a warning and with empty stores, which moves no
+rollout's law.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
+
+from turntree.agents.verl.names import ROLLOUT_NAME, server_name
+from turntree.agents.verl.serving.checkpoint_state import state_folder
+
+logger = logging.getLogger(__name__)
+
+
+class StoreCheckpoint(CheckpointCallback):  # type: ignore[misc]
+    """Selected by ``trainer.checkpoint_callback_class``."""
+
+    def on_save(
+        self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **kwargs: Any
+    ) -> None:
+        """Let every server write its part.
+
+        Args:
+            trainer: verl's.
+            global_step: Updates that were made.
+            checkpoint_dir: verl's folder of this checkpoint.
+            async_save: Whether verl is still writing its own part; ours is written when this returns.
+            kwargs: verl's.
+
+        Raises:
+            OSError: If a part cannot be written: a checkpoint that is asked for is to be whole. A server that is
+                lost, and its stores with it, has nothing to write.
+        """
+        if self.config.actor_rollout_ref.rollout.name != ROLLOUT_NAME:
+            return
+        checkpoint = Path(checkpoint_dir).absolute()
+        replicas = self.config.trainer.nnodes * self.config.trainer.n_gpus_per_node
+        parts = {rank: str(state_folder(checkpoint, rank)) for rank in range(replicas)}
+        servers: dict[int, Any] = {rank: ray.get_actor(server_name(rank)) for rank in range(replicas)}
+        saved = {rank: servers[rank].save_state.remote(part, global_step) for rank, part in parts.items()}
+        for rank, done in saved.items():
+            try:
+                ray.get(done)
+            except RayActorError as error:
+                logger.warning("the checkpoint has no part of engine replica %d, which is lost: %s", rank, error)
+        _forget_removed(checkpoint.parent)
+
+
+def _forget_removed(checkpoints: Path) -> None:
+    """Remove the servers' parts of checkpoints whose policy verl has removed (``max_actor_ckpt_to_keep``)."""
+    for part in checkpoints.glob("global_step_*/turntree"):
+        if not (part.parent / "actor").is_dir():
+            shutil.rmtree(part, ignore_errors=True)

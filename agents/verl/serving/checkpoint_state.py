@@ -1,0 +1,167 @@
+"""What a rollout server adds to a checkpoint of the trainer, and takes from it when the run goes on.
+
+The store of drafts, the ledger of stored turns, and what was made ahead. A run
+that is resumed so does what the unbroken one would have done: the seeds of its
+rollouts are functions of the run's seed and the step, so they need no saving.
+
+A folder holds everything of one server. It is written under another name and
+renamed when it is whole; a list of digests in it says what whole means. Reading
+takes nothing on trust: what is not whole, or not of this version, is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.agents.errors import AgentError
+from turntree.agents.reuse.prefix_reuse import PrefixReuse
+from turntree.agents.reuse.run_ahead import RunAhead
+from turntree.agents.reuse.run_ahead_arrays import stock_arrays, stock_of_arrays
+from turntree.spec_tree import ForestError, SpecForest
+from turntree.spec_tree.rules.ledger_arrays import fill_ledger, ledger_arrays
+
+FORMAT = 1
+"""Version of the folder's layout."""
+_LIST, _FOREST, _LEDGER, _AHEAD = "state.json", "forest.npz", "ledger.npz", "run_ahead.npz"
+
+
+def state_folder(checkpoint: Path, replica_rank: int) -> Path:
+    """Where a server's part of a checkpoint lies."""
+    return checkpoint / "turntree" / f"replica_{replica_rank}"
+
+
+def checkpoint_folder(checkpoints: Path, step: int) -> Path:
+    """verl's folder of the checkpoint of ``step``."""
+    return checkpoints / f"global_step_{step}"
+
+
+class DamagedCheckpoint(AgentError):
+    """A server's part of a checkpoint is not whole, or of another version."""
+
+
+class ServerState:
+    """The parts of a server that outlive its process.
+
+    Args:
+        forest: The store of drafts.
+        reuse: Earlier trajectories.
+        ahead: What is made ahead.
+    """
+
+    def __init__(self, forest: SpecForest | None, reuse: PrefixReuse | None, ahead: RunAhead | None) -> None:
+        self._forest = forest
+        self._reuse = reuse
+        self._ahead = ahead
+
+    def collect(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """What must be read while nothing changes it, by file; to be given to ``write``."""
+        found: dict[str, dict[str, NDArray[Any]]] = {}
+        if self._reuse is not None:
+            found[_LEDGER] = ledger_arrays(self._reuse.ledger)
+        if self._ahead is not None:
+            found[_AHEAD] = stock_arrays(self._ahead.stock)
+        return found
+
+    def write(self, folder: Path, found: Mapping[str, Mapping[str, NDArray[Any]]], *, step: int) -> None:
+        """Write everything to ``folder``, whole or not at all.
+
+        Args:
+            folder: Is put in the place of one of that name.
+            found: From ``collect``.
+            step: Updates of the policy, of the checkpoint.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
+        partial.mkdir(parents=True)
+        try:
+            if self._forest is not None:
+                self._forest.save(partial / _FOREST)
+            for name, arrays in found.items():
+                with (partial / name).open("xb") as file:
+                    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+            digests = {path.name: _digest(path) for path in sorted(partial.iterdir())}
+            listed = {"format": FORMAT, "step": step, "files": digests}
+            (partial / _LIST).write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
+            for path in partial.iterdir():
+                _sync(path)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(partial, folder)
+            _sync(folder.parent)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+    def read(self, folder: Path, *, step: int) -> None:
+        """Take what ``write`` put into ``folder``. Parts that the saved run did not have stay empty.
+
+        Raises:
+            DamagedCheckpoint: If it is not whole, of another version or of another step.
+        """
+        files = _checked(folder, step)
+        try:
+            if self._forest is not None and _FOREST in files:
+                self._forest.restore(folder / _FOREST)
+            if self._reuse is not None and _LEDGER in files:
+                fill_ledger(self._reuse.ledger, _arrays(folder / _LEDGER))
+            if self._ahead is not None and _AHEAD in files:
+                room = self._ahead.config.max_tokens
+                self._ahead.stock = stock_of_arrays(_arrays(folder / _AHEAD), max_tokens=room)
+        except (ForestError, KeyError, ValueError) as error:
+            raise _damaged(folder, str(error)) from error
+
+
+def _checked(folder: Path, step: int) -> set[str]:
+    """Names of the files, all of them whole."""
+    try:
+        listed = json.loads((folder / _LIST).read_text(encoding="utf-8"))
+        version, saved_step, digests = listed["format"], listed["step"], listed["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(folder, f"{_LIST} cannot be read: {error}") from error
+    if version != FORMAT:
+        raise _damaged(folder, f"it has format {version}, expected {FORMAT}")
+    if saved_step != step:
+        raise _damaged(folder, f"it is of step {saved_step}, expected {step}")
+    for name, digest in digests.items():
+        path = folder / name
+        if not path.is_file():
+            raise _damaged(folder, f"{name} is missing")
+        if _digest(path) != digest:
+            raise _damaged(folder, f"{name} does not have the digest that {_LIST} names")
+    return set(digests)
+
+
+def _damaged(folder: Path, why: str) -> DamagedCheckpoint:
+    return DamagedCheckpoint(
+        f"{folder} cannot be resumed from: {why}. Take an earlier checkpoint with trainer.resume_mode=resume_path and "
+        "trainer.resume_from_path, or remove that folder to go on with an empty store"
+    )
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,137 @@
+"""The hub: a Ray actor through which the replicas of a run tell each other their finished turns.
+
+It holds a bounded log and nothing else, so losing it costs what others have
+not fetched yet: Ray starts it again, and meanwhile every replica goes on with
+its own store. A replica fetches the turns of those tasks alone that may be
+routed to it, so traffic does not grow with the square of the replicas.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+from uuid import uuid4
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from ray.exceptions import RayError
+
+from turntree.agents.engines.routing import preference, route_key
+from turntree.agents.verl.config.exchange_settings import ExchangeSettings
+from turntree.spec_tree.exchange.exchange import ExchangeLost, Swapped
+from turntree.spec_tree.exchange.turn_batch import TurnBatch
+from turntree.spec_tree.exchange.turn_log import Cursor, News, TurnLog
+
+HUB_NAME = "turntree_hub"
+"""Name of the actor, one a run."""
+_PATIENCE = 30.0
+"""Seconds that an exchange may take."""
+_TASKS = 1 << 16
+"""Whose homes are remembered."""
+
+
+class HubStats(NamedTuple):
+    """What the hub has done."""
+
+    turns: int
+    """Held."""
+    nbytes: int
+    """Held."""
+    dropped: int
+    """Turns let go."""
+    received: int
+    """Bytes of turns that were given."""
+    sent: int
+    """Bytes of turns that were fetched."""
+    members: int
+    """Replicas that have called."""
+
+
+class TurnHub:
+    """What runs in the actor; plain Python, so that it can be used without Ray.
+
+    Args:
+        settings: Of the exchange.
+    """
+
+    def __init__(self, settings: ExchangeSettings) -> None:
+        self._settings = settings
+        self._log = TurnLog(settings.max_bytes)
+        self._members: tuple[int, ...] = ()
+        self._homes: WeakKeyDictionary[TurnBatch, NDArray[np.int64]] = WeakKeyDictionary()
+        self._homes_of_key = lru_cache(_TASKS)(lambda key: preference(key, self._members)[: settings.homes])
+        self._received = self._sent = 0
+
+    def swap(self, rank: int, source: str, own: TurnBatch, first: int, cursor: Cursor | None) -> News:
+        """Add a replica's turns, and return those of others that it may be asked for.
+
+        Args:
+            rank: Of the replica.
+            source: Its name in this life.
+            own: Its turns since the last call.
+            first: Turns that it sent before.
+            cursor: Of the last call.
+        """
+        if rank not in self._members:
+            self._members = tuple(sorted({*self._members, rank}))
+            self._homes.clear()
+            self._homes_of_key.cache_clear()
+        self._received += own.nbytes
+        self._log.append(source, first, own.copied())
+        some = 0 < self._settings.homes < len(self._members)
+        news = self._log.read(
+            source,
+            cursor,
+            wanted=(lambda batch: (self._homes_of(batch) == rank).any(1)) if some else None,
+            max_tokens=self._settings.max_tokens,
+        )
+        self._sent += sum(batch.nbytes for batch in news.batches)
+        return news
+
+    def _homes_of(self, batch: TurnBatch) -> NDArray[np.int64]:
+        """Ranks of the replicas that may be asked for each turn, shape (turns, homes)."""
+        homes = self._homes.get(batch)
+        if homes is None:
+            tasks, places = batch.distinct()
+            of_task = [self._homes_of_key(route_key(task)) for task in tasks]
+            homes = self._homes[batch] = np.array(of_task, np.int64)[places]
+        return homes
+
+    def stats(self) -> HubStats:
+        """What the hub holds and has done."""
+        log = self._log
+        return HubStats(log.held, log.nbytes, log.dropped, self._received, self._sent, len(self._members))
+
+
+def start_hub(settings: ExchangeSettings) -> Any:
+    """Start the hub of this Ray session, or find it; the caller's process owns one that is started."""
+    actor: Any = ray.remote(TurnHub)
+    return actor.options(name=HUB_NAME, get_if_exists=True, num_cpus=0, max_restarts=-1).remote(settings)
+
+
+class HubExchange:
+    """A replica's way to the hub, from any process of the Ray session.
+
+    Args:
+        rank: Of the replica.
+        patience: Seconds that an exchange may take.
+    """
+
+    def __init__(self, rank: int, *, patience: float = _PATIENCE) -> None:
+        self._rank = rank
+        self._source = f"{rank}/{uuid4().hex}"
+        self._patience = patience
+        self._cursor: Cursor | None = None
+
+    def swap(self, own: TurnBatch, first: int) -> Swapped:
+        """As ``Exchange.swap``; it blocks, so it is not for an event loop's thread."""
+        try:
+            hub = ray.get_actor(HUB_NAME)
+            call: Any = hub.swap.remote(self._rank, self._source, own, first, self._cursor)
+            news: News = ray.get(call, timeout=self._patience)
+        except (RayError, ValueError) as error:
+            raise ExchangeLost(f"the hub cannot be reached: {type(error).__name__}: {error}") from error
+        self._cursor = news.cursor
+        return Swapped(news.batches, news.missed)

@@ -1,0 +1,101 @@
+"""What the server of a run writes down at the end of each step: counters, z-scores, weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from turntree.agents.verl.config.settings import RunSettings
+from turntree.agents.verl.records.recording import RunFolder, append_line, save_weights
+
+if TYPE_CHECKING:
+    from turntree.agents.engines.local import EngineStats
+    from turntree.agents.engines.monitors import Monitors
+    from turntree.agents.reuse.prefix_reuse import PrefixReuse
+    from turntree.agents.reuse.run_ahead import RunAhead
+    from turntree.spec_tree.exchange.exchange import SwapCounts
+
+
+class StepCounters:
+    """The books of one server.
+
+    Args:
+        settings: Of the run.
+        replica_rank: Rank of the replica; the first one writes, since all hold the same weights.
+        monitors: Of the turns that the server gives out.
+        reuse: Its earlier trajectories, if it uses them.
+        ahead: What it makes ahead, if it does.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        replica_rank: int,
+        monitors: Monitors,
+        reuse: PrefixReuse | None = None,
+        ahead: RunAhead | None = None,
+    ) -> None:
+        self._folder = RunFolder(Path(settings.run_dir)) if settings.run_dir and replica_rank == 0 else None
+        self._every = settings.save_policy_every if self._folder else 0
+        self._monitors = monitors
+        self._reuse = reuse
+        self._ahead = ahead
+        self._before: dict[str, float] | None = None
+        self._read: dict[str, float] = {}
+        self._weights: dict[str, Any] = {}
+
+    def collect(self, named: Mapping[str, Any]) -> None:
+        """Remember a bucket of the coming weights, if they may be saved."""
+        if self._every:
+            self._weights.update(named)
+
+    def close_step(self, global_steps: int, stats: EngineStats, shared: SwapCounts | None = None) -> None:
+        """``global_steps`` updates were made: what was sampled since the last call was that step, and trained on.
+
+        Args:
+            global_steps: Updates that the trainer has made.
+            stats: Of the engine, since its start.
+            shared: What was exchanged with other replicas, since the start.
+
+        A warning names the monitors that are far from 0.
+        """
+        scores = self._monitors.close_step()
+        if self._reuse is not None:
+            self._reuse.close_step()
+        if self._ahead is not None:
+            self._ahead.close_step(global_steps)
+        totals = self._totals(stats, shared)
+        if self._folder is None:
+            return
+        if self._before is not None and totals["verify_steps"] > self._before["verify_steps"]:  # else newly started
+            row = {name: total - self._before.get(name, 0) for name, total in totals.items()}
+            row["tokens_per_step"] = row["tokens"] / row["verify_steps"]
+            append_line(self._folder.engine, {"step": global_steps, **row, **scores})
+        self._before = totals
+        if self._every and global_steps % self._every == 0:
+            save_weights(self._folder.weights(global_steps + 1), self._weights.items())
+        self._weights = {}
+
+    def read(self, stats: EngineStats, shared: SwapCounts | None = None) -> dict[str, float]:
+        """What was counted since this was called last, and the z-scores since the step began.
+
+        Args:
+            stats: As in ``close_step``.
+            shared: As in ``close_step``.
+        """
+        totals = self._totals(stats, shared)
+        row = {name: total - self._read.get(name, 0) for name, total in totals.items()}
+        self._read = totals
+        return row | self._monitors.scores()
+
+    def _totals(self, stats: EngineStats, shared: SwapCounts | None) -> dict[str, float]:
+        totals = stats.to_dict()
+        if self._reuse is not None:
+            totals |= {f"reuse_{name}": value for name, value in asdict(self._reuse.stats).items()}
+        if self._ahead is not None:
+            totals |= {f"run_ahead_{name}": value for name, value in asdict(self._ahead.stats).items()}
+        if shared is not None:
+            totals |= {f"hub_{name}": value for name, value in asdict(shared).items()}
+        return totals

@@ -1,0 +1,215 @@
+"""Turns from one process to one server actor, many at a time.
+
+A turn of a small policy takes milliseconds, and so does a Ray call; with
+hundreds of episodes at once the calls would cost more than the model. All turns
+that are asked for in one go of the event loop are sent in one call, and one
+waiting call brings back everything that has finished since the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling
+from turntree.agents.errors import EngineFailed, EngineLost
+from turntree.spec_tree import DialogueState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """A turn that a client asks for."""
+
+    number: int
+    """Number of the request, unique for the client."""
+    prompt_ids: tuple[int, ...]
+    """Token ids, shape (prompt,)."""
+    sampling: Sampling
+    """How to draw."""
+    state: DialogueState | None
+    """The dialogue state."""
+    draft: tuple[int, ...] = ()
+    """The caller's own guess of the turn."""
+    ahead_for: int = 0
+    """Training step that the turn is made ahead for; 0: it is wanted now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnReply:
+    """What became of it."""
+
+    number: int
+    """Number of the request."""
+    completion: Completion | None = None
+    """The turn; ``None`` if the engine raised."""
+    error: str = ""
+    """What the engine raised, in one line."""
+
+
+class TurnPipe:
+    """The client's end: an ``Engine`` over a server actor with the methods of ``TurnBatchServer``.
+
+    Args:
+        server: The actor's handle.
+        client: Name of this client, unique for the server.
+    """
+
+    def __init__(self, server: Any, client: str) -> None:
+        self._server = server
+        self._client = client
+        self._waiting: dict[int, asyncio.Future[Completion]] = {}
+        self._unsent: list[TurnRequest] = []
+        self._sent = 0
+        self._collector: asyncio.Task[None] | None = None
+        self._senders: set[asyncio.Task[None]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Turns that have not come back."""
+        return len(self._waiting)
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        state: DialogueState | None = None,
+        draft: Sequence[int] = (),
+        ahead_for: int = 0,
+    ) -> Completion:
+        """Sample one turn after ``prompt_ids`` (token ids, shape (prompt,)).
+
+        ``ahead_for``: the later training step that it is for, if it is not wanted now; then it may come back aborted.
+
+        Raises:
+            EngineFailed: If the engine refused or failed.
+            EngineLost: If the server's process is gone, or is another one than was asked.
+        """
+        loop = asyncio.get_running_loop()
+        self._sent += 1
+        if not self._unsent:
+            loop.call_soon(self._send)
+        self._unsent.append(
+            TurnRequest(
+                number=self._sent,
+                prompt_ids=tuple(prompt_ids),
+                sampling=sampling,
+                state=state,
+                draft=tuple(draft),
+                ahead_for=ahead_for,
+            )
+        )
+        future = self._waiting[self._sent] = loop.create_future()
+        completion: Completion = await future
+        return completion
+
+    async def begin_step(self, step: int) -> None:
+        """Tell the server that training step ``step`` begins; returns once nothing is made ahead for it."""
+        await self._server.begin_step.remote(step)
+
+    async def announce(self, states: Sequence[DialogueState]) -> None:
+        """Tell the server's store where turns will soon begin."""
+        await self._server.announce.remote(list(states))
+
+    def _send(self) -> None:
+        requests, self._unsent = self._unsent, []
+        sender = asyncio.create_task(self._submit(requests))
+        self._senders.add(sender)
+        sender.add_done_callback(self._senders.discard)
+
+    async def _submit(self, requests: list[TurnRequest]) -> None:
+        try:
+            life = await self._server.submit_turns.remote(self._client, requests)
+        except Exception as error:
+            self._lose([request.number for request in requests], error)
+            return
+        if self._collector is None or self._collector.done():
+            self._collector = asyncio.create_task(self._collect(life))
+
+    async def _collect(self, life: str) -> None:
+        try:
+            while self._waiting:
+                for reply in await self._server.collect_turns.remote(self._client, life):
+                    future = self._waiting.pop(reply.number, None)
+                    if future is None or future.done():
+                        continue
+                    if reply.completion is None:
+                        future.set_exception(EngineFailed(reply.error))
+                    else:
+                        future.set_result(reply.completion)
+        except Exception as error:
+            self._lose(list(self._waiting), error)
+
+    def _lose(self, numbers: Sequence[int], error: Exception) -> None:
+        """Fail the requests; the one boundary where a server's end becomes an error of the episode."""
+        for number in numbers:
+            future = self._waiting.pop(number, None)
+            if future is not None and not future.done():
+                future.set_exception(EngineLost(f"the rollout server is gone: {error}"))
+
+
+class TurnBatchServer:
+    """The server's end, over its engine. Lives in the server's event loop.
+
+    Args:
+        engine: What samples the turns.
+        ahead: What samples those that are made ahead; ``None`` gives them up at once.
+    """
+
+    def __init__(self, engine: Engine, ahead: Callable[[TurnRequest], Awaitable[Completion]] | None = None) -> None:
+        self._engine = engine
+        self._ahead = ahead
+        self._life = uuid4().hex
+        self._finished: dict[str, list[TurnReply]] = {}
+        self._news: dict[str, asyncio.Event] = {}
+        self._running: set[asyncio.Task[None]] = set()
+
+    @property
+    def held(self) -> int:
+        """Turns that run, and clients whose turns have finished and were not collected."""
+        return len(self._running) + len(self._finished)
+
+    def submit(self, client: str, requests: Sequence[TurnRequest]) -> str:
+        """Start turns for ``client``; returns the name of this desk's life, by which they are collected."""
+        for request in requests:
+            task = asyncio.create_task(self._run(client, request))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        return self._life
+
+    async def collect(self, client: str, life: str) -> list[TurnReply]:
+        """Wait until a turn of ``client`` has finished; all that have, since the last call.
+
+        Raises:
+            EngineLost: If the turns were asked of a process that has been restarted since: they will never come.
+        """
+        if life != self._life:
+            raise EngineLost("it was restarted")
+        await self._event(client).wait()
+        self._event(client).clear()
+        return self._finished.pop(client, [])
+
+    async def _run(self, client: str, request: TurnRequest) -> None:
+        try:
+            completion = await self._sample(request)
+            reply = TurnReply(number=request.number, completion=completion)
+        except Exception as error:
+            # The client's side of this boundary raises it again, inside the episode that asked.
+            reply = TurnReply(number=request.number, error=f"{type(error).__name__}: {error}")
+        self._finished.setdefault(client, []).append(reply)
+        self._event(client).set()
+
+    async def _sample(self, request: TurnRequest) -> Completion:
+        if not request.ahead_for:
+            return await self._engine.generate(
+                request.prompt_ids, request.sampling, state=request.state, draft=request.draft
+            )
+        if self._ahead is None:
+            return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
+        return await self._ahead(request)
+
+    def _event(self, client: str) -> asyncio.Event:
+        return self._news.setdefault(client, asyncio.Event())

@@ -1,0 +1,115 @@
+"""The rollout backend ``rollout.name=turntree``, weight side: sends the trainer's weights to the server.
+
+It lives in the trainer's process. Tensors travel through Ray's object store in
+buckets, one at a time, so that the store never holds the whole model.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import ray
+import torch
+from ray.exceptions import RayActorError
+from verl.workers.rollout.base import BaseRollout
+
+from turntree.agents.errors import EngineLost
+from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.names import server_name
+from turntree.agents.verl.serving.restarts import RESEND
+
+logger = logging.getLogger(__name__)
+
+
+class WeightSender(BaseRollout):
+    """verl's ``BaseRollout`` for the turntree engine.
+
+    Args:
+        config: verl's rollout configuration.
+        model_config: verl's model configuration.
+        device_mesh: Of the trainer.
+        replica_rank: Rank of the replica to feed; -1 takes the trainer's rank.
+    """
+
+    def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
+        super().__init__(config, model_config, device_mesh)
+        # A replica is one device wide, so every trainer rank has a replica of its own.
+        rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
+        self._name = server_name(rank)
+        self._global_steps: int | None = None
+        self._bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
+
+    @property
+    def _server(self) -> Any:
+        return ray.get_actor(self._name)
+
+    async def resume(self, tags: list[str]) -> None:
+        """Wake the server."""
+        await self._server.wake_up.remote(tags=tags)
+
+    async def release(self) -> None:
+        """Let the server drop its keys and values."""
+        await self._server.sleep.remote()
+
+    @torch.no_grad()
+    async def update_weights(
+        self,
+        weights: Iterable[tuple[str, torch.Tensor]],
+        wire_format: str = "named_tensors",
+        *,
+        global_steps: int | None = None,
+        peft_config: Any = None,
+        base_sync_done: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Send every tensor of ``weights``, then the step that they belong to.
+
+        Args:
+            weights: Yields (name, tensor), full tensors under Hugging Face names.
+            wire_format: Must be ``named_tensors``.
+            global_steps: Updates that the trainer has made; ``RESEND`` repeats the last call's.
+            peft_config: Must be ``None``: adapters are merged before they come here.
+            base_sync_done: verl's, for adapters.
+            kwargs: verl's, for other backends.
+
+        Raises:
+            ConfigError: If the weights come as deltas or as an adapter.
+        """
+        if wire_format != "named_tensors":
+            raise ConfigError(
+                f"the turntree engine takes whole tensors, not {wire_format!r}; use checkpoint_engine.backend=naive"
+            )
+        if peft_config is not None:
+            raise ConfigError("the turntree engine takes no adapters; set actor_rollout_ref.model.lora.merge=True")
+        if global_steps == RESEND:
+            global_steps = self._global_steps
+        self._global_steps = global_steps
+        buckets = buckets_of(weights, self._bucket_bytes)
+        try:
+            server = self._server
+            life = await server.ready.remote()
+            for bucket in buckets:
+                await server.update_weights.remote(bucket, life)
+            if global_steps is not None:
+                await server.set_global_steps.remote(global_steps, life)
+        except (RayActorError, EngineLost) as error:
+            logger.warning("%s was lost during an update; it has no weights until the next one: %s", self._name, error)
+            for _ in buckets:  # the trainer's other processes gather each tensor together with this one
+                pass
+
+
+def buckets_of(weights: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Copies of the weights on the CPU, in their order: each bucket ends with the tensor that fills it."""
+    bucket: dict[str, torch.Tensor] = {}
+    size = 0
+    for name, tensor in weights:
+        bucket[name] = tensor.detach().to("cpu", copy=True)
+        size += tensor.numel() * tensor.element_size()
+        if size >= bucket_bytes:
+            yield bucket
+            bucket, size = {}, 0
+    if bucket:
+        yield bucket

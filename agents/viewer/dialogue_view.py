@@ -1,0 +1,119 @@
+"""An episode and a prefix tree, cut into the pieces that the report's page shows.
+
+Nothing here is markup: the page's template escapes every text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from turntree.agents.episodes.episode import Episode
+from turntree.envs import Role
+from turntree.spec_tree import TreeNode
+
+
+class Piece(NamedTuple):
+    """One token of the policy."""
+
+    text: str
+    """The token decoded."""
+    accepted: bool
+    """Whether a draft proposed it and the policy agreed."""
+    probability: float
+    """Under the policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bubble:
+    """One message."""
+
+    role: Role
+    """Who speaks."""
+    text: str
+    """What is said; the policy's own words are in ``pieces`` as well."""
+    pieces: tuple[Piece, ...] = ()
+    """The policy's tokens."""
+    verify_steps: int = 0
+    """Forward passes that the policy's message took."""
+
+    @property
+    def accepted(self) -> int:
+        """Tokens that were drafted and accepted."""
+        return sum(piece.accepted for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """A path of the tree without forks."""
+
+    text: str
+    """Its tokens decoded."""
+    count: int
+    """Turns that went through it."""
+    share: float
+    """Of the turns that reached the fork before it, in [0, 1]."""
+    children: tuple[Branch, ...]
+    """Where the turns part; the most frequent first."""
+    hidden: int = 0
+    """Children that are left out."""
+
+
+def bubbles(episode: Episode, decode: Callable[[int], str]) -> list[Bubble]:
+    """The messages of ``episode`` in order.
+
+    Args:
+        episode: What was recorded.
+        decode: Text of one token id.
+    """
+    spoken = iter(episode.turns)
+    made = []
+    opening = len(episode.messages) - sum(1 + len(turn.observation) for turn in episode.turns)
+    for number, message in enumerate(episode.messages):
+        turn = next(spoken, None) if number >= opening and message.role is Role.ASSISTANT else None
+        if turn is None:
+            made.append(Bubble(role=message.role, text=message.content))
+            continue
+        said = turn.completion
+        flags = said.accepted or (False,) * len(said.token_ids)
+        pieces = tuple(
+            Piece(decode(token), accepted, math.exp(logprob))
+            for token, accepted, logprob in zip(said.token_ids, flags, said.logprobs, strict=True)
+        )
+        made.append(
+            Bubble(
+                role=message.role,
+                text=message.content,
+                pieces=pieces,
+                verify_steps=said.draft.verify_steps,
+            )
+        )
+    return made
+
+
+def branches(root: TreeNode, decode: Callable[[int], str], *, widest: int = 12) -> Branch:
+    """``root`` with the paths that do not fork joined.
+
+    Args:
+        root: The tree of a state.
+        decode: Text of one token id.
+        widest: Children of one fork that are kept.
+    """
+    return _branch(root, decode, widest, before=root.count)
+
+
+def _branch(node: TreeNode, decode: Callable[[int], str], widest: int, before: int) -> Branch:
+    count = node.count
+    text = "" if node.token < 0 else decode(node.token)
+    while len(node.children) == 1 and node.children[0].count == count:
+        node = node.children[0]
+        text += decode(node.token)
+    return Branch(
+        text=text,
+        count=count,
+        share=count / before if before else 0.0,
+        children=tuple(_branch(child, decode, widest, before=count) for child in node.children[:widest]),
+        hidden=max(0, len(node.children) - widest),
+    )

@@ -1,0 +1,4 @@
+"""What every environment must keep, checked by playing it.
+
+Not here: what a tool call must look like (``tools``).
+"""

@@ -1,0 +1,150 @@
+"""Procedural arithmetic: an expression, and a calculator that does one operation a call.
+
+An expression of n numbers takes n - 1 calls and a last turn ``#### x``, so even
+a tiny policy needs several turns and has to mind the precedence of operators.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from turntree.envs.env import Env
+from turntree.envs.math.calculator import one_operation_calculator
+from turntree.envs.math.scoring import score_final_answer
+from turntree.envs.message import Message, ToolCall
+from turntree.envs.reply import Reply
+from turntree.envs.task import Task
+
+OPERATORS = "+-*"
+MAX_INTERMEDIATE = 999
+"""No intermediate result is larger, in absolute value."""
+_ATTEMPTS = 10_000
+
+
+class Arithmetic(Env):
+    """Evaluate expressions such as ``2+3*4-1``.
+
+    The episode ends with the first turn that calls no tool: reward 1 if it says ``#### x`` with the
+    right ``x``, else 0. Tasks have no end; the same index is the same task in every process. Small
+    expressions may occur under several indices and in several splits.
+    """
+
+    quick = True
+    tools = (one_operation_calculator,)
+
+    def __init__(
+        self,
+        *,
+        min_numbers: int = 2,
+        max_numbers: int = 5,
+        max_value: int = 9,
+        operators: str = OPERATORS,
+        allow_negative: bool = False,
+        split: str = "train",
+        **kwargs: Any,
+    ) -> None:
+        """Choose the expressions.
+
+        Args:
+            min_numbers: Numbers in an expression, at least 1.
+            max_numbers: Numbers in an expression at most.
+            max_value: Numbers are drawn from 1 to this.
+            operators: Characters to draw operators from, some of ``+-*``.
+            allow_negative: Whether intermediate results may fall below 0.
+            split: Part of every task's id and seed, for example ``train`` or ``test``.
+            **kwargs: Arguments of ``Env``.
+
+        Raises:
+            ValueError: If no expression can be drawn like this.
+        """
+        super().__init__(**kwargs)
+        if not 1 <= min_numbers <= max_numbers:
+            raise ValueError(
+                f"expected 1 <= min_numbers <= max_numbers, got min_numbers={min_numbers}, max_numbers={max_numbers}"
+            )
+        if not 1 <= max_value <= MAX_INTERMEDIATE:
+            raise ValueError(f"max_value must lie in 1..{MAX_INTERMEDIATE}, got {max_value}")
+        if not operators or set(operators) - set(OPERATORS):
+            raise ValueError(f"operators must be some of {OPERATORS!r}, got {operators!r}")
+        self.min_numbers = min_numbers
+        self.max_numbers = max_numbers
+        self.max_value = max_value
+        self.operators = operators
+        self.allow_negative = allow_negative
+        self.split = split
+
+    def default_system_prompt(self) -> str:
+        """Explain the calculator and the form of the answer."""
+        call = self.parser.format_call(ToolCall(name="calculator", arguments={"expression": "3*4"}))
+        return (
+            "Evaluate the arithmetic expression. The calculator does one operation a call; "
+            f"call it like this:\n{call}\n"
+            "When you know the value x of the whole expression, answer with #### x"
+        )
+
+    def task(self, index: int) -> Task:
+        """The task with this index; the same one in every process.
+
+        Raises:
+            ValueError: If the settings leave (almost) no expression to draw.
+        """
+        rng = random.Random(f"turntree/arithmetic/{self.split}/{index}")
+        count = rng.randint(self.min_numbers, self.max_numbers)
+        for _ in range(_ATTEMPTS):
+            numbers = [rng.randint(1, self.max_value) for _ in range(count)]
+            operators = [rng.choice(self.operators) for _ in range(count - 1)]
+            results = intermediate_results(numbers, operators)
+            if all(self._lowest <= result <= MAX_INTERMEDIATE for result in results):
+                break
+        else:
+            raise ValueError(
+                f"{_ATTEMPTS} expressions of {count} numbers up to {self.max_value} with the operators "
+                f"{self.operators!r} all had intermediate results outside of "
+                f"{self._lowest}..{MAX_INTERMEDIATE}; use fewer or smaller numbers"
+            )
+        prompt = str(numbers[0]) + "".join(f"{op}{n}" for op, n in zip(operators, numbers[1:], strict=True))
+        return Task(
+            id=f"arithmetic/{self.split}/{index}",
+            prompt=prompt,
+            answer=str(results[-1]),
+            data_source="arithmetic",
+        )
+
+    def reply(self, message: Message) -> Reply:
+        """Score the answer and end the episode."""
+        return score_final_answer(message.content, self.current_task.answer)
+
+    @property
+    def _lowest(self) -> int:
+        return -MAX_INTERMEDIATE if self.allow_negative else 0
+
+
+def intermediate_results(numbers: list[int], operators: list[str]) -> list[int]:
+    """Every result on the way to the value, products first, then sums from left to right.
+
+    Args:
+        numbers: Operands, shape (n,).
+        operators: Characters of ``+-*`` between them, shape (n - 1,).
+
+    Returns:
+        One result an operation, the value last; of a single number, that number.
+
+    Example:
+        >>> intermediate_results([2, 3, 4, 1], ["+", "*", "-"])
+        [12, 14, 13]
+    """
+    results = []
+    terms, signs = [numbers[0]], []
+    for operator, number in zip(operators, numbers[1:], strict=True):
+        if operator == "*":
+            terms[-1] *= number
+            results.append(terms[-1])
+        else:
+            terms.append(number)
+            signs.append(1 if operator == "+" else -1)
+    value = terms[0]
+    for sign, term in zip(signs, terms[1:], strict=True):
+        value += sign * term
+        results.append(value)
+    return results or [value]

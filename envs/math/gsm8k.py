@@ -1,0 +1,99 @@
+"""Grade-school word problems with a calculator (Cobbe et al. 2021, arXiv:2110.14168)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from turntree.envs.data.contamination import repeats
+from turntree.envs.data.rows import FileRows, HubRows, Row
+from turntree.envs.env import Env
+from turntree.envs.errors import DataError
+from turntree.envs.math.calculator import calculator
+from turntree.envs.math.scoring import score_final_answer
+from turntree.envs.math.sets import find_set
+from turntree.envs.message import Message, ToolCall
+from turntree.envs.reply import Reply
+from turntree.envs.task import Task
+from turntree.rewards import final_answer, parse_number
+
+
+class GSM8K(Env):
+    """Solve word problems; the episode ends with the first turn that calls no tool.
+
+    Reward 1 if that turn says ``#### x`` with the right number, else 0. Rows need a ``question`` and
+    an ``answer`` that ends with ``#### x`` (as published) or is the number itself; an ``id`` is kept.
+    """
+
+    quick = True
+    tools = (calculator,)
+    static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"_tasks", "num_tasks"}
+
+    def __init__(
+        self,
+        *,
+        data: str | Path | None = None,
+        split: str = "test",
+        subset: str | None = "main",
+        without: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        """Read the problems; every row is checked here.
+
+        Args:
+            data: A ``.jsonl`` or ``.parquet`` file, a folder with one a split, or a Hugging Face data set id;
+                ``None`` takes ``$TURNTREE_DATA/data/gsm8k`` where that is there, else the published set from the hub.
+            split: Split of the folder or the data set; part of the ids of rows that have none.
+            subset: Configuration name on the Hugging Face hub.
+            without: Evaluation sets whose questions are left out, by the rows' own fields, or ``any``.
+            **kwargs: Arguments of ``Env``.
+
+        Raises:
+            DataError: If a file is missing or a row malformed; the message names file and line.
+            MissingExtra: If a library that reads ``data`` is not installed.
+        """
+        super().__init__(**kwargs)
+        self._tasks = _read_tasks(find_set("gsm8k").rows(data, split, subset), split, tuple(without))
+        self.num_tasks = len(self._tasks)
+
+    def default_system_prompt(self) -> str:
+        """Explain the calculator and the form of the answer."""
+        call = self.parser.format_call(ToolCall(name="calculator", arguments={"expression": "(16-3-4)*2"}))
+        return (
+            "Solve the problem step by step. You may use the calculator; call it like this and wait for "
+            f"the result:\n{call}\n"
+            "End your last message with the answer, a plain number, on a line of its own: #### x"
+        )
+
+    def task(self, index: int) -> Task:
+        """The problem in row ``index``, counted from 0."""
+        return self._tasks[index]
+
+    def reply(self, message: Message) -> Reply:
+        """Score the answer and end the episode."""
+        return score_final_answer(message.content, self.current_task.answer)
+
+
+@lru_cache(maxsize=8)
+def _read_tasks(rows: FileRows | HubRows, split: str, without: tuple[str, ...]) -> tuple[Task, ...]:
+    tasks = tuple(
+        _read_task(row, f"gsm8k/{split}/{index}") for index, row in enumerate(rows.read()) if not repeats(row, without)
+    )
+    if not tasks:
+        raise DataError(f"expected rows with question and answer, got none in {rows}")
+    return tasks
+
+
+def _read_task(row: Row, default_id: str) -> Task:
+    question, text = row.text("question"), row.text("answer")
+    answer = final_answer(text) if "####" in text else text.strip()
+    if answer is None or parse_number(answer) is None:
+        raise DataError(f"{row.where}: 'answer' must end with '#### NUMBER' or be a number, got {text!r:.200}")
+    return Task(
+        id=row.text("id") if row.fields.get("id") else default_id,
+        prompt=question,
+        answer=answer,
+        data_source="gsm8k",
+    )

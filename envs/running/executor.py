@@ -1,0 +1,182 @@
+"""Runs the tool calls of one turn: in order, within a deadline, with bounded output.
+
+Invariant: the outcomes stand in the order of the calls, one for each, up to
+and including the first that failed; nothing is dropped without a word.
+
+Without a deadline calls run one after another in the caller's thread. With one
+they run in the executor's own threads; neighbouring calls that share no state
+run at once. Python cannot stop a thread: a call that is late goes on unheard,
+which is why a late call with state counts as a failure of the surroundings,
+and one without is told to the model. Code that must be stopped belongs into
+``turntree.envs.sandbox``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Event
+from time import monotonic
+from typing import Any
+
+from turntree.envs.errors import EnvError, ToolError
+from turntree.envs.running.worker_pool import WorkerPool
+
+MAX_OUTPUT = 100_000
+
+
+class ToolFailure(EnvError):
+    """A tool with state was late, or the executor had no thread for a call: no verdict on the policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A call, ready to run."""
+
+    name: str
+    """Name of the tool."""
+    run: Callable[[], str]
+    """Runs it."""
+    shares_state: bool
+    """Whether the tool keeps state, so that it must not run beside others of the episode."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a call."""
+
+    text: str = ""
+    """The result, cut to the executor's bound; empty where there is an error."""
+    error: Exception | None = None
+    """What the tool raised; a ``ToolError`` is the model's fault."""
+    late: bool = False
+    """Whether ``error`` says that the deadline passed."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the surroundings failed."""
+        return self.error is not None and not isinstance(self.error, ToolError)
+
+
+class ToolExecutor:
+    """Runs tool calls for any number of environments, in any thread."""
+
+    def __init__(
+        self, *, seconds: float | None = None, max_output: int | None = MAX_OUTPUT, max_workers: int = 256
+    ) -> None:
+        """Choose the bounds.
+
+        Args:
+            seconds: Deadline of one call, from the moment that it is asked for; ``None`` sets none.
+            max_output: Characters of a result; what is more is cut out of its middle, with a mark. ``None``
+                cuts nothing.
+            max_workers: Calls that run at once.
+
+        Raises:
+            ValueError: If a bound is not positive.
+        """
+        for name, bound in (("seconds", seconds), ("max_output", max_output), ("max_workers", max_workers)):
+            if bound is not None and not bound > 0:
+                raise ValueError(f"ToolExecutor.{name} must be positive, got {bound!r}")
+        self.seconds = seconds
+        self.max_output = max_output
+        self.max_workers = max_workers
+
+    def run(self, jobs: Sequence[Job], *, seconds: float | None = None) -> list[Outcome]:
+        """Run the calls of one turn.
+
+        Args:
+            jobs: The calls in order.
+            seconds: What is left to the episode; every call must end by then as well.
+
+        Returns:
+            Outcomes in the same order; where a call failed, those after it may be missing.
+        """
+        if self.seconds is None and seconds is None:
+            return self._in_order(jobs, lambda job: self._outcome(job.run))
+        end = None if seconds is None else monotonic() + seconds
+        outcomes: list[Outcome] = []
+        for shares_state, group in itertools.groupby(jobs, key=lambda job: job.shares_state):
+            if shares_state:
+                outcomes += self._in_order(list(group), lambda job: self._together([job], end)[0])
+            else:
+                outcomes += self._together(list(group), end)
+            if outcomes[-1].failed:
+                break
+        return outcomes
+
+    def close(self) -> None:
+        """Let the threads go; calls that are late are not waited for."""
+        if "_pool" in vars(self):
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            del self._pool
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make, (self.seconds, self.max_output, self.max_workers)
+
+    @cached_property
+    def _pool(self) -> WorkerPool:
+        return WorkerPool(self.max_workers)
+
+    def _in_order(self, jobs: Sequence[Job], run: Callable[[Job], Outcome]) -> list[Outcome]:
+        outcomes = []
+        for job in jobs:
+            outcomes.append(run(job))
+            if outcomes[-1].failed:
+                break
+        return outcomes
+
+    def _together(self, jobs: Sequence[Job], end: float | None) -> list[Outcome]:
+        now = monotonic()
+        deadline = min(now + self.seconds if self.seconds is not None else float("inf"), end or float("inf"))
+        started = [Event() for _ in jobs]
+        futures = [self._pool.submit(self._begin, job, event) for job, event in zip(jobs, started, strict=True)]
+        return [
+            self._wait(job, future, event, now, deadline)
+            for job, future, event in zip(jobs, futures, started, strict=True)
+        ]
+
+    def _begin(self, job: Job, started: Event) -> Outcome:
+        started.set()
+        return self._outcome(job.run)
+
+    def _wait(self, job: Job, future: Future[Outcome], started: Event, begun: float, deadline: float) -> Outcome:
+        try:
+            return future.result(timeout=max(0.0, deadline - monotonic()))
+        except TimeoutError:
+            self._pool.give_up(future)
+        if not started.is_set():
+            busy = f"all {self.max_workers} threads were busy until the deadline of tool {job.name!r}"
+            return Outcome(error=ToolFailure(f"{busy}; raise max_workers or seconds"), late=True)
+        message = f"{job.name} took longer than {deadline - begun:.3g} s and was given up"
+        return Outcome(error=ToolFailure(message) if job.shares_state else ToolError(message), late=True)
+
+    def _outcome(self, run: Callable[[], str]) -> Outcome:
+        try:
+            return Outcome(text=cut(run(), self.max_output))
+        except Exception as error:  # the environment decides what it means
+            return Outcome(error=error)
+
+
+def cut(text: str, max_length: int | None) -> str:
+    """Bound a text, and say so: its beginning and its end stay.
+
+    Args:
+        text: What to bound.
+        max_length: Characters that stay, the mark not counted; ``None`` keeps all.
+
+    >>> cut("abcdefgh", 4)
+    'ab\\n[... 4 characters left out ...]\\ngh'
+    """
+    if max_length is None or len(text) <= max_length:
+        return text
+    tail = max_length // 2
+    head = max_length - tail
+    return f"{text[:head]}\n[... {len(text) - max_length} characters left out ...]\n{text[len(text) - tail :]}"
+
+
+def _make(seconds: float | None, max_output: int | None, max_workers: int) -> ToolExecutor:
+    return ToolExecutor(seconds=seconds, max_output=max_output, max_workers=max_workers)

@@ -1,0 +1,161 @@
+"""A function that the policy may call.
+
+``@tool`` turns a function, or a method of an environment, into a ``Tool``: its
+type hints and Google docstring become the schema that the model sees; a parameter
+annotated ``Context`` is hidden from it and filled in by the environment. A
+coroutine function is run to its end. A
+``ToolError`` raised inside is said to the model; any other exception means that
+the surroundings failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import MethodType
+from typing import Any, overload
+
+from turntree.envs.context import Context
+from turntree.envs.errors import ToolError
+from turntree.envs.tools.arguments import check_arguments
+from turntree.envs.tools.schema import context_parameter, function_schema, takes_self
+
+__all__ = ["Tool", "ToolError", "tool", "with_methods"]
+
+
+class Tool:
+    """A function with the schema that the model sees.
+
+    A tool can still be called like the function that it wraps; ``run`` is the
+    model's way in, with checked arguments and text out.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, name: str | None = None, deterministic: bool = False) -> None:
+        """Wrap ``function``; the arguments are ``tool``'s.
+
+        Raises:
+            ToolDefinitionError: If type hints or docstring do not describe every parameter.
+        """
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.schema = function_schema(function, name=name)
+        self.is_method = takes_self(function)
+        self._context = context_parameter(function)
+        self.deterministic = deterministic
+
+    @property
+    def name(self) -> str:
+        """Name that the model calls it by."""
+        return str(self.schema["function"]["name"])
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether the environment fills in a ``Context``."""
+        return self._context is not None
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """JSON schema of each parameter, by name."""
+        properties: dict[str, Any] = self.schema["function"]["parameters"]["properties"]
+        return properties
+
+    def run(self, arguments: Mapping[str, Any], *, owner: object | None = None, context: Context | None = None) -> str:
+        """Run the tool for the model.
+
+        Args:
+            arguments: Keyword arguments as the model passed them.
+            owner: The environment or toolset, for a tool that is a method.
+            context: The episode, for a tool that asks for it.
+
+        Returns:
+            The result as text: strings as they are, anything else as JSON.
+
+        Raises:
+            ToolError: If the arguments do not fit, or from the tool itself.
+            TypeError: If the tool asks for a ``Context`` and there is none.
+        """
+        check_arguments(self.schema, arguments)
+        if self._context is not None:
+            if context is None:
+                raise TypeError(f"tool {self.name!r} needs a Context: let an environment run it, or pass context=")
+            arguments = {**arguments, self._context: context}
+        result = self.function(owner, **arguments) if self.is_method else self.function(**arguments)
+        if inspect.isawaitable(result):
+            result = _awaited(result)
+        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself."""
+        return self.function(*args, **kwargs)
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Tool: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Tool | MethodType: ...
+    def __get__(self, instance: object | None, owner: type) -> Tool | MethodType:
+        return self if instance is None or not self.is_method else MethodType(self, instance)
+
+    def __reduce__(self) -> str:
+        return self.function.__qualname__  # found again by name, like a function
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name}({', '.join(self.properties)}))"
+
+
+@overload
+def tool(function: Callable[..., Any]) -> Tool: ...
+@overload
+def tool(*, name: str | None = None, deterministic: bool = False) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None, *, name: str | None = None, deterministic: bool = False
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    '''Make a function or a method a tool.
+
+    Args:
+        function: What to wrap; needs type hints and a Google docstring.
+        name: Name that the model calls it by, where it should differ from the function's.
+        deterministic: The author's word that the result depends on nothing but the arguments, the task and what
+            was said and called before in the episode, and that the tool changes nothing. An environment with a
+            ``ResultMemo`` may then answer from memory.
+
+    Example:
+        >>> @tool
+        ... def add(a: int, b: int) -> int:
+        ...     """Add two numbers.
+        ...
+        ...     Args:
+        ...         a: First number.
+        ...         b: Second number.
+        ...     """
+        ...     return a + b
+        >>> add.run({"a": 2, "b": 3})
+        '5'
+    '''
+    if function is None:
+        return lambda wrapped: Tool(wrapped, name=name, deterministic=deterministic)
+    return Tool(function, name=name, deterministic=deterministic)
+
+
+def _awaited(result: Awaitable[Any]) -> Any:
+    """What comes of a coroutine, run to its end in a loop of its own."""
+
+    async def wait() -> Any:
+        return await result
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(wait())
+    with ThreadPoolExecutor(1) as thread:  # this thread's loop is the caller's, and cannot run another
+        return thread.submit(asyncio.run, wait()).result()
+
+
+def with_methods(cls: type, inherited: tuple[Tool, ...]) -> tuple[Tool, ...]:
+    """The tools of a class: those of its bases, then its own decorated methods, which replace others of their name."""
+    methods = [value for value in vars(cls).values() if isinstance(value, Tool) and value.is_method]
+    replaced = {method.name for method in methods}
+    return (*(tool for tool in inherited if tool.name not in replaced), *methods)

@@ -1,0 +1,74 @@
+"""Calls of the policy -> jobs -> the tool messages that answer them.
+
+What the model did wrong (no such tool, wrong arguments, a ``ToolError``) is
+said to it; every other exception is left to the environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from turntree.envs.context import Context
+from turntree.envs.errors import ToolError
+from turntree.envs.message import Message, Role, ToolCall
+from turntree.envs.nearest import nearest_hint
+from turntree.envs.running.executor import Job, Outcome
+from turntree.envs.running.memo import ResultMemo
+from turntree.envs.tools.tool import Tool
+
+
+def prepare(
+    call: ToolCall,
+    tools: Sequence[Tool],
+    *,
+    owners: Mapping[str, object] | None = None,
+    context: Context | None = None,
+    memo: ResultMemo | None = None,
+    point: str = "",
+) -> Job:
+    """Make a call ready to run.
+
+    Args:
+        call: What the policy asked for.
+        tools: Tools that it may call.
+        owners: The instance of each tool that is a method, by the tool's name.
+        context: Filled in for tools that ask for it.
+        memo: Answers calls of deterministic tools; ``None`` runs every call.
+        point: Where in which episode the call is made, see ``memo.after_call``; empty runs it.
+    """
+    tool = next((tool for tool in tools if tool.name == call.name), None)
+
+    def run() -> str:
+        if tool is None:
+            raise _unknown(call.name, tools)
+        known = memo if tool.deterministic and point else None
+        result = known.get(point) if known is not None else None
+        if result is None:
+            result = tool.run(call.arguments, owner=(owners or {}).get(call.name), context=context)
+            if known is not None:
+                known.put(point, result)
+        return result
+
+    shares_state = tool is not None and (tool.is_method or tool.takes_context)
+    return Job(name=call.name, run=run, shares_state=shares_state)
+
+
+def answer(call: ToolCall, outcome: Outcome) -> Message:
+    """The tool message: the result, or ``Error: ...``.
+
+    Args:
+        call: What the policy asked for.
+        outcome: What came of it; not a failure of the surroundings.
+    """
+    content = outcome.text if outcome.error is None else f"Error: {outcome.error}"
+    return Message(role=Role.TOOL, content=_encodable(content), tool_call_id=call.id, name=call.name)
+
+
+def _unknown(name: str, tools: Sequence[Tool]) -> ToolError:
+    names = [tool.name for tool in tools]
+    return ToolError(f"there is no tool {name!r}; {nearest_hint(name, names, 'the tools are')}")
+
+
+def _encodable(text: str) -> str:
+    """Replace lone surrogates, which JSON can smuggle in and no tokenizer can encode."""
+    return text.encode("utf-8", "replace").decode()

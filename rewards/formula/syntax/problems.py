@@ -1,0 +1,28 @@
+"""Why an answer is no value; none of these leaves the package."""
+
+from __future__ import annotations
+
+
+class Malformed(Exception):
+    """The text is not well-formed mathematics."""
+
+
+class Suspect(Exception):
+    """The text asks for credit in a way that no honest answer does."""
+
+    def __init__(self, flag: str) -> None:
+        """Keep the flag.
+
+        Args:
+            flag: One of the names in ``turntree.rewards.reading.flags``.
+        """
+        super().__init__(flag)
+        self.flag = flag
+
+
+class Undefined(Exception):
+    """The expression has no value: a division by zero, a difference of infinities."""
+
+
+class CannotEvaluate(Exception):
+    """The expression has a value that this package does not compute."""

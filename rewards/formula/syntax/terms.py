@@ -1,0 +1,349 @@
+r"""Sums, products, powers and everything that has a value.
+
+Invariant: the parser builds nodes and computes nothing. Implicit products bind like explicit ones, ``2\frac12``
+is a mixed number, functions without brackets take the product that follows.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from fractions import Fraction
+
+from turntree.rewards.formula.syntax.cursor import Cursor
+from turntree.rewards.formula.syntax.nodes import (
+    Add,
+    Based,
+    Call,
+    Const,
+    Group,
+    Mul,
+    Node,
+    Num,
+    Pow,
+    Quantity,
+    Signed,
+    Sym,
+)
+from turntree.rewards.formula.syntax.problems import Malformed
+from turntree.rewards.formula.syntax.tokens import Token
+
+MINUS_ONE = Num(Fraction(-1))
+HALF = Num(Fraction(1, 2))
+FUNCTIONS = frozenset(
+    str.split("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log lg exp max min gcd lcm")
+)
+GREEK = frozenset(
+    str.split(
+        "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho "
+        "varrho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi "
+        "Omega ell hbar aleph angle triangle parallel perp prime nabla star ldots dots cdots"
+    )
+)
+ACCENTS = frozenset(
+    str.split("overline bar hat vec tilde overrightarrow widehat dot mathcal mathscr mathfrak underbrace")
+)
+_BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
+_NO_FACTOR = frozenset(
+    [
+        "+",
+        "-",
+        "*",
+        "/",
+        "^",
+        "_",
+        "=",
+        "<",
+        ">",
+        ")",
+        "]",
+        "}",
+        ",",
+        ";",
+        ":",
+        "!",
+        "%",
+        "'",
+        "&",
+        ".",
+        "?",
+        "~",
+        '"',
+        "#",
+        "@",
+        "`",
+    ]
+)
+_FACTOR_COMMANDS = (
+    frozenset(
+        str.split(
+            "frac dfrac tfrac cfrac nicefrac sfrac sqrt binom dbinom tbinom choose pi infty sum prod int lim det { "
+            "langle lfloor lceil lvert | mathbb emptyset varnothing operatorname over"
+        )
+    )
+    - {"choose", "over"}
+    | FUNCTIONS
+    | GREEK
+    | ACCENTS
+)
+
+
+class Terms(Cursor):
+    """Parses expressions; what stands in brackets is parsed by ``bracketed``."""
+
+    @abstractmethod
+    def bracketed(self) -> Node:
+        """What begins with a bracket that may hold several things."""
+
+    @abstractmethod
+    def equations(self) -> Node:
+        """Lines of a system of equations, after the command that begins it."""
+
+    @abstractmethod
+    def command(self, name: str) -> Node:
+        """What a command or function makes of what follows it."""
+
+    @abstractmethod
+    def matrix(self) -> Node:
+        """An environment: a matrix, or a system."""
+
+    @abstractmethod
+    def enclosed(self, closer: str, name: str) -> Node:
+        """What stands between two equal signs, as the argument of a function."""
+
+    @abstractmethod
+    def relation(self) -> Node:
+        """A chain of relations, or what has none."""
+
+    def sum(self) -> Node:
+        """Terms with signs between them."""
+        terms: list[Node] = []
+        while True:
+            sign = self._signs()
+            if sign is None and terms:
+                return terms[0] if len(terms) == 1 else Add(tuple(terms))
+            term = self.product()
+            if sign == "-":
+                term = negated(term)
+            elif sign in ("pm", "mp"):
+                term = Signed(1 if sign == "pm" else -1, term)
+            terms.append(term)
+
+    def _signs(self) -> str | None:
+        sign = None
+        while self.at("+", "-", "pm", "mp"):
+            text = self.take().text
+            if sign in (None, "+"):
+                sign = text
+            elif sign == "-" and text in "+-":
+                sign = "-" if text == "+" else "+"
+            elif text != "+":
+                raise Malformed("two signs in a row")
+        return sign
+
+    def product(self) -> Node:
+        """Factors, written out or side by side."""
+        first = self.next
+        factors = [self.factor()]
+        while True:
+            token = self.next
+            if self.accept("*", "cdot", "times", "ast", "cdotp", "bullet"):
+                factors.append(self._signed_factor())
+            elif self.accept("bmod", "mod", "pmod"):
+                left = factors[0] if len(factors) == 1 else Mul(tuple(factors))
+                factors = [Call("mod", (left, self.factor()))]
+            elif self.accept("/", "div"):
+                factors.append(Pow(self._signed_factor(), MINUS_ONE))
+            elif self._starts_factor():
+                if token.kind == "num" and isinstance(factors[-1], Num):
+                    factors = [self._mixed(factors)]
+                    continue
+                whole = len(factors) == 1 and first.kind == "num" and self.tokens[self.place - 1] is first
+                factor = self.factor()
+                if whole and _is_part(factor) and first.value is not None and first.value.denominator == 1:
+                    factors = [Add((factors[0], factor))]
+                else:
+                    factors.append(factor)
+            else:
+                return factors[0] if len(factors) == 1 else Mul(tuple(factors))
+
+    def _mixed(self, factors: list[Node]) -> Node:
+        """A number behind a number: ``2 1/3`` is a mixed number, anything else no value."""
+        whole, top = factors[-1], self.take()
+        if len(factors) == 1 and isinstance(whole, Num) and whole.decimals < 0 and top.spaced and self.accept("/"):
+            bottom = self.take()
+            values = (top.value, bottom.value)
+            if values[0] is not None and values[1] is not None and 0 < values[0] < values[1]:
+                return Add((whole, Num(values[0] / values[1])))
+        raise Malformed("two numbers side by side")
+
+    def _signed_factor(self) -> Node:
+        if self.accept("-"):
+            return negated(self.factor())
+        self.accept("+")
+        return self.factor()
+
+    def _starts_factor(self) -> bool:
+        token = self.next
+        if token.kind in ("num", "sym", "begin"):
+            return True
+        if token.kind == "word":
+            return self.at_function()
+        if token.kind == "op":
+            return token.text not in _NO_FACTOR and not (token.text == "|" and self.bars > 0) and token.text != "$"
+        if token.kind == "cmd" and token.text in ("|", "lvert", "vert") and self.bars > 0:
+            return False
+        return token.kind == "cmd" and token.text in _FACTOR_COMMANDS
+
+    def at_function(self) -> bool:
+        """Whether a function without backslash is ahead; ``min`` and ``sec`` may be units."""
+        token, name = self.next, self.next.text.lower()
+        if token.kind != "word":
+            return False
+        if name in ("min", "max", "gcd", "lcm", "sec"):
+            return self.ahead().text in ("(", "{", "^", "_")
+        return name in FUNCTIONS or token.text in ("sqrt", "pi")
+
+    def factor(self) -> Node:
+        """One factor with its powers, indices, factorials and marks."""
+        token = self.next
+        with self.nested():
+            node = self.atom()
+        while True:
+            if self.at("^"):
+                node = self._power(node)
+            elif self.at("_"):
+                self.take()
+                node = _indexed(node, token, self.argument_text())
+            elif self.at("!") and self.ahead().text != "=":
+                self.take()
+                node = Call("factorial", (node,))
+            elif self.at("%"):
+                self.take()
+                return Quantity(node, "%")
+            elif self.accept("circ", "degree"):
+                node = Quantity(node, "deg")
+            elif self.at("'") and isinstance(node, Sym):
+                self.take()
+                node = Sym(node.name + "'")
+            elif self.next.kind == "word" and self.next.text in ("deg", "degrees", "degree"):
+                self.take()
+                node = Quantity(node, "deg")
+            else:
+                return node
+
+    def _power(self, base: Node) -> Node:
+        self.take()
+        if self.accept("circ", "prime", "degree"):
+            return Quantity(base, "deg")
+        if self.at("{") and self.ahead().text in ("circ", "prime") and self.ahead(2).text == "}":
+            self.place += 3
+            return Quantity(base, "deg")
+        with self.nested():
+            exponent = self.argument()
+            if self.at("^"):
+                exponent = self._power(exponent)
+            elif self.accept("!"):
+                exponent = Call("factorial", (exponent,))
+        return Pow(base, exponent)
+
+    def argument(self, *, one_digit: bool = False) -> Node:
+        """What a command or an exponent takes: a group, or the next sign."""
+        if self.at("{"):
+            return self.group()
+        if self.accept("-"):
+            return negated(self.argument())
+        token = self.next
+        if one_digit and token.kind == "num" and len(token.text) > 1 and token.text.isdigit():
+            self.tokens[self.place] = Token("num", token.text[1:], False, Fraction(int(token.text[1:])))
+            return Num(Fraction(int(token.text[0])))
+        with self.nested():
+            return self.atom()
+
+    def argument_text(self) -> str:
+        """The letters and digits of an index."""
+        if not self.accept("{"):
+            return self.take().text.lower() if self.next.kind == "word" else self.take().text
+        texts: list[str] = []
+        level = 1
+        while True:
+            token = self.take()
+            level += (token.text == "{") - (token.text == "}")
+            if level == 0:
+                return "".join(texts).strip("()")
+            texts.append(token.text)
+
+    def group(self) -> Node:
+        """What stands in LaTeX braces."""
+        self.expect("{")
+        with self.nested():
+            node = self.relation()
+            if self.accept("over"):
+                node = Mul((node, Pow(self.relation(), MINUS_ONE)))
+            elif self.accept("choose"):
+                node = Call("binom", (node, self.relation()))
+            if self.at(","):
+                items = [node]
+                while self.accept(","):
+                    items.append(self.relation())
+                node = Group(tuple(items), "{", "}")
+            self.expect("}")
+        return node
+
+    def atom(self) -> Node:
+        """Something without marks behind it."""
+        token = self.next
+        if token.kind == "num":
+            self.take()
+            assert token.value is not None
+            return Num(token.value, token.decimals)
+        if token.kind == "sym":
+            self.take()
+            return Const(token.text) if token.text in ("e", "i") and token.text not in self.bound else Sym(token.text)
+        if token.kind == "begin":
+            return self.matrix()
+        if self.at_function():
+            return self.command(self.take().text.lower())
+        if token.kind == "op":
+            if token.text == "{":
+                return self.group()
+            if token.text in "([":
+                return self.bracketed()
+            if token.text == "|":
+                return self.enclosed("|", "abs")
+        if token.kind == "cmd":
+            if token.text in ("{", "langle"):
+                return self.bracketed()
+            return self.command(self.take().text)
+        raise Malformed(f"expected a value, got {token.text!r}")
+
+
+def negated(node: Node) -> Node:
+    """The node with a minus before it."""
+    if isinstance(node, Num):
+        return Num(-node.value, node.decimals)
+    if isinstance(node, Quantity):
+        return Quantity(negated(node.value), node.unit)
+    return Mul((MINUS_ONE, node))
+
+
+def _is_part(node: Node) -> bool:
+    """Whether a node is a fraction below one, as stands behind the whole of a mixed number."""
+    match node:
+        case Mul((Num(top, -1), Pow(Num(bottom, -1), exponent))) if exponent == MINUS_ONE:
+            return top.denominator == bottom.denominator == 1 and 0 < top < bottom
+    return False
+
+
+def _indexed(node: Node, token: Token, index: str) -> Node:
+    if isinstance(node, Num):
+        index = index.rstrip(".")
+        base = _BASES.get(index) or (int(index) if index.isdigit() and len(index) < 3 else 0)
+        if not 2 <= base <= 36:
+            raise Malformed(f"a number with the index {index!r}")
+        digits = token.text.replace(",", "").lower()
+        if any(not digit.isalnum() or int(digit, 36) >= base for digit in digits.replace(".", "", 1)):
+            raise Malformed(f"{digits} is no number in base {base}")
+        return Based(digits, base)
+    if isinstance(node, Sym | Const):
+        return Sym(f"{node.name}_{index}")
+    raise Malformed("an index behind something that takes none")

@@ -1,0 +1,243 @@
+r"""LaTeX and plain text to tokens.
+
+Invariant: time is linear, every character is part of a token or refused, and hidden text (phantoms, white ink,
+zero-width characters, comments) is refused, not skipped.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import NamedTuple
+
+from turntree.rewards.formula.syntax.problems import Malformed, Suspect
+from turntree.rewards.limits import MAX_ANSWER, MAX_DIGITS, MAX_TOKENS, LimitExceeded
+from turntree.rewards.reading import flags
+
+
+class Token(NamedTuple):
+    """One token."""
+
+    kind: str
+    """``num``, ``sym`` (one letter), ``word``, ``cmd`` (without backslash), ``op``, ``begin`` or ``end``."""
+    text: str
+    """As written."""
+    spaced: bool = False
+    """Whether a blank stands before it."""
+    value: Fraction | None = None
+    """Of a number."""
+    decimals: int = -1
+    """Of a number, digits after the point."""
+
+
+_CHARACTERS = str.maketrans(
+    {
+        **{chr(0xFEE0 + code): chr(code) for code in range(0x21, 0x7F)},  # full-width forms
+        "\u2212": "-", "\u2013": "-", "\u2014": "-", "\uff0c": ",", "\uff08": "(", "\uff09": ")", "\uff1d": "=",
+        "\u00d7": r"\times ", "\u00f7": r"\div ", "\u22c5": r"\cdot ", "\u00b7": r"\cdot ", "\u2217": "*",
+        "\u2264": r"\le ", "\u2265": r"\ge ", "\u2260": r"\ne ", "\u2248": r"\approx ", "\u221e": r"\infty ",
+        "\u03c0": r"\pi ", "\u222a": r"\cup ", "\u2229": r"\cap ", "\u2208": r"\in ", "\u2205": r"\emptyset ",
+        "\u211d": r"\mathbb{R}", "\u2124": r"\mathbb{Z}", "\u2115": r"\mathbb{N}", "\u211a": r"\mathbb{Q}",
+        "\u00b1": r"\pm ", "\u2213": r"\mp ", "\u00b0": r"^\circ ", "\u2032": "'", "\u2019": "'", "\u221a": r"\sqrt ",
+        "\u03b1": r"\alpha ", "\u03b2": r"\beta ", "\u03b3": r"\gamma ", "\u03b4": r"\delta ", "\u03b8": r"\theta ",
+        "\u03bb": r"\lambda ", "\u03bc": r"\mu ", "\u03c3": r"\sigma ", "\u03c6": r"\phi ", "\u03c9": r"\omega ",
+        "\u00bd": r"\frac{1}{2}", "\u00bc": r"\frac{1}{4}", "\u00be": r"\frac{3}{4}", "\u2153": r"\frac{1}{3}",
+        "\u2154": r"\frac{2}{3}", "\u2155": r"\frac{1}{5}", "\u215b": r"\frac{1}{8}",
+        "\u2070": "^{0}", "\u00b9": "^{1}", "\u00b2": "^{2}", "\u00b3": "^{3}",
+        "\u2074": "^{4}", "\u2075": "^{5}", "\u2076": "^{6}", "\u2077": "^{7}", "\u2078": "^{8}", "\u2079": "^{9}",
+        "\u2080": "_{0}", "\u2081": "_{1}", "\u2082": "_{2}", "\u2083": "_{3}", "\u2084": "_{4}", "\u2085": "_{5}",
+        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2026": r"\ldots ", "\u2223": "|", "\u20ac": r"\euro ",
+        "\u00a3": r"\pounds ", "\u2220": r"\angle ", "\uff05": "%", "\u2236": ":", "\u2044": "/", "\u2215": "/",
+    }
+)  # fmt: skip
+_SPACED_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\[!,;:]|\\,|\\ |~|\\;|\\:|,\\ )(?=\d{3}(?!\d))")
+_REPEATING = re.compile(r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))|\((\d+)\))")
+_ELLIPSIS = re.compile(r"(\d*)\.(\d*?)((\d{1,6}?)\4{2,}|(\d{2,6})\5)(?:\\[cl]?dots|\.\.\.)")
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?![\d,]\d|\d)(?:\.\d+)?")
+_NUMBER = re.compile(r"\d+\.\d+|\.\d+|\d+\.(?![.\d])|\d+")
+_SCIENTIFIC = re.compile(r"(\d+(?:\.\d+)?|\.\d+)[eE]([+-]?\d{1,6})(?![\d.A-Za-z])")
+_TEXT = re.compile(
+    r"\\(?:text(?:bf|it|rm|normal|sf|tt|up|md|sc|sl)?|mbox|hbox|mathrm|operatorname\*?|rm|bf)\s*\{([^{}]*)\}"
+)
+_COMMAND = re.compile(r"\\([a-zA-Z]+)\*?|\\(.)", re.DOTALL)
+_ENVIRONMENT = re.compile(r"\\(begin|end)\s*\{([a-zA-Z]+)\*?\}(?:\s*(?:\{[lcr|\s]*\}|\[[lcr]\]))*")
+_UNIT_LETTERS = frozenset("msghNJWVKLlAFCT")
+_LETTERS = re.compile(r"[A-Za-z]+")
+_SPACING = frozenset(
+    str.split(
+        "quad qquad left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle "
+        "textstyle limits nolimits mathstrut strut left. right. space enspace thinspace medspace thickspace "
+        "nonumber middle mathit mathbf boldsymbol bm mathsf mathtt mathnormal pmb underline boxed bold rm bf "
+        "it tt sf emph scriptstyle allowbreak nobreak hfill relax"
+    )
+)
+KNOWN_WORDS = frozenset(
+    str.split(
+        "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp sqrt max min gcd lcm det lim "
+        "and or deg mod pi infty inf cm mm km kg mg ml hz pm am mph kmh units unit ways degrees dollars "
+        "cents to ft in hr min sec"
+    )
+)
+
+
+def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
+    """Tokens of an answer.
+
+    Args:
+        text: The answer.
+        thousands: Read ``1,234`` as one number where no bracket is open.
+
+    Raises:
+        LimitExceeded: The text has too many characters, tokens or digits.
+        Suspect: The text hides something.
+        Malformed: A character is no mathematics.
+    """
+    if len(text) > MAX_ANSWER:
+        raise LimitExceeded(f"{len(text)} characters")
+    text = text.strip()
+    if flags.HIDDEN.search(text) or flags.PHANTOM_COMMAND.search(text):
+        raise Suspect(flags.PHANTOM)
+    text = _SPACED_THOUSANDS.sub("", text.translate(_CHARACTERS))
+    text = _without_math_signs(text)
+    tokens: list[Token] = []
+    _read(text, tokens, thousands, in_text=False)
+    _name_unit(tokens)
+    if len(tokens) > MAX_TOKENS:
+        raise LimitExceeded(f"{len(tokens)} tokens")
+    return tokens
+
+
+def _name_unit(tokens: list[Token]) -> None:
+    """Take a last letter for a unit where a number stands before it: ``0.64N``, ``5 m``."""
+    if len(tokens) < 2 or tokens[-1].kind != "sym":
+        return
+    before, (_, letter, spaced, _, _) = tokens[:-1], tokens[-1]
+    measured = before[-1].kind == "num" or (before[-1].text == "}" and all(token.kind != "sym" for token in before))
+    if measured and letter in ("mgLNJWVK" if spaced else "NJWV"):
+        tokens[-1] = Token("word", letter, spaced)
+
+
+def _without_math_signs(text: str) -> str:
+    r"""Drop ``\( \) \[ \]`` and paired dollar signs; one that stands alone is money."""
+    for sign in ("\\(", "\\)", "\\["):
+        text = text.replace(sign, " ")
+    text = re.sub(r"(?<!\\)\\\](?!\s*\d)", " ", text)
+    bare = re.findall(r"(?<!\\)\$", text)
+    if bare and len(bare) % 2 == 0 and not re.match(r"-?\$\d[\d,.]*\s*(?:,|and|or)", text):
+        text = re.sub(r"(?<!\\)\$", " ", text)
+    return text
+
+
+def _read(text: str, tokens: list[Token], thousands: bool, *, in_text: bool) -> None:
+    position, depth, spaced, end = 0, 0, False, len(text)
+    while position < end:
+        character = text[position]
+        if character.isspace():
+            spaced, position = True, position + 1
+            continue
+        if character.isascii() and (
+            character.isdigit() or (character == "." and text[position + 1 : position + 2].isdigit())
+        ):
+            position = _read_number(text, position, tokens, spaced, thousands and depth == 0)
+        elif character == "\\":
+            position = _read_command(text, position, tokens, spaced, thousands)
+        elif character.isalpha() and character.isascii():
+            position = _read_letters(text, position, tokens, spaced, in_text)
+        elif character in "+-*/^_=<>()[]{}|,;:!%'&.$?~\"#@`":
+            depth += (character in "([{") - (character in ")]}")
+            if character == "." and text.startswith("...", position):
+                tokens.append(Token("cmd", "ldots", spaced))
+                position += 3
+            elif character == "*" and text.startswith("**", position):
+                tokens.append(Token("op", "^", spaced))
+                position += 2
+            else:
+                if character == "%" and text[position + 1 : position + 2].isalnum():  # a comment to LaTeX
+                    raise Suspect(flags.PHANTOM)
+                if character != "~":
+                    tokens.append(Token("op", character, spaced))
+                position += 1
+        else:
+            raise Malformed(f"unexpected character {character!r}")
+        spaced = character == "~"
+
+
+def _read_number(text: str, position: int, tokens: list[Token], spaced: bool, thousands: bool) -> int:
+    for pattern in (_REPEATING, _ELLIPSIS):
+        if match := pattern.match(text, position):
+            whole, fixed = match[1] or "0", match[2]
+            cycle = match[3] or match[4] or match[5] if pattern is _REPEATING else match[4] or match[5]
+            _check_digits(match[0])
+            value = Fraction(int(whole + fixed + cycle) - int(whole + fixed), 10 ** len(fixed) * (10 ** len(cycle) - 1))
+            tokens.append(Token("num", match[0], spaced, value))
+            return match.end()
+    if scientific := _SCIENTIFIC.match(text, position):
+        _check_digits(scientific[0])
+        exponent = int(scientific[2])
+        if abs(exponent) > MAX_DIGITS:
+            raise LimitExceeded(f"exponent {exponent}")
+        decimals = len(scientific[1].partition(".")[2])
+        value = Fraction(scientific[1]) * Fraction(10) ** exponent
+        tokens.append(Token("num", scientific[0], spaced, value, max(decimals - exponent, 0)))
+        return scientific.end()
+    match = (_THOUSANDS.match(text, position) if thousands else None) or _NUMBER.match(text, position)
+    assert match is not None
+    _check_digits(match[0])
+    digits = match[0].replace(",", "")
+    point = digits.find(".")
+    decimals = len(digits) - point - 1 if point >= 0 else -1
+    tokens.append(Token("num", match[0], spaced, Fraction(digits.rstrip(".")), decimals))
+    return match.end()
+
+
+def _check_digits(digits: str) -> None:
+    if len(digits) > MAX_DIGITS:
+        raise LimitExceeded(f"a number of {len(digits)} digits")
+
+
+def _read_command(text: str, position: int, tokens: list[Token], spaced: bool, thousands: bool) -> int:
+    if written := _TEXT.match(text, position):
+        content = written[1]
+        if "math" in written[0][:7] and content in _UNIT_LETTERS and tokens and tokens[-1].kind == "num":
+            tokens.append(Token("word", content, spaced))
+        elif len(content.strip()) == 1 and content.strip().isalpha() and "math" in written[0][:7]:
+            tokens.append(Token("sym", content.strip(), spaced))
+        else:
+            _read(content.replace("~", " ").replace("\\", " "), tokens, thousands, in_text=True)
+        return written.end()
+    if environment := _ENVIRONMENT.match(text, position):
+        tokens.append(Token(environment[1], environment[2], spaced))
+        return environment.end()
+    match = _COMMAND.match(text, position)
+    if match is None:
+        raise Malformed("a backslash at the end")
+    name = match[1] or match[2]
+    if name in _SPACING:
+        if name in ("left", "right", "middle") and text.startswith(".", match.end()):
+            return match.end() + 1
+        return match.end()
+    if name in ",;:! \n>" or name == "/":
+        return match.end()
+    tokens.append(Token("cmd", name, spaced))
+    return match.end()
+
+
+def _read_letters(text: str, position: int, tokens: list[Token], spaced: bool, in_text: bool) -> int:
+    match = _LETTERS.match(text, position)
+    assert match is not None
+    run = match[0]
+    if in_text or run.lower() in KNOWN_WORDS or _is_word(run):
+        end = match.end()
+        if text[end : end + 2] in ("'t", "'s"):
+            run, end = text[position : end + 2], end + 2
+        tokens.append(Token("word", run, spaced))
+        return end
+    for letter in run:
+        tokens.append(Token("sym", letter, spaced))
+        spaced = False
+    return match.end()
+
+
+def _is_word(run: str) -> bool:
+    """Whether letters without a backslash are a word, not a product of variables."""
+    return len(run) >= 4 and list(run) != sorted(run) and any(vowel in run.lower() for vowel in "aeiou")

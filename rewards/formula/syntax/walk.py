@@ -1,0 +1,107 @@
+"""Looking through syntax trees: children, free variables, a normal form of the order of factors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from turntree.rewards.formula.syntax.nodes import (
+    Add,
+    Big,
+    Call,
+    Const,
+    Group,
+    Matrix,
+    Mul,
+    Node,
+    Pow,
+    Quantity,
+    Ratio,
+    Rel,
+    SetOp,
+    Signed,
+    Sym,
+    Undone,
+)
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The nodes right below one."""
+    match node:
+        case Add(parts) | Mul(parts) | Ratio(parts) | Undone(_, parts) | Call(_, parts) | Group(items=parts):
+            return parts
+        case Pow(left, right) | SetOp(_, left, right):
+            return (left, right)
+        case Signed(_, inner) | Quantity(inner, _):
+            return (inner,)
+        case Big(low=low, high=high, body=body):
+            return (low, high, body)
+        case Rel(terms):
+            return tuple(term for term in terms if term is not None)
+        case Matrix(rows):
+            return tuple(entry for row in rows for entry in row)
+    return ()
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Every node of a tree, the root first."""
+    stack = [node]
+    while stack:
+        here = stack.pop()
+        yield here
+        stack.extend(children(here))
+
+
+@lru_cache(maxsize=512)
+def free_variables(node: Node) -> frozenset[str]:
+    """Names of the variables that a value depends on; indices of sums are bound."""
+    match node:
+        case Sym(name):
+            return frozenset((name,))
+        case Big(index=index, low=low, high=high, body=body):
+            return free_variables(low) | free_variables(high) | (free_variables(body) - {index})
+    names: frozenset[str] = frozenset()
+    for child in children(node):
+        names |= free_variables(child)
+    return names
+
+
+def holds(node: Node, *kinds: type[Node]) -> bool:
+    """Whether a tree holds a node of one of the kinds."""
+    return any(isinstance(inner, kinds) for inner in walk(node))
+
+
+def is_undone(node: Node) -> bool:
+    """Whether an integral, a limit, a determinant or an infinite sum is left to be done."""
+    return any(
+        isinstance(inner, Undone) or (isinstance(inner, Big) and inner.high == Const("inf")) for inner in walk(node)
+    )
+
+
+def is_complex(node: Node) -> bool:
+    """Whether the imaginary unit occurs."""
+    return any(isinstance(inner, Const) and inner.name == "i" for inner in walk(node))
+
+
+def ordered(node: Node) -> object:
+    """A form in which sums and products that differ by order alone are equal."""
+    match node:
+        case Add(parts) | Mul(parts):
+            return (type(node).__name__, tuple(sorted((ordered(part) for part in parts), key=repr)))
+        case Group(items, "{", _, _):
+            return ("set", tuple(sorted((ordered(item) for item in items), key=repr)))
+        case Group(items, opening, closing, _):
+            return ("group", opening, closing, tuple(ordered(item) for item in items))
+        case Rel(terms, signs):
+            return ("rel", signs, tuple(None if term is None else ordered(term) for term in terms))
+        case Big(kind, index, low, high, body):
+            return (kind, index, ordered(low), ordered(high), ordered(body))
+        case Call(name, args) | Undone(name, args):
+            return (type(node).__name__, name, tuple(ordered(arg) for arg in args))
+        case Pow(base, exponent):
+            return ("pow", ordered(base), ordered(exponent))
+        case Signed(sign, term):
+            return ("signed", sign, ordered(term))
+        case Quantity(value, unit):
+            return ("quantity", unit, ordered(value))
+    return node

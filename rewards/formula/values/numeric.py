@@ -1,0 +1,189 @@
+"""Equality of expressions by their values: exact where fractions suffice, else at many points in high precision.
+
+Invariant: says "different" only on a clear difference at a point where both sides are defined, and "equal" only
+where all of many points agree to almost all digits; otherwise says nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+
+from mpmath import mp
+
+from turntree.rewards.formula.syntax.nodes import Call, Node, Num
+from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
+from turntree.rewards.formula.syntax.walk import free_variables, is_complex, walk
+from turntree.rewards.formula.values.evaluate import Evaluation
+from turntree.rewards.formula.values.functions import Value, real
+from turntree.rewards.limits import LimitExceeded
+
+DIGITS = 50
+"""Decimal digits of the first evaluation."""
+MORE_DIGITS = 130
+"""Decimal digits where the first one is not clear."""
+_GUARD = 12
+_CLEAR = 1e-6
+_POINTS = 5
+_TRIES = 14
+_FLOAT_DIGITS = 14
+_STEPS = frozenset(["floor", "ceil", "mod", "gcd", "lcm", "max", "min"])
+
+
+def equal(gold: Node, answer: Node) -> bool | None:
+    """Whether two expressions are equal, over the reals wherever both are real.
+
+    Args:
+        gold: The right expression.
+        answer: The other one.
+
+    Returns:
+        ``None`` where neither could be shown.
+
+    Raises:
+        LimitExceeded: A value is too large or takes too long.
+        Undefined: One side has no value at all.
+        CannotEvaluate: One side has an operation that is not carried out here.
+    """
+    names = sorted(free_variables(gold) | free_variables(answer))
+    if not names:
+        verdict = _at_point(gold, answer, {}, real_only=not (is_complex(gold) or is_complex(answer)))
+        if verdict is False and _same_float(gold, answer):
+            return True
+        return verdict
+    if _steps_in(answer, free_variables(answer) - free_variables(gold)):
+        return False
+    if not free_variables(gold) and not _varies(answer, names):
+        raise Undefined("no value")
+    for real_only, points in (
+        (True, real_points(names)),
+        (True, integer_points(names)),
+        (False, real_points(names)),
+    ):
+        verdict, agreed = _at_points(gold, answer, points, real_only=real_only)
+        if verdict is not True:
+            return verdict
+        if agreed >= _POINTS:
+            return all(_may_agree(gold, answer, point, real_only) for point in _special_points(names))
+    return None
+
+
+def _at_points(
+    gold: Node, answer: Node, points: Iterator[dict[str, Value]], *, real_only: bool
+) -> tuple[bool | None, int]:
+    """The first verdict that is not "equal", and at how many points both are defined and equal."""
+    agreed = 0
+    for point in points:
+        try:
+            verdict = _at_point(gold, answer, point, real_only=real_only)
+        except Undefined:
+            continue
+        if verdict is not True:
+            return verdict, agreed
+        agreed += 1
+        if agreed == 2 * _POINTS:
+            break
+    return True, agreed
+
+
+def _at_point(gold: Node, answer: Node, point: Mapping[str, Value], *, real_only: bool) -> bool | None:
+    for digits in (DIGITS, MORE_DIGITS):
+        with mp.workdps(digits):
+            left, right = _value(gold, point, real_only), _value(answer, point, real_only)
+            if isinstance(left, Fraction) and isinstance(right, Fraction):
+                return left == right
+            left, right = real(left), real(right)
+            if mp.isinf(left) or mp.isinf(right):
+                return bool(left == right)
+            difference, scale = abs(left - right), max(abs(left), abs(right))
+            if difference == 0:
+                return True
+            if left == 0 or right == 0:
+                scale = mp.mpf(1)
+            close = difference <= scale * mp.mpf(10) ** (_GUARD - digits)
+            if digits == DIGITS and not close and difference > _CLEAR * scale:
+                return False
+    return True if close else False if difference > scale * mp.mpf(10) ** (-digits // 2) else None
+
+
+def _may_agree(gold: Node, answer: Node, point: Mapping[str, Value], real_only: bool) -> bool:
+    """Whether no clear difference can be seen at a point."""
+    try:
+        return _at_point(gold, answer, point, real_only=real_only) is not False
+    except (Undefined, CannotEvaluate, LimitExceeded):
+        return True
+
+
+def _value(node: Node, point: Mapping[str, Value], real_only: bool) -> Value:
+    evaluation = Evaluation(point, real_only=real_only)
+    try:
+        return evaluation.value(node)
+    except Undefined:
+        if point or not real_only:
+            raise
+    return Evaluation(point).value(node)
+
+
+def _steps_in(node: Node, names: frozenset[str]) -> bool:
+    """Whether a value jumps with a variable, so that no number of points shows what it is elsewhere."""
+    return bool(names) and any(
+        isinstance(inner, Call) and inner.name in _STEPS and free_variables(inner) & names for inner in walk(node)
+    )
+
+
+def _varies(node: Node, names: list[str]) -> bool:
+    """Whether an expression has a value anywhere; ``x/0`` has none."""
+    for point in real_points(names):
+        try:
+            Evaluation(point).value(node)
+        except Undefined:
+            continue
+        return True
+    return False
+
+
+def real_points(names: list[str]) -> Iterator[dict[str, Value]]:
+    """Positive points first, then points of both signs; the same for the same names."""
+    draw = random.Random(" ".join(names))
+    for trial in range(_TRIES):
+        yield {
+            name: Fraction(draw.randint(301, 2_999), 1_009) * (1 if trial < _POINTS else draw.choice((-1, 1)))
+            for name in names
+        }
+    for _ in range(_TRIES):
+        yield {name: Fraction(draw.randint(-30_011, 30_011), 1_013) for name in names}
+
+
+def integer_points(names: list[str]) -> Iterator[dict[str, Value]]:
+    """Small positive integers; the same for the same names."""
+    draw = random.Random(" ".join(names))
+    for _ in range(_TRIES):
+        yield {name: Fraction(draw.randint(1, 9)) for name in names}
+
+
+def _special_points(names: list[str]) -> Iterator[dict[str, Value]]:
+    """Where functions are made to differ: all variables 0, 1, 2, a half, large; then 0 and 1 for each alone."""
+    for value in (0, 1, 2, Fraction(1, 2), 1_009, -1_009):
+        yield dict.fromkeys(names, Fraction(value))
+    if len(names) > 1:
+        for name in names[:_POINTS]:
+            for value in (0, 1):
+                yield {**dict.fromkeys(names, Fraction(7, 3)), name: Fraction(value)}
+
+
+def _same_float(gold: Node, answer: Node) -> bool:
+    """Whether one side is a repeating fraction and the other the same as floating-point numbers are printed."""
+    for exact, printed in ((gold, answer), (answer, gold)):
+        if not (isinstance(printed, Num) and printed.decimals > 0):
+            continue
+        digits = len(str(abs(printed.value.numerator * 10**printed.decimals // printed.value.denominator)))
+        if digits < _FLOAT_DIGITS:
+            continue
+        try:
+            value = Evaluation().value(exact)
+        except (Undefined, CannotEvaluate):
+            continue
+        if isinstance(value, Fraction) and abs(value - printed.value) < Fraction(1, 10**printed.decimals):
+            return value.denominator != 1
+    return False

@@ -1,0 +1,223 @@
+"""Sets of real numbers: intervals, unions, differences, inequalities in one variable.
+
+Invariant: a set is a sorted row of disjoint pieces, so two sets are equal just when their pieces are. Ends are
+compared as values in high precision. Sets with symbolic ends are not covered.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import NamedTuple
+
+from mpmath import mp
+
+from turntree.rewards.formula.syntax.nodes import Call, Const, Group, Node, Quantity, Rel, SetOp, Signed, Sym
+from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
+from turntree.rewards.formula.syntax.walk import free_variables, holds
+from turntree.rewards.formula.values.evaluate import Evaluation
+from turntree.rewards.formula.values.functions import Value, real
+from turntree.rewards.formula.values.numeric import DIGITS
+
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!=": "!=", "=": "="}
+
+
+class Piece(NamedTuple):
+    """An interval; a point where both ends are the same."""
+
+    low: Value
+    """Lower end, may be infinite."""
+    high: Value
+    """Upper end, may be infinite."""
+    has_low: bool
+    """Whether the lower end belongs to it."""
+    has_high: bool
+    """Whether the upper end belongs to it."""
+
+
+RealSet = tuple[Piece, ...]
+REALS: RealSet = (Piece(-mp.inf, mp.inf, False, False),)
+
+
+def real_set(node: Node) -> RealSet | None:
+    """The set that a node describes; ``None`` where it is none, or has symbolic ends."""
+    with mp.workdps(DIGITS):
+        try:
+            return _set(node)
+        except (CannotEvaluate, Undefined):
+            return None
+
+
+def is_set_like(node: Node) -> bool:
+    """Whether a node can only be meant as a set of numbers."""
+    match node:
+        case SetOp():
+            return True
+        case Const(name):
+            return name in ("R", "Z", "N", "Q", "C", "empty")
+        case Rel(_, signs):
+            return any(sign in ("<", "<=", ">", ">=", "!=", "in") for sign in signs)
+        case Group(items, opening, closing, _):
+            if opening in ("[", "]") or closing in ("[", "]"):
+                return len(items) == 2
+            return opening == "" and any(is_set_like(item) for item in items if isinstance(item, Rel | SetOp))
+    return False
+
+
+def same_set(left: RealSet, right: RealSet) -> bool:
+    """Whether two sets are equal."""
+    return len(left) == len(right) and all(
+        one.has_low == other.has_low
+        and one.has_high == other.has_high
+        and _close(one.low, other.low)
+        and _close(one.high, other.high)
+        for one, other in zip(left, right, strict=True)
+    )
+
+
+def _close(left: Value, right: Value) -> bool:
+    if left == right:
+        return True
+    if mp.isinf(left) or mp.isinf(right):
+        return False
+    return bool(abs(left - right) <= max(abs(left), abs(right), mp.mpf(10) ** -20) * mp.mpf(10) ** -30)
+
+
+def _set(node: Node) -> RealSet | None:
+    match node:
+        case Const("R"):
+            return REALS
+        case Const("empty"):
+            return ()
+        case Quantity(value, _):
+            return _set(value)
+        case Rel():
+            return _relation(node)
+        case SetOp(sign, left, right):
+            one, other = _set(left), _set(right)
+            if one is None or other is None:
+                return None
+            if sign == "cup":
+                return _union(one + other)
+            return _intersection(one, other if sign == "cap" else _complement(other))
+        case Group(items, "{", "}", _):
+            return _union(tuple(Piece(end, end, True, True) for item in items for end in _ends(item)))
+        case Group(items, "", "", word):
+            sets = [_set(item) for item in items]
+            if any(one is None for one in sets):
+                return None
+            known = [one for one in sets if one is not None]
+            both = known[0]
+            for one in known[1:]:
+                both = _intersection(both, one)
+            return _union(tuple(piece for one in known for piece in one)) if word == "or" or not both else both
+        case Group((low, high), opening, closing, _) if opening in "([]" and closing in ")][":
+            ends = _ends(low) + _ends(high)
+            if len(ends) != 2 or ends[0] > ends[1]:
+                return None
+            return _union((Piece(ends[0], ends[1], opening == "[", closing == "]"),))
+    return None
+
+
+def _ends(node: Node) -> list[Value]:
+    signs = (1, -1) if holds(node, Signed) else (1,)
+    values = [real(Evaluation(sign=sign, real_only=True).value(node)) for sign in signs]
+    if any(isinstance(value, mp.mpc) for value in values):
+        raise Undefined("not real")
+    return values
+
+
+def _relation(node: Rel) -> RealSet | None:
+    if node.signs[0] == "in" and len(node.signs) == 1 and isinstance(node.terms[0], Sym):
+        inside = node.terms[1]
+        return _set(inside) if inside is not None else None
+    if any(sign not in _TURNED for sign in node.signs):
+        return None
+    subject = [place for place, term in enumerate(node.terms) if term is not None and free_variables(term)]
+    if len(subject) != 1:
+        return None
+    found: RealSet = REALS
+    for place, sign in enumerate(node.signs):
+        left, right = node.terms[place], node.terms[place + 1]
+        if left is None or right is None:
+            return None
+        if place == subject[0]:
+            bound = _ends(right)[0]
+        elif place + 1 == subject[0]:
+            bound, sign = _ends(left)[0], _TURNED[sign]
+        else:
+            return None
+        middle = node.terms[subject[0]]
+        assert middle is not None
+        found = _intersection(found, _solved(middle, sign, bound))
+    return found
+
+
+def _solved(subject: Node, sign: str, bound: Value) -> RealSet:
+    """Where a subject stands in a relation to a bound; a subject that is not linear counts as a variable."""
+    if isinstance(subject, Call) and subject.name == "abs":
+        inner = subject.args[0]
+        if sign in ("<", "<="):
+            return _intersection(_solved(inner, sign, bound), _solved(inner, _TURNED[sign], -bound))
+        if sign in (">", ">="):
+            return _union(_solved(inner, sign, bound) + _solved(inner, _TURNED[sign], -bound))
+    names = sorted(free_variables(subject))
+    if len(names) == 1 and not isinstance(subject, Sym):
+        try:
+            points = ({names[0]: Fraction(place)} for place in (0, 1, 2, 5))
+            at = [real(Evaluation(point, real_only=True).value(subject)) for point in points]
+        except (CannotEvaluate, Undefined):
+            return _half_line(sign, bound)
+        slope = at[1] - at[0]
+        if slope != 0 and _close(at[2] - at[1], slope) and _close(at[3] - at[2], 3 * slope):
+            return _half_line(sign if slope > 0 else _TURNED[sign], (bound - at[0]) / slope)
+    return _half_line(sign, bound)
+
+
+def _half_line(sign: str, bound: Value) -> RealSet:
+    if sign == "=":
+        return (Piece(bound, bound, True, True),)
+    if sign == "!=":
+        return _complement((Piece(bound, bound, True, True),))
+    if sign in ("<", "<="):
+        return (Piece(-mp.inf, bound, False, sign == "<="),)
+    return (Piece(bound, mp.inf, sign == ">=", False),)
+
+
+def _union(pieces: RealSet) -> RealSet:
+    cleaned = []
+    for low, high, has_low, has_high in pieces:
+        has_low, has_high = has_low and not mp.isinf(low), has_high and not mp.isinf(high)
+        if low < high or (low == high and has_low and has_high):
+            cleaned.append(Piece(low, high, has_low, has_high))
+    cleaned.sort(key=lambda piece: (piece.low, not piece.has_low))
+    merged: list[Piece] = []
+    for piece in cleaned:
+        last = merged[-1] if merged else None
+        touches = last is not None and (
+            piece.low < last.high or (_close(piece.low, last.high) and (piece.has_low or last.has_high))
+        )
+        if last is None or not touches:
+            merged.append(piece)
+        elif piece.high > last.high or (_close(piece.high, last.high) and piece.has_high):
+            merged[-1] = Piece(last.low, piece.high, last.has_low, piece.has_high)
+    return tuple(merged)
+
+
+def _complement(pieces: RealSet) -> RealSet:
+    gaps, low, has_low = [], -mp.inf, False
+    for piece in _union(pieces):
+        gaps.append(Piece(low, piece.low, has_low, not piece.has_low))
+        low, has_low = piece.high, not piece.has_high
+    gaps.append(Piece(low, mp.inf, has_low, False))
+    return _union(tuple(gaps))
+
+
+def _intersection(left: RealSet, right: RealSet) -> RealSet:
+    pieces = []
+    for one in left:
+        for other in right:
+            low, high = max(one.low, other.low), min(one.high, other.high)
+            has_low = all(piece.has_low for piece in (one, other) if _close(piece.low, low))
+            has_high = all(piece.has_high for piece in (one, other) if _close(piece.high, high))
+            pieces.append(Piece(low, high, has_low, has_high))
+    return _union(tuple(pieces))

@@ -1,0 +1,144 @@
+r"""The boxes of a text: ``\boxed{}``, ``\fbox{}``, ``\framebox{}``.
+
+Invariant: one pass to find the boxes, and a bounded look at the last ones.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from turntree.rewards.limits import MAX_ANSWER
+from turntree.rewards.reading import flags
+from turntree.rewards.result import Status
+
+_BOX = re.compile(r"\\(?:d?boxed|fbox|framebox|ovalbox)(?![a-zA-Z])\s*(?:\[[^\]\n]{0,20}\]\s*)*")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_BARE = re.compile(r"-?\d+(?:\.\d+)?|[A-Za-z]\b|\\[A-Za-z]+")
+_BETWEEN = re.compile(
+    r"(?:\s|[,;.$&~]|\\[()\[\],;:! ]|\\q?quad|\\\\|\band\b|(?P<either>\bor\b)|"
+    r"\\(?:text|mathrm|textrm)\s*\{\s*,?\s*(?:and|(?P<or>or))?\s*,?\s*\})*"
+)
+_NEGATED_BEFORE = re.compile(
+    r"(?:\bnot|n't|\bnever|\bnor|\\neq?|\\not|\u2260)(?:\s|\\?[$(\[{]|\\text|\bequal(?: to)?|\bbe\b|[:*])*$",
+    re.IGNORECASE,
+)
+_NEGATED_AFTER = re.compile(
+    r"(?:[\s.,$*)\]]|\\[)\]])*(?:is|was|would be|isn't|wasn't)?\s*"
+    r"(?:\bnot (?:the|correct|right|it)\b|\bisn't\b|\b(?:is|was) (?:wrong|incorrect|false|not)\b)",
+    re.IGNORECASE,
+)
+_OR_AFTER = re.compile(
+    r"(?:[\s,;$*(]|\\[)\],;])*\b(?:or|else|otherwise|alternatively|maybe|perhaps|possibly)\b[\s,]*"
+    r"(?:(?:maybe|perhaps|possibly|else|otherwise|alternatively|it is|it's|even)\b[\s,]*)*"
+    r"(?:\$|\\\(|\\\[)?\s*(?:\\boxed\s*\{)?"
+    r"(-?(?:\d[\d,]*(?:\.\d+)?(?:/\d+)?|\\d?frac\s*\{[^{}]{1,40}\}\s*\{[^{}]{1,40}\}))(?![A-Za-z])"
+)
+_LOOK_BACK = 64
+_GAP = 60
+
+
+class Boxes(NamedTuple):
+    """The row of boxes at the end of a text."""
+
+    contents: tuple[str, ...]
+    """What stands in them, in order; the last is the answer."""
+    alternatives: tuple[str, ...] = ()
+    """Values offered beside the answer by an "or"."""
+    status: Status = Status.OK
+    """Why the last box cannot be compared, if so."""
+    flags: tuple[str, ...] = ()
+    """Suspicions of hacking."""
+
+
+class _Box(NamedTuple):
+    start: int
+    end: int
+    content: str
+
+
+def lone_number(text: str) -> str | None:
+    """The whole number in the only box of a text, where nothing else needs a look; the common case, fast."""
+    start = text.find("\\boxed{")
+    if start < 0 or "think" in text or "%" in text or "<!" in text or text.count("box") != 1:
+        return None
+    end = text.find("}", start)
+    number = text[start + 7 : end]
+    if not (number.isdecimal() and number.isascii() and len(number) < 40):
+        return None
+    before = text[max(0, start - 60) : start].lower()
+    if "\\" in before and "\\" in before.replace("\\[", "").replace("\\(", ""):
+        return None
+    if "not" in before or "n't" in before or "never" in before or "nor" in before or "\u2260" in before:
+        return None
+    return None if text[end + 1 : end + 121].strip(" .$)]\\\n*") else number
+
+
+def find_boxes(text: str) -> Boxes | None:
+    """The last box that can be seen, with those that stand in a row before it.
+
+    Args:
+        text: A text without thoughts and without what is hidden.
+
+    Returns:
+        The row; ``None`` where the text has no box.
+    """
+    if "box" not in text:
+        return None
+    starts = [match for match in _BOX.finditer(text)]
+    while starts:
+        content = _content(text, starts[-1])
+        if content is None:
+            starts.pop()
+        else:
+            break
+    if not starts:
+        return None
+    starts = starts[-_LOOK_BACK:]
+    last = _content(text, starts.pop())
+    assert last is not None
+    if isinstance(last, Status):
+        return Boxes((), (), last, (flags.HUGE,) if last is Status.REJECTED_LIMITS else ())
+    row, either = [last], False
+    while starts:
+        before = _content(text, starts.pop())
+        if not isinstance(before, _Box):
+            break
+        if before.end >= row[0].end:
+            row[0] = before
+            continue
+        if row[0].start - before.end > _GAP:
+            break
+        between = _BETWEEN.fullmatch(text, before.end, row[0].start)
+        if between is None:
+            break
+        either |= bool(between["either"] or between["or"])
+        row.insert(0, before)
+    last = row[-1]
+    if not last.content.strip():
+        return Boxes((), (), Status.NO_ANSWER, (flags.PLACEHOLDER,))
+    if _NEGATED_BEFORE.search(text[max(0, last.start - 30) : last.start]) or _NEGATED_AFTER.match(
+        text[last.end : last.end + 40]
+    ):
+        return Boxes((), (), Status.HACK_SUSPECT, (flags.NEGATION,))
+    contents = tuple(box.content.strip() for box in row)
+    beside = _OR_AFTER.match(text, last.end, last.end + 120)
+    alternatives = (contents[:-1] if either else ()) + ((beside[1],) if beside else ())
+    return Boxes(contents, alternatives)
+
+
+def _content(text: str, match: re.Match[str]) -> _Box | Status | None:
+    """A box; why it has no content that could be compared; ``None`` where the command stands alone."""
+    start = match.end()
+    if start >= len(text) or text[start] != "{":
+        bare = _BARE.match(text, start)
+        return _Box(match.start(), bare.end(), bare[0]) if bare else None
+    depth, stop = 0, start + MAX_ANSWER
+    for brace in _BRACE.finditer(text, start, min(stop, len(text))):
+        if brace[0] == "{":
+            depth += 1
+        elif brace[0] == "}":
+            depth -= 1
+            if depth == 0:
+                return _Box(match.start(), brace.end(), text[start + 1 : brace.start()])
+    return Status.REJECTED_LIMITS if stop < len(text) else Status.NO_ANSWER

@@ -1,0 +1,99 @@
+r"""The answer that a text commits to.
+
+The last ``\boxed{}`` outside of ``<think>`` counts; without a box ``<answer>``, then ``#### x``, then "answer
+is x", then the last number or formula. Invariant: time is linear in the text, and nothing is evaluated. Text in
+comments and thoughts is not part of the answer; whether the answer is right is none of this module's business.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from turntree.rewards.contract import EXACT, Contract, Kind
+from turntree.rewards.limits import MAX_ANSWER, MAX_TEXT
+from turntree.rewards.reading import flags
+from turntree.rewards.reading.boxes import find_boxes, lone_number
+from turntree.rewards.reading.prose import from_anchor, from_mark, from_tag, from_tail, last_option
+from turntree.rewards.reading.visible import without_comments, without_hidden, without_thoughts
+from turntree.rewards.result import Status
+
+
+class Answer(NamedTuple):
+    """What a text answers."""
+
+    text: str
+    """The answer itself, LaTeX or plain."""
+    candidates: tuple[str, ...] = ()
+    """All boxes of a row of boxes that ends with the answer, in order; empty where it stands alone."""
+    alternatives: tuple[str, ...] = ()
+    """Other values that the text offers beside it ("5 or 6"); each must be right as well."""
+    prose: bool = False
+    """Whether it was cut out of a sentence, so that words may surround it."""
+
+
+class Extraction(NamedTuple):
+    """What was found in a text."""
+
+    found: Answer | None
+    """The answer; ``None`` unless ``status`` is ok."""
+    status: Status = Status.OK
+    """Ok, or why nothing can be compared."""
+    flags: tuple[str, ...] = ()
+    """Suspicions of hacking."""
+
+    @property
+    def answer(self) -> str | None:
+        """The answer's text."""
+        return self.found.text if self.found is not None else None
+
+
+def extract(text: str, contract: Contract = EXACT) -> Extraction:
+    r"""Find the answer.
+
+    Args:
+        text: The policy's own text.
+        contract: Rules of the data set; options are looked for differently.
+
+    Returns:
+        The answer, or why there is none.
+
+    Example:
+        >>> extract("The answer is 3. No: #### 4").answer
+        '4'
+    """
+    if (number := lone_number(text)) is not None:
+        return Extraction(Answer(number), Status.OK, (flags.GRADER_TALK,) if flags.speaks_to_grader(text) else ())
+    spoken, thought = without_thoughts(text[-MAX_TEXT:]) if "think" in text else (text[-MAX_TEXT:], "")
+    raised: tuple[str, ...] = ()
+    shown = without_hidden(without_comments(spoken) if "<!--" in spoken else spoken)
+    if shown != spoken:
+        spoken, raised = shown, (flags.PHANTOM,)
+    if flags.speaks_to_grader(spoken):
+        raised += (flags.GRADER_TALK,)
+    boxes = find_boxes(spoken)
+    if boxes is not None:
+        if boxes.flags:
+            raised += boxes.flags
+        if boxes.status is not Status.OK:
+            return Extraction(None, boxes.status, raised)
+        last = boxes.contents[-1]
+        run = boxes.contents if len(boxes.contents) > 1 else ()
+        return Extraction(Answer(last, run, boxes.alternatives), Status.OK, raised)
+    phrase = from_tag(spoken) or from_mark(spoken)
+    if phrase is None and (anchored := from_anchor(spoken)) is not None:
+        if anchored.negated:
+            return Extraction(None, Status.HACK_SUSPECT, (*raised, flags.NEGATION))
+        phrase = anchored.phrase
+    if phrase is None:
+        if flags.GRADER_TALK in raised:
+            return Extraction(None, Status.HACK_SUSPECT, raised)
+        tail = from_tail(spoken)
+        if tail.is_list:
+            return Extraction(None, Status.HACK_SUSPECT, (*raised, flags.CANDIDATES))
+        phrase = last_option(spoken) if contract.kind is Kind.OPTION else tail.phrase
+    if not phrase:
+        in_thought = bool(thought) and extract(thought, contract).found is not None
+        return Extraction(None, Status.NO_ANSWER, (*raised, flags.THINK_ONLY) if in_thought else raised)
+    if len(phrase) > MAX_ANSWER:
+        return Extraction(None, Status.REJECTED_LIMITS, (*raised, flags.HUGE))
+    return Extraction(Answer(phrase, prose=True), Status.OK, raised)

@@ -1,0 +1,61 @@
+"""Verdicts that need no parser: equal strings, plain numbers.
+
+Invariant: says something only where the full comparison would say the same, and costs microseconds.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import lru_cache
+
+from turntree.rewards.contract import Contract, Kind
+from turntree.rewards.reading.answer import parse_number
+from turntree.rewards.reading.extract import Answer
+from turntree.rewards.result import Verdict
+
+_STRING = Verdict(correct=True, method="string")
+_NUMBER = {True: Verdict(correct=True, method="number"), False: Verdict(correct=False, method="number")}
+_MAX_LENGTH = 40
+_MAX_DECIMALS = 11
+
+
+def compare_fast(gold: str, answer: Answer, contract: Contract, question: str = "") -> Verdict | None:
+    """The verdict, or ``None`` where the full comparison must speak.
+
+    Args:
+        gold: The right answer.
+        answer: What the text answers.
+        contract: Rules of the data set.
+        question: What the policy was asked; a quotient may be its own.
+
+    Example:
+        >>> from turntree.rewards.contract import EXACT
+        >>> compare_fast("1200", Answer("1,200.0"), EXACT).correct
+        True
+    """
+    if answer.candidates or answer.alternatives or contract.kind is Kind.OPTION:
+        return None
+    text = answer.text
+    if text == gold and text.strip():
+        return _STRING
+    if contract.is_tolerant:
+        return None
+    right = _number(gold)
+    if right is None:
+        return None
+    if question and "/" in text:
+        return None
+    ours = _number(text)
+    return None if ours is None else _NUMBER[ours == right]
+
+
+@lru_cache(maxsize=4096)
+def _number(text: str) -> Fraction | int | None:
+    """A plain number; none for percentages and long decimals, which have rules of their own."""
+    if len(text) > _MAX_LENGTH:
+        return None
+    if text.isdecimal() and text.isascii():
+        return int(text)
+    if "%" in text or len(text.partition(".")[2]) > _MAX_DECIMALS:
+        return None
+    return parse_number(text)

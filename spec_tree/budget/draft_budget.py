@@ -1,0 +1,266 @@
+"""Which drafts are worth verifying, learnt from the engine's own steps.
+
+A step of B requests with n draft tokens lasts T(B, n) seconds and emits B
+tokens and one for each accepted draft. The budget knows how many nodes of which
+estimated probability a request is offered, how often such nodes were accepted
+of late, and what a step costs; it takes the threshold with the most tokens per
+second, which may be no draft at all. It begins with few drafts and more of them
+only as they are accepted. Now and then it tries a little more than seems best,
+or nothing, so seldom that this costs about a hundredth of the time: a policy
+that sharpens, or a machine that gets busy, is noticed.
+
+The budget only ever leaves drafts out; it cannot change what is sampled.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree.budget.step_cost import StepCost, expected_seconds
+from turntree.spec_tree.kernels.compiled import kernel, part
+
+_CLASSES = 32
+"""Classes of estimated probability, of the same width."""
+_PRIOR = 4.0
+"""Nodes that the store's estimate, corrected for all classes alike, counts for in each."""
+_TRUST = 2.0
+"""Accepted nodes that the store's estimates are believed for in advance."""
+_RECENT = 64.0
+"""Nodes that the acceptance of a class averages over."""
+IDLE = 0.998
+"""Share of what was learnt of a class that remains after a step without it."""
+_FIRST_OFFER = 2.0
+"""Nodes that a request is taken to be offered before any was seen."""
+_LEARNING_RATE = 0.05
+_FIRST_NODES = 2
+"""Drafts of the first steps at least; half a draft a request where that is more."""
+_FIRST_STEPS = 8
+"""First steps, which draft little and nothing in turn, to learn what a draft costs."""
+_PROBE_SHARE = 0.01
+"""Share of the time that trying something else may cost."""
+PROBE_PAUSE = 8
+"""Least steps between two trials."""
+_LONG_AGO = 1 << 30
+_CAUTION = 0.9
+"""Share of the expected acceptances that counts when drafts are weighed against what they cost: costs are learnt from
+noisy steps, and where both are nearly even, as with many requests on a CPU, a gain may be a loss."""
+
+
+SEEN = np.dtype(
+    [
+        ("drafted", np.float64, _CLASSES),
+        ("accepted", np.float64, _CLASSES),
+        ("offer", np.float64, _CLASSES),  # nodes that a request is offered in a step
+        ("looks", np.float64, _CLASSES),  # steps in which the offer was seen whole
+        ("count", np.float64, _CLASSES),  # of the last step: nodes
+        ("hits", np.float64, _CLASSES),  # and those that were accepted
+        ("nodes", np.float64, _CLASSES + 1),  # of a step that takes so many classes, the most probable first
+        ("rate", np.float64, _CLASSES + 1),  # tokens a second that are expected of it
+    ]
+)
+"""What is known of drafts by class, as the kernels read and write it."""
+
+
+@part
+def _center(kind: int) -> float:
+    return (kind + 0.5) / _CLASSES
+
+
+@kernel
+def _choose(seen: NDArray[np.void], cost: NDArray[np.void], rows: float, lowest: int) -> int:
+    """Fill ``nodes`` and ``rate``; returns how many classes, from the most probable on, make the best step.
+
+    Of a class as many nodes are expected to be accepted as of late, and as many as the store estimates, corrected for
+    all classes alike, where little is known.
+    """
+    one = seen[0]
+    promised, came = 0.0, 0.0
+    for kind in range(_CLASSES):
+        promised += one.drafted[kind] * _center(kind)
+        came += one.accepted[kind]
+    trust = (came + _TRUST) / (promised + _TRUST)
+    nodes, emitted, best = 0.0, rows, 0
+    one.nodes[0], one.rate[0] = 0.0, rows / expected_seconds(cost[0], rows, rows)
+    for taken in range(1, _CLASSES - lowest + 1):
+        kind = _CLASSES - taken
+        believed = min(trust * _center(kind), 1.0)
+        share = (one.accepted[kind] + _PRIOR * believed) / (one.drafted[kind] + _PRIOR)
+        nodes += rows * one.offer[kind]
+        emitted += _CAUTION * rows * one.offer[kind] * share
+        one.nodes[taken], one.rate[taken] = nodes, emitted / expected_seconds(cost[0], rows, rows + nodes)
+        if one.rate[taken] > one.rate[best]:
+            best = taken
+    return best
+
+
+@kernel
+def _learn(
+    seen: NDArray[np.void],
+    estimates: NDArray[np.float32],
+    accepted: NDArray[np.bool_],
+    rows: float,
+    asked: float,
+    asked_nodes: int,
+    floor: float,
+    lowest: int,
+    idle: float,
+) -> int:
+    """Count the nodes of a step that was allowed ``asked_nodes`` of probability ``asked``; returns those accepted."""
+    one = seen[0]
+    least, came = 1.0, 0
+    for kind in range(_CLASSES):
+        one.count[kind], one.hits[kind] = 0.0, 0.0
+    for i in range(len(estimates)):
+        kind = min(int(estimates[i] * _CLASSES), _CLASSES - 1)
+        least = min(least, float(estimates[i]))
+        one.count[kind] += 1.0
+        if accepted[i]:
+            one.hits[kind] += 1.0
+            came += 1
+    if asked_nodes > 0:
+        _see_offer(one, rows, least if len(estimates) >= asked_nodes else asked, floor, lowest)
+    for kind in range(_CLASSES):
+        kept = idle * _RECENT / (_RECENT + one.count[kind])
+        one.drafted[kind] = kept * one.drafted[kind] + one.count[kind]
+        one.accepted[kind] = kept * one.accepted[kind] + one.hits[kind]
+    return came
+
+
+@part
+def _see_offer(one: Any, rows: float, edge: float, floor: float, lowest: int) -> None:
+    """Learn what is offered from ``edge`` on, where the last allowance let it be seen whole."""
+    first = int(np.ceil(edge * _CLASSES))
+    if edge <= floor:
+        first = lowest
+    elif first > 0 and one.count[first - 1] > 0.0:
+        one.offer[first - 1] = max(one.offer[first - 1], one.count[first - 1] / rows)
+    for kind in range(first, _CLASSES):
+        one.looks[kind] += 1.0
+        rate = max(_LEARNING_RATE, 1.0 / one.looks[kind])
+        one.offer[kind] += rate * (one.count[kind] / rows - one.offer[kind])
+
+
+class Allowance(NamedTuple):
+    """What a step may draft."""
+
+    min_probability: float
+    """Least estimated path probability of a node."""
+    nodes: int
+    """Nodes of the whole batch at most, the most probable ones; 0 is no draft."""
+
+
+class DraftBudget:
+    """Chooses what each step may draft."""
+
+    def __init__(self, floor: float, *, cost: StepCost | None = None) -> None:
+        """Start cautiously.
+
+        Args:
+            floor: Nodes of a smaller estimated path probability are never verified.
+            cost: What steps cost, as far as it was measured already.
+        """
+        _get_ready()
+        self.cost = cost or StepCost()
+        self._floor = floor
+        self._lowest = min(int(floor * _CLASSES), _CLASSES - 1)
+        self._seen = np.zeros(1, SEEN)
+        self._seen["offer"] = _FIRST_OFFER / _CLASSES
+        self._window = 0.0
+        """Most nodes, while little is known."""
+        self._pause = 0
+        self._steps = 0
+        self._asked = Allowance(floor, 0)
+        self._from_nothing = False
+        """Whether the last step tried drafts where none seemed best."""
+
+    def allow(self, rows: int, *, most: int | None = None) -> Allowance:
+        """Decide for the next step.
+
+        Args:
+            rows: Requests that sample.
+            most: Nodes of the whole batch that the engine takes at most.
+        """
+        allowed = self._begin(rows) if self._steps < _FIRST_STEPS else self._best(rows)
+        self._asked = allowed if most is None else allowed._replace(nodes=min(allowed.nodes, most))
+        return self._asked
+
+    def _begin(self, rows: int) -> Allowance:
+        self._window = max(self._window, float(_FIRST_NODES), rows / 2)
+        return Allowance(1.0, 0) if self._steps % 2 else Allowance(self._floor, int(self._window))
+
+    def _best(self, rows: int) -> Allowance:
+        best = int(_choose(self._seen, self.cost.record, float(rows), self._lowest))
+        self._pause += 1
+        trial = self._trial(rows, best)
+        self._from_nothing = trial is not None and best == 0
+        if trial is not None:
+            self._pause = 0
+            return trial
+        if best == 0:
+            return Allowance(1.0, 0)
+        return Allowance(max(self._floor, (_CLASSES - best) / _CLASSES), int(self._window))
+
+    def observe(
+        self,
+        *,
+        rows: int,
+        tokens: int,
+        estimates: NDArray[np.float32],
+        accepted: NDArray[np.bool_],
+        seconds: float,
+    ) -> None:
+        """Learn from the step that ``allow`` was last asked for.
+
+        Args:
+            rows: Requests that sampled.
+            tokens: Tokens that the model ran over, drafts included.
+            estimates: The store's path probability of each verified node, shape (nodes,).
+            accepted: Whether the policy sampled it, shape (nodes,).
+            seconds: Wall time of the step.
+        """
+        self._steps += 1
+        self.cost.observe(rows, tokens, seconds)
+        asked = self._asked
+        came = _learn(
+            self._seen,
+            np.ascontiguousarray(estimates, np.float32),
+            np.ascontiguousarray(accepted, np.bool_),
+            float(rows),
+            float(asked.min_probability),
+            int(asked.nodes),
+            self._floor,
+            self._lowest,
+            IDLE,
+        )
+        if self._from_nothing and 3 * came > 2 * len(accepted):
+            self._pause = _LONG_AGO  # most came true: look again at once
+        self._window = min(self._window + 2.0 * came, 1e6)
+
+    def _trial(self, rows: int, best: int) -> Allowance | None:
+        """Something else to try now: no draft, where its cost is unknown, else a few more than seems best."""
+        if self._pause < PROBE_PAUSE:
+            return None
+        nodes, rate = self._seen[0]["nodes"], self._seen[0]["rate"]
+        if best and self.cost.weight(rows) < 1:
+            loss, trial = 1 - float(rate[0] / rate[best]), Allowance(1.0, 0)
+        elif best < _CLASSES - self._lowest:
+            more = int(np.ceil(nodes[best])) + max(1, rows // 8)
+            now, then = self.cost.seconds(rows, [rows + nodes[best], rows + more])
+            loss, trial = float(then / now) - 1, Allowance(self._floor, more)
+        else:
+            return None
+        return trial if loss <= _PROBE_SHARE * self._pause else None
+
+
+@cache
+def _get_ready() -> None:
+    """Compile the kernels, or load them: no step of an engine is to wait for that."""
+    seen, cost = np.zeros(1, SEEN), StepCost()
+    cost.observe(1, 1, 1.0)
+    cost.seconds(1, [1])
+    _choose(seen, cost.record, 1.0, 0)
+    _learn(seen, np.zeros(0, np.float32), np.zeros(0, np.bool_), 1.0, 1.0, 0, 0.0, 0, 1.0)

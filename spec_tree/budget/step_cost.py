@@ -1,0 +1,227 @@
+"""What a step of the engine costs, learnt from the steps that it makes.
+
+A step of B requests that runs the model over m tokens, drafts included, is
+taken to last g(m) + r B seconds. g only rises, in whatever way: an accelerator
+is flat until its width is full and rises after it, a CPU rises from the first
+token. g is a table of measured averages by m, made monotone, a straight line
+between them; r, and g beyond what was measured, come from a linear fit. Both
+start from a prior and forget, so that a machine that gets busy is noticed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from turntree.spec_tree.kernels.compiled import kernel, part
+
+_PER_DOUBLING = 4
+"""Entries of the table for twice as many tokens."""
+_ENTRIES = 20 * _PER_DOUBLING
+_WIDTH = 8.0
+"""Tokens that cost as much as an empty step, where nothing is measured: a small CPU, where drafts pay least."""
+_RECENT = 20.0
+"""Steps that an entry averages over."""
+_IDLE = 0.998
+"""Share of an entry that remains after a step of another size."""
+_FIT_MEMORY = 0.99
+_PRIOR = 0.5
+"""Steps that each of the three points of the prior counts for."""
+_EAGER, _FIT_EVERY = 50, 12
+"""The table is made anew after each of so many first steps, then after every so many."""
+_DRIFT = 0.05
+"""Power of the ratio of a step's seconds to the expected ones that steps of all sizes are scaled by."""
+_SETTLING = 2
+"""First steps that are not believed: they compile and allocate."""
+_HICCUP = 2.0
+"""A step is taken to last at most this many times what was expected."""
+
+Floats = NDArray[np.float64]
+
+COST = np.dtype(
+    [
+        ("sums", np.float64, (_ENTRIES, 4)),  # per entry: weight, requests, tokens, seconds
+        ("gram", np.float64, (3, 3)),
+        ("right", np.float64, 3),
+        ("line", np.float64, 3),  # seconds at rest, by request, by token
+        ("at", np.float64, _ENTRIES),  # tokens of the table's knots
+        ("takes", np.float64, _ENTRIES),  # seconds there but for the requests' part
+        ("knots", np.int64),
+        ("steps", np.int64),
+        ("unfitted", np.int64),
+    ]
+)
+"""What is known of steps, as the kernels read and write it."""
+
+
+def entry_of(tokens: int) -> int:
+    """Entry of the table for steps over ``tokens`` tokens."""
+    return min(math.floor(_PER_DOUBLING * math.log2(max(tokens, 1)) + 0.5), _ENTRIES - 1)
+
+
+_entry = part(entry_of)
+
+
+@part
+def expected_seconds(cost: Any, rows: float, tokens: float) -> float:
+    """Expected seconds of one step; ``cost`` is the record of a ``StepCost``."""
+    rest, by_row, by_token = cost.line[0], cost.line[1], cost.line[2]
+    knots = cost.knots
+    if knots == 0:
+        return float(rest + by_row * rows + by_token * tokens)
+    low, high = 0, knots - 1
+    first, last = cost.at[low], cost.at[high]
+    if tokens <= first:
+        inside = cost.takes[low] - by_token * (first - tokens)
+    elif tokens >= last:
+        inside = cost.takes[high] + by_token * (tokens - last)
+    else:
+        while high - low > 1:
+            middle = (low + high) // 2
+            if cost.at[middle] <= tokens:
+                low = middle
+            else:
+                high = middle
+        step = (tokens - cost.at[low]) / (cost.at[high] - cost.at[low])
+        inside = cost.takes[low] + step * (cost.takes[high] - cost.takes[low])
+    return float(max(inside, 0.1 * cost.takes[0]) + by_row * rows)
+
+
+@kernel
+def _expect(cost: NDArray[np.void], rows: float, tokens: Floats, seconds: Floats) -> None:
+    for i in range(len(tokens)):
+        seconds[i] = expected_seconds(cost[0], rows, tokens[i])
+
+
+@kernel
+def _take(costs: NDArray[np.void], rows: float, tokens: float, seconds: float, measured: bool) -> None:
+    """Count a step; of one that was not ``measured`` apart, hiccups and drift are told from the cost."""
+    cost = costs[0]
+    if not measured:
+        cost.steps += 1
+        if cost.steps <= _SETTLING:
+            return
+        if cost.steps > 2 * _SETTLING:
+            expected = expected_seconds(cost, rows, tokens)
+            seconds = min(seconds, _HICCUP * expected)
+            drift = (seconds / expected) ** _DRIFT
+            for i in range(_ENTRIES):
+                cost.sums[i, 3] *= drift
+            for i in range(3):
+                cost.right[i] *= drift
+    for i in range(_ENTRIES):
+        for j in range(4):
+            cost.sums[i, j] *= _IDLE
+    entry, kept = _entry(int(tokens)), _RECENT / (_RECENT + 1)
+    cost.sums[entry, 0] = kept * cost.sums[entry, 0] + 1.0
+    cost.sums[entry, 1] = kept * cost.sums[entry, 1] + rows
+    cost.sums[entry, 2] = kept * cost.sums[entry, 2] + tokens
+    cost.sums[entry, 3] = kept * cost.sums[entry, 3] + seconds
+    for i in range(3):
+        one = 1.0 if i == 0 else rows if i == 1 else tokens
+        for j in range(3):
+            other = 1.0 if j == 0 else rows if j == 1 else tokens
+            cost.gram[i, j] = _FIT_MEMORY * cost.gram[i, j] + one * other
+        cost.right[i] = _FIT_MEMORY * cost.right[i] + one * seconds
+    cost.unfitted += 1
+
+
+class StepCost:
+    """Seconds of a step by its requests and tokens.
+
+    Example:
+        >>> cost = StepCost.measure(lambda rows, tokens: 0.01 + 0.001 * tokens, [(8, 8), (8, 16), (8, 64)])
+        >>> cost.seconds(8, [8, 40]).round(2).tolist()
+        [0.02, 0.05]
+    """
+
+    def __init__(self) -> None:
+        self._record = np.zeros(1, COST)
+        self._record["line"] = 1.0, 0.0, 1.0 / _WIDTH
+        self._cost = self._record[0]
+
+    @property
+    def record(self) -> NDArray[np.void]:
+        """What is known, made anew where it is time to, shape (1,) of ``COST``; see ``expected_seconds``."""
+        cost = self._cost
+        if cost["unfitted"] and (cost["steps"] < _EAGER or cost["unfitted"] >= _FIT_EVERY):
+            self._fit()
+        return self._record
+
+    @classmethod
+    def measure(
+        cls, step_time: Callable[[int, int], float], sizes: Iterable[tuple[int, int]], *, repeats: int = 3
+    ) -> StepCost:
+        """Begin with a table that is measured.
+
+        Args:
+            step_time: Runs a step of so many requests and so many tokens; returns its seconds.
+            sizes: Requests and tokens of the steps to run.
+            repeats: How often each is run; the median counts.
+        """
+        cost = cls()
+        cost._cost["steps"] = _SETTLING
+        for rows, tokens in sizes:
+            seconds = float(np.median([step_time(rows, tokens) for _ in range(repeats)]))
+            for _ in range(repeats):
+                _take(cost._record, float(rows), float(tokens), seconds, True)
+        return cost
+
+    def observe(self, rows: int, tokens: int, seconds: float) -> None:
+        """Learn from a step of ``rows`` requests over ``tokens`` tokens."""
+        _take(self.record, float(rows), float(tokens), float(seconds), False)
+
+    def seconds(self, rows: int, tokens: ArrayLike) -> Floats:
+        """Expected seconds of steps of ``rows`` requests, by their ``tokens``, of the same shape."""
+        at = np.ascontiguousarray(tokens, np.float64)
+        seconds = np.empty_like(at)
+        _expect(self.record, float(rows), at.reshape(-1), seconds.reshape(-1))
+        return seconds
+
+    def weight(self, tokens: int) -> float:
+        """Recent steps of about so many tokens that were measured."""
+        return float(self._cost["sums"][entry_of(tokens), 0])
+
+    def _fit(self) -> None:
+        cost = self._cost
+        count, rows, tokens = cost["gram"][0]
+        scale = cost["right"][0] / (count + tokens / _WIDTH)
+        b, m = rows / count, tokens / count
+        prior = np.array([[1.0, 0.0, 0.0], [1.0, b, 2 * m], [1.0, 2 * b, m]])
+        gram = cost["gram"] + _PRIOR * prior.T @ prior
+        right = cost["right"] + _PRIOR * prior.T @ (scale * (1 + prior[:, 2] / _WIDTH))
+        cost["line"] = np.maximum(np.linalg.solve(gram, right), 0.0)
+        at, takes = self._table()
+        cost["at"][: len(at)], cost["takes"][: len(at)] = at, takes
+        cost["knots"], cost["unfitted"] = len(at), 0
+
+    def _table(self) -> tuple[Floats, Floats]:
+        sums = self._cost["sums"]
+        weight, rows, tokens, seconds = sums[sums[:, 0] > 0.2].T
+        rest, by_row, by_token = self._cost["line"]
+        at = tokens / weight
+        measured = seconds / weight - by_row * rows / weight
+        believed = (weight * measured + _PRIOR * (rest + by_token * at)) / (weight + _PRIOR)
+        return at, rising(believed, weight + _PRIOR)
+
+
+def rising(values: Floats, weights: Floats) -> Floats:
+    """The nearest values that never fall, by weighted squares (pool adjacent violators), shape (n,)."""
+    means: list[float] = []
+    masses: list[float] = []
+    sizes: list[int] = []
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        size = 1
+        while means and means[-1] >= value:
+            mass = masses.pop()
+            value = (means.pop() * mass + value * weight) / (mass + weight)
+            weight += mass
+            size += sizes.pop()
+        means.append(value)
+        masses.append(weight)
+        sizes.append(size)
+    return np.repeat(means, sizes)

@@ -1,0 +1,162 @@
+"""Stores of several processes tell each other their finished turns.
+
+Each process has a forest of its own, and between steps it gives what was said
+there and takes what was said elsewhere. Drafts are hints, so an exchange that is
+late, partial or gone costs speed and never correctness: a step waits for no one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from turntree.spec_tree.errors import ForestError
+from turntree.spec_tree.exchange.turn_batch import TurnBatch
+from turntree.spec_tree.state import DialogueState
+
+logger = logging.getLogger(__name__)
+
+MAX_PENDING_TOKENS = 1 << 24
+"""Tokens that wait for an exchange at most, unless said otherwise: 64 MB."""
+
+
+class ExchangeLost(ForestError):
+    """The other side cannot be reached; what was to be given is given at the next call."""
+
+
+class Swapped(NamedTuple):
+    """What an exchange brought."""
+
+    batches: Sequence[TurnBatch]
+    """Turns of others."""
+    missed: int = 0
+    """Turns of others that were let go before they were read."""
+
+
+class Exchange(Protocol):
+    """A way to the other stores."""
+
+    def swap(self, own: TurnBatch, first: int) -> Swapped:
+        """Give turns and take the others'.
+
+        Args:
+            own: Turns that were not given before, unless the last call failed.
+            first: Turns that were given before them.
+
+        Raises:
+            ExchangeLost: If the others cannot be reached now.
+        """
+        ...
+
+
+class TakesTurns(Protocol):
+    """The side of a forest that an exchange needs."""
+
+    def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Any]) -> None:
+        """Add finished turns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapCounts:
+    """What was exchanged so far."""
+
+    given: int = 0
+    """Turns given."""
+    taken: int = 0
+    """Turns of others inserted."""
+    missed: int = 0
+    """Turns of others that came too late to be had."""
+    dropped: int = 0
+    """Own turns that waited too long and were not given."""
+    swaps: int = 0
+    """Exchanges made."""
+    lost: int = 0
+    """Exchanges that failed."""
+
+
+class SharedTurns:
+    """A forest's membership in an exchange. Threads may ``note``; one of them swaps.
+
+    Example:
+        >>> class Alone:
+        ...     def swap(self, own, first):
+        ...         return Swapped([])
+        >>> shared = SharedTurns(None, Alone())
+        >>> shared.note(DialogueState(exact=1), (7, 8))
+        >>> shared.swap().given
+        1
+    """
+
+    def __init__(
+        self, forest: TakesTurns | None, exchange: Exchange, *, max_pending_tokens: int = MAX_PENDING_TOKENS
+    ) -> None:
+        """Join an exchange.
+
+        Args:
+            forest: Where the others' turns go; ``None`` gives and takes nothing in.
+            exchange: The way to the others.
+            max_pending_tokens: Own tokens that wait for an exchange at most; the oldest turns go first.
+        """
+        self._forest = forest
+        self._exchange = exchange
+        self._most = max_pending_tokens
+        self._lock = threading.Lock()
+        self._pending: deque[tuple[DialogueState, tuple[int, ...]]] = deque()
+        self._tokens = 0
+        self._first = 0
+        self._given = self._taken = self._missed = self._dropped = self._swaps = self._lost = 0
+
+    @property
+    def counts(self) -> SwapCounts:
+        """What was exchanged so far."""
+        return SwapCounts(
+            given=self._given,
+            taken=self._taken,
+            missed=self._missed,
+            dropped=self._dropped,
+            swaps=self._swaps,
+            lost=self._lost,
+        )
+
+    def note(self, state: DialogueState, tokens: Sequence[int]) -> None:
+        """Remember a finished turn of this process until the next exchange."""
+        with self._lock:
+            self._pending.append((state, tuple(tokens)))
+            self._tokens += len(tokens)
+            while self._tokens > self._most:
+                self._tokens -= len(self._pending.popleft()[1])
+                self._first += 1
+                self._dropped += 1
+
+    def swap(self) -> SwapCounts:
+        """Give what was noted, and insert what others gave. Where the others are away, it waits here."""
+        with self._lock:
+            noted, first = list(self._pending), self._first
+        own = TurnBatch.of([state for state, _ in noted], [tokens for _, tokens in noted])
+        try:
+            swapped = self._exchange.swap(own, first)
+        except ExchangeLost as error:
+            self._lost += 1
+            logger.warning("no turns were exchanged (%d wait): %s", len(noted), error)
+            return self.counts
+        self._swaps += 1
+        self._forget(first + len(own))
+        self._given += len(own)
+        self._missed += swapped.missed
+        if self._forest is not None:
+            for batch in swapped.batches:
+                self._forest.insert_all(batch.states, batch.turns)
+                self._taken += len(batch)
+        return self.counts
+
+    def _forget(self, stop: int) -> None:
+        """Drop what was noted before turn ``stop``."""
+        with self._lock:
+            while self._pending and self._first < stop:
+                self._tokens -= len(self._pending.popleft()[1])
+                self._first += 1

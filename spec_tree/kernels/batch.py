@@ -1,0 +1,173 @@
+"""The kernels that take a whole batch: draft, and move on.
+
+They run without the interpreter's lock. ``draft`` writes only into the rows of
+``LiveTurns`` that it is asked for; ``move_on`` also writes into the log and the
+weights, so only one thread may call it at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree.kernels.candidates import find_places
+from turntree.spec_tree.kernels.compiled import int64, kernel, part
+from turntree.spec_tree.kernels.growth import grow
+from turntree.spec_tree.kernels.indexing import claim, index_run
+from turntree.spec_tree.kernels.layout import (
+    BACK,
+    END,
+    ENV_KEY,
+    EXACT1,
+    EXACT_KEY,
+    GRANULE,
+    JUMP,
+    MATCH,
+    TAIL,
+    TASK_KEY,
+    ContextLog,
+    TokenLog,
+    TurnKeys,
+    Weights,
+)
+from turntree.spec_tree.kernels.learning import accepted, learn_nodes, learn_places
+from turntree.spec_tree.kernels.look_ahead import TOGETHER, look_ahead
+
+LONGEST_PIECE = 128
+"""Positions of the longest piece of the log that a live turn takes at once, a multiple of ``GRANULE``."""
+
+
+@kernel
+def draft(
+    slots: NDArray[np.int64],
+    room: NDArray[np.int64],
+    budget: int,
+    floor: float,
+    chain: bool,
+    ends: NDArray[np.int32],
+    live: NDArray[np.void],
+    log: TokenLog,
+    turns: TurnKeys,
+    contexts: ContextLog,
+    weights: Weights,
+    work: NDArray[np.void],
+    tokens: NDArray[np.int32],
+    parents: NDArray[np.int32],
+    depths: NDArray[np.int32],
+    paths: NDArray[np.float32],
+    counts: NDArray[np.int64],
+) -> int:
+    """Draft for each of ``slots``, one after another into the outputs of shape (rows * budget,).
+
+    Row ``b`` has ``counts[b]`` nodes; all are counted as handed out.
+
+    Returns:
+        The nodes of all rows.
+    """
+    own = work[0]
+    total: int = int64(0)
+    for b in range(len(slots)):
+        if b % TOGETHER == 0:
+            look_ahead(slots, b, live, log, turns, own)
+        turn = live[slots[b]]
+        turn.place_count, turn.node_count, counts[b] = 0, 0, 0
+        ended = room[b] < 1
+        for end in ends:
+            ended = ended or turn.tail[turn.last] == end
+        if not ended:
+            find_places(turn, b % TOGETHER, log, turns, contexts, own)
+            counts[b] = grow(
+                turn,
+                room[b],
+                budget,
+                floor,
+                chain,
+                ends,
+                log,
+                turns,
+                contexts,
+                weights[0],
+                own,
+                total,
+                tokens,
+                parents,
+                depths,
+                paths,
+            )
+        turn.drafted = counts[b]
+        total += counts[b]
+    return total
+
+
+@kernel
+def move_on(
+    slots: NDArray[np.int64],
+    said: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    live: NDArray[np.void],
+    log: TokenLog,
+    contexts: ContextLog,
+    weights: Weights,
+    head: NDArray[np.int64],
+) -> int:
+    """Append ``said[offsets[b]:offsets[b + 1]]`` to each turn and learn from it; returns the accepted tokens.
+
+    The log from ``head[0]`` on must be free for what is said and a piece more for each row.
+    """
+    total = 0
+    for b in range(len(slots)):
+        turn = live[slots[b]]
+        new = said[offsets[b] : offsets[b + 1]]
+        if len(new) == 0:
+            continue
+        total += accepted(turn, new)
+        learn_places(turn, new, log, contexts, weights[0])
+        learn_nodes(turn, new, weights[0])
+        turn.place_count, turn.node_count, turn.drafted = 0, 0, 0
+        _remember(turn, new)
+        if turn.turn > 0:
+            _append(turn, new, log, head)
+    return total
+
+
+@part
+def _remember(turn: Any, new: NDArray[np.int32]) -> None:
+    """Add ``new`` to the turn's tail, whose older part goes when it is full."""
+    tail, last = turn.tail, turn.last
+    for token in new:
+        if last + 1 == TAIL:
+            for i in range(MATCH):
+                tail[i] = tail[TAIL - MATCH + i]
+            last = MATCH - 1
+        last += 1
+        tail[last] = token
+    turn.last = last
+    turn.length += len(new)
+
+
+@part
+def _append(turn: Any, new: NDArray[np.int32], log: TokenLog, head: NDArray[np.int64]) -> None:
+    """Write ``new`` behind the turn in the log, into a new piece where the old one is full, and index it."""
+    exact, task, env = turn.keys[EXACT_KEY], turn.keys[TASK_KEY], turn.keys[ENV_KEY]
+    at, limit, done = turn.position + 1, turn.limit, 0
+    while done < len(new):
+        if at == limit - 1:
+            start = head[0]
+            size = min(2 * GRANULE + turn.last // 2 + len(new) - done, LONGEST_PIECE) // GRANULE * GRANULE
+            head[0] = start + size
+            claim(start, start + size, np.int64(turn.turn), log)
+            log.tokens[start], log.links[EXACT1, start] = BACK, at - 1
+            log.tokens[start + 1] = END
+            log.links[EXACT1, at] = start
+            log.tokens[at] = JUMP
+            at, limit = start + 1, start + size
+        count = min(len(new) - done, limit - 1 - at)
+        log.tokens[at + count] = END
+        for i in range(count - 1, -1, -1):
+            log.tokens[at + i] = new[done + i]
+        index_run(at, at + count, exact, task, env, log)
+        at += count
+        done += count
+    turn.position, turn.limit = at - 1, limit

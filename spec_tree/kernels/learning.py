@@ -1,0 +1,179 @@
+"""What a verdict teaches: how places, votes and nodes came true.
+
+Places move on, and those that agreed, or did until just now, become anchors.
+The odds of a kind of place are its share of right votes, sharpened; the
+logistic model takes a gradient step for the nodes beside the accepted path.
+The network is not learnt online.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree.kernels.candidates import CONTEXT, ENV, FOLLOWER, UNMATCHED, length_class, step_on
+from turntree.spec_tree.kernels.compiled import float32, inlined, int64, part
+from turntree.spec_tree.kernels.indexing import follow_row
+from turntree.spec_tree.kernels.layout import (
+    ANCHORS,
+    FEW,
+    FOLLOWERS,
+    KINDS,
+    LENGTHS,
+    TABLES,
+    ContextLog,
+    TokenLog,
+)
+
+_RATE = np.float32(0.08)
+_SCALE_RATE = np.float32(0.001)
+_SHARPNESS = 2.0
+"""Exponent of the odds: how much more a likely place counts than an unlikely one."""
+_TEACH_EVERY, _SETTLE_EVERY = 4, 64
+"""Verdicts between two from which votes are counted, and between two settings of the odds."""
+_MEMORY = 4000.0
+"""Votes of a kind and length after which older ones count half."""
+_STALE = 100
+"""Tokens after which an anchor that was not confirmed is given up."""
+_SAME = 24
+"""Anchors so near to each other are one."""
+
+
+@part
+def settle_odds(weights: Any) -> None:
+    """Set the odds from the counts; ``weights`` are one ``WEIGHTS``, as everywhere here."""
+    for kind in range(KINDS):
+        for length in range(LENGTHS):
+            share = min((weights.tried[kind, length, 1] + 0.3) / (weights.tried[kind, length, 0] + 1.0), 0.98)
+            weights.odds[kind, length] = (share / (1.0 - share)) ** _SHARPNESS
+
+
+@part
+def learn_places(turn: Any, said: NDArray[np.int32], log: TokenLog, contexts: ContextLog, weights: Any) -> None:
+    """Count right and wrong votes of a turn's places after ``said``; move its anchors on and renew them."""
+    anchors, ages = turn.anchors, turn.ages
+    length = len(said)
+    anchored = int64(0)
+    for i in range(turn.anchor_count):
+        if ages[i] + length <= _STALE and anchors[i] + length < len(log.tokens) - 1:
+            anchors[anchored], ages[anchored] = anchors[i] + length, ages[i] + length
+            anchored += 1
+    weights.updates += 1
+    teach = weights.updates % _TEACH_EVERY == 0
+    for c in range(turn.place_count):
+        place, kind, match = int64(turn.places[c]), turn.kinds[c], turn.matches[c]
+        agreed, token = int64(0), np.int32(-1)
+        while agreed < length:
+            place, token = step_on(place, kind, turn.context[1], log, contexts)
+            if token < 0:
+                break
+            if teach and (kind != UNMATCHED or agreed == 0):
+                of = match if kind == UNMATCHED else length_class(match + agreed)
+                _count(weights.tried[kind, of], token == said[agreed])
+            if token != said[agreed]:
+                break
+            agreed += 1
+        if kind == CONTEXT or token < 0:
+            continue
+        strength = agreed + (1 if kind == UNMATCHED else match)
+        if strength < 2:
+            continue
+        if agreed == length:
+            anchored = _anchor(place, int64(0), anchors, ages, anchored)
+        elif agreed >= length - 2 and kind != ENV:
+            anchored = _anchor(place - 1 + length - agreed, int64(length - agreed), anchors, ages, anchored)
+    if teach:
+        _learn_followers(turn, said, log, weights)
+    if teach and weights.updates % _SETTLE_EVERY == 0:
+        settle_odds(weights)
+    turn.anchor_count = anchored
+
+
+@inlined
+def _count(tried: NDArray[np.float64], right: bool) -> None:
+    tried[0] += 1.0
+    if right:
+        tried[1] += 1.0
+    if tried[0] > _MEMORY:
+        tried[0] *= 0.5
+        tried[1] *= 0.5
+
+
+@part
+def _learn_followers(turn: Any, said: NDArray[np.int32], log: TokenLog, weights: Any) -> None:
+    """Count how often what followed a token before does so again: at the root and, for all numbers of votes, below."""
+    few = min(turn.place_count, FEW)
+    for level in range(min(len(said), 2)):
+        row = follow_row(turn.keys[3], turn.tail[turn.last] if level == 0 else said[0])
+        for i in range(FOLLOWERS):
+            token = log.followers[row, i]
+            if token < 0:
+                break
+            if level == 0:
+                _count(weights.tried[FOLLOWER, 2 * few], token == said[0])
+            else:
+                for votes in range(FEW + 1):
+                    _count(weights.tried[FOLLOWER, 2 * votes + 1], token == said[1])
+
+
+@part
+def _anchor(place: int, age: int, anchors: NDArray[np.int32], ages: NDArray[np.int32], count: int) -> int:
+    """Put an anchor at ``place``, in the stead of one near it or of the stalest; returns how many there are."""
+    for i in range(count):
+        if abs(anchors[i] - place) <= _SAME:
+            if age <= ages[i]:
+                anchors[i], ages[i] = place, age
+            return count
+    if count < ANCHORS:
+        anchors[count], ages[count] = place, age
+        return count + 1
+    stalest = 0
+    for i in range(count):
+        if ages[i] > ages[stalest]:
+            stalest = i
+    if ages[stalest] > age:
+        anchors[stalest], ages[stalest] = place, age
+    return count
+
+
+@part
+def learn_nodes(turn: Any, said: NDArray[np.int32], weights: Any) -> None:
+    """Take a gradient step for the children of every node on the accepted path."""
+    tokens, parents, hashes = turn.node_token, turn.node_parent, turn.node_hashes
+    votes, probabilities = turn.node_votes, turn.node_probability
+    current = 0
+    for token in said:
+        right = -1
+        for z in range(current + 1, turn.node_count):
+            if parents[z] != current:
+                continue
+            truth = float32(0.0)
+            if tokens[z] == token:
+                truth, right = float32(1.0), z
+            error = truth - probabilities[z]
+            weights.scale += _SCALE_RATE * error * votes[z]
+            for j in range(TABLES if hashes[z, 1] >= 0 else 1):
+                rate = _RATE if j < 2 else _RATE * float32(0.5)
+                weights.hashed[j, hashes[z, j]] += rate * error
+        if right < 0:
+            return
+        current = right
+
+
+@part
+def accepted(turn: Any, said: NDArray[np.int32]) -> int:
+    """How many tokens of ``said`` lie on one path of the nodes that were handed out."""
+    tokens, parents, order = turn.node_token, turn.node_parent, turn.node_order
+    current = 0
+    for depth in range(len(said)):
+        right = -1
+        for z in range(current + 1, turn.node_count):
+            if parents[z] == current and tokens[z] == said[depth]:
+                right = z
+                break
+        if right < 0 or order[right] < 0 or order[right] >= turn.drafted:
+            return depth
+        current = right
+    return len(said)

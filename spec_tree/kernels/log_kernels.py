@@ -1,0 +1,168 @@
+"""Single turns in the log: written whole, opened to be written on, read, indexed again, given up."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree.kernels.compiled import int64, kernel, part
+from turntree.spec_tree.kernels.indexing import claim, follow_row, index_run
+from turntree.spec_tree.kernels.layout import (
+    BACK,
+    END,
+    ENV_KEY,
+    EXACT1,
+    EXACT_KEY,
+    FOLLOWERS,
+    GRANULE,
+    JUMP,
+    START,
+    TASK_KEY,
+    TOOLS_KEY,
+    TokenLog,
+    TurnKeys,
+)
+
+
+@part
+def _write_turn(
+    start: int, stop: int, said: NDArray[np.int32], turn: int, keys: NDArray[np.uint64], log: TokenLog
+) -> None:
+    """Write a turn into the free piece ``start:stop`` and index it, its beginning by its tool history.
+
+    Args:
+        start: A multiple of ``GRANULE``.
+        stop: The same; at least two positions more than the turn has tokens.
+        said: The turn so far.
+        turn: Its slot.
+        keys: Exact, tools, task, environment.
+        log: To write into.
+    """
+    claim(start, stop, turn, log)
+    log.tokens[start + len(said) + 1] = END
+    for i in range(len(said) - 1, -1, -1):
+        log.tokens[start + 1 + i] = said[i]
+    log.tokens[start] = START
+    index_run(start, start + 1, keys[EXACT_KEY], keys[TOOLS_KEY], keys[ENV_KEY], log)
+    index_run(start + 1, start + 1 + len(said), keys[EXACT_KEY], keys[TASK_KEY], keys[ENV_KEY], log)
+
+
+@kernel
+def write_turns(
+    bounds: NDArray[np.int64],
+    said: NDArray[np.int32],
+    begins: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    slots: NDArray[np.int64],
+    keys: NDArray[np.uint64],
+    log: TokenLog,
+    turns: TurnKeys,
+) -> None:
+    """Write ``lengths[i]`` tokens of ``said`` from ``begins[i]`` on into ``bounds[i]:bounds[i + 1]``, for all turns.
+
+    ``keys`` of shape (turns, 4) are those of ``slots``.
+    """
+    for i in range(len(slots)):
+        slot, key = slots[i], keys[i]
+        for j in range(4):
+            turns[slot, j] = key[j]
+        _write_turn(bounds[i], bounds[i + 1], said[begins[i] : begins[i] + lengths[i]], slot, key, log)
+
+
+@kernel
+def read_turn(start: int, out: NDArray[np.int32], log: TokenLog) -> int:
+    """Copy the turn that begins at ``start`` into ``out`` as far as there is room; returns how many tokens."""
+    at, count = start + 1, 0
+    while count < len(out):
+        token = log.tokens[at]
+        if token == JUMP:
+            at = int64(log.links[EXACT1, at]) + 1
+        elif token < 0:
+            break
+        else:
+            out[count] = token
+            count += 1
+            at += 1
+    return count
+
+
+@kernel
+def index_log(head: int, log: TokenLog, turns: TurnKeys) -> None:
+    """Index all turns that stand in the log before ``head``, the oldest positions first."""
+    for granule in range(1, head // GRANULE):
+        slot, begin = log.owner[granule], granule * GRANULE
+        if slot == 0 or (log.tokens[begin] != START and log.tokens[begin] != BACK):
+            continue
+        keys = turns[slot]
+        if log.tokens[begin] == START:
+            index_run(begin, begin + 1, keys[EXACT_KEY], keys[TOOLS_KEY], keys[ENV_KEY], log)
+        stop = begin + 1
+        while log.tokens[stop] >= 0:
+            stop += 1
+        index_run(begin + 1, stop, keys[EXACT_KEY], keys[TASK_KEY], keys[ENV_KEY], log)
+
+
+@kernel
+def drop_turns(
+    starts: NDArray[np.int64], slots: NDArray[np.int64], kept: NDArray[np.int32], log: TokenLog, turns: TurnKeys
+) -> None:
+    """Let the turns that begin at ``starts`` be found no more; ``kept`` of shape (FOLLOWERS,) is room to work in."""
+    for i in range(len(slots)):
+        slot = slots[i]
+        env = turns[slot, ENV_KEY]
+        for j in range(4):
+            turns[slot, j] = 0
+        _forget_followers(starts[i], env, kept, log)
+        _disown(starts[i], slot, log)
+
+
+@part
+def _forget_followers(start: int, env: int, kept: NDArray[np.int32], log: TokenLog) -> None:
+    """Take back what the turn that begins at ``start`` added to what followed each token, as far as it still stands."""
+    at, before = int64(start), np.int32(START)
+    while True:
+        at += 1
+        token = log.tokens[at]
+        if token == JUMP:
+            at = int64(log.links[EXACT1, at])
+        elif token < 0:
+            return
+        else:
+            _forget_follower(follow_row(env, before), token, kept, log)
+            before = token
+
+
+@part
+def _forget_follower(row: int, token: int, kept: NDArray[np.int32], log: TokenLog) -> None:
+    """Remove the oldest ``token`` of a row of ``followers``; the others move together, the oldest first."""
+    count = min(log.followed[row], FOLLOWERS)
+    oldest = log.followed[row] % FOLLOWERS if count == FOLLOWERS else 0
+    kept[:] = -1
+    left = 0
+    for i in range(count):
+        other = log.followers[row, (oldest + i) % FOLLOWERS]
+        if other == token and left == i:
+            continue
+        kept[left] = other
+        left += 1
+    if left < count:
+        for i in range(FOLLOWERS):
+            log.followers[row, i] = kept[i]
+        log.followed[row] = left
+
+
+@part
+def _disown(start: int, turn: int, log: TokenLog) -> None:
+    """Let nobody own the granules of the turn that begins at ``start``."""
+    piece = int64(start)
+    while True:
+        stop = piece + 1
+        while log.tokens[stop] != END and log.tokens[stop] != JUMP:
+            stop += 1
+        granule = piece // GRANULE
+        while granule <= stop // GRANULE or (granule < len(log.owner) and log.owner[granule] == turn):
+            log.owner[granule] = 0
+            granule += 1
+        if log.tokens[stop] == END:
+            return
+        piece = int64(log.links[EXACT1, stop])

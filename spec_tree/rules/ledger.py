@@ -1,0 +1,297 @@
+"""Turns that may be used once more, and what each of them may be used for.
+
+A stored turn is a draw from the law that is stored with it, and a rule that
+replays it as such is exact under conditions that this module keeps:
+
+- A turn is handed out once: ``use`` raises on the second time. Two replays of
+  one draw would not be two draws.
+- A turn is handed out only after the step that it was stored in is closed.
+  Within a step short turns come first, so whoever took what is there already
+  would take short turns more often than the policy says them.
+- Which turn is handed out, and which is dropped for room, depends on no turn's
+  content: not on its reward, and not on its length either. So a turn is charged
+  for the tokens that it could have had, not for those that it has; and of the
+  turns of one step those with the lowest random rank go first, not those that
+  were there first, which are the short ones.
+
+Not covered: turns that were given up before they ended are not stored, so turns
+that a deadline cuts off are missing among those that can be handed out.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree.errors import ForestError
+from turntree.spec_tree.rules.level import Level
+
+
+class TicketUsed(ForestError):
+    """A stored turn was asked for a second time, or was dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredTurn:
+    """What the policy said at a state, with the law that drew it."""
+
+    tokens: NDArray[np.int32]
+    """Token ids, shape (tokens,)."""
+    logprobs: NDArray[np.float32]
+    """Natural log-probability of each token under the law that drew it, shape (tokens,)."""
+    top_ids: NDArray[np.int32]
+    """Most probable tokens of that law at each position, shape (tokens, k); k may be 0."""
+    top_logprobs: NDArray[np.float32]
+    """Their log-probabilities, shape (tokens, k)."""
+    seed: int | None
+    """Seed of the noise; ``None`` where it was not one seed's."""
+    version: int
+    """Version of the policy that drew it."""
+    room: int
+    """Tokens that it could have had: what it is charged with."""
+    stopped: bool
+    """Whether it ended by itself; otherwise ``room`` or the context ran out."""
+
+    def __post_init__(self) -> None:
+        count = len(self.tokens)
+        if not 1 <= count <= self.room:
+            raise ValueError(f"a stored turn has 1 to room={self.room} tokens, got {count}")
+        if self.logprobs.shape != (count,):
+            raise ValueError(f"expected {count} log-probabilities, one a token, got shape {self.logprobs.shape}")
+        if self.top_ids.shape != self.top_logprobs.shape or self.top_ids.ndim != 2 or len(self.top_ids) != count:
+            raise ValueError(
+                f"expected top tokens of shape ({count}, k), got ids {self.top_ids.shape} and log-probabilities "
+                f"{self.top_logprobs.shape}"
+            )
+
+
+class Ticket(NamedTuple):
+    """The right to replay one turn, now used up."""
+
+    number: int
+    """Number of the turn in the ledger."""
+    turn: StoredTurn
+    """The turn."""
+    level: Level
+    """What an exact rule yields with it: C if the policy was trained on it, else B."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerStats:
+    """What a ledger holds and has done."""
+
+    turns: int
+    """Turns that can still be handed out, those of the running step included."""
+    tokens: int
+    """Their tokens."""
+    charged: int
+    """Their room, which is bounded."""
+    added: int
+    """Turns stored since the beginning."""
+    used: int
+    """Turns handed out."""
+    dropped: int
+    """Turns dropped for room."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Entry:
+    key: Hashable
+    turn: StoredTurn
+    step: int
+    rank: int
+    emitted: bool
+    trained: bool
+
+
+@dataclass(slots=True)
+class _Ranks:
+    """Turns of one step in the order in which they would be dropped; those that are gone may still stand in it."""
+
+    heap: list[tuple[int, int]] = field(default_factory=list)
+    """Ranks and numbers."""
+    held: int = 0
+    """Turns that are still there."""
+
+
+@dataclass(slots=True)
+class _Counts:
+    tokens: int = 0
+    charged: int = 0
+    used: int = 0
+    dropped: int = 0
+
+
+class Ledger:
+    """Stored turns by opaque key, each good for one use. Threads may share it.
+
+    Args:
+        max_tokens: Tokens that the turns held could have had, at most; those of the oldest step go first.
+
+    Example:
+        >>> ledger = Ledger(max_tokens=100)
+        >>> one = np.zeros((1, 0))
+        >>> turn = StoredTurn(
+        ...     tokens=np.array([7], np.int32), logprobs=np.array([-0.5], np.float32), top_ids=one.astype(np.int32),
+        ...     top_logprobs=one.astype(np.float32), seed=1, version=0, room=4, stopped=True)
+        >>> number = ledger.add("state", turn, rank=17)
+        >>> ledger.take("state") is None  # its step is still running
+        True
+        >>> ledger.close_step()
+        >>> ledger.take("state").level
+        <Level.C: 'C'>
+        >>> ledger.take("state") is None
+        True
+    """
+
+    def __init__(self, *, max_tokens: int) -> None:
+        if max_tokens < 1:
+            raise ValueError(f"a ledger needs room for at least one token, got max_tokens={max_tokens}")
+        self.max_tokens = max_tokens
+        self._lock = threading.Lock()
+        self._entries: dict[int, _Entry] = {}
+        self._by_key: dict[Hashable, list[int]] = {}
+        self._by_step: dict[int, _Ranks] = {}
+        self._step = 0
+        self._floor = -1
+        """Highest rank that was dropped of the running step: what comes later must not be kept below it."""
+        self._next = 0
+        self._counts = _Counts()
+
+    @property
+    def step(self) -> int:
+        """Steps closed so far."""
+        return self._step
+
+    @property
+    def queued(self) -> int:
+        """Turns in the order in which they would be dropped, of those that are gone at most as many as are held."""
+        return sum(len(ranks.heap) for ranks in self._by_step.values())
+
+    def add(self, key: Hashable, turn: StoredTurn, *, rank: int, emitted: bool = True, trained: bool = False) -> int:
+        """Store a turn and return its number.
+
+        Args:
+            key: The exact state and whatever else the law depends on, such as the sampler's transforms.
+            turn: What was said.
+            rank: A random number, at least 0; must not depend on what the turn says. Where there is no room for
+                all turns of a step those with the highest ranks stay. A second turn of the same key, step and rank
+                is the same draw, made again, and is not stored.
+            emitted: Whether the turn went into an episode, so that the policy may be trained on it; ``False``
+                for one that was sampled ahead and shown to nobody.
+            trained: Whether the policy was trained on it already, or on a turn that it was made of.
+        """
+        with self._lock:
+            for number in self._by_key.get(key, ()):
+                if (self._entries[number].step, self._entries[number].rank) == (self._step, rank):
+                    return number
+            number, self._next = self._next, self._next + 1
+            if rank <= self._floor:
+                self._counts.dropped += 1
+                return number
+            self._entries[number] = _Entry(
+                key=key, turn=turn, step=self._step, rank=rank, emitted=emitted, trained=trained
+            )
+            self._by_key.setdefault(key, []).append(number)
+            ranks = self._by_step.setdefault(self._step, _Ranks())
+            ranks.held += 1
+            heapq.heappush(ranks.heap, (rank, number))
+            self._counts.tokens += len(turn.tokens)
+            self._counts.charged += turn.room
+            while self._counts.charged > self.max_tokens:
+                self._drop()
+            return number
+
+    def take(self, key: Hashable, *, pick: int = 0) -> Ticket | None:
+        """Use a turn of ``key`` from the latest closed step that has one; ``None`` if there is none.
+
+        Args:
+            key: As in ``add``.
+            pick: A random number that chooses among equals; must not depend on what the turns say.
+        """
+        with self._lock:
+            closed = [n for n in self._by_key.get(key, ()) if self._entries[n].step < self._step]
+            if not closed:
+                return None
+            latest = self._entries[closed[-1]].step
+            equals = [n for n in closed if self._entries[n].step == latest]
+            return self._use(equals[pick % len(equals)])
+
+    def use(self, number: int) -> Ticket:
+        """Use the turn with this number.
+
+        Raises:
+            TicketUsed: If it was used or dropped, or if its step is still running.
+        """
+        with self._lock:
+            if not 0 <= number < self._next:
+                raise TicketUsed(f"there is no turn {number}; the ledger has numbered {self._next} so far")
+            if number not in self._entries:
+                raise TicketUsed(f"turn {number} was used already or dropped for room; a stored turn is one draw")
+            if self._entries[number].step == self._step:
+                raise TicketUsed(f"turn {number} belongs to the running step; call close_step() first")
+            return self._use(number)
+
+    def close_step(self, *, trained: bool = True) -> None:
+        """The policy was updated: what was stored until now can be handed out from now on.
+
+        Args:
+            trained: Whether the policy may have been trained on the turns that went into episodes. Marking
+                too many only weakens a claim, from B to C.
+        """
+        with self._lock:
+            self._step += 1
+            self._floor = -1
+            for entry in self._entries.values():
+                entry.trained |= trained and entry.emitted
+
+    def stats(self) -> LedgerStats:
+        """What is held and has been done."""
+        with self._lock:
+            return LedgerStats(
+                turns=len(self._entries),
+                tokens=self._counts.tokens,
+                charged=self._counts.charged,
+                added=self._next,
+                used=self._counts.used,
+                dropped=self._counts.dropped,
+            )
+
+    def _use(self, number: int) -> Ticket:
+        entry = self._remove(number)
+        self._counts.used += 1
+        return Ticket(number, entry.turn, Level.C if entry.trained else Level.B)
+
+    def _drop(self) -> None:
+        """Drop the turn of the lowest rank of the oldest step."""
+        step, ranks = next(iter(self._by_step.items()))
+        rank, number = heapq.heappop(ranks.heap)
+        if number not in self._entries:
+            return
+        self._remove(number)
+        self._counts.dropped += 1
+        if step == self._step:
+            self._floor = rank
+
+    def _remove(self, number: int) -> _Entry:
+        entry = self._entries.pop(number)
+        numbers = self._by_key[entry.key]
+        numbers.remove(number)
+        if not numbers:
+            del self._by_key[entry.key]
+        self._counts.tokens -= len(entry.turn.tokens)
+        self._counts.charged -= entry.turn.room
+        ranks = self._by_step[entry.step]
+        ranks.held -= 1
+        if not ranks.held:
+            del self._by_step[entry.step]
+        elif len(ranks.heap) > 2 * ranks.held:
+            ranks.heap = [(rank, n) for rank, n in ranks.heap if n in self._entries]
+            heapq.heapify(ranks.heap)
+        return entry

@@ -1,0 +1,252 @@
+"""Which of the drafted tokens stay, and what follows them: the reference for every engine.
+
+``p`` is the policy's law at a position, after all transforms (see ``transforms``);
+``q`` is the law that a stored token was drawn from, after the transforms of then.
+The rules, and how exact the emitted tokens are:
+
+- ``sample_then_match``: the policy draws, the draft only saves passes. A draft is a
+  tree of distinct siblings, a deterministic function of what is already known.
+  Exact given the policy (level A).
+- ``point_mass_chain``: the same law for a chain, by coins.
+- ``race``: a draw by exponential clocks. A stored turn made with the same clocks
+  is a draft of the kind above that is mostly right (seeded replay). The output is
+  plain decoding's, token for token: level B if the policy was not trained on the
+  stored turn, else C (right in the marginal).
+- ``ratio_chain``: a stored turn whose ``q`` is known. Level B or C as above, for
+  fresh coins, one use, and a turn that was not picked for its reward.
+- ``ratio_chain`` with a lenience above 1: biased by design (level D); ``behaviour``
+  is the law of what it emits.
+
+Invariant: nothing here is random; noise and coins come in as arrays, and every
+function gives one result for them. Not covered: running the policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree.draft import DraftBatch
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Draw = Callable[[Ints, Ints, int], tuple[Ints, Floats]]
+"""``draw(rows, nodes, depth)``: one token per row from the distribution after ``nodes`` (indices into
+rows + nodes, see ``root``), and its log-probability; ``depth`` tokens were drawn before it in this step."""
+
+
+class Verified(NamedTuple):
+    """What a step emitted, depth first."""
+
+    tokens: Ints
+    """Shape (depths, rows); -1 where a row had stopped."""
+    logprobs: Floats
+    """Shape (depths, rows)."""
+    path: Ints
+    """Draft node (index within the row) that the token matched, -1 if none, shape (depths, rows)."""
+    emitted: Ints
+    """Tokens of each row, shape (rows,)."""
+
+
+def root(draft: DraftBatch) -> Ints:
+    """Index of each row's last token where rows and their nodes are laid out in turn, shape (rows,).
+    Node ``j`` of row ``b`` is ``root[b] + 1 + j``."""
+    return np.arange(draft.rows) + draft.offsets[:-1]
+
+
+def sample_then_match(draft: DraftBatch, draw: Draw, room: Ints, stops: Callable[[Ints, Ints], Flags]) -> Verified:
+    """Walk every row of a batch down its tree: sample, then match.
+
+    At the last token the policy draws x. If x is a drafted child, its own law is already there: go down
+    and draw again. Otherwise, and at a leaf, x is the last token of the step. The acceptance of a node is
+    p(children), the most that any exact rule reaches for a fixed set of children (speculative sampling with
+    a point-mass draft, Leviathan et al., arXiv 2211.17192, section 2.3 with q = 1; SRT, arXiv 2601.09083).
+
+    Args:
+        draft: One tree a row.
+        draw: Draws from the policy.
+        room: Tokens that each row may still emit, at least 1, shape (rows,).
+        stops: ``stops(rows, tokens)``: which of the tokens end their row, as booleans.
+    """
+    rows = draft.rows
+    counts = np.diff(draft.offsets)
+    node_row = np.repeat(np.arange(rows), counts)
+    at = root(draft)
+    above = at[node_row] + 1 + draft.parents
+    width = int(draft.tokens.max(initial=0)) + 1
+    keys = above * width + draft.tokens
+    order = np.argsort(keys)
+    keys = keys[order]
+
+    alive = np.arange(rows)
+    here = at.copy()
+    tokens: list[Ints] = []
+    logprobs: list[Floats] = []
+    path: list[Ints] = []
+    emitted = np.zeros(rows, np.int64)
+    depth = 0
+    while len(alive):
+        drawn, lps = draw(alive, here[alive], depth)
+        depth += 1
+        emitted[alive] = depth
+        wanted = here[alive] * width + drawn
+        found = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+        hit = (keys[found] == wanted) & (drawn < width) if len(keys) else np.zeros(len(alive), bool)
+        node = np.where(hit, order[found] if len(keys) else 0, 0)
+        _append(tokens, rows, alive, drawn)
+        _append(logprobs, rows, alive, lps)
+        _append(path, rows, alive, np.where(hit, node - draft.offsets[alive], -1))
+        on = hit & ~stops(alive, drawn) & (depth < room[alive])
+        here[alive] = at[alive] + 1 + node - draft.offsets[alive]
+        alive = alive[on]
+    return Verified(np.stack(tokens), np.stack(logprobs), np.stack(path), emitted)
+
+
+def point_mass_accept(p: Floats, coins: Floats) -> Flags:
+    """Whether a drafted token d stays: u < p(d), strictly, so that an impossible token never does.
+
+    Args:
+        p: Probability of the drafted token, any shape.
+        coins: Uniform in (0, 1), fresh, in the shape of ``p``.
+    """
+    accepted: Flags = coins < p
+    return accepted
+
+
+def without(p: Floats, drafted: Ints) -> Floats:
+    """The law after a rejection of ``drafted``: p with p(d) = 0, renormalised.
+
+    p(d) 1[x = d] + (1 - p(d)) p(x) 1[x != d] / (1 - p(d)) = p(x).
+
+    Args:
+        p: Shape (..., vocabulary).
+        drafted: Shape (...).
+    """
+    rest = np.where(np.arange(p.shape[-1]) == np.asarray(drafted)[..., None], 0.0, p)
+    return _normalised(rest, otherwise=p)
+
+
+def race(p: Floats, noise: Floats) -> Ints:
+    """The token whose clock rings first: argmin E / p = argmax log p + g with Gumbel noise g = -log E.
+
+    With independent standard exponentials E it is a draw from p. Two laws that share their clocks say the
+    same token with probability at least (1 - D) / (1 + D), D their total variation (Gumbel coupling; Daliri
+    et al., arXiv 2408.07978).
+
+    Args:
+        p: Probabilities, need not sum to 1, shape (..., vocabulary).
+        noise: Standard exponentials (``noise.exponential``), shape (..., vocabulary).
+
+    Returns:
+        Tokens, shape (...); never one with p = 0.
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        times = np.asarray(noise, np.float64) / np.asarray(p, np.float64)
+    winners: Ints = times.argmin(-1)
+    return winners
+
+
+def ratio_accept(p: Floats, q: Floats, coins: Floats, lenience: float = 1.0) -> Flags:
+    """Whether a token that was drawn from q stays: u < l p / q (Leviathan et al., arXiv 2211.17192,
+    section 2.3; the lenience l is SPEC-RL's, arXiv 2509.23232, there e**bias).
+
+    Args:
+        p: Probability of the drafted token under the policy, any shape.
+        q: Its probability when it was drawn; 0 where that was not kept: the token is rejected.
+        coins: Uniform in (0, 1), fresh.
+        lenience: 1 is exact; above 1 keeps more and is biased.
+    """
+    accepted: Flags = (q > 0) & (coins * q < lenience * p)
+    return accepted
+
+
+def residual(p: Floats, q: Floats, lenience: float = 1.0) -> Floats:
+    """The law after a rejection by ``ratio_accept``: (p - min(q, l p))+, renormalised.
+
+    For l = 1 it is (p - q)+ / D. For l > 1 it is the same law, and no other one makes the bias of a rule with
+    this acceptance smaller. ``q`` may be a part of a law, zero at tokens whose probability was not kept (all but
+    the top K): what is drawn there is rejected, and the rule stays exact, min(p, q) + (p - q)+ = p.
+
+    Args:
+        p: Shape (..., vocabulary).
+        q: At most the law that the draft was drawn from, or 0; shape (..., vocabulary).
+        lenience: As in ``ratio_accept``.
+
+    Returns:
+        Shape (..., vocabulary); p itself where nothing is ever rejected.
+    """
+    return _normalised(np.maximum(p - np.minimum(q, lenience * p), 0.0), otherwise=p)
+
+
+def behaviour(p: Floats, q: Floats, lenience: float = 1.0) -> Floats:
+    """The law of the token that the ratio rule emits at one position that it reaches.
+
+    b = min(q, l p) + (1 - A) residual, A = sum min(q, l p). For l <= 1 it is p; for l > 1 its distance to p is
+    sum (min(q, l p) - p)+, at most min(D, (l - 1) A / l). Behind the first rejection tokens are the policy's own.
+
+    Args:
+        p: Shape (..., vocabulary).
+        q: As in ``residual``.
+        lenience: As in ``ratio_accept``.
+    """
+    kept = np.minimum(q, lenience * p)
+    emitted: Floats = kept + (1 - kept.sum(-1, keepdims=True)) * residual(p, q, lenience)
+    return emitted
+
+
+def prefix(accepted: Flags) -> Ints:
+    """How many tokens stay: those before the first rejection, shape (...) for flags of shape (..., tokens)."""
+    lengths: Ints = np.logical_and.accumulate(accepted, axis=-1).sum(-1)
+    return lengths
+
+
+def point_mass_chain(p: Floats, drafted: Ints, coins: Floats, draw: Callable[[Floats], int]) -> list[int]:
+    """What a step emits for a drafted chain: the tokens that stay, and one that the policy says after them.
+
+    Args:
+        p: The policy's laws along the draft and behind it, shape (tokens + 1, vocabulary).
+        drafted: Shape (tokens,).
+        coins: Uniform in (0, 1), fresh, shape (tokens,).
+        draw: Draws a token from a law of shape (vocabulary,).
+    """
+    length = len(drafted)
+    kept = int(prefix(point_mass_accept(p[np.arange(length), drafted], coins)))
+    last = p[kept] if kept == length else without(p[kept], drafted[kept])
+    return [*drafted[:kept].tolist(), draw(last)]
+
+
+def ratio_chain(
+    p: Floats, q: Floats, drafted: Ints, coins: Floats, draw: Callable[[Floats], int], *, lenience: float = 1.0
+) -> list[int]:
+    """What a step emits for a chain that was drawn from ``q``: the tokens that stay, and one after them.
+
+    Args:
+        p: The policy's laws along the draft and behind it, shape (tokens + 1, vocabulary).
+        q: The laws that the tokens were drawn from, as in ``residual``, shape (tokens, vocabulary).
+        drafted: Shape (tokens,).
+        coins: Uniform in (0, 1), fresh, shape (tokens,).
+        draw: Draws a token from a law of shape (vocabulary,).
+        lenience: As in ``ratio_accept``.
+    """
+    length = len(drafted)
+    at = np.arange(length)
+    kept = int(prefix(ratio_accept(p[at, drafted], q[at, drafted], coins, lenience)))
+    last = p[kept] if kept == length else residual(p[kept], q[kept], lenience)
+    return [*drafted[:kept].tolist(), draw(last)]
+
+
+def _normalised(weights: Floats, *, otherwise: Floats) -> Floats:
+    """Weights that sum to 1; ``otherwise`` where they are all 0, which no coin reaches."""
+    total = weights.sum(-1, keepdims=True)
+    law: Floats = np.where(total > 0, weights / np.where(total > 0, total, 1.0), otherwise)
+    return law
+
+
+def _append(levels: list[NDArray], rows: int, alive: Ints, values: NDArray) -> None:  # type: ignore[type-arg]
+    level = np.full(rows, -1, values.dtype)
+    level[alive] = values
+    levels.append(level)

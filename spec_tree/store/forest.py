@@ -1,0 +1,331 @@
+"""The one public face of the store.
+
+``SpecForest`` keeps what the policy said at each dialogue state and drafts what
+it may say next. Live turns are indexed as they grow, so unfinished siblings
+profit from each other. All calls take the whole batch.
+
+Invariant: what is drafted from the log are tokens that the policy sampled in
+turns that are kept or live; what a turn was asked is used for its own drafts
+alone. Drafts are hints: nothing here decides what is emitted.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from turntree.spec_tree.config import ForestConfig
+from turntree.spec_tree.draft import DraftBatch
+from turntree.spec_tree.kernels import batch as kernels
+from turntree.spec_tree.kernels.layout import START, Weights
+from turntree.spec_tree.kernels.weights import first_weights
+from turntree.spec_tree.state import DialogueState
+from turntree.spec_tree.stats import ForestStats
+from turntree.spec_tree.store.holdings import collect, restore
+from turntree.spec_tree.store.live_table import LiveTable, context_ids, flat_ids, said_ids, token_ids
+from turntree.spec_tree.store.prefix_tree import TreeNode
+from turntree.spec_tree.store.proposal import propose
+from turntree.spec_tree.store.retention import RetentionPolicy
+from turntree.spec_tree.store.snapshot import Snapshot, read_snapshot, write_snapshot
+
+
+class SpecForest:
+    """Earlier turns, by dialogue state, as drafts for the next ones.
+
+    Threads may share a forest: calls that change it wait for each other, and ``draft`` waits for nobody.
+
+    Example:
+        >>> forest = SpecForest()
+        >>> state = DialogueState.from_tokens([1, 2, 3])
+        >>> forest.insert(state, [7, 8, 9])
+        >>> turn = forest.begin([state])
+        >>> forest.draft(turn, max_nodes=2, room=[8]).tokens.tolist()
+        [7, 8]
+        >>> forest.commit(turn, [[7, 8, 5]])
+        >>> forest.end(turn)
+        >>> forest.stats().accepted
+        2
+    """
+
+    def __init__(self, config: ForestConfig | None = None) -> None:
+        """Make an empty forest.
+
+        Args:
+            config: Settings; the defaults without it.
+        """
+        self.config = config or ForestConfig()
+        self._lock = threading.RLock()
+        self._indexer: ThreadPoolExecutor | None = None
+        self._ends = np.array(sorted(self.config.end_tokens), np.int32)
+        self.weights: Weights = first_weights()
+        """What was learnt of how drafts come true."""
+        self._threads = self.config.draft_threads
+        self._drafted = self._accepted = self._committed = 0
+        self.rollouts = RetentionPolicy(self.config)
+        """The turns by state and the log; for checks and measurements alone."""
+        self.live_table = LiveTable(self.config)
+        """The live turns; for checks and measurements alone."""
+
+    def begin(self, states: Sequence[DialogueState], contexts: Sequence[ArrayLike] | None = None) -> list[int]:
+        """Start one turn at each state and return their handles.
+
+        Args:
+            states: Where the turns begin.
+            contexts: Token ids up to each turn, shape (tokens,) each: a turn is also drafted from its own
+                context. They are copied, and forgotten with the turn.
+
+        Raises:
+            ValueError: If ``contexts`` does not have one entry a state, or holds what is no token id.
+        """
+        asked = context_ids(states, contexts)
+        with self._lock:
+            self.live_table.reserve(len(states))
+            handles = []
+            for i, state in enumerate(states):
+                handle, row = self.live_table.open(state)
+                self.rollouts.open(row, state, self.live_table.turns)
+                if asked is not None:
+                    self.live_table.contexts.add(row, asked[i], self.live_table.turns)
+                handles.append(handle)
+            return handles
+
+    def draft(
+        self,
+        handles: Sequence[int],
+        *,
+        max_nodes: int,
+        room: Sequence[int],
+        min_probability: float = 0.0,
+        chain: bool = False,
+        total_nodes: int | None = None,
+    ) -> DraftBatch:
+        """Propose continuations of live turns.
+
+        Args:
+            handles: Live turns, shape (rows,).
+            max_nodes: Nodes a row at most, up to 128.
+            room: Greatest depth allowed in each row, shape (rows,).
+            min_probability: Nodes whose whole path is estimated to be accepted less often are left out.
+            chain: One child a node.
+            total_nodes: Nodes of the whole batch at most; the most probable are kept.
+
+        Raises:
+            UnknownTurn: If a handle is not live.
+            ValueError: If ``room`` does not have one entry a row.
+        """
+        rows, store = self.live_table.rows(handles), self.rollouts.store
+        batch = propose(
+            rows,
+            self.live_table.turns,
+            self.live_table.contexts.log,
+            store.log,
+            store.keys,
+            self.weights,
+            self._ends,
+            max_nodes=max_nodes,
+            room=room,
+            min_probability=min_probability,
+            chain=chain,
+            total_nodes=total_nodes,
+            threads=self._threads,
+        )
+        self._drafted += len(batch.tokens)
+        return batch
+
+    def commit(self, handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
+        """Move turns on by the tokens that the policy sampled since the last call, and learn from them.
+
+        Args:
+            handles: Live turns, shape (rows,).
+            tokens: Accepted draft tokens and the one sampled after them, one sequence a row.
+
+        Raises:
+            UnknownTurn: If a handle is not live.
+            ValueError: If ``tokens`` does not have one entry a row, or holds what is no token id.
+        """
+        said, offsets = said_ids(handles, tokens)
+        with self._lock:
+            rows, live = self.live_table.rows(handles), self.live_table.turns
+            begin, lengths = 0, offsets[1:] - offsets[:-1]
+            while begin < len(rows):
+                stop = self.rollouts.room_for(lengths, begin, rows, live)
+                self._accepted += kernels.move_on(
+                    rows[begin:stop],
+                    said,
+                    offsets[begin : stop + 1],
+                    live.records,
+                    self.rollouts.store.log,
+                    self.live_table.contexts.log,
+                    self.weights,
+                    self.rollouts.store.head,
+                )
+                begin = stop
+            self._committed += len(said)
+
+    def end(self, handles: Sequence[int], *, keep: bool = True) -> None:
+        """Finish turns.
+
+        Args:
+            handles: Live turns, shape (rows,).
+            keep: ``False`` for aborted turns: what they added is found no more.
+
+        Raises:
+            UnknownTurn: If a handle is not live.
+            ValueError: If a handle comes twice.
+        """
+        with self._lock:
+            for row in self.live_table.rows_once(handles).tolist():
+                self.rollouts.close(row, self.live_table.turns, keep=keep)
+            self.live_table.close(handles)
+
+    def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
+        """Add a finished turn, as if it had just been sampled.
+
+        Args:
+            state: Where it was said.
+            tokens: What was said, shape (tokens,).
+
+        Raises:
+            ValueError: If ``tokens`` holds what is no token id.
+        """
+        said = token_ids(tokens, "tokens")
+        with self._lock:
+            self.rollouts.add(state, said, self.live_table.turns)
+
+    def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Sequence[int]]) -> None:
+        """Add finished turns, as if they had just been sampled in this order.
+
+        Args:
+            states: Where they were said, shape (turns,).
+            turns: What was said, shape (tokens,) each.
+
+        Raises:
+            ValueError: If there is not one turn a state, or one holds what is no token id.
+        """
+        if len(states) != len(turns):
+            raise ValueError(f"turns needs one entry a state: expected {len(states)}, got {len(turns)}")
+        said, offsets = flat_ids(turns, "turns")
+        with self._lock:
+            self.rollouts.add_all(states, said, offsets, self.live_table.turns)
+
+    def announce(self, states: Sequence[DialogueState]) -> Future[int]:
+        """Index what is known at ``states`` in the background: turns will soon begin there.
+
+        Returns:
+            When it is done: how many turns were indexed.
+        """
+        if self._indexer is None:
+            self._indexer = ThreadPoolExecutor(1, thread_name_prefix="forest-indexer")
+        return self._indexer.submit(self._index, list(states))
+
+    def finished(self, states: Sequence[DialogueState]) -> list[int]:
+        """Count the finished turns held at each state."""
+        with self._lock:
+            return [self.rollouts.finished(state) for state in states]
+
+    def stats(self) -> ForestStats:
+        """Count what is held and what was done."""
+        with self._lock:
+            rollouts = self.rollouts
+            return ForestStats(
+                states=rollouts.states,
+                rollouts=rollouts.count,
+                live=len(self.live_table),
+                tokens=rollouts.tokens,
+                cold_tokens=rollouts.cold.tokens,
+                bytes=rollouts.store.bytes,
+                cold_bytes=rollouts.cold.bytes,
+                context_bytes=self.live_table.contexts.bytes,
+                live_bytes=sum(array.nbytes for array in (self.live_table.turns.records, self.weights)),
+                drafted=self._drafted,
+                accepted=self._accepted,
+                committed=self._committed,
+                evicted_rollouts=rollouts.evicted,
+                evicted_states=rollouts.cold.dropped_states,
+            )
+
+    def tree(self, state: DialogueState) -> TreeNode:
+        """The prefix tree of the turns known at ``state``, live ones included; empty where unknown."""
+        with self._lock:
+            turns = self.rollouts.known(state, self.live_table.turns)
+        return TreeNode.from_turns([turn.tolist() for turn in turns]) if turns else TreeNode(token=START)
+
+    def clear(self) -> None:
+        """Forget all turns. Handles of live turns become unknown; what was learnt and the counts of drafts stay."""
+        with self._lock:
+            self.rollouts = RetentionPolicy(self.config)
+            self.live_table.clear()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all finished turns, the settings, the counters and what was learnt into a file.
+
+        Live turns are not written. The file takes the old one's place when it is complete.
+
+        Args:
+            path: The file; by custom it ends in ``.npz``.
+
+        Raises:
+            OSError: If it cannot be written; an old file stays as it was.
+        """
+        with self._lock:
+            snapshot = Snapshot(
+                config=self.config,
+                held=collect(self.rollouts),
+                weights=self.weights.copy(),
+                counters=np.array([self._drafted, self._accepted, self._committed], np.int64),
+            )
+        write_snapshot(Path(path), snapshot)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], config: ForestConfig | None = None) -> Self:
+        """Make a forest of what ``save`` wrote; no turn is live.
+
+        Args:
+            path: The file.
+            config: Settings in the stead of the saved ones. Where they leave less room, the newest turns are
+                kept; what was learnt is kept whatever the settings.
+
+        Raises:
+            DamagedForest: If the file is not a forest's, not whole, or of another version.
+            OSError: If it cannot be read.
+        """
+        snapshot = read_snapshot(Path(path))
+        forest = cls(config or snapshot.config)
+        forest._take(snapshot)
+        return forest
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Put what ``save`` wrote in the place of what is held, under this forest's own settings.
+
+        Handles of live turns become unknown.
+
+        Args:
+            path: The file.
+
+        Raises:
+            DamagedForest: As ``load``; the forest stays as it was.
+            OSError: If it cannot be read.
+        """
+        snapshot = read_snapshot(Path(path))
+        with self._lock:
+            self.clear()
+            self._take(snapshot)
+
+    def _take(self, snapshot: Snapshot) -> None:
+        self._drafted, self._accepted, self._committed = snapshot.counters.tolist()
+        self.weights[:] = snapshot.weights
+        restore(snapshot.held, self.rollouts, self.live_table.turns)
+
+    def _index(self, states: list[DialogueState]) -> int:
+        count = 0
+        for state in states:
+            with self._lock:
+                count += self.rollouts.warm(state, self.live_table.turns)
+        return count

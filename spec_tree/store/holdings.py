@@ -1,0 +1,179 @@
+"""The finished turns of a forest as flat arrays, and back.
+
+Kept are the turns with the keys of their states and every order that decides
+which goes first: in its state, in the log, among the turns without an index.
+The index itself is not kept; it is built again while the turns are written into
+a log. What does not fit there goes the way it would have gone in a full forest,
+the oldest first: out of the log, and out of the turns without an index.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree.kernels.layout import LiveTurns
+from turntree.spec_tree.store.retention import RetentionPolicy, _State
+from turntree.spec_tree.store.turn_store import LogEntry
+
+
+class Holdings(NamedTuple):
+    """Finished turns; hot ones stand in the log, cold ones have no index."""
+
+    keys: NDArray[np.uint64]
+    """Ladder of each state, shape (states, 4)."""
+    visited: NDArray[np.int64]
+    """When a turn last began in a state, 0 where all turns are cold, shape (states,)."""
+    clock: NDArray[np.int64]
+    """The present, shape (1,)."""
+    evicted: NDArray[np.int64]
+    """Turns let go for quota, turns let go for memory, states let go for memory, shape (3,)."""
+    hot_state: NDArray[np.int32]
+    """State of each hot turn, ascending, the oldest first in each, shape (hot,)."""
+    hot_rank: NDArray[np.int64]
+    """The turn's place in the log, oldest first, a permutation, shape (hot,)."""
+    hot_seen: NDArray[np.int64]
+    """When it was written, shape (hot,)."""
+    hot_length: NDArray[np.int64]
+    """Its tokens, shape (hot,)."""
+    hot_tokens: NDArray[np.int32] | NDArray[np.uint16]
+    """What the hot turns say, one after another; the narrower where all token ids fit."""
+    cold_state: NDArray[np.int32]
+    """State of each cold turn, least recently touched states first, the oldest first in each, shape (cold,)."""
+    cold_size: NDArray[np.int64]
+    """Its bytes, shape (cold,)."""
+    cold_packed: NDArray[np.uint8]
+    """What the cold turns say, packed, one after another."""
+
+
+def collect(rollouts: RetentionPolicy) -> Holdings:
+    """A copy of all finished turns."""
+    states = [state for state in rollouts.by_state.values() if state.turns]
+    keys = [state.keys for state in states]
+    index = {state.exact: i for i, state in enumerate(states)}
+    cold_state, packed = [], []
+    for exact, ladder, turn in rollouts.cold.packed():
+        at = index.setdefault(exact, len(keys))
+        if at == len(keys):
+            keys.append(ladder)
+        cold_state.append(at)
+        packed.append(turn)
+    visited = np.zeros(len(keys), np.int64)
+    visited[: len(states)] = [state.visited for state in states]
+    turns = [turn for state in states for turn in state.turns]
+    starts = np.array([turn.start for turn in turns], np.int64)
+    behind = (starts - rollouts.store.head[0]) % (rollouts.store.capacity + 1)
+    rank = np.empty(len(turns), np.int64)
+    rank[np.argsort(behind)] = np.arange(len(turns))
+    said = np.concatenate([np.zeros(0, np.int32), *map(rollouts.store.read, turns)])
+    return Holdings(
+        keys=np.array(keys, np.uint64).reshape(-1, 4),
+        visited=visited,
+        clock=np.array([rollouts._clock], np.int64),
+        evicted=np.array([rollouts._over_quota, rollouts.cold.dropped, rollouts.cold.dropped_states], np.int64),
+        hot_state=np.repeat(np.arange(len(states), dtype=np.int32), [len(state.turns) for state in states]),
+        hot_rank=rank,
+        hot_seen=np.array([turn.seen for turn in turns], np.int64),
+        hot_length=np.array([turn.tokens for turn in turns], np.int64),
+        hot_tokens=said.astype(np.uint16) if said.max(initial=0) < 1 << 16 else said,
+        cold_state=np.array(cold_state, np.int32),
+        cold_size=np.array([len(turn) for turn in packed], np.int64),
+        cold_packed=np.frombuffer(b"".join(packed), np.uint8),
+    )
+
+
+def restore(held: Holdings, rollouts: RetentionPolicy, live: LiveTurns) -> None:
+    """Write turns into empty ``rollouts``, as many of the newest as fit; ``live`` has no live turn."""
+    states = [_State(int(keys[0]), keys) for keys in held.keys]
+    rollouts._over_quota, rollouts.cold.dropped, rollouts.cold.dropped_states = held.evicted.tolist()
+    turns_of = np.bincount(np.concatenate([held.cold_state, held.hot_state]), minlength=len(states))
+    excess = np.maximum(turns_of - rollouts.quota, 0).tolist()
+    rollouts._over_quota += sum(excess)
+    ends = np.cumsum(held.cold_size).tolist()
+    packed = held.cold_packed.tobytes()
+    for at, (start, stop) in zip(held.cold_state.tolist(), pairwise([0, *ends]), strict=True):
+        if excess[at]:
+            excess[at] -= 1
+        else:
+            rollouts.cold.add_packed(states[at].exact, states[at].keys, packed[start:stop])
+    kept = np.ones(len(held.hot_state), bool)
+    for turn, at in enumerate(held.hot_state.tolist()):
+        if excess[at]:
+            excess[at] -= 1
+            kept[turn] = False
+    stops = np.cumsum(held.hot_length).tolist()
+    starts = [0, *stops]
+    written: dict[int, LogEntry] = {}
+    for turn in np.argsort(held.hot_rank).tolist():
+        if kept[turn]:
+            state = states[held.hot_state[turn]]
+            said = held.hot_tokens[starts[turn] : stops[turn]].astype(np.int32)
+            rollouts._write(state, said, live)
+            if len(said) <= rollouts.store.longest:
+                written[turn] = state.turns[-1]
+    for state in states:
+        state.turns = deque()
+    held_now = {id(turn) for turn in rollouts.store.turns()}
+    for turn in sorted(written):
+        stored = written[turn]
+        stored.seen = int(held.hot_seen[turn])
+        if id(stored) in held_now:
+            states[held.hot_state[turn]].turns.append(stored)
+    for state, visited in zip(states, held.visited.tolist(), strict=True):
+        state.visited = visited
+    rollouts._clock = int(held.clock[0])
+
+
+def check(held: Holdings) -> None:
+    """Make sure that ``restore`` can rely on the arrays.
+
+    Raises:
+        ValueError: If one has another shape or dtype, or does not go with the others.
+    """
+    for name, array, kind in zip(Holdings._fields, held, _KINDS, strict=True):
+        narrow = name == "hot_tokens" and array.dtype == np.uint16
+        if (array.dtype != kind and not narrow) or array.ndim != (2 if name == "keys" else 1):
+            raise ValueError(f"{name} has dtype {array.dtype} and shape {array.shape}, expected {np.dtype(kind)}")
+    states, hot, cold = len(held.keys), len(held.hot_state), len(held.cold_state)
+    rules = {
+        "keys": held.keys.shape[1] == 4,
+        "visited": len(held.visited) == states,
+        "clock": len(held.clock) == 1,
+        "evicted": len(held.evicted) == 3,
+        "hot_state": hot == 0 or (held.hot_state[0] >= 0 and held.hot_state[-1] < states),
+        "order of hot_state": bool((np.diff(held.hot_state) >= 0).all()),
+        "hot_rank": np.array_equal(np.sort(held.hot_rank), np.arange(hot)),
+        "hot_seen": len(held.hot_seen) == hot,
+        "hot_length": len(held.hot_length) == hot and int(held.hot_length.min(initial=1)) >= 1,
+        "hot_tokens": len(held.hot_tokens) == held.hot_length.sum() and int(held.hot_tokens.min(initial=0)) >= 0,
+        "cold_state": cold == 0 or (held.cold_state.min() >= 0 and held.cold_state.max() < states),
+        "cold_size": len(held.cold_size) == cold and int(held.cold_size.min(initial=3)) >= 3,
+        "cold_packed": len(held.cold_packed) == held.cold_size.sum(),
+    }
+    for name, holds in rules.items():
+        if not holds:
+            raise ValueError(f"{name} does not go with the other arrays")
+    widths = held.cold_packed[np.cumsum(held.cold_size) - held.cold_size].astype(np.int64)
+    if not np.isin(widths, (2, 3, 4)).all() or ((held.cold_size - 1) % widths).any():
+        raise ValueError("cold_packed is not packed as expected")
+
+
+_KINDS = (
+    np.uint64,
+    np.int64,
+    np.int64,
+    np.int64,
+    np.int32,
+    np.int64,
+    np.int64,
+    np.int64,
+    np.int32,
+    np.int32,
+    np.int64,
+    np.uint8,
+)
+"""Dtypes of ``Holdings``."""

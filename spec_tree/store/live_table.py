@@ -1,0 +1,172 @@
+"""Live turns by handle, with what they were asked.
+
+Invariant: a handle names a row of ``turns`` from ``open`` to ``close``; rows
+are used again, handles are not. Not thread-safe for writers; who drafts while
+the table grows goes on with the old rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from turntree.spec_tree.config import ForestConfig
+from turntree.spec_tree.errors import UnknownTurn
+from turntree.spec_tree.kernels.layout import START, LiveTurns, live_turns
+from turntree.spec_tree.state import DialogueState
+from turntree.spec_tree.store.context_ring import ContextRing
+
+_FIRST_ROWS = 256
+_MOST = 2**31 - 1
+_SHORT = 64
+"""Tokens up to which a list is looked at as a list."""
+
+
+class LiveTable:
+    """Rows for live turns and their contexts."""
+
+    def __init__(self, config: ForestConfig) -> None:
+        """No turn is live yet."""
+        self._config = config
+        self._handles = 0
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def clear(self) -> None:
+        """Forget all turns; their handles are not given again."""
+        self.contexts = ContextRing(self._config.max_context_tokens, self._config.context_window)
+        self.turns: LiveTurns = live_turns(_FIRST_ROWS)
+        self._free = list(range(_FIRST_ROWS - 1, -1, -1))
+        self._rows: dict[int, int] = {}
+
+    def reserve(self, needed: int) -> None:
+        """Have ``needed`` rows free: twice as many in all, or more."""
+        old = self.turns
+        size = len(old.last)
+        while size - len(old.last) + len(self._free) < needed:
+            size *= 2
+        if size == len(old.last):
+            return
+        new = live_turns(size)
+        new.records[: len(old.records)] = old.records
+        self._free = list(range(size - 1, len(old.last) - 1, -1)) + self._free
+        self.turns = new
+
+    def open(self, state: DialogueState) -> tuple[int, int]:
+        """A turn begins at ``state`` in a row that was reserved; returns its handle and its row."""
+        row, live = self._free.pop(), self.turns
+        live.keys[row] = state.ladder()
+        live.tail[row, 0] = START
+        for column in (live.last, live.length, live.anchor_count, live.place_count, live.node_count, live.drafted):
+            column[row] = 0
+        live.turn[row] = 0
+        live.context[row] = 0
+        handle = self._handles
+        self._handles += 1
+        self._rows[handle] = row
+        return handle, row
+
+    def close(self, handles: Sequence[int]) -> None:
+        """The turns of live handles are over."""
+        for handle in handles:
+            row = self._rows.pop(handle)
+            self.turns.context[row] = 0
+            self._free.append(row)
+
+    def rows(self, handles: Sequence[int]) -> NDArray[np.int64]:
+        """The rows of live handles, shape (handles,).
+
+        Raises:
+            UnknownTurn: If a handle is not live.
+        """
+        try:
+            return np.array([self._rows[handle] for handle in handles], np.int64)
+        except KeyError as error:
+            raise UnknownTurn(
+                f"handle {error.args[0]!r} names no live turn: expected one that begin() returned and "
+                "end() has not finished"
+            ) from None
+
+    def rows_once(self, handles: Sequence[int]) -> NDArray[np.int64]:
+        """As ``rows``, of handles that may not repeat.
+
+        Raises:
+            UnknownTurn: If a handle is not live.
+            ValueError: If a handle comes twice.
+        """
+        rows = self.rows(handles)
+        if len(set(handles)) < len(rows):
+            raise ValueError(f"expected each turn once, got {list(handles)!r:.100}")
+        return rows
+
+
+def token_ids(values: ArrayLike, what: str) -> NDArray[np.int32]:
+    """``values`` as an array of token ids, shape (tokens,).
+
+    Raises:
+        ValueError: If one is no token id; the message calls them ``what``.
+    """
+    if isinstance(values, np.ndarray) and values.dtype == np.int32 and values.ndim == 1 and len(values):
+        if values.min() >= 0:
+            return values
+    elif isinstance(values, list) and 0 < len(values) <= _SHORT and {*map(type, values)} == {int}:
+        # An array's least and greatest entries cost more than a short list's.
+        if min(values) >= 0 and max(values) <= _MOST:
+            return np.array(values, np.int32)
+    else:
+        try:
+            tokens = np.asarray(values)
+        except ValueError as error:
+            raise _no_tokens(what, values) from error
+        if tokens.shape == (0,):
+            return np.zeros(0, np.int32)
+        if tokens.ndim == 1 and tokens.dtype.kind in "iu" and tokens.min() >= 0 and tokens.max() <= _MOST:
+            return tokens.astype(np.int32)
+    raise _no_tokens(what, values)
+
+
+def _no_tokens(what: str, values: ArrayLike) -> ValueError:
+    return ValueError(f"{what} must be token ids from 0 to {_MOST}, shape (tokens,), got {values!r:.100}")
+
+
+def context_ids(
+    states: Sequence[DialogueState], contexts: Sequence[ArrayLike] | None
+) -> list[NDArray[np.int32]] | None:
+    """The contexts of turns that begin at ``states`` as arrays.
+
+    Raises:
+        ValueError: If there is not one context a state, or one holds what is no token id.
+    """
+    if contexts is None:
+        return None
+    if len(contexts) != len(states):
+        raise ValueError(f"contexts needs one entry a state: expected {len(states)}, got {len(contexts)}")
+    return [token_ids(context, "contexts") for context in contexts]
+
+
+def said_ids(handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """What each handle's turn said, one after another, and where each begins, shape (handles + 1,).
+
+    Raises:
+        ValueError: If there is not one sequence a handle, or one holds what is no token id.
+    """
+    if len(tokens) != len(handles):
+        raise ValueError(f"tokens needs one entry a row: expected {len(handles)}, got {len(tokens)}")
+    return flat_ids(tokens, "tokens")
+
+
+def flat_ids(rows: Sequence[Sequence[int]], what: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The token ids of all rows, one after another, and where each begins, shape (rows + 1,).
+
+    Raises:
+        ValueError: If one is no token id; the message calls them ``what``.
+    """
+    offsets = np.array([0, *accumulate(map(len, rows))], np.int64)
+    if rows and all(isinstance(row, np.ndarray) and row.ndim == 1 for row in rows):
+        return token_ids(np.concatenate(rows), what), offsets
+    return token_ids([token for row in rows for token in row], what), offsets

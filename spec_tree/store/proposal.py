@@ -1,0 +1,134 @@
+"""Drafts of live turns as one batch, under the limits that a caller gives."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree.config import MOST_THREADS
+from turntree.spec_tree.draft import DraftBatch
+from turntree.spec_tree.kernels import batch as kernels
+from turntree.spec_tree.kernels.growth import AGAIN_VOTERS, scratch
+from turntree.spec_tree.kernels.layout import ContextLog, LiveTurns, TokenLog, TurnKeys, Weights
+
+MOST_NODES = 128
+"""Nodes of one row at most."""
+
+
+_FEW_ROWS = 64
+"""Rows up to which more places are looked up below the roots. It takes half of a draft's time for some thousandths of
+the tokens: little beside a step of the model, unless the batch is large."""
+_ROWS_OF_A_THREAD = 32
+"""Rows that are worth a thread of their own."""
+_LEAD = 12
+"""Rows that the calling thread takes more than the others, who begin later; it is not to wait for being woken."""
+
+
+_own = threading.local()
+
+
+def _work() -> NDArray[np.void]:
+    """This thread's room to work in."""
+    if not hasattr(_own, "work"):
+        _own.work = scratch()
+    work: NDArray[np.void] = _own.work
+    return work
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="forest-draft")
+
+
+def propose(
+    rows: NDArray[np.int64],
+    live: LiveTurns,
+    contexts: ContextLog,
+    log: TokenLog,
+    turns: TurnKeys,
+    weights: Weights,
+    ends: NDArray[np.int32],
+    *,
+    max_nodes: int,
+    room: Sequence[int],
+    min_probability: float,
+    chain: bool,
+    total_nodes: int | None,
+    threads: int = 1,
+) -> DraftBatch:
+    """Draft for ``rows`` of ``live`` from a log and its keys; the arguments after ``ends`` as in ``SpecForest.draft``.
+
+    Large batches are split among ``threads`` threads; the result does not depend on it.
+
+    Raises:
+        ValueError: If ``room`` does not have one entry a row.
+    """
+    if len(room) != len(rows):
+        raise ValueError(f"room needs one entry a row: expected {len(rows)}, got {len(room)}")
+    budget, count = max(0, min(max_nodes, MOST_NODES)), len(rows)
+    size = count * budget
+    tokens, parents, depths = np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size, np.int32)
+    paths, counts = np.empty(size, np.float32), np.empty(count, np.int64)
+    deepest = np.asarray(room, np.int64) if budget else np.zeros(count, np.int64)
+    again = AGAIN_VOTERS if count <= _FEW_ROWS else -1
+
+    def part(start: int, stop: int) -> slice:
+        """Draft for these rows; returns where their nodes are."""
+        work, first = _work(), start * budget
+        work["again"] = again
+        drafted = kernels.draft(
+            rows[start:stop],
+            deepest[start:stop],
+            budget,
+            float(min_probability),
+            chain,
+            ends,
+            live.records,
+            log,
+            turns,
+            contexts,
+            weights,
+            work,
+            tokens[first:],
+            parents[first:],
+            depths[first:],
+            paths[first:],
+            counts[start:stop],
+        )
+        return slice(first, first + drafted)
+
+    parts = min(threads, count // _ROWS_OF_A_THREAD)
+    if parts < 2:
+        places = [part(0, count)]
+    else:
+        edges = [*((count - _LEAD) * i // parts for i in range(parts)), count]
+        others = [_pool().submit(part, *edge) for edge in pairwise(edges[:-1])]
+        last = part(*edges[-2:])
+        places = [*(other.result() for other in others), last]
+    nodes = [_joined(array, places) for array in (tokens, parents, depths, paths)]
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    if total_nodes is not None and offsets[-1] > total_nodes:
+        kept = _most_probable(nodes[3], max(total_nodes, 0))
+        nodes = [array[kept] for array in nodes]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])[offsets]
+        live.drafted[rows] = np.diff(offsets)
+    return DraftBatch(tokens=nodes[0], parents=nodes[1], depths=nodes[2], probabilities=nodes[3], offsets=offsets)
+
+
+def _joined(array: NDArray[Any], places: Sequence[slice]) -> NDArray[Any]:
+    return array[places[0]] if len(places) == 1 else np.concatenate([array[place] for place in places])
+
+
+def _most_probable(paths: NDArray[np.float32], total: int) -> NDArray[np.bool_]:
+    """Which nodes are the ``total`` most probable of the batch; ties leave parents before children."""
+    kept = np.zeros(len(paths), bool)
+    kept[np.argsort(-paths, kind="stable")[:total]] = True
+    return kept

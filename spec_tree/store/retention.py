@@ -1,0 +1,327 @@
+"""Which turns are kept: quotas by state, second chances, turns without an index.
+
+A finished turn is in the log, indexed, or cold. When the log's head comes
+around to it, a turn of a state that has been visited since is written again, as
+long as the log is not half full of such turns; any other becomes cold. A cold
+state is written back when a turn begins there or when it is announced.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree.config import ForestConfig
+from turntree.spec_tree.kernels.batch import LONGEST_PIECE
+from turntree.spec_tree.kernels.layout import GRANULE, LiveTurns
+from turntree.spec_tree.state import DialogueState
+from turntree.spec_tree.store.cold import ColdTurns
+from turntree.spec_tree.store.turn_store import LogEntry, TurnStore, granules
+
+_SPARE = 3 * GRANULE
+"""Positions that a turn may need besides its tokens."""
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    """A dialogue state with turns in the log or live."""
+
+    exact: int
+    """The first of its keys."""
+    keys: NDArray[np.uint64]
+    """Its ladder."""
+    visited: int = 0
+    """When a turn last began or was added."""
+    live: int = 0
+    """Turns that go on."""
+    turns: deque[LogEntry] = field(default_factory=deque)
+    """Finished turns in the log, oldest first."""
+
+
+class _Again(NamedTuple):
+    """A turn that was in the way and is written again."""
+
+    state: _State
+    said: NDArray[np.int32]
+    row: int
+    """Of ``LiveTurns``; -1 for a finished turn."""
+
+
+class RetentionPolicy:
+    """The turns of a forest by state. Not thread-safe."""
+
+    def __init__(self, config: ForestConfig) -> None:
+        """Hold nothing yet."""
+        self.quota = config.rollouts_per_state
+        """Finished turns kept of a state at most."""
+        self.store = TurnStore(config.max_tokens)
+        self.cold = ColdTurns(config.max_cold_tokens)
+        self.tokens = 0
+        """Tokens of finished turns in the log."""
+        self.by_state: dict[int, _State] = {}
+        """States with turns in the log or live, by the first of their keys."""
+        self.by_row: dict[int, tuple[_State, LogEntry | None]] = {}
+        """The live turns by row of ``LiveTurns``; without a turn where it was too long for the log."""
+        self._again: list[_Again] = []
+        self._clock = 0
+        self._over_quota = 0
+        self.tokens_again = 0
+        """Tokens of those that were written again when they were in the way."""
+
+    @property
+    def states(self) -> int:
+        """Dialogue states held."""
+        return len(self.by_state.keys() | set(self.cold.states()))
+
+    @property
+    def count(self) -> int:
+        """Finished turns held."""
+        return sum(len(state.turns) for state in self.by_state.values()) + len(self.cold)
+
+    @property
+    def evicted(self) -> int:
+        """Finished turns let go, for quota or memory."""
+        return self._over_quota + self.cold.dropped
+
+    def open(self, row: int, state: DialogueState, live: LiveTurns) -> None:
+        """A turn begins in ``row`` of ``live``, whose keys are set."""
+        held = self._visit(state, live)
+        held.live += 1
+        self.by_row[row] = held, None
+        self._room(_SPARE, live)
+        self.by_row[row] = held, self.store.write(np.zeros(0, np.int32), held.keys, live=row, turns=live)
+
+    def room_for(self, lengths: NDArray[np.int64], begin: int, rows: NDArray[np.int64], live: LiveTurns) -> int:
+        """Make room for rows of a batch from ``begin`` on to say ``lengths`` tokens; returns where that ends."""
+        most = self.store.capacity // 4
+        needed, stop = 0, begin
+        while stop < len(lengths):
+            length = int(lengths[stop])
+            positions = length + length // GRANULE + LONGEST_PIECE
+            if positions > most:
+                self._lose(int(rows[stop]), live)
+                positions = 0
+            if needed + positions > most:
+                break
+            needed += positions
+            stop += 1
+        self._room(needed, live)
+        return stop
+
+    def close(self, row: int, live: LiveTurns, *, keep: bool) -> None:
+        """The turn in ``row`` of ``live`` ends."""
+        state, turn = self.by_row.pop(row)
+        state.live -= 1
+        if turn is not None:
+            turn.tokens = int(live.length[row])
+            self.store.finish(turn, live)
+            live.turn[row] = 0
+            if keep and turn.tokens:
+                self._keep(state, turn)
+            else:
+                self.store.drop(turn)
+        elif keep and live.length[row]:
+            self.cold.dropped += 1
+        self._forget_empty(state)
+
+    def add(self, state: DialogueState, said: NDArray[np.int32], live: LiveTurns) -> None:
+        """Keep a finished turn."""
+        if len(said):
+            held = self._visit(state, live)
+            self._write(held, said, live)
+            self._forget_empty(held)
+
+    def add_all(
+        self,
+        states: Sequence[DialogueState],
+        said: NDArray[np.int32],
+        offsets: NDArray[np.int64],
+        live: LiveTurns,
+    ) -> None:
+        """Keep finished turns, ``said[offsets[i]:offsets[i + 1]]`` at ``states[i]``, in their order."""
+        lengths = np.diff(offsets)
+        lengths[self._surplus(states, lengths)] = 0
+        before = np.concatenate([[0], np.cumsum(np.where(lengths > 0, granules(lengths + 2), 0))])
+        begin, most = 0, self.store.capacity // 4
+        while begin < len(states):
+            stop = int(np.searchsorted(before, before[begin] + most, "right")) - 1
+            if stop == begin:
+                self.add(states[begin], said[offsets[begin] : offsets[begin + 1]], live)
+                begin += 1
+                continue
+            some = np.flatnonzero(lengths[begin:stop]) + begin
+            visited = [self._visit(states[i], live) for i in some.tolist()]
+            self._room(int(before[stop] - before[begin]), live)  # which may let states go that were visited
+            held = [self.by_state.setdefault(state.exact, state) for state in visited]
+            turns = self.store.write_all(said, offsets[some], lengths[some], [state.keys for state in held])
+            self._keep_all(held, turns)
+            begin = stop
+
+    def _surplus(self, states: Sequence[DialogueState], lengths: NDArray[np.int64]) -> list[int]:
+        """Which turns need not be written: later ones of the same call fill their state's quota."""
+        if len(states) <= self.quota:
+            return []
+        count = Counter(state.exact or 1 for state in states)
+        full = {exact for exact, turns in count.items() if turns > self.quota}
+        surplus = []
+        left = dict.fromkeys(full, self.quota)
+        for i in range(len(states) - 1, -1, -1) if full else ():
+            exact = states[i].exact or 1
+            if exact in full and lengths[i]:
+                left[exact] -= 1
+                if left[exact] < 0:
+                    surplus.append(i)
+        self._over_quota += len(surplus)
+        return surplus
+
+    def _keep_all(self, states: Sequence[_State], turns: Sequence[LogEntry]) -> None:
+        """As ``_keep`` for each."""
+        over, clock, quota = [], self._clock, self.quota
+        for state, turn in zip(states, turns, strict=True):
+            turn.seen = clock
+            state.turns.append(turn)
+            self.tokens += turn.tokens
+            if len(state.turns) > quota and state.exact not in self.cold:
+                over.append(state.turns.popleft())
+            else:
+                self._mind_quota(state)
+        for turn in over:
+            self._uncount(turn)
+        self._over_quota += len(over)
+        self.store.drop_all(over)
+
+    def warm(self, state: DialogueState, live: LiveTurns) -> int:
+        """Index the cold turns of a state; returns how many there were."""
+        exact = state.ladder()[0]
+        before = self.cold.count(exact)
+        if before:
+            self._forget_empty(self._visit(state, live))
+        return before - self.cold.count(exact)
+
+    def known(self, state: DialogueState, live: LiveTurns) -> list[NDArray[np.int32]]:
+        """The turns of a state, live ones last."""
+        exact = state.ladder()[0]
+        turns = self.cold.look(exact)
+        held = self.by_state.get(exact)
+        if held is not None:
+            turns += [self.store.read(turn) for turn in held.turns]
+            for row, (owner, turn) in self.by_row.items():
+                if owner is held and turn is not None:
+                    turn.tokens = int(live.length[row])
+                    turns.append(self.store.read(turn))
+        return [turn for turn in turns if len(turn)]
+
+    def finished(self, state: DialogueState) -> int:
+        """How many finished turns of a state are held."""
+        exact = state.ladder()[0]
+        held = self.by_state.get(exact)
+        return self.cold.count(exact) + (len(held.turns) if held is not None else 0)
+
+    def _visit(self, state: DialogueState, live: LiveTurns) -> _State:
+        exact = state.exact or 1
+        held = self.by_state.get(exact)
+        if held is None:
+            held = self.by_state[exact] = _State(exact, np.array(state.ladder(), np.uint64))
+        self._clock += 1
+        held.visited = self._clock
+        if exact in self.cold:
+            for age, said in enumerate(self.cold.take(exact)):
+                self._write(held, said, live, before=age)
+        return held
+
+    def _write(self, state: _State, said: NDArray[np.int32], live: LiveTurns, *, before: int | None = None) -> None:
+        if len(said) > self.store.longest:
+            self.cold.add(state.exact, state.keys, said)
+            self._mind_quota(state)
+            return
+        self._room(len(said) + _SPARE, live)
+        self._keep(state, self.store.write(said, state.keys), before=before)
+
+    def _keep(self, state: _State, turn: LogEntry, *, before: int | None = None) -> None:
+        """Count ``turn`` among the state's finished ones: as the newest, or older than all but ``before``."""
+        turn.seen = self._clock
+        state.turns.insert(len(state.turns) if before is None else before, turn)
+        self.by_state[state.exact] = state
+        self.tokens += turn.tokens
+        self._mind_quota(state)
+
+    def _mind_quota(self, state: _State) -> None:
+        while len(state.turns) + self.cold.count(state.exact) > self.quota:
+            if state.exact in self.cold:
+                self.cold.drop_oldest(state.exact)
+            else:
+                self._drop(state, state.turns[0])
+            self._over_quota += 1
+
+    def _room(self, positions: int, live: LiveTurns) -> None:
+        """Make room; what was in the way and is worth it is written again."""
+
+        def evict(turn: LogEntry) -> None:
+            self._evict(turn, live)
+
+        needed = -1
+        while needed != (needed := positions + self._waiting()):
+            self.store.make_room(needed, evict)
+        again, self._again = self._again, []
+        older: Counter[int] = Counter()
+        for state, said, row in again:
+            turn = self.store.write(said, state.keys, live=row, turns=live)
+            if row < 0:
+                turn.again = True
+                self.tokens_again += turn.tokens
+                self._keep(state, turn, before=older[state.exact])
+                older[state.exact] += 1
+            else:
+                self.by_row[row] = state, turn
+
+    def _waiting(self) -> int:
+        return sum(granules(len(turn.said) + _SPARE) for turn in self._again)
+
+    def _evict(self, turn: LogEntry, live: LiveTurns) -> None:
+        row, state = turn.live, self.by_state[int(turn.keys[0])]
+        if row >= 0:
+            turn.tokens = int(live.length[row])
+        said = self.store.read(turn)
+        if row < 0:
+            self._drop(state, turn)
+        else:
+            self.store.drop(turn)
+        fits = self._waiting() + len(said) + _SPARE <= self.store.capacity // 4
+        if row >= 0:
+            live.turn[row] = 0
+            self.by_row[row] = state, None
+            if fits:
+                self._again.append(_Again(state, said, row))
+            return
+        if fits and state.visited > turn.seen and 2 * (self.tokens_again + len(said)) <= self.store.capacity:
+            self._again.append(_Again(state, said, -1))
+        else:
+            self.cold.add(state.exact, state.keys, said)
+            self._forget_empty(state)
+
+    def _drop(self, state: _State, turn: LogEntry) -> None:
+        """A finished turn leaves the log."""
+        state.turns.remove(turn)
+        self._uncount(turn)
+        self.store.drop(turn)
+
+    def _uncount(self, turn: LogEntry) -> None:
+        self.tokens -= turn.tokens
+        self.tokens_again -= turn.tokens if turn.again else 0
+
+    def _lose(self, row: int, live: LiveTurns) -> None:
+        """The turn in ``row`` grows too long for the log: it is drafted for, but not kept."""
+        state, turn = self.by_row[row]
+        if turn is not None:
+            self.store.drop(turn)
+            live.turn[row] = 0
+            self.by_row[row] = state, None
+
+    def _forget_empty(self, state: _State) -> None:
+        if not state.live and not state.turns:
+            self.by_state.pop(state.exact, None)

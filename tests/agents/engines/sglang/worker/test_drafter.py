@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from turntree.agents.engines.request_wire import DRAFT
+from turntree.agents.engines.sglang.settings import SglangSettings
+from turntree.agents.engines.sglang.worker.drafter import StepCounts, TreeDrafter
+from turntree.agents.engines.sglang.worker.rows import TreeRows
+from turntree.agents.engines.state_wire import KEY, to_wire
+from turntree.spec_tree import DialogueState, SpecForest
+from turntree.spec_tree.exchange.exchange import SharedTurns, Swapped
+
+SPEECH = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
+STATE = DialogueState(exact=77, task="t")
+EVERYTHING = SglangSettings(adaptive=False, min_probability=0.01)
+
+
+def params(limit: int = 10, **custom: Any) -> SimpleNamespace:
+    return SimpleNamespace(max_new_tokens=limit, custom_params={KEY: to_wire(STATE), **custom})
+
+
+@dataclass
+class Request:
+    rid: str
+    sampling_params: Any = field(default_factory=params)
+    origin_input_ids: list[int] = field(default_factory=lambda: [1, 2, 3])
+    output_ids: list[int] = field(default_factory=list)
+    finished_reason: Any = None
+    speech: list[int] = field(default_factory=lambda: SPEECH)
+
+    def __post_init__(self) -> None:
+        self.say()  # a prompt's pass samples the first token
+
+    def say(self, *, reason: str = "length") -> int:
+        token = self.speech[len(self.output_ids) % len(self.speech)]
+        self.output_ids.append(token)
+        if len(self.output_ids) >= self.sampling_params.max_new_tokens:
+            self.finish(reason)
+        return token
+
+    def finish(self, reason: str) -> None:
+        self.finished_reason = SimpleNamespace(to_json=lambda: {"type": reason})
+
+
+def verify(requests: list[Request], rows: TreeRows) -> None:
+    """Each request says its speech, down the tree as far as it is drafted there."""
+    for row, request in enumerate(requests):
+        node = 0
+        while request.finished_reason is None:
+            token, below = request.say(), int(rows.child[row, node])
+            while below != -1 and rows.tokens[row, below] != token:
+                below = int(rows.sibling[row, below])
+            if below == -1:
+                break
+            node = below
+
+
+def step(drafter: TreeDrafter, requests: list[Request]) -> StepCounts:
+    verify(requests, drafter.propose(requests))
+    return drafter.settle()
+
+
+def run(drafter: TreeDrafter, *requests: Request) -> int:
+    """Serve requests to their end; the number of passes."""
+    for passes in itertools.count():
+        alive = [r for r in requests if r.finished_reason is None]
+        if not alive:
+            return passes
+        step(drafter, alive)
+
+
+def drafter(settings: SglangSettings = EVERYTHING, **options: Any) -> TreeDrafter:
+    return TreeDrafter(settings, SpecForest(), 8, **options)
+
+
+def test_a_turn_that_was_said_before_takes_fewer_passes():
+    drafts = drafter()
+    assert run(drafts, Request("a")) > 2 * run(drafts, Request("b"))
+    assert drafts.forest.finished([STATE]) == [2]
+
+
+def test_an_unfinished_sibling_drafts_already():
+    drafts, ahead = drafter(), Request("a")
+    for _ in range(5):
+        step(drafts, [ahead])
+    assert ahead.finished_reason is None
+    assert step(drafts, [ahead, Request("b")]).accepted[1] >= 3
+
+
+def test_what_is_drafted_never_goes_beyond_the_limit():
+    drafts = drafter()
+    run(drafts, Request("a"))
+    request = Request("b", params(4))
+    outcome = step(drafts, [request])
+    assert outcome.drafted[0] <= 2
+    assert len(request.output_ids) == 4
+
+
+def test_an_aborted_turn_drafts_nobody_though_it_was_swept_up_later():
+    drafts, request, other = drafter(), Request("a"), Request("b", speech=[20, 21, 22])
+    step(drafts, [request, other])
+    request.finish("abort")
+    step(drafts, [other])
+    assert drafts.forest.stats().live == 1
+    assert drafts.forest.finished([STATE]) == [0]
+
+
+def test_a_retracted_request_goes_on_where_it_was():
+    drafts, request, other = drafter(), Request("a"), Request("b")
+    step(drafts, [request, other])
+    step(drafts, [other])
+    run(drafts, request, other)
+    assert drafts.forest.stats().tokens == 20
+
+
+@pytest.mark.parametrize(("custom", "said"), [(None, ""), ({KEY: "x"}, "keyed by its prompt")])
+def test_a_request_without_a_state_that_can_be_read_is_keyed_by_its_prompt(caplog, custom, said):
+    drafts = drafter()
+    run(drafts, Request("a", SimpleNamespace(max_new_tokens=10, custom_params=custom)))
+    assert drafts.forest.finished([DialogueState.from_tokens([1, 2, 3])]) == [1]
+    assert said in caplog.text
+
+
+def test_a_callers_guess_is_verified_first():
+    assert run(drafter(), Request("a", params(10, **{DRAFT: SPEECH}))) == 2
+    assert run(drafter(), Request("a")) > 2
+
+
+def test_a_guess_is_forgotten_once_the_policy_said_something_else():
+    drafts = drafter(SglangSettings(adaptive=False, min_probability=1.0))
+    wrong = [*SPEECH[:3], 99, *SPEECH[4:]]
+    request = Request("a", params(10, **{DRAFT: wrong}))
+    assert step(drafts, [request]).accepted == [2]
+    assert step(drafts, [request]).drafted == [0]
+
+
+def test_guesses_teach_nothing_about_the_stores_drafts():
+    drafts = drafter(SglangSettings(adaptive=False, min_probability=1.0))
+    run(drafts, Request("a", params(10, **{DRAFT: SPEECH})))
+    assert (drafts.chooser.heard, drafts.counts.accepted) == (0, 7)
+
+
+def test_two_hundred_requests_join_and_leave():
+    rng, drafts = np.random.default_rng(0), drafter(SglangSettings())
+    waiting = [
+        Request(f"r{i}", params(int(rng.integers(2, 12))), speech=rng.permutation(SPEECH).tolist()) for i in range(200)
+    ]
+    wanted = sum(r.sampling_params.max_new_tokens for r in waiting)
+    running: list[Request] = []
+    while waiting or running:
+        while waiting and len(running) < 16:
+            running.append(waiting.pop())
+        step(drafts, running)
+        running = [r for r in running if r.finished_reason is None]
+    stats = drafts.forest.stats()
+    assert (stats.live, stats.committed) == (0, wanted)
+    assert drafts.counts.rows < wanted - 200
+
+
+def played(clock: Any, seed: int = 0) -> list[tuple[int, list[int]]]:
+    """What a rank drafts for requests that come and go; two ranks are served the same."""
+    drafts = TreeDrafter(SglangSettings(min_probability=0.05), SpecForest(), 8, clock=clock)
+    rng, running, seen, ids = np.random.default_rng(seed), [], [], itertools.count()
+    for _ in range(120):
+        while len(running) < 6:
+            speech = [int(t) for t in rng.integers(5, 8, 10)]
+            running.append(Request(f"r{next(ids)}", params(10), speech=speech))
+        rows = drafts.propose(running)
+        verify(running, rows)
+        drafts.settle()
+        seen.append((rows.width, rows.tokens.ravel().tolist()))
+        running = [r for r in running if r.finished_reason is None]
+    return seen
+
+
+def test_two_ranks_that_serve_the_same_requests_draft_the_same():
+    assert played(None) == played(None)
+    assert len({width for width, _ in played(None)}) > 1
+
+
+def test_with_clocks_of_their_own_they_would_not():
+    quick, slow = itertools.count(step=1e-6), itertools.count()
+    assert played(lambda: next(quick) ** 1.5) != played(lambda: next(slow) ** 3.0)
+
+
+def test_others_hear_of_finished_turns_when_all_rest():
+    given: list[Any] = []
+
+    class Listener:
+        def swap(self, own, first):
+            given.extend(own.turns)
+            return Swapped([])
+
+    forest = SpecForest()
+    drafts = TreeDrafter(EVERYTHING, forest, 8, shared=SharedTurns(forest, Listener()))
+    run(drafts, Request("a"))
+    left = Request("b")
+    step(drafts, [left])
+    drafts.idle()
+    assert [list(turn) for turn in given] == [SPEECH]
+    assert forest.stats().live == 0
+
+
+def test_settling_twice_is_an_error():
+    drafts = drafter()
+    step(drafts, [Request("a")])
+    with pytest.raises(RuntimeError, match="follows propose"):
+        drafts.settle()

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from draft_trees import draft_trees
+
+from turntree.agents.engines.sglang.worker.passes import PassesByWidth
+from turntree.agents.engines.sglang.worker.width import WidthChooser
+
+CHAINS = [[(token, token - 1) for token in range(7)]] * 4
+WIDTHS = (1, 2, 4, 8)
+
+
+def run(
+    seconds_of, accepted: float, steps: int = 300, *, best: float = 0.9, chooser: WidthChooser | None = None
+) -> tuple[WidthChooser, list[int]]:
+    """A chooser's widths over ``steps`` steps of four requests that are offered chains of seven, of which a share is
+    accepted."""
+    chooser, chosen, rng = chooser or WidthChooser(WIDTHS), [], np.random.default_rng(0)
+    offered = draft_trees(*CHAINS, last_probability=best - 0.01)
+    for _ in range(steps):
+        width = chooser.choose(offered)
+        nodes, seconds = 4 * (width - 1), seconds_of(4 * width)
+        hits = rng.random(nodes) < accepted
+        chooser.observe(rows=4, width=width, estimates=np.full(nodes, best), accepted=hits, seconds=seconds)
+        chosen.append(width)
+    return chooser, chosen
+
+
+def test_nothing_offered_is_a_plain_step():
+    assert WidthChooser(WIDTHS).choose(draft_trees([], [])) == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds_of", "accepted", "best", "width", "often"),
+    [
+        (lambda tokens: 0.01, 1, 0.9, 8, 95),
+        (lambda tokens: 0.01 + 0.001 * tokens, 0, 0.9, 1, 85),
+        (lambda tokens: 0.001 * tokens, 0.2, 0.5, 1, 85),
+    ],
+    ids=["accepted on a flat machine", "never accepted", "accepted now and then on a busy machine"],
+)
+def test_drafts_that_gain_make_trees_wide_and_those_that_lose_are_given_up(seconds_of, accepted, best, width, often):
+    _, chosen = run(seconds_of, accepted, steps=400, best=best)
+    assert chosen[-100:].count(width) > often
+
+
+def test_a_policy_that_begins_to_agree_is_noticed():
+    chooser, _ = run(lambda tokens: 0.01 + 0.0001 * tokens, accepted=0)
+    _, chosen = run(lambda tokens: 0.01 + 0.0001 * tokens, accepted=1, steps=600, chooser=chooser)
+    assert chosen[-50:].count(8) > 40
+
+
+def test_a_width_beyond_what_is_offered_is_not_chosen():
+    chooser = WidthChooser(WIDTHS)
+    assert all(chooser.choose(draft_trees([(5, -1)], [(6, -1)])) <= 2 for _ in range(50))
+
+
+def test_two_choosers_fed_alike_choose_alike_and_told_other_seconds_they_need_not():
+    _, here = run(lambda tokens: 1 + tokens / 256, accepted=1)
+    _, there = run(lambda tokens: 1 + tokens / 256, accepted=1)
+    _, slow = run(lambda tokens: 0.01 * tokens**2, accepted=1)
+    assert here == there
+    assert here != slow
+
+
+class Runner:
+    """As much of SGLang's model runner as is used: its attention is the width that it was made for."""
+
+    def __init__(self, device: str, *, graphs: bool) -> None:
+        self.device = device
+        self.server_args = SimpleNamespace(speculative_num_draft_tokens=8, speculative_num_steps=7)
+        self.attn_backend: Any = "attention of 8"
+        self.graph_runner: Any = "graphs of 8" if graphs else None
+        self.init_new_workspace = False
+        self.shared_workspaces = 0
+
+    def _get_attention_backend(self, init_new_workspace: bool = False) -> str:
+        self.shared_workspaces += not init_new_workspace
+        self.init_new_workspace = init_new_workspace
+        return f"attention of {self.server_args.speculative_num_draft_tokens}"
+
+
+def capture(runner: Runner, *, attn_backend: str, speculative_num_steps: int, speculative_num_draft_tokens: int) -> str:
+    assert attn_backend == f"attention of {speculative_num_draft_tokens}"
+    assert speculative_num_steps == speculative_num_draft_tokens - 1
+    return f"graphs of {speculative_num_draft_tokens}"
+
+
+def test_each_width_has_attention_and_graphs_of_its_own():
+    runner = Runner("cuda", graphs=True)
+    passes = PassesByWidth(runner, (1, 4, 8), graphs=capture)
+    for width in (4, 1, 8, 1):
+        passes.use(width)
+        assert (runner.attn_backend, runner.graph_runner) == (f"attention of {width}", f"graphs of {width}")
+    assert runner.shared_workspaces == 0
+
+
+def test_the_server_keeps_its_own_width():
+    runner = Runner("cuda", graphs=True)
+    PassesByWidth(runner, (1, 8), graphs=capture)
+    assert vars(runner.server_args) == {"speculative_num_draft_tokens": 8, "speculative_num_steps": 7}
+    assert (runner.attn_backend, runner.init_new_workspace) == ("attention of 8", False)
+
+
+def test_a_failed_capture_leaves_the_server_as_it_was():
+    runner = Runner("cuda", graphs=True)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        PassesByWidth(runner, (1, 8), graphs=fail)
+    assert runner.server_args.speculative_num_draft_tokens == 8
+
+
+@pytest.mark.parametrize(("device", "attention"), [("cuda", "attention of 2"), ("cpu", "attention of 8")])
+def test_without_graphs_only_the_attention_changes_and_on_the_cpu_one_takes_any_width(device, attention):
+    runner = Runner(device, graphs=False)
+    PassesByWidth(runner, (2, 8), graphs=capture).use(2)
+    assert (runner.attn_backend, runner.graph_runner) == (attention, None)

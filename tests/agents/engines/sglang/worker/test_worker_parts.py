@@ -1,0 +1,74 @@
+"""Parts of the plugin that need SGLang, and no engine."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from upstream import upstream
+
+pytestmark = pytest.mark.sglang
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sglang() -> Any:
+    return pytest.importorskip("sglang", reason="needs SGLang; see make test-sglang")
+
+
+@pytest.fixture
+def second_generation() -> None:
+    from turntree.agents.engines.sglang.drawing import compat
+
+    if not compat.is_v2():
+        pytest.skip("SGLang 0.5.12 reserves no more than a pass can have")
+
+
+def test_the_algorithm_answers_as_ngram_what_sglang_forgot_for_plugins() -> None:
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    from turntree.agents.engines.sglang.drawing import compat
+    from turntree.agents.engines.sglang.worker.algorithm import TurntreeAlgorithm
+
+    algorithm = TurntreeAlgorithm("TURNTREE", lambda _: object)
+    asked = [name for name in dir(SpeculativeAlgorithm) if name.startswith(("is_", "supports_"))]
+    for name in asked:
+        if name != "supports_spec_v2":
+            assert getattr(algorithm, name)() == getattr(SpeculativeAlgorithm.NGRAM, name)(), name
+    if not compat.is_v2():
+        assert "is_frozen_kv_mtp" not in vars(type(algorithm).__mro__[1])
+
+
+def test_ngram_keeps_its_name_and_changes_its_worker_only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from turntree.agents.engines.sglang.worker import plugin
+
+    other, ngram = (SimpleNamespace(is_ngram=lambda answer=answer: answer) for answer in (False, True))
+    arguments = SimpleNamespace(speculative_algorithm="NGRAM")
+    assert plugin.create_worker(lambda *_: "theirs", other, arguments) == "theirs"
+    assert plugin.create_worker(lambda *_: "theirs", ngram, arguments).__name__.startswith("Turntree")
+    monkeypatch.setenv("TURNTREE_SGLANG", "{}")
+    assert not plugin.is_ours(arguments)
+    monkeypatch.setenv("TURNTREE_SGLANG", '{"replace_ngram": true}')
+    assert plugin.is_ours(arguments)
+    assert plugin.is_ours(SimpleNamespace(speculative_algorithm="turntree"))
+    assert not plugin.is_ours(SimpleNamespace(speculative_algorithm=None))
+
+
+@pytest.mark.usefixtures("second_generation")
+def test_a_rows_room_is_what_sglang_reserves_or_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``test_engine`` shows that turns fill the context."""
+    from turntree.agents.engines.sglang.drawing import compat
+
+    sizing = importlib.import_module("sglang.srt.mem_cache.allocation_sizing")
+    monkeypatch.setattr(sizing, "get_alloc_reserve_per_decode", lambda: 98)
+    assert [compat.extra_places(lambda own=own: own) for own in (12, 200)] == [98, 200]
+
+
+@pytest.mark.usefixtures("second_generation")
+def test_upstream_still_makes_that_room_for_pages_of_several_tokens_alone() -> None:
+    source = upstream("sglang/srt/mem_cache/allocation_sizing.py")
+    room = source.partition("def get_req_to_token_extra_context_len")[2]
+    before, _, after = room.partition("if page_size > 1")
+    assert "extra = max(extra, get_alloc_reserve_per_decode()" in after
+    assert "extra = max(" not in before

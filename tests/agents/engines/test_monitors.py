@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from recording_engine import RecordingEngine, a_turn
+
+from turntree.agents.engines.monitors import ALARM, MonitoredEngine, Monitors
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling
+from turntree.spec_tree.rules.monitor import surprise
+
+RNG = np.random.default_rng(0)
+
+
+def turn(levels: str = "", *, shift: float = 0.0, count: int = 200) -> Completion:
+    """Draws from random laws, verified against a set of drafted tokens; ``shift`` sharpens what is really drawn."""
+    laws = RNG.dirichlet(np.ones(5), count)
+    sharp = laws ** (1 + shift)
+    sharp /= sharp.sum(1, keepdims=True)
+    drawn = np.array([RNG.choice(5, p=p) for p in sharp])
+    mass = laws[:, 0]
+    moments = surprise(laws)
+    return Completion(
+        token_ids=tuple(drawn.tolist()),
+        logprobs=(0.0,) * count,
+        finish_reason=FinishReason.LENGTH,
+        levels=levels,
+        draft=DraftStats(
+            tested=count,
+            matched=int((drawn == 0).sum()),
+            expected=float(mass.sum()),
+            variance=float((mass * (1 - mass)).sum()),
+            surprise=-float(np.log(laws[np.arange(count), drawn]).sum()),
+            entropy=float(moments.entropy.sum()),
+            entropy_variance=float(moments.variance.sum()),
+        ),
+    )
+
+
+def test_exact_turns_stay_quiet_and_a_sampler_that_is_too_sharp_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    monitors = Monitors()
+    monitors.add(turn() for _ in range(5))
+    with caplog.at_level(logging.WARNING):
+        scores = monitors.close_step()
+    assert set(scores) == {"exactness/exact_acceptance_z", "exactness/exact_entropy_z"}
+    assert all(abs(score) < ALARM for score in scores.values())
+    assert not caplog.records
+    monitors.add(turn(shift=0.5) for _ in range(5))
+    with caplog.at_level(logging.WARNING):
+        assert monitors.close_step()["exactness/exact_entropy_z"] < -ALARM
+    assert "exactness/exact_entropy_z" in caplog.text
+
+
+def test_levels_are_watched_apart_and_lenience_is_not() -> None:
+    monitors = Monitors()
+    monitors.add([turn("A" * 200), turn("B" * 200), turn("C" * 5 + "A" * 195), turn("D" + "A" * 199, shift=3)])
+    scores = monitors.close_step()
+    assert {name.split("_")[0] for name in scores} == {"exactness/exact", "exactness/marginal"}
+    assert all(abs(score) < ALARM for score in scores.values())
+
+
+def test_a_step_begins_at_zero_and_says_nothing_without_data() -> None:
+    monitors = Monitors()
+    monitors.add([turn(shift=3)])
+    monitors.close_step()
+    assert monitors.close_step() == {}
+    monitors.add([a_turn(1)])
+    assert monitors.close_step() == {}
+
+
+def remembering() -> RecordingEngine:
+    """Says what it said to the same seed before, and drafts it: every child is hit, however improbable."""
+
+    def say(_: Any, sampling: Sampling) -> Completion:
+        known = engine.seeds.count(sampling.seed) > 1
+        return a_turn(1, draft=DraftStats(tested=20, matched=20 if known else 4, expected=4.0, variance=3.2))
+
+    engine = RecordingEngine(say)
+    return engine
+
+
+@pytest.mark.parametrize(("seeds", "quiet"), [((1, 1), True), ((1, 2), True), ((None, None), False)])
+def test_an_episode_that_is_tried_again_raises_no_alarm(seeds: tuple[int | None, ...], quiet: bool) -> None:
+    """Its turns are drafted from their own noise. Turns without a seed are all counted: here that shows the fault."""
+    monitors = Monitors()
+    engine = MonitoredEngine(remembering(), monitors)
+    for seed in seeds:
+        asyncio.run(engine.generate((1,), Sampling(seed=seed)))
+    z = monitors.close_step()["exactness/exact_acceptance_z"]
+    assert (abs(z) < ALARM) is quiet
+    asyncio.run(engine.generate((1,), Sampling(seed=1)))
+    assert monitors.close_step(), "a seed counts again in the next step"

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from machine_speed import patience
+from recording_engine import RecordingEngine
+from tables import table
+
+from turntree.agents.engines.routing import NoReplicas
+from turntree.agents.engines.scripted import ScriptedEngine
+from turntree.agents.episodes.episode import Episode
+from turntree.agents.episodes.failures import FailureKind, count_failures, failure_kind
+from turntree.agents.errors import EngineAborted, EngineFailed, EngineLost
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.rollout import rollout
+from turntree.agents.scoring.judging import judge_episodes
+from turntree.agents.scoring.scorer import Scorer
+from turntree.envs import Env, Message, Reply, Task, ToolError, tool
+from turntree.envs.errors import UndecidedAnswer
+from turntree.envs.running.executor import ToolExecutor
+from turntree.envs.sandbox import SandboxError
+from turntree.rewards import Sample, reward
+
+
+class Breaking(Env):
+    executor = ToolExecutor(seconds=patience(0.5))
+
+    @tool
+    def act(self, x: str) -> str:
+        """Break in a given way. A late call of a tool with state is a failure.
+
+        Args:
+            x: Which way.
+        """
+        if x == "tool":
+            raise OSError("the disk is full")
+        if x == "killed":
+            raise SandboxError("the sandbox's supervisor died: EOFError")
+        if x == "wrong":
+            raise ToolError("not like this")
+        if x == "late":
+            time.sleep(patience(5))
+        return "fine"
+
+    def task(self, index: int) -> Task:
+        return Task(id=f"breaking/{index}", prompt="go", answer="5", data_source="math")
+
+    def reply(self, message: Message) -> Reply:
+        if message.content == "environment":
+            raise ValueError("no such room")
+        if message.content == "sandbox":
+            raise SandboxError("the sandbox's supervisor died: EOFError")
+        if message.content == "undecided":
+            raise UndecidedAnswer("neither")
+        return Reply(reward=1.0, done=True)
+
+
+async def said(renderer: Renderer, *texts: str) -> Episode:
+    env = Breaking(tool_format="compact")
+    return await rollout(env, ScriptedEngine(texts, renderer.tokenizer), renderer, index=0)
+
+
+@pytest.mark.parametrize(("texts", "kind"), table(__file__, "broken"))
+async def test_what_broke_in_an_environment_is_told_apart(renderer: Renderer, texts: list[str], kind: str) -> None:
+    assert failure_kind(await said(renderer, *texts)) == (kind or None)
+
+
+@pytest.mark.parametrize(
+    "error", [EngineLost("gone"), EngineFailed("ValueError: too long"), EngineAborted("given up"), NoReplicas("all")]
+)
+async def test_what_an_engine_raises_counts_as_the_engine(renderer: Renderer, error: Exception) -> None:
+    episode = await rollout(Breaking(), RecordingEngine(error), renderer, index=0)
+    assert failure_kind(episode) is FailureKind.ENGINE
+
+
+async def test_a_death_of_a_ray_actor_counts_as_the_engine(renderer: Renderer) -> None:
+    exceptions = pytest.importorskip("ray.exceptions")
+    for error in (exceptions.RayActorError(), exceptions.ActorUnavailableError("busy", None)):
+        episode = await rollout(Breaking(), RecordingEngine(error), renderer, index=0)
+        assert failure_kind(episode) is FailureKind.ENGINE
+
+
+async def test_rewards_that_raise_or_cannot_decide_count_as_the_reward(renderer: Renderer, own_rewards: None) -> None:
+    @reward("raising")
+    def raising(sample: Sample) -> float:
+        raise TimeoutError("the judge took longer than 5 s")
+
+    episode = await said(renderer, "5")
+    (judged,) = await judge_episodes([episode], Scorer({"raising": 1.0}))
+    assert failure_kind(judged) is failure_kind(replace(episode, undecided=("answer",))) is FailureKind.REWARD
+
+
+async def test_failures_are_counted_by_kind(renderer: Renderer) -> None:
+    episodes = [await said(renderer, text) for text in ("act(tool)", "act(tool)", "environment", "5")]
+    assert count_failures(episodes) == {FailureKind.TOOL: 2, FailureKind.ENVIRONMENT: 1}

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import is_dataclass, replace
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pytest
+from adder import play
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turntree.agents.engines.protocol import TopLogprobs
+from turntree.agents.episodes.episode import Episode, StopReason
+from turntree.agents.episodes.record import (
+    EpisodeWriter,
+    episode_from_dict,
+    episode_to_dict,
+    read_episodes,
+    read_records,
+)
+from turntree.agents.errors import RecordError
+from turntree.agents.loop.renderer import Renderer
+
+json_values = st.dictionaries(st.text(max_size=5), st.none() | st.booleans() | st.integers() | st.text(max_size=5))
+tops = st.integers(0, 3).map(
+    lambda k: TopLogprobs(
+        ids=np.arange(2 * k, dtype=np.int32).reshape(2, k),
+        logprobs=np.log(np.linspace(0.1, 0.7, 2 * k, dtype=np.float32)).reshape(2, k),
+    )
+)
+DRAWN: dict[Any, st.SearchStrategy[Any]] = {
+    bool: st.booleans(),
+    int: st.integers(),
+    float: st.floats(allow_nan=False),
+    str: st.text(max_size=5),
+    NoneType: st.none(),
+    TopLogprobs: tops,
+    Mapping[str, Any]: json_values,
+    Mapping[str, float]: st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False), max_size=2),
+}
+
+
+def drawn(kind: Any) -> st.SearchStrategy[Any]:
+    """Values of a type; of a dataclass with every field that it has."""
+    if kind in DRAWN:
+        return DRAWN[kind]
+    if is_dataclass(kind):
+        return st.builds(kind, **{name: drawn(hint) for name, hint in get_type_hints(kind).items()})
+    if get_origin(kind) is tuple:
+        return st.lists(drawn(get_args(kind)[0]), max_size=3).map(tuple)
+    return st.one_of(map(drawn, get_args(kind))) if get_args(kind) else st.sampled_from(kind)
+
+
+@pytest.fixture
+async def episode(renderer: Renderer) -> Any:
+    return (await play(renderer, "call 4", "call 5", "5", seed=3))[0]
+
+
+@given(drawn(Episode))
+def test_an_episode_survives_json_unchanged(episode: Episode) -> None:
+    assert episode_from_dict(json.loads(json.dumps(episode_to_dict(episode)))) == episode
+
+
+def test_a_record_of_before_levels_is_read(episode: Episode) -> None:
+    row = episode_to_dict(episode)
+    for turn in row["turns"]:
+        for name in ("levels", "behaviour_logprobs", "top"):
+            del turn["completion"][name]
+        turn["completion"]["draft"] = {"verify_steps": 1, "drafted": 0, "accepted": 0}
+    assert [turn.completion.levels for turn in episode_from_dict(row).turns] == [""] * len(row["turns"])
+
+
+def test_a_prompt_is_stored_as_what_it_adds(episode: Episode) -> None:
+    stored = [turn["added_ids"] for turn in episode_to_dict(episode)["turns"]]
+    context = len(episode.turns[1].prompt_ids + episode.turns[1].completion.token_ids)
+    assert stored[0] == list(episode.turns[0].prompt_ids)
+    assert stored[2] == list(episode.turns[2].prompt_ids[context:])
+    # The control: turns that do not continue each other are stored whole, and come back.
+    torn = replace(episode, turns=(episode.turns[2], episode.turns[0]))
+    assert episode_to_dict(torn)["turns"][1]["added_ids"] == list(episode.turns[0].prompt_ids)
+    assert episode_from_dict(episode_to_dict(torn)) == torn
+
+
+def test_a_file_gives_back_episodes_and_labels_in_order(episode: Episode, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "episodes.jsonl"
+    failed = replace(episode, failure="été \ud800\u2028", stop_reason=StopReason.FAILURE)
+    with EpisodeWriter(path) as writer:
+        writer.write(episode, step=1, index=0)
+        assert list(read_episodes(path)) == [episode]
+        writer.write(failed, step=2)
+    with EpisodeWriter(path) as writer:
+        writer.write(episode)
+    records = list(read_records(path))
+    assert [record.labels for record in records] == [{"step": 1, "index": 0}, {"step": 2}, {}]
+    assert [record.episode for record in records] == [episode, failed, episode]
+
+
+def test_several_writers_never_mix_their_lines(episode: Episode, tmp_path: Path) -> None:
+    path = tmp_path / "episodes.jsonl"
+
+    def write(number: int) -> None:
+        with EpisodeWriter(path) as writer:
+            for _ in range(20):
+                writer.write(episode, writer=number)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
+    writers = [record.labels["writer"] for record in read_records(path)]
+    assert sorted(writers) == sorted(list(range(4)) * 20)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda line: line[:40], "expected one JSON object"),
+        (lambda line: "[1]", 'the field "episode"'),
+        (lambda line: line.replace('"env_id"', '"env"'), "the field 'env_id' is missing"),
+        (lambda line: line.replace('"done"', '"bored"'), "'bored' is not a valid StopReason"),
+        (lambda line: line.replace('"logprobs": [', '"logprobs": 3, "x": ['), "not a recorded episode"),
+    ],
+    ids=["cut off", "not an object", "field missing", "unknown value", "wrong type"],
+)
+def test_a_damaged_row_names_file_and_line(episode: Episode, tmp_path: Path, damage: Any, says: str) -> None:
+    path = tmp_path / "episodes.jsonl"
+    with EpisodeWriter(path) as writer:
+        writer.write(episode)
+    line = path.read_text()
+    path.write_text(line + damage(line.rstrip("\n")) + "\n")
+    with pytest.raises(RecordError, match=rf"episodes\.jsonl, line 2: .*{says}"):
+        list(read_records(path))

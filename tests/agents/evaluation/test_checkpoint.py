@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from turntree.agents.evaluation.checkpoint import Checkpoint, CheckpointError
+
+
+def test_a_model_directory_gives_tokenizer_and_size(tiny_model: Path) -> None:
+    checkpoint = Checkpoint.open(str(tiny_model))
+    assert checkpoint.max_positions == 512
+    assert checkpoint.tokenizer.chat_template
+
+
+@pytest.mark.parametrize("name", ["/no/such/model", "./model", "a/b/c", "model/step_3", "model"])
+def test_a_missing_directory_is_not_looked_for_on_the_hub(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    with pytest.raises(CheckpointError, match="is not a model directory"):
+        Checkpoint.open(name)
+
+
+def test_a_damaged_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=f"{tmp_path.name}.* cannot be loaded"):
+        Checkpoint.open(str(tmp_path))

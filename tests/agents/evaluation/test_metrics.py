@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from adder import play
+
+from turntree.agents.episodes.episode import Episode
+from turntree.agents.evaluation.metrics import estimate, majority_right, pass_at_k, repeated
+from turntree.agents.evaluation.suite import find_suite, read_suite
+from turntree.agents.loop.renderer import Renderer
+from turntree.envs.catalogue import find_entry
+
+
+async def said(renderer: Renderer, *texts: str) -> list[Episode]:
+    """One episode a text; ``5`` is right, ``crash`` is a failure."""
+    return [(await play(renderer, text))[0] for text in texts]
+
+
+@pytest.mark.parametrize("right", range(6))
+@pytest.mark.parametrize("k", [1, 2, 4, 5])
+def test_pass_at_k_is_the_share_of_all_choices_of_k_with_a_right_one(right: int, k: int) -> None:
+    chosen = list(combinations([place < right for place in range(5)], k))
+    assert pass_at_k(5, right, k) == pytest.approx(sum(map(any, chosen)) / len(chosen))
+
+
+async def test_samples_are_summed_up_by_task(renderer: Renderer) -> None:
+    groups = [await said(renderer, *texts) for texts in (("5", "6", "6", "5"), ("7", "7", "7", "7"))]
+    result = repeated(groups)
+    assert result.average[0] == 0.25
+    passing = {k: value.value for k, value in result.passing.items()}
+    assert passing == {1: pytest.approx(0.25), 2: pytest.approx((1 - 1 / 6) / 2), 4: 0.5}
+    assert result.majority.value == 0.25  # a tie counts by half, the other task is wrong
+
+
+async def test_failures_are_left_out_and_a_task_of_failures_counts_nowhere(renderer: Renderer) -> None:
+    groups = [await said(renderer, *texts) for texts in (("5", "crash"), ("crash", "crash"))]
+    result = repeated(groups)
+    assert (result.average.value, result.average.tasks, list(result.passing)) == (1.0, 1, [1])
+
+
+async def test_the_majority_counts_equal_answers_once_however_they_are_written(renderer: Renderer) -> None:
+    wrong = await said(renderer, "#### 0.5", "#### 1/2", "#### 7")
+    right = await said(renderer, "5")
+    assert majority_right([*wrong, *right]) == 0.0  # two for one half
+    assert majority_right([*wrong[:1], *wrong[2:], *right]) == pytest.approx(1 / 3)
+    assert majority_right([*wrong, *right, *right, *right]) == 1.0
+    assert majority_right([]) == 0.0
+
+
+def test_an_interval_covers_the_mean_and_shrinks_with_tasks() -> None:
+    rng = np.random.default_rng(3)
+    few, many = (estimate(list(rng.random(count))) for count in (20, 2000))
+    assert few.low < few.value < few.high
+    assert many.high - many.low < (few.high - few.low) / 5
+    covered = sum(low <= 0.5 <= high for _, low, high, _ in (estimate(list(rng.random(40))) for _ in range(200)))
+    assert covered >= 0.88 * 200
+
+
+def test_the_suite_of_spec_rl_names_environments_that_there_are() -> None:
+    path = find_suite("spec_rl")
+    assert path is not None
+    for task in read_suite(path):
+        assert find_entry(task.env) is not None
+        assert task.temperature == 1.0
+    # A name that is no suite is an environment.
+    assert find_suite("turntree/GSM8K-v0") is None
+    assert find_suite("no_such_suite") is None

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
+from turntree.agents.engines.protocol import Sampling
+from turntree.agents.episodes.episode import Episode
+from turntree.agents.episodes.token_view import TokenView
+from turntree.agents.evaluation.evaluate import evaluate
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.reuse.prefix_reuse import PrefixReuse
+from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
+from turntree.envs import Env, Limits, Message, Reply, Role, Task
+
+SAMPLING = Sampling(temperature=0.7)
+SIZE = {"max_batch": 8, "max_context": 256, "threads": 1}
+
+
+class Hints(Env):
+    """Gives a hint after every turn, which tells what was said; from some turn on it is another one."""
+
+    def __init__(self, changed_from_turn: int = 99) -> None:
+        super().__init__(limits=Limits(max_turns=3, max_turn_tokens=12))
+        self.changed_from_turn = changed_from_turn
+
+    def task(self, index: int) -> Task:
+        return Task(id=f"hints/{index}", prompt=f"guess {index}")
+
+    def reply(self, message: Message) -> Reply:
+        turn = sum(said.role is Role.ASSISTANT for said in self.messages)
+        hint = "warm" if turn < self.changed_from_turn else "cold"
+        return Reply(messages=(Message(role=Role.USER, content=f"{hint} after {len(message.content)}"),))
+
+
+def play(engine: Any, tokenizer: Any, seed: int, sampling: Sampling = SAMPLING, **changes: int) -> list[Episode]:
+    """Two dialogues of each of four tasks."""
+    how = {"samples": 2, "sampling": sampling, "seed": seed, "concurrency": 4}
+    return asyncio.run(evaluate(lambda: Hints(**changes), engine, Renderer(tokenizer), range(4), **how))
+
+
+def said(episodes: list[Episode]) -> list[list[tuple[int, ...]]]:
+    return [[turn.completion.token_ids for turn in episode.turns] for episode in episodes]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0), Sampling(temperature=1)], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("chain", [True, False], ids=["chain", "tree"])
+def test_dialogues_are_equal_token_for_token_with_and_without_speculation(
+    tiny_model: Path, chatml: Any, sampling: Sampling, chain: bool
+) -> None:
+    """In float32."""
+    drafts = Speculation(min_probability=0.05, chain=chain, adaptive=False)
+    plain, *drafted = (LocalEngineConfig(speculation=speculation, **SIZE) for speculation in (None, drafts))
+    with LocalEngine.from_pretrained(tiny_model, config=plain) as engine:
+        expected = said(play(engine, chatml, 1, sampling))
+    assert {len(episode) for episode in expected} == {3}, "the dialogues must have several turns"
+    with LocalEngine.from_pretrained(tiny_model, config=drafted[0]) as engine:
+        for _ in range(2):
+            assert said(play(engine, chatml, 1, sampling)) == expected
+        stats = engine.stats()
+    assert stats.accepted > 0.2 * stats.tokens, "drafts must have been accepted, or nothing was shown"
+    assert stats.cached_tokens > 0, "the turns of a dialogue must share keys and values"
+
+
+@pytest.fixture
+def engine(tiny_model: Path) -> Iterator[LocalEngine]:
+    config = LocalEngineConfig(dtype="float64", speculation=None, **SIZE)
+    with LocalEngine.from_pretrained(tiny_model, config=config) as engine:
+        yield engine
+
+
+def reusing(engine: LocalEngine, mode: str, **fields: Any) -> PrefixReuse:
+    # An untrained policy is nearly uniform: all its tokens are needed to know the law.
+    config = ReuseConfig(mode=ReuseMode(mode), **{"top_k": 1000, **fields})
+    return PrefixReuse(engine, config, vocabulary=engine.vocabulary, max_context=engine.config.max_context, seed=1)
+
+
+def shake(engine: LocalEngine, model: Path, by: float) -> None:
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    named = AutoModelForCausalLM.from_pretrained(model).state_dict()
+    engine.update_weights([(name, value + by * torch.randn_like(value)) for name, value in named.items()])
+
+
+@pytest.mark.parametrize("mode", ["exact", "replay"])
+def test_an_unchanged_policy_says_whole_dialogues_again_in_one_pass_a_turn(
+    engine: LocalEngine, chatml: Any, mode: str
+) -> None:
+    reuse = reusing(engine, mode)
+    first = play(reuse, chatml, seed=1)
+    passes = engine.stats().forward_passes
+    assert {len(episode.turns) for episode in first} == {3}
+    reuse.close_step(trained=False)
+    again = play(reuse, chatml, seed=2)
+    assert sorted(said(again)) == sorted(said(first)), "siblings may have each other's"
+    assert reuse.stats.tickets == reuse.stats.whole == 3 * len(first)
+    assert engine.stats().forward_passes - passes < passes
+    assert {level for episode in again for turn in episode.turns for level in turn.completion.levels} == {"B"}
+
+
+def test_reuse_goes_on_as_long_as_the_observation_is_reproduced(engine: LocalEngine, chatml: Any) -> None:
+    reuse = reusing(engine, "replay")
+    first = play(reuse, chatml, seed=1)
+    reuse.close_step()
+    changed = play(reuse, chatml, seed=2, changed_from_turn=2)
+    before, after = (sorted(turns[:2] for turns in said(episodes)) for episodes in (first, changed))
+    assert after == before, "the first hint is the same: two turns replay"
+    for episode in changed:
+        assert episode.turns[1].completion.levels[0] == "C"
+        assert set(episode.turns[2].completion.levels) <= {"A"}, "after another hint nothing is known"
+    assert reuse.stats.tickets == 2 * len(first)
+
+
+@pytest.mark.parametrize("mode", ["exact", "lenient", "replay"])
+def test_a_moved_policy_gives_sound_episodes(engine: LocalEngine, chatml: Any, tiny_model: Path, mode: str) -> None:
+    reuse = reusing(engine, mode, top_k=300, **({"bias": 0.5} if mode == "lenient" else {}))
+    for epoch in range(3):
+        for episode in play(reuse, chatml, seed=epoch):
+            view = TokenView.of(episode)
+            assert len(view.levels) == len(view.behaviour_logprobs) == len(view.mask)
+            assert all((level > 0) == (own == 1) for level, own in zip(view.levels, view.mask, strict=True))
+            for done in (turn.completion for turn in episode.turns):
+                assert len(done.logprobs) == len(done.behaviour_logprobs) == len(done.token_ids)
+                assert done.top is None
+        shake(engine, tiny_model, by=0.002 * (epoch + 1))
+        reuse.close_step()
+    assert reuse.stats.reused > 0
+
+
+def test_reused_tokens_have_the_log_probabilities_of_the_policy_of_now(
+    engine: LocalEngine, chatml: Any, tiny_model: Path
+) -> None:
+    reuse = reusing(engine, "exact")
+    play(reuse, chatml, seed=1)
+    shake(engine, tiny_model, by=0.01)
+    reuse.close_step()
+    for turn in play(reuse, chatml, seed=2)[0].turns:
+        done = turn.completion
+        scores = asyncio.run(engine.score(turn.prompt_ids, done.token_ids, SAMPLING))
+        assert done.behaviour_logprobs == pytest.approx(scores.logprobs, abs=1e-5)
+        assert done.logprobs == pytest.approx(scores.logprobs, abs=1e-5)

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interpreter import python
+from omegaconf import OmegaConf
+from tables import table
+
+from turntree.agents.reuse.reuse_config import ReuseMode
+from turntree.agents.verl.config.compose import HIDDEN, Composition, compose, fields_of, verl_defaults
+from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.config.settings import EngineSettings, RunSettings
+
+Compose = Callable[..., Composition]
+ENGINE = "actor_rollout_ref.rollout.engine_kwargs.turntree"
+
+
+def test_overrides_go_over_the_configuration_and_it_goes_over_verls_defaults(composed: Compose) -> None:
+    ours = ("turntree.train_tasks=64", "turntree.env_kwargs.max_numbers=3", f"{ENGINE}.speculation=null")
+    composition = composed(*ours, "data.train_batch_size=2", "trainer.logger=[console,file]")
+    assert composition.settings.train_tasks == 64
+    assert {"max_numbers": 3, "tool_format": "compact"}.items() <= composition.settings.env_kwargs.items()
+    assert composition.verl.data.train_batch_size == 2
+    assert composition.verl.trainer.logger == ["console", "file"]
+    assert composition.verl.actor_rollout_ref.rollout.engine_kwargs.turntree.speculation is None
+    assert composition.verl.actor_rollout_ref.actor.optim.betas == [0.9, 0.999]
+
+
+@pytest.mark.parametrize(("override", "message"), table(__file__, "wrong_overrides"))
+def test_an_override_that_cannot_be_says_what_to_do(override: str, message: str, composed: Compose) -> None:
+    with pytest.raises(ConfigError, match=message):
+        composed(override)
+
+
+@pytest.mark.parametrize(("key", "value"), table(__file__, "hidden_fields"))
+def test_a_field_that_verls_yaml_hides_is_known(key: str, value: str, composed: Compose) -> None:
+    assert OmegaConf.select(composed(f"{key}={value}").verl, key) == value
+
+
+@pytest.mark.parametrize(("config", "overrides", "message"), table(__file__, "impossible_configurations"))
+def test_a_configuration_that_cannot_be_says_what_to_do(
+    config: str, overrides: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("based.yaml").write_text("base: cpus\n")
+    Path("grouped.yaml").write_text("groups: {engin: local}\n")
+    with pytest.raises(ConfigError, match=message):
+        compose(config, overrides)
+
+
+def test_a_file_of_ones_own_may_build_on_a_base(composed: Compose) -> None:
+    mine = "base: cpu\nturntree: {env: turntree/Arithmetic-v0}\ntrainer: {total_training_steps: 7}\n"
+    composition = composed(text=mine)
+    assert (composition.verl.trainer.total_training_steps, composition.verl.trainer.device) == (7, "cpu")
+
+
+@pytest.mark.parametrize(("section", "value", "message"), table(__file__, "needs_our_manager"))
+def test_what_needs_our_own_manager_of_episodes_is_refused_without_it(
+    section: str, value: dict[str, object], message: str, composed: Compose, rank: str
+) -> None:
+    override = f"turntree.{section}={{{', '.join(f'{key}: {one}' for key, one in value.items())}}}"
+    assert getattr(composed(override).settings, section) == value
+    with pytest.raises(ConfigError, match=message):
+        composed(override, "actor_rollout_ref.rollout.agent.agent_loop_manager_class=null")
+
+
+def test_a_training_is_put_together_before_anything_heavy_is_imported(tiny_model: Path) -> None:
+    script = table(__file__, "composes_all").replace("MODEL", str(tiny_model))
+    done = python("-c", script, timeout=300)
+    assert done.stdout == "\n", done.stderr[-2000:]
+
+
+def test_what_is_known_without_looking_is_known_to_verl() -> None:
+    defaults = verl_defaults()[1]
+    for path, names in HIDDEN.items():
+        section = defaults
+        for key in path.split("."):
+            section = section[key]
+        assert not set(names) & section.keys()
+        if "_target_" in section:
+            assert set(names) <= fields_of(section)
+
+
+@pytest.mark.parametrize(("kind", "values", "message"), table(__file__, "impossible_settings"))
+def test_what_cannot_be_set_names_its_section_and_the_nearest(kind: str, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        {"engine": EngineSettings, "run": RunSettings}[kind].parse(values)
+
+
+def test_speculation_is_on_by_default_without_leaders_and_null_switches_it_off() -> None:
+    given = (None, {"speculation": {}}, {"speculation": {"leader_first": True}})
+    assert [EngineSettings.parse(one).speculation.leader_first for one in given] == [False, False, True]
+    assert EngineSettings.parse({"speculation": None}).speculation is None
+
+
+def test_lists_of_yaml_become_the_tuples_of_the_store() -> None:
+    assert EngineSettings.parse({"forest": {"end_tokens": [2, 7]}}).forest.end_tokens == frozenset({2, 7})
+
+
+def test_the_engine_gets_what_verl_decides_and_what_is_set_here() -> None:
+    settings = EngineSettings.parse({"threads": 1, "speculation": {"max_nodes": 3}})
+    config = settings.engine_config(max_batch=7, max_context=99, dtype="bfloat16", seed=5)
+    assert (config.max_batch, config.max_context, config.dtype, config.seed) == (7, 99, "bfloat16", 5)
+    assert (config.threads, config.speculation.max_nodes) == (1, 3)
+
+
+def test_what_is_not_ours_in_rollout_custom_is_left_alone() -> None:
+    assert RunSettings.parse({"other": {"x": 1}}).path is None
+    assert RunSettings.parse(None).path is None
+
+
+def test_reuse_is_off_until_a_run_asks_for_it() -> None:
+    assert RunSettings.parse(None).reuse.mode is ReuseMode.NONE
+    settings = RunSettings.parse({"turntree": {"reuse": {"mode": "lenient", "preset": "ppo", "top_k": 8}}})
+    assert (settings.reuse.mode, settings.reuse.top_k) == (ReuseMode.LENIENT, 8)

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from hydra.errors import InstantiationException
+from interpreter import python
+from machine_speed import patience
+from omegaconf import OmegaConf
+from tables import table
+
+from turntree.agents.engines.protocol import Sampling
+from turntree.agents.engines.request_wire import seed_of, state_of
+from turntree.agents.engines.sglang.settings import VARIABLE, settings_from_environment
+from turntree.agents.engines.vllm.settings import DRAFTER, DrafterSettings
+from turntree.agents.verl.config.compose import Composition, compose, list_configs
+from turntree.agents.verl.config.groups import Choice, offered
+from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.playing.backends import turn_request
+from turntree.envs import list_envs
+from turntree.spec_tree import DialogueState
+
+Compose = Callable[..., Composition]
+SECTIONS = ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic", "algorithm")
+
+
+def covering(choices: Iterable[Choice], together: int = 2) -> list[Choice]:
+    """Few of the choices, in which every ``together`` options that go together meet."""
+    sets = {choice: set(itertools.combinations(choice.options, together)) for choice in choices}
+    left = set().union(*sets.values())
+    few = []
+    while left:
+        few.append(max(sets, key=lambda choice: len(sets[choice] & left)))
+        left -= sets[few[-1]]
+    return few
+
+
+def put_together(choice: Choice, composed: Compose) -> Composition:
+    named = (f"engine={choice.engine}", f"size={choice.size}", f"env={choice.env}")
+    return composed(
+        *named, f"algorithm={choice.algorithm}", f"speculation=[{','.join(choice.speculation)}]", config=None
+    )
+
+
+def require_valid(composition: Composition) -> None:
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    config = composition.verl.copy()
+    OmegaConf.resolve(config)
+    for section in SECTIONS:
+        omega_conf_to_dataclass(OmegaConf.select(config, section))
+    validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    assert devices % config.actor_rollout_ref.rollout.tensor_model_parallel_size == 0
+    assert config.data.train_batch_size % config.actor_rollout_ref.actor.ppo_mini_batch_size == 0
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    assert longest <= config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu
+    assert need_critic(config) == (composition.choice.algorithm == "ppo")
+
+
+@pytest.mark.parametrize("choice", covering(tuple(offered())), ids=lambda choice: choice.name)
+def test_verl_accepts_what_is_offered(choice: Choice, composed: Compose) -> None:
+    composition = put_together(choice, composed)
+    assert composition.choice == choice
+    require_valid(composition)
+
+
+@pytest.mark.parametrize("name", list_configs())
+def test_verl_accepts_what_is_shipped_by_name(name: str, composed: Compose) -> None:
+    composition = composed(config=name)
+    assert composition.settings.env in list_envs()
+    engine = composition.choice.engine.removesuffix("_cpu")
+    assert composition.verl.actor_rollout_ref.rollout.name == {"local": "turntree"}.get(engine, engine)
+    assert composition.verl.trainer.total_training_steps > 0
+    require_valid(composition)
+
+
+@pytest.mark.release
+def test_verl_accepts_every_three_options_that_go_together(composed: Compose) -> None:
+    for choice in covering(tuple(offered()), together=3):
+        require_valid(put_together(choice, composed))
+
+
+def test_a_combination_that_verl_refuses_is_seen(composed: Compose) -> None:
+    broken = composed("actor_rollout_ref.actor.loss_agg_mode=token-means", config=None)
+    with pytest.raises(InstantiationException, match="Invalid loss_agg_mode"):
+        require_valid(broken)
+
+
+CPU = ["engine=vllm_cpu", "size=tiny", "env=arithmetic", "actor_rollout_ref.model.path=some/model"]
+GPU = ["engine=vllm", "size=1.5b", "env=gsm8k"]
+SGLANG = ["engine=sglang", "size=1.5b", "env=gsm8k"]
+ROLLOUT = "actor_rollout_ref.rollout"
+SECTION = f"{ROLLOUT}.engine_kwargs.turntree"
+DRAFTS = [
+    f"{SECTION}.speculation.max_nodes=5",
+    f"{SECTION}.speculation.min_probability=0.2",
+    f"{SECTION}.speculation.adaptive=false",
+    f"+{SECTION}.forest.rollouts_per_state=7",
+]
+
+
+def verls(base: list[str], *overrides: str) -> Any:
+    return compose(None, [*base, *overrides]).verl
+
+
+def arguments(config: Any) -> dict[str, Any]:
+    rollout = config.actor_rollout_ref.rollout
+    given: dict[str, Any] = OmegaConf.to_container(rollout.engine_kwargs[rollout.name])
+    return given
+
+
+@pytest.mark.parametrize("base", [CPU, GPU])
+def test_the_drafter_is_put_into_vllms_own_arguments(base: list[str]) -> None:
+    config = verls(base, *DRAFTS)
+    given = arguments(config)
+    rollout = config.actor_rollout_ref.rollout
+    assert (rollout.name, rollout.get("enable_sleep_mode")) == ("vllm", None if base is GPU else False)
+    wanted = {"model": DRAFTER, "method": "custom_class", "num_speculative_tokens": 5}
+    assert wanted.items() <= given["speculative_config"].items()
+    settings = DrafterSettings.from_additional_config(given["additional_config"])
+    assert (settings.min_probability, settings.adaptive, settings.forest.rollouts_per_state) == (0.2, False, 7)
+
+
+def test_the_worker_takes_the_place_of_sglangs_ngram() -> None:
+    config = verls(SGLANG, *DRAFTS)
+    wanted = {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 6, "page_size": 1}
+    assert wanted.items() <= arguments(config).items()
+    settings = settings_from_environment(config.ray_kwargs.ray_init.runtime_env.env_vars)
+    assert settings.replace_ngram
+    assert settings.forest.rollouts_per_state == 7
+
+
+@pytest.mark.parametrize("base", [CPU, GPU, SGLANG])
+def test_without_speculation_an_engine_is_left_as_it_is(base: list[str]) -> None:
+    config = verls(base, "speculation=none")
+    assert not {"speculative_config", "additional_config", "speculative_algorithm"} & arguments(config).keys()
+    assert OmegaConf.select(config, f"ray_kwargs.ray_init.runtime_env.env_vars.{VARIABLE}") is None
+
+
+@pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])
+@pytest.mark.parametrize(("override", "message"), table(__file__, "impossible_overrides"))
+def test_what_does_not_go_together_is_refused(base: list[str], override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        verls(base, override)
+
+
+@pytest.mark.parametrize(
+    ("base", "key", "drafter"),
+    [
+        (CPU, "vllm.speculative_config", "{method: ngram, num_speculative_tokens: 4}"),
+        (SGLANG, "sglang.speculative_algorithm", "EAGLE"),
+    ],
+)
+def test_another_drafter_goes_alone(base: list[str], key: str, drafter: str) -> None:
+    override = f"{ROLLOUT}.engine_kwargs.{key}={drafter}"
+    with pytest.raises(ConfigError, match="speculation=none"):
+        verls(base, override)
+    config = verls(base, override, "speculation=none")
+    assert OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.{key}") == OmegaConf.create(f"x: {drafter}").x
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "drafter", "experiment"),
+    [
+        ("grpo_gsm8k_vllm", [], DRAFTER, "grpo_gsm8k_vllm"),
+        ("grpo_arithmetic_vllm_cpu", [CPU[-1]], DRAFTER, "grpo_arithmetic_vllm_cpu"),
+        ("grpo_gsm8k_sglang", [], "NGRAM", "grpo_gsm8k_1.5b_sglang_tree"),
+    ],
+)
+def test_the_shipped_configurations_have_the_drafts_on(
+    name: str, overrides: list[str], drafter: str, experiment: str
+) -> None:
+    config = compose(name, overrides).verl
+    given = arguments(config)
+    assert given.get("speculative_algorithm", given.get("speculative_config", {}).get("model")) == drafter
+    assert config.trainer.experiment_name == experiment
+
+
+def test_a_turn_brings_its_state_and_its_seed_in_the_words_of_sglang() -> None:
+    state = DialogueState(exact=5, task="7", env="sums")
+    asked = turn_request("sglang", Sampling(seed=11, max_tokens=9), state)
+    assert not asked.arguments
+    assert "seed" not in asked.parameters, "SGLang knows no such parameter"
+    assert state_of(asked.parameters["custom_params"]) == state
+    assert seed_of(asked.parameters["custom_params"]) == 11
+    json.dumps(asked.parameters)
+
+
+@pytest.mark.sglang
+def test_sglang_takes_the_arguments_and_makes_turntrees_worker_of_them(request: pytest.FixtureRequest) -> None:
+    sglang = pytest.importorskip("sglang", reason="needs SGLang; see make test-sglang")
+    if not sglang.__version__.startswith("0.5.12"):
+        pytest.skip("verl 0.9.1 is made for SGLang 0.5.12")
+    config = verls(SGLANG)
+    support = str(request.config.rootpath / "tests" / "support")
+    given = json.dumps(arguments(config))
+    variable = config.ray_kwargs.ray_init.runtime_env.env_vars[VARIABLE]
+    done = python(
+        "-c", table(__file__, "sglang_server").format(support=support), given, variable, timeout=patience(300)
+    )
+    assert "WORKER turntree.agents.engines.sglang.worker.worker TurntreeWorker" in done.stdout, done.stderr[-3000:]

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from tables import table
+
+from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
+from turntree.agents.verl.config.compose import Composition
+from turntree.agents.verl.config.groups import GROUPS, Incompatible, choose, list_options, merged, offered
+
+Compose = Callable[..., Composition]
+
+
+@pytest.fixture
+def composed(composed: Compose) -> Compose:
+    return partial(composed, config="grpo_arithmetic_cpu")
+
+
+def speculation(composition: Composition) -> Any:
+    return composition.verl.actor_rollout_ref.rollout.engine_kwargs.turntree.speculation
+
+
+def mode(composition: Composition) -> ReuseMode:
+    return ReuseConfig(**composition.settings.reuse).mode
+
+
+@pytest.mark.parametrize("way", ["replay", "exact", "lenient"])
+def test_a_way_can_be_had_with_drafts_from_trees_and_without(composed: Compose, way: str) -> None:
+    with_trees, without = (composed(f"speculation=[{first},{way}]") for first in ("tree", "none"))
+    assert speculation(with_trees) is not None
+    assert speculation(without) is None
+    assert mode(with_trees) == mode(without) == way
+
+
+def test_no_way_drafts_from_trees_and_none_is_plain_decoding(composed: Compose) -> None:
+    assert speculation(composed()) is not None
+    assert mode(composed()) is ReuseMode.NONE
+    plain = composed("speculation=[none]")
+    assert speculation(plain) is None
+    assert mode(plain) is ReuseMode.NONE
+
+
+def test_overrides_go_over_a_way_wherever_they_stand(composed: Compose) -> None:
+    composition = composed("turntree.reuse.preset=dapo", "speculation=[lenient]")
+    assert ReuseConfig(**composition.settings.reuse).lenience == pytest.approx(1.1618, abs=1e-4)
+
+
+def test_a_configuration_may_name_its_ways_and_an_override_replaces_them(composed: Compose) -> None:
+    mine = "base: cpu\nspeculation: [lenient]\nturntree: {env: turntree/Arithmetic-v0}\n"
+    assert mode(composed(text=mine)) is ReuseMode.LENIENT
+    assert mode(composed("speculation=[exact]", text=mine)) is ReuseMode.EXACT
+
+
+def test_one_way_needs_no_list_and_the_older_name_is_still_understood(composed: Compose) -> None:
+    assert composed("speculation=exact").choice.speculation == ("exact",)
+    assert composed("ways=[none,exact]").choice.speculation == ("none", "exact")
+
+
+def test_options_alone_make_a_training_named_after_them(composed: Compose) -> None:
+    composition = composed("algorithm=dapo", "env=gsm8k", "speculation=none", "size=tiny", config="engine=local")
+    assert composition.settings.env == "turntree/GSM8K-v0"
+    assert composition.settings.run_dir == "runs/dapo_gsm8k_tiny_local_none"
+    assert composition.verl.trainer.experiment_name == "dapo_gsm8k_tiny_local_none"
+    assert composition.verl.algorithm.filter_groups.enable
+
+
+def test_a_group_named_on_the_command_line_replaces_that_of_the_file(composed: Compose) -> None:
+    composition = composed("algorithm=ppo")
+    assert composition.verl.algorithm.adv_estimator == "gae"
+    assert composition.settings.run_dir == "runs/grpo_arithmetic_cpu"
+
+
+def test_what_a_file_says_itself_goes_over_its_options(composed: Compose) -> None:
+    mine = "groups: {algorithm: dapo}\nactor_rollout_ref: {actor: {clip_ratio_high: 0.3}}\n"
+    actor = composed(text=mine).verl.actor_rollout_ref.actor
+    assert (actor.clip_ratio_low, actor.clip_ratio_high) == (0.2, 0.3)
+
+
+def test_an_environment_of_ones_own_takes_nothing_from_the_default_one(composed: Compose) -> None:
+    composition = composed(text="turntree: {env: turntree/Countdown-v0}\n")
+    assert composition.choice.env is None
+    assert composition.settings.env_kwargs == {}
+
+
+@pytest.mark.parametrize(("overrides", "message"), table(__file__, "incompatible_options"))
+def test_options_that_do_not_go_together_are_refused(composed: Compose, overrides: list[str], message: str) -> None:
+    with pytest.raises(Incompatible, match=message):
+        composed(*overrides[1:], config=overrides[0])
+
+
+def test_every_option_is_part_of_some_combination() -> None:
+    met = {option for choice in offered() for option in choice.options}
+    assert met >= {(group, name) for group in GROUPS for name in list_options(group)}
+
+
+def test_a_size_of_several_nodes_is_that_of_one_but_for_what_it_says() -> None:
+    one, four = (merged(choose({"engine": "vllm", "size": size})) for size in ("32b", "32b_4nodes"))
+    assert one.actor_rollout_ref.model.path == four.actor_rollout_ref.model.path
+    assert (one.trainer.nnodes, four.trainer.nnodes) == (1, 4)

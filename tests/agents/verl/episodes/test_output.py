@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from recording_engine import a_turn
+from tables import table
+
+from turntree.agents.engines.protocol import DraftStats
+from turntree.agents.episodes.episode import Episode, StopReason, Turn
+from turntree.agents.verl.episodes.output import EpisodeOutput, neutralise, to_output
+from turntree.agents.verl.episodes.scored_text import SAMPLE
+from turntree.agents.verl.records.metrics import EPISODE
+from turntree.envs import Message, Role, ToolCall
+
+
+def turn(prompt: tuple[int, ...], *tokens: int, reward: float, version: int) -> Turn:
+    counts = {"draft": DraftStats(verify_steps=2, drafted=3, accepted=1), "weights_version": version}
+    said = a_turn(*tokens, logprobs=(-0.5,) * len(tokens), **counts)
+    return Turn(prompt_ids=prompt, completion=said, text="t", reward=reward)
+
+
+def episode(**changes: Any) -> Episode:
+    call = Message(role=Role.ASSISTANT, content="t", tool_calls=(ToolCall(name="f"),))
+    fields: dict[str, Any] = {
+        "env_id": "e",
+        "task": None,
+        "seed": 0,
+        "messages": (call, Message(role=Role.ASSISTANT, content="t")),
+        "turns": (turn((1, 2), 3, 4, reward=0.25, version=6), turn((1, 2, 3, 4, 8, 8), 5, reward=1.0, version=7)),
+        "stop_reason": StopReason.DONE,
+    }
+    return Episode(**{**fields, **changes})
+
+
+def lay_out(episode: Episode, **options: Any) -> EpisodeOutput:
+    return to_output(episode, weights_version=9, filler_id=0, **options)
+
+
+FAILED = episode(stop_reason=StopReason.FAILURE, failure="the tool broke")
+UNSTARTED = episode(turns=(), messages=(), stop_reason=StopReason.FAILURE, failure="no env")
+TRUNCATED = episode(stop_reason=StopReason.MAX_TOKENS)
+UNDECIDED = episode(undecided=("answer",))
+
+
+def told(output: EpisodeOutput) -> dict[str, Any]:
+    return output.extra_fields["reward_extra_info"]
+
+
+def test_tokens_lie_end_to_end_and_observations_are_masked() -> None:
+    output = lay_out(episode())
+    assert output.prompt_ids == [1, 2]
+    assert output.response_ids == [3, 4, 8, 8, 5]
+    assert output.response_mask == [1, 1, 0, 0, 1]
+    assert output.response_logprobs == [-0.5, -0.5, 0.0, 0.0, -0.5]
+
+
+def test_the_reward_of_a_turn_lies_on_its_last_token() -> None:
+    row = lay_out(episode()).as_dict()
+    assert row["rm_scores"].tolist() == [0.0, 0.25, 0.0, 0.0, 1.0]
+    assert "turn_ends" not in row
+    assert "turn_rewards" not in row
+
+
+def test_levels_and_behaviour_lie_beside_the_response() -> None:
+    first, last = episode().turns
+    marked = replace(first.completion, levels="CD", behaviour_logprobs=(-0.25, -0.75))
+    row = lay_out(episode(turns=(replace(first, completion=marked), last))).as_dict()
+    assert row["token_levels"].dtype == torch.int8
+    assert row["token_levels"].tolist() == [3, 4, 0, 0, 1]
+    assert row["behaviour_log_probs"].dtype == torch.float32
+    assert row["behaviour_log_probs"].tolist() == [-0.25, -0.75, 0.0, 0.0, -0.5]
+    assert row["token_levels"].shape == row["behaviour_log_probs"].shape == row["responses"].shape
+
+
+def test_counters_are_summed_over_the_turns() -> None:
+    extra = lay_out(episode()).extra_fields
+    assert (extra["spec_num_draft_tokens"], extra["spec_num_accepted_tokens"]) == (6, 2)
+    assert extra["spec_num_verify_steps"] == 4
+    assert (extra["min_global_steps"], extra["max_global_steps"]) == (6, 7)
+    info = extra["reward_extra_info"]
+    assert (info["acc"], info["turns"], info["tool_calls"], info["failure"]) == (1.0, 2, 1, 0.0)
+
+
+@pytest.mark.parametrize(("masked", "failure", "undecided"), [(FAILED, 1.0, 0.0), (UNDECIDED, 0.0, 1.0)])
+def test_an_episode_that_failed_or_has_no_verdict_teaches_nothing_and_is_counted(
+    masked: Episode, failure: float, undecided: float
+) -> None:
+    output = lay_out(masked)
+    row, info = output.as_dict(), told(output)
+    assert (row["response_mask"].sum(), row["rm_scores"].sum()) == (0, 0)
+    assert (info["failure"], info["undecided"], info["acc"]) == (failure, undecided, 0.0)
+
+
+def test_an_episode_without_a_turn_is_still_valid_for_verl() -> None:
+    output = lay_out(UNSTARTED)
+    row = output.as_dict()
+    assert len(row["prompts"]) == len(row["responses"]) == len(row["response_mask"]) == 1
+    assert row["rollout_log_probs"].shape == row["rm_scores"].shape == (1,)
+    assert row["token_levels"].tolist() == row["behaviour_log_probs"].tolist() == [0]
+    assert row["response_mask"].tolist() == [0]
+    assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (9, 9)
+
+
+def test_every_output_has_the_same_fields() -> None:
+    outputs = [lay_out(e) for e in (episode(), UNSTARTED, TRUNCATED)]
+    for fields in (lambda o: o.extra_fields, told, EpisodeOutput.as_dict):
+        assert len({tuple(sorted(fields(output))) for output in outputs}) == 1
+
+
+@pytest.mark.parametrize("limit", [StopReason.MAX_TOKENS, StopReason.MAX_TURNS])
+def test_an_episode_that_a_limit_cut_off_is_no_failure_is_paid_and_not_solved(limit: StopReason) -> None:
+    output = lay_out(episode(stop_reason=limit))
+    info = told(output)
+    assert (info["truncated"], info["score"], info["acc"]) == (1.0, 1.25, 0.0)
+    assert sum(output.response_mask) == 3
+
+
+def test_masked_episodes_are_given_the_mean_of_their_group_so_that_they_do_not_move_it() -> None:
+    outputs = [lay_out(e) for e in (episode(), FAILED, episode(turns=episode().turns[:1]), UNDECIDED)]
+    scores = [output.as_dict()["rm_scores"].sum().item() for output in outputs]
+    neutralise(outputs)
+    neutral = [output.as_dict()["rm_scores"].sum().item() for output in outputs]
+    assert (scores, neutral) == ([1.25, 0.0, 0.25, 0.0], [1.25, 0.75, 0.25, 0.75])
+    assert outputs[1].as_dict()["response_mask"].sum() == 0
+
+
+def test_a_group_that_is_masked_as_a_whole_scores_0() -> None:
+    outputs = [lay_out(FAILED)] * 2
+    neutralise(outputs)
+    assert outputs[0].as_dict()["rm_scores"].sum() == 0
+
+
+def test_verl_may_score_it_and_finds_the_policys_words() -> None:
+    output = lay_out(episode(), score_in_verl=True)
+    assert output.reward_score is None
+    assert output.extra_fields[SAMPLE]["turns"] == ["t", "t"]
+    output.reward_score = 0.5
+    output.extra_fields["reward_extra_info"] = {"score": 0.5, "undecided": 0.0}
+    row = output.as_dict()
+    assert row["rm_scores"].tolist() == [0.0, 0.0, 0.0, 0.0, 0.5]
+    assert row["response_mask"].tolist() == [1, 1, 0, 0, 1]
+    assert row["extra_fields"][EPISODE]["turns"] == 2
+    assert SAMPLE not in row["extra_fields"]
+
+
+def test_what_verl_could_not_judge_is_masked() -> None:
+    output = lay_out(episode(), score_in_verl=True)
+    output.reward_score = 0.0
+    output.extra_fields["reward_extra_info"] = {"score": 0.0, "undecided": 1.0}
+    row = output.as_dict()
+    assert (row["response_mask"].sum(), row["response_mask"].dtype) == (0, torch.int64)
+
+
+def test_named_rewards_are_logged_for_every_episode() -> None:
+    paid = episode(rewards={"answer": 1.0, "steps": 3.0})
+    first, second = (told(lay_out(one, rewards=("answer", "few_turns"))) for one in (paid, UNSTARTED))
+    assert (first["reward_answer"], first["reward_few_turns"]) == (1.0, 0.0)
+    assert tuple(first) == tuple(second)
+    assert "reward_steps" not in first
+
+
+@pytest.mark.parametrize(("rewards", "accuracy"), table(__file__, "accuracies"))
+def test_accuracy_is_that_of_the_answer_or_the_environment_not_of_what_form_earns(
+    rewards: dict[str, float], accuracy: float
+) -> None:
+    assert told(lay_out(episode(rewards=rewards)))["acc"] == accuracy

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import meeting
+import pytest
+from fragile_env import Fragile
+from omegaconf import OmegaConf
+from recording_engine import RecordingEngine
+from tables import table
+
+from turntree.agents.engines.scripted import ScriptedEngine
+from turntree.agents.episodes.record import read_records
+from turntree.agents.errors import EngineLost
+from turntree.agents.verl.episodes.output import EpisodeOutput
+from turntree.agents.verl.playing.player import EpisodePlayer
+from turntree.rewards import Sample, reward
+
+SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": True}
+
+
+class Stage:
+    def __init__(self, config: Any, tokenizer: Any, row: dict[str, Any]) -> None:
+        self.config, self.tokenizer, self.row = config, tokenizer, row
+
+    @property
+    def settings(self) -> Any:
+        return self.config.custom.turntree
+
+    def player(self) -> EpisodePlayer:
+        return EpisodePlayer(self.config, self.tokenizer)
+
+    def engine(self, *texts: str) -> RecordingEngine:
+        return RecordingEngine(ScriptedEngine(texts, self.tokenizer))
+
+    async def play(self, *texts: str, **row: Any) -> tuple[EpisodeOutput, RecordingEngine]:
+        engine = self.engine(*texts)
+        return await self.player().play(SAMPLING, {**self.row, **row}, lambda: engine), engine
+
+    async def play_group(self, *texts: str, size: int) -> list[EpisodeOutput]:
+        """A group in which each attempt, in their order, says one of ``texts``."""
+        engines = map(self.engine, texts)
+        return await self.player().play_group(SAMPLING, self.row, lambda: next(engines), size=size)
+
+
+@pytest.fixture
+def stage(rollout_config: Any, chatml: Any, row: dict[str, Any]) -> Stage:
+    return Stage(rollout_config, chatml, {**row, "env_id": "fragile_env:Fragile", "env_kwargs": "{}"})
+
+
+def told(output: EpisodeOutput) -> dict[str, Any]:
+    return output.extra_fields["reward_extra_info"]
+
+
+@pytest.mark.parametrize(("texts", "tries", "score"), [*table(__file__, "tried"), (["fragile(boom)"] * 2, 2, None)])
+async def test_an_episode_that_its_surroundings_break_is_tried_once_more_with_its_seed_and_then_masked(
+    stage: Stage, texts: list[str], tries: int, score: float | None
+) -> None:
+    output, engine = await stage.play(*texts)
+    row, info = output.as_dict(), told(output)
+    masked = score is None
+    assert output.reward_score == (score or 0.0)
+    assert (row["response_mask"].sum() == 0) == masked
+    assert len(row["responses"]) > 1
+    assert (info["failure"], info["masked"], info["attempts"]) == (masked, masked, tries)
+    assert (info["lost_tool"], info["lost_environment"], info["lost_engine"]) == (tries - 1 + masked, 0, 0)
+    # Each turn has a seed of its own, which a second try has again.
+    assert (engine.seeds[0] == engine.seeds[-1]) == (tries == len(texts))
+
+
+async def test_what_tools_say_is_not_the_policys(stage: Stage) -> None:
+    output, _ = await stage.play("fragile(a)", "good")
+    assert output.num_turns == 4
+    assert 0 < sum(output.response_mask) < len(output.response_mask)
+
+
+async def test_an_episode_whose_replica_is_lost_is_played_again_on_another(stage: Stage) -> None:
+    engines = iter([RecordingEngine(EngineLost("killed")), stage.engine("good")])
+    output = await stage.player().play(SAMPLING, stage.row, lambda: next(engines))
+    info = told(output)
+    assert (output.reward_score, info["lost_engine"], info["masked"]) == (1.0, 1, 0.0)
+    assert sum(output.response_mask) > 0
+
+
+async def test_a_reward_that_raises_is_asked_once_more_and_then_masks(stage: Stage, own_rewards: None) -> None:
+    failures: list[Exception] = []
+
+    @reward("shaky")
+    def shaky(sample: Sample) -> float:
+        if failures:
+            raise failures.pop()
+        return 1.0
+
+    stage.settings.rewards = {"shaky": 1.0}
+    for times, lost in ((1, 0), (2, 1)):
+        failures += [OSError("the judge is gone")] * times
+        (output,) = await stage.play_group("5", size=1)
+        info = told(output)
+        assert (info["lost_reward"], info["masked"], bool(sum(output.response_mask))) == (lost, lost, not lost)
+
+
+async def test_an_environment_that_cannot_be_made_is_a_masked_episode(stage: Stage) -> None:
+    output, _ = await stage.play(env_id="no/Such-v0")
+    assert output.response_mask == [0]
+    assert told(output)["failure"] == 1.0
+
+
+async def test_samples_of_a_group_differ_and_a_rerun_does_not(stage: Stage) -> None:
+    async def seed(**changes: Any) -> int | None:
+        _, engine = await stage.play("good", **changes)
+        return engine.seeds[0]
+
+    assert await seed() == await seed()
+    assert len({await seed(session_id=s, global_steps=g) for s in range(3) for g in range(3)}) == 9
+
+
+async def test_the_samples_of_a_task_start_in_one_state(stage: Stage, row: dict[str, Any]) -> None:
+    stage.row = row
+    changes = ({"session_id": 0}, {"session_id": 1}, {"index": 4})
+    first, second, other = [(await stage.play("#### 1", **change))[0] for change in changes]
+    assert first.prompt_ids == second.prompt_ids != other.prompt_ids
+
+
+async def test_responses_stay_within_verls_limits(stage: Stage) -> None:
+    stage.config.response_length = 30
+    output, _ = await stage.play(*["fragile(aaaaaaaaaaaaaaaaaaaaaa)"] * 9)
+    assert 1 < len(output.response_ids) <= 30
+
+
+async def test_training_episodes_are_recorded_and_validation_is_not(stage: Stage, tmp_path: Path) -> None:
+    await stage.play("good")
+    await stage.play("good", extra_info={"split": "val"})
+    (record,) = read_records(tmp_path / "run" / "episodes" / "step_000005.jsonl")
+    assert (record.labels["step"], record.labels["index"], record.labels["session"]) == (5, 3, 1)
+    assert (record.episode.reward, record.episode.seed) == (1.0, 3)
+
+
+async def test_nothing_is_recorded_where_no_folder_is_named(stage: Stage, tmp_path: Path) -> None:
+    stage.config = OmegaConf.create({"name": "turntree", "seed": 1, "prompt_length": 9, "response_length": 99})
+    await stage.play("good")
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_broken_environment_is_not_used_again(stage: Stage) -> None:
+    player, before = stage.player(), Fragile.made
+    for texts, made in ((["fragile(boom)", "fragile(boom)"], 2), (["good"], 3), (["good"], 3)):
+        engine = stage.engine(*texts)
+        await player.play(SAMPLING, stage.row, lambda engine=engine: engine)  # type: ignore[misc]
+        assert Fragile.made - before == made
+
+
+async def test_settings_with_limits_reach_the_environment(stage: Stage) -> None:
+    output, engine = await stage.play(*["fragile(a)"] * 5, env_kwargs=json.dumps({"limits": {"max_turns": 2}}))
+    assert len(engine.asked) == 2
+    assert told(output)["truncated"] == 1.0
+
+
+def test_environments_of_the_same_settings_share_a_memo_where_the_run_wants_one(stage: Stage) -> None:
+    assert stage.player().make("turntree/Arithmetic-v0", "{}").memo is None
+    stage.settings.memo_results = 5
+    player = stage.player()
+    one, same, other = (player.make("turntree/Arithmetic-v0", s) for s in ("{}", "{}", '{"max_numbers": 3}'))
+    assert one.memo is same.memo is not None
+    assert other.memo is not one.memo
+
+
+async def test_a_group_is_scored_together_by_the_rewards_of_the_configuration(
+    stage: Stage, own_rewards: None, tmp_path: Path
+) -> None:
+    @reward("first_half", group=True)
+    def first_half(samples: Sequence[Sample]) -> list[float]:
+        assert len(samples) == 3
+        order = sorted(samples, key=lambda sample: len(sample.answer_text))
+        return [float(order.index(sample) < 2) for sample in samples]
+
+    stage.settings.rewards = {"answer": 1.0, "first_half": 0.5, "finished": 0}
+    outputs = await stage.play_group("#### 5", "it is 5", "let me see: it is 6", size=3)
+    assert [output.reward_score for output in outputs] == [1.5, 1.5, 0.0]
+    info = told(outputs[2])
+    assert (info["reward_answer"], info["reward_first_half"], info["reward_finished"]) == (0.0, 0.0, 1.0)
+    records = list(read_records(tmp_path / "run" / "episodes" / "step_000005.jsonl"))
+    assert [record.episode.reward for record in records] == [1.5, 1.5, 0.0]
+    assert [record.labels["session"] for record in records] == [0, 1, 2]
+
+
+async def test_a_sample_that_breaks_takes_the_mean_of_its_group(stage: Stage) -> None:
+    stage.settings.rewards = {"answer": 1.0}
+    outputs = await stage.play_group("5", "broken", "4", "broken", size=3)
+    assert [output.reward_score for output in outputs] == [1.0, 0.5, 0.0]
+    assert [bool(sum(output.response_mask)) for output in outputs] == [True, False, True]
+
+
+async def test_verl_scores_where_it_is_asked_to(stage: Stage) -> None:
+    stage.settings.update(rewards={"answer": 1.0}, score_in_verl=True)
+    (output,) = await stage.play_group("5", size=1)
+    assert output.reward_score is None
+
+
+async def test_no_episode_of_verls_waits_for_the_tools_of_another(stage: Stage) -> None:
+    player = stage.player()
+    engine = ScriptedEngine(meeting.policy(stage.tokenizer, "meet_later"), stage.tokenizer)
+    rows = [{**stage.row, "env_id": "meeting:Meeting", "index": index} for index in range(meeting.PEOPLE)]
+    outputs = await asyncio.gather(*(player.play(SAMPLING, row, lambda: engine) for row in rows))
+    assert [output.reward_score for output in outputs] == [1.0] * meeting.PEOPLE

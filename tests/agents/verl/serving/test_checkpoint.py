@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import ray
+from omegaconf import OmegaConf
+from ray.exceptions import RayActorError
+from tabled_engine import TabledEngine, random_policy
+
+from turntree.agents.engines.protocol import Sampling
+from turntree.agents.reuse.prefix_reuse import PrefixReuse
+from turntree.agents.reuse.reuse_config import ReuseConfig
+from turntree.agents.reuse.run_ahead import RunAhead
+from turntree.agents.reuse.run_ahead_config import RunAheadConfig
+from turntree.agents.verl.serving.checkpoint import StoreCheckpoint
+from turntree.agents.verl.serving.checkpoint_state import DamagedCheckpoint, ServerState, state_folder
+from turntree.spec_tree import DialogueState, SpecForest
+
+
+def config(name: str = "turntree", replicas: int = 2) -> Any:
+    return OmegaConf.create(
+        {"actor_rollout_ref": {"rollout": {"name": name}}, "trainer": {"nnodes": 1, "n_gpus_per_node": replicas}}
+    )
+
+
+class Handle:
+    """An actor whose answer is what ``ray.get`` gives."""
+
+    def __init__(self, calls: list[tuple[str, int]], answer: Exception | None) -> None:
+        self.save_state, self.calls, self.answer = self, calls, answer
+
+    def remote(self, folder: str, step: int) -> Exception | None:
+        self.calls.append((folder, step))
+        return self.answer
+
+
+Saved = Callable[..., list[tuple[str, int]]]
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Saved:
+    calls: list[tuple[str, int]] = []
+
+    def get(answer: Exception | None) -> None:
+        if answer is not None:
+            raise answer
+
+    def save(*answers: Exception | None, folder: Path = tmp_path, **settings: Any) -> list[tuple[str, int]]:
+        monkeypatch.setattr(ray, "get_actor", lambda name: Handle(calls, answers[int(name.rsplit("_", 1)[1])]))
+        monkeypatch.setattr(ray, "get", get)
+        StoreCheckpoint(config(**settings)).on_save(trainer=None, global_step=3, checkpoint_dir=str(folder), new=1)
+        return calls
+
+    return save
+
+
+def test_every_server_writes_its_part_into_the_checkpoint(saved: Saved, tmp_path: Path) -> None:
+    assert saved(None, None) == [(str(state_folder(tmp_path, rank)), 3) for rank in range(2)]
+
+
+def test_a_lost_server_does_not_end_the_training(saved: Saved, caplog: pytest.LogCaptureFixture) -> None:
+    saved(RayActorError(), None)
+    assert "no part of engine replica 0" in caplog.text
+
+
+def test_a_full_disk_ends_it(saved: Saved) -> None:
+    with pytest.raises(OSError, match="no space"):
+        saved(None, OSError("no space left on device"))
+
+
+def test_servers_of_another_make_are_left_alone(saved: Saved) -> None:
+    assert saved(name="vllm") == []
+
+
+def test_parts_of_checkpoints_that_verl_has_removed_go_too(saved: Saved, tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        state_folder(tmp_path / f"global_step_{step}", 0).mkdir(parents=True)
+    for step in (2, 3):
+        (tmp_path / f"global_step_{step}" / "actor").mkdir()
+    saved(None, None, folder=tmp_path / "global_step_3")
+    assert [(tmp_path / f"global_step_{step}" / "turntree").exists() for step in (1, 2, 3)] == [False, True, True]
+
+
+STATE = DialogueState.from_tokens([1, 2])
+PARTS = ("forest", "ledger", "run_ahead")
+
+
+class Server:
+    def __init__(self) -> None:
+        self.engine = TabledEngine(random_policy(1, 5))
+        self.forest = SpecForest()
+        self.reuse = PrefixReuse(self.engine, ReuseConfig(mode="replay"), vocabulary=5)
+        self.ahead = RunAhead(self.engine, RunAheadConfig(enabled=True))  # type: ignore[arg-type]
+        self.state = ServerState(self.forest, self.reuse, self.ahead)
+
+
+async def played() -> Server:
+    server = Server()
+    server.forest.insert(STATE, [3, 4, 3])
+    await server.reuse.generate((1, 2), Sampling(max_tokens=4, seed=1))
+    server.ahead.stock.put((5, 1.0), 7, (1, 2, 3), step=2)
+    return server
+
+
+async def save(folder: Path, *, step: int = 1) -> Server:
+    server = await played()
+    server.state.write(folder, server.state.collect(), step=step)
+    return server
+
+
+async def test_a_server_takes_up_what_another_one_wrote(tmp_path: Path) -> None:
+    before = await save(tmp_path / "state")
+    after = Server()
+    after.state.read(tmp_path / "state", step=1)
+    assert after.forest.stats().tokens == 3
+    assert after.forest.tree(STATE) == before.forest.tree(STATE)
+    assert list(after.ahead.stock.turns()) == list(before.ahead.stock.turns())
+    for server in (before, after):
+        server.reuse.close_step()
+    asked = Sampling(max_tokens=4, seed=9)
+    turns = [await server.reuse.generate((1, 2), asked) for server in (before, after)]
+    assert turns[0] == turns[1]
+    assert set(turns[1].levels) == {"C"}, "the stored turn came along"
+
+
+async def test_a_newer_state_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
+    await save(tmp_path / "state", step=1)
+    await save(tmp_path / "state", step=2)
+    Server().state.read(tmp_path / "state", step=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+async def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await save(tmp_path / "state")
+    monkeypatch.setattr(np, "savez_compressed", Mock(side_effect=OSError("no space left on device")))
+    with pytest.raises(OSError, match="no space"):
+        server.state.write(tmp_path / "state", server.state.collect(), step=2)
+    Server().state.read(tmp_path / "state", step=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def flipped(whole: bytes) -> bytes:
+    middle = len(whole) // 2
+    return whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+
+
+def relisted(**changes: int) -> Callable[[bytes], bytes]:
+    return lambda text: json.dumps(json.loads(text) | changes).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "said"),
+    [
+        *((f"{part}.npz", flipped, rf"{part}\.npz does not have the digest .*resume_from_path") for part in PARTS),
+        ("ledger.npz", None, r"ledger\.npz is missing"),
+        ("state.json", lambda text: text[: len(text) // 2], r"state\.json cannot be read"),
+        ("state.json", relisted(format=9), "format 9, expected 1"),
+        ("state.json", relisted(step=4), "of step 4"),
+    ],
+)
+async def test_a_state_that_is_not_whole_or_not_of_the_step_is_refused(
+    tmp_path: Path, name: str, spoil: Callable[[bytes], bytes] | None, said: str
+) -> None:
+    await save(tmp_path / "state")
+    file = tmp_path / "state" / name
+    file.unlink() if spoil is None else file.write_bytes(spoil(file.read_bytes()))
+    with pytest.raises(DamagedCheckpoint, match=said):
+        Server().state.read(tmp_path / "state", step=1)
+
+
+async def test_parts_that_the_saved_run_did_not_have_stay_empty(tmp_path: Path) -> None:
+    server = await played()
+    lean = ServerState(server.forest, None, None)
+    lean.write(tmp_path / "state", lean.collect(), step=1)
+    after = Server()
+    after.state.read(tmp_path / "state", step=1)
+    assert (after.forest.stats().tokens, after.ahead.stock.tokens) == (3, 0)

@@ -1,0 +1,166 @@
+"""What runs in actors, in real ones: replicas without a trainer, their hub and their router, killed as kill -9 does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from machine_speed import eventually, soon
+from omegaconf import OmegaConf
+from one_server import rollout_config
+
+from turntree.agents.engines.protocol import Sampling
+from turntree.agents.errors import EngineLost
+from turntree.agents.verl.config.exchange_settings import ExchangeSettings
+from turntree.agents.verl.playing.replica_turns import ReplicaTurns
+from turntree.agents.verl.serving.hub import HUB_NAME, HubExchange, start_hub
+from turntree.agents.verl.serving.router import TaskRouter
+from turntree.agents.verl.serving.turn_pipe import TurnPipe
+from turntree.spec_tree import DialogueState, SpecForest
+from turntree.spec_tree.exchange.exchange import ExchangeLost, SharedTurns
+from turntree.spec_tree.exchange.turn_batch import TurnBatch
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    ray = pytest.importorskip("ray")
+    folder = tempfile.mkdtemp(prefix="tt-", dir="/tmp")  # paths of sockets are short
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_enable_worker_prestart", "0")
+        options = {"num_cpus": 4, "include_dashboard": False, "object_store_memory": 100_000_000, "_temp_dir": folder}
+        try:
+            ray.init(**options)
+        except Exception:  # Ray gives itself 30 seconds to start, which is short on a busy machine
+            ray.shutdown()
+            ray.init(**options)
+        yield ray
+        ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def no_hub(cluster: Any) -> Iterator[None]:
+    """The next test finds no hub with turns of the last: an actor that nobody holds goes when Ray comes to it."""
+    yield
+    with suppress(ValueError):
+        cluster.kill(cluster.get_actor(HUB_NAME))
+    eventually(lambda: HUB_NAME not in cluster.util.list_named_actors(), 120)
+
+
+def test_a_hub_that_is_killed_is_done_without_and_comes_back(cluster: Any) -> None:
+    with pytest.raises(ExchangeLost, match="cannot be reached"):
+        HubExchange(0).swap(TurnBatch.of([], []), 0)
+    hub = start_hub(ExchangeSettings(homes=0))
+    forest = SpecForest()
+    one, other = SharedTurns(None, HubExchange(0)), SharedTurns(forest, HubExchange(1))
+    here = DialogueState.from_tokens([1, 2], task="7", env="sums")
+    one.note(here, (1, 2, 3))
+    one.swap()
+    assert other.swap().taken == 1
+    cluster.kill(hub, no_restart=False)  # Ray starts it again, empty
+    one.note(here, (4, 5, 6))
+    eventually(lambda: one.swap().given == 2, 120)
+    eventually(lambda: other.swap().taken == 2, 120)
+    assert forest.stats().rollouts == 2
+    assert cluster.get(cluster.get_actor(HUB_NAME).stats.remote()).turns == 1
+
+
+def test_the_router_goes_around_a_server_that_is_killed(cluster: Any) -> None:
+    class Idle:  # in here it travels with its code: the workers cannot import this module
+        def pid(self) -> int:
+            return os.getpid()
+
+    servers = {name: cluster.remote(Idle).options(num_cpus=0).remote() for name in ("a", "b")}
+    pids = {name: cluster.get(server.pid.remote()) for name, server in servers.items()}
+    router = TaskRouter(servers, {"look_seconds": 0.05})
+    state = DialogueState.from_tokens([1], task="7", env="sums")
+    home, _ = router.acquire_server("r", state=state)
+    os.kill(pids[home], signal.SIGKILL)
+    eventually(lambda: router.acquire_server("r", state=state)[0] != home, 120)
+    assert router.get_all_servers() == [name for name in servers if name != home]
+
+
+class Replicas:
+    """Two servers as a run has them, without a trainer: the test sends the weights."""
+
+    def __init__(self, ray: Any, model: Path) -> None:
+        from turntree.agents.verl.names import server_name
+        from turntree.agents.verl.serving.server import TurntreeServer
+
+        self.ray = ray
+        config = rollout_config(speculation={"min_probability": 0.0})
+        self.hub = start_hub(ExchangeSettings(homes=0))  # it lives as long as somebody holds it
+        self.servers = [
+            ray.remote(TurntreeServer)
+            .options(name=server_name(rank), num_cpus=0, max_restarts=2, max_concurrency=100)
+            .remote(config, OmegaConf.create({"path": str(model)}), rank, None, ExchangeSettings(homes=0))
+            for rank in range(2)
+        ]
+        ray.get([server.ready.remote() for server in self.servers])
+
+    def pid(self, rank: int) -> int:
+        return int(self.ray.get(self.servers[rank].__ray_call__.remote(lambda _: os.getpid())))
+
+    def stored(self, rank: int) -> int:
+        look = lambda server: server.engine.forest.stats().rollouts  # noqa: E731 - a lambda travels with its code
+        return int(self.ray.get(self.servers[rank].__ray_call__.remote(look)))
+
+    def turns(self) -> ReplicaTurns:
+        client = uuid4().hex
+        pipes = {rank: TurnPipe(server, client) for rank, server in enumerate(self.servers)}
+
+        async def serving(rank: int) -> None:
+            await self.servers[rank].serving.remote()
+
+        return ReplicaTurns(pipes, serving)
+
+
+async def test_replicas_share_turns_and_one_that_is_killed_is_done_without_until_it_has_weights(
+    cluster: Any, tiny_model: Path
+) -> None:
+    replicas = Replicas(cluster, tiny_model)
+    turns = replicas.turns()
+    states = [DialogueState.from_tokens([task], task=str(task), env="sums") for task in range(8)]
+
+    async def ask(state: DialogueState) -> tuple[int, ...]:
+        sampling = Sampling(max_tokens=6, seed=5)
+        return (await turns.dialogue().generate((1, 2, state.exact % 50), sampling, state=state)).token_ids
+
+    said = await asyncio.gather(*map(ask, states))
+    held = [replicas.stored(rank) for rank in range(2)]
+    assert sum(held) == len(states)
+    assert min(held) > 0
+    for _ in range(2):  # the first replica is told of the second one's turns at its next step
+        await asyncio.gather(*(server.set_global_steps.remote(1) for server in replicas.servers))
+    assert [replicas.stored(rank) for rank in range(2)] == [len(states)] * 2
+
+    victim = max(range(2), key=lambda rank: held[rank])
+    os.kill(replicas.pid(victim), signal.SIGKILL)
+    lost = await asyncio.gather(*map(ask, states), return_exceptions=True)
+    assert any(isinstance(one, EngineLost) for one in lost)
+    assert await asyncio.gather(*map(ask, states)) == said  # the same seeds say the same elsewhere
+    assert turns.routes.alive == [1 - victim]
+
+    server = replicas.servers[victim]
+    life = await server.ready.remote()  # waits for the restart
+    with pytest.raises(EngineLost, match="no weights"):
+        await server.submit_turns.remote("c", [])
+    with pytest.raises(EngineLost, match="during an update"):
+        await server.set_global_steps.remote(2, "an earlier life")
+    await server.set_global_steps.remote(2, life)
+    await soon(lambda: turns.routes.alive == [0, 1], 120)
+    assert await asyncio.gather(*map(ask, states)) == said
+    # From the hub it has what it was told in its earlier life, and what the other one was.
+    assert replicas.stored(victim) >= len(states)

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from machine_speed import patience
+from one_server import start_server
+from real_training import read_lines
+from safetensors.torch import load_file
+from tables import table
+
+from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.serving.replica import TurntreeReplica
+from turntree.agents.verl.serving.server import TurntreeServer
+from turntree.agents.verl.serving.verl_types import to_sampling
+from turntree.spec_tree import DialogueState
+
+
+@pytest.fixture(params=[{}])
+def server(tiny_model: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TurntreeServer]:
+    """A parameter is a section of the run's settings."""
+    run = {"run_dir": str(tmp_path), "save_policy_every": 2, **request.param}
+    server = start_server(tiny_model, run=run, speculation={"min_probability": 0.0})
+    yield server
+    server.engine.close()
+
+
+@pytest.fixture
+def weights(tiny_model: Path) -> dict[str, torch.Tensor]:
+    """The model's weights under the names that the trainer sends."""
+    from transformers import AutoModelForCausalLM
+
+    return dict(AutoModelForCausalLM.from_pretrained(tiny_model).state_dict())
+
+
+async def ask(server: TurntreeServer, *prompt: int, **parameters: Any) -> Any:
+    return await server.generate(
+        list(prompt), {"temperature": 1.0, "max_tokens": 4, **parameters}, "r", state=DialogueState.from_tokens(prompt)
+    )
+
+
+def test_verls_sampling_parameters_are_read() -> None:
+    sampling = to_sampling(
+        {"temperature": 0.5, "top_k": 3, "repetition_penalty": 1.0, "logprobs": True, "stop_token_ids": [4]},
+        default_max_tokens=11,
+    )
+    assert (sampling.temperature, sampling.top_k, sampling.max_tokens, sampling.stop_token_ids) == (0.5, 3, 11, (4,))
+
+
+@pytest.mark.parametrize(("parameters", "message"), table(__file__, "impossible_sampling"))
+def test_what_the_engine_cannot_do_is_refused(parameters: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        to_sampling(parameters, default_max_tokens=1)
+
+
+async def test_a_turn_is_token_in_and_token_out(server: TurntreeServer) -> None:
+    output = await ask(server, 1, 2, 3, seed=5)
+    assert len(output.token_ids) == len(output.log_probs) == 4
+    assert all(logprob <= 0 for logprob in output.log_probs)
+    assert (await ask(server, 1, 2, 3, seed=5)).token_ids == output.token_ids
+
+
+async def test_new_weights_change_the_policy_and_keep_the_store(
+    server: TurntreeServer, weights: dict[str, torch.Tensor]
+) -> None:
+    await server.set_global_steps(0)
+    before = await ask(server, 1, 2, 3, seed=5)
+    kept = server.engine.forest.stats().rollouts
+    assert kept > 0
+    await server.update_weights({name: torch.randn_like(value) for name, value in weights.items()})
+    await server.set_global_steps(1)
+    after = await ask(server, 1, 2, 3, seed=5)
+    assert after.log_probs != before.log_probs
+    assert after.extra_fields["global_steps"] == 1
+    assert server.engine.forest.stats().rollouts > kept
+
+
+async def test_a_step_is_booked_when_its_weights_are_replaced(
+    server: TurntreeServer, weights: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    for step in range(3):
+        await server.update_weights({name: value + step for name, value in weights.items()})
+        await server.set_global_steps(step)
+        for _ in range(step + 1):
+            await ask(server, 1, 2, 3)
+    rows = read_lines(tmp_path / "engine.jsonl")
+    assert [(row["step"], row["requests"], row["tokens"]) for row in rows] == [(1, 1, 4), (2, 2, 8)]
+    assert rows[0]["tokens_per_step"] == rows[0]["tokens"] / rows[0]["verify_steps"]
+    saved = sorted(path.name for path in (tmp_path / "weights").iterdir())
+    assert saved == ["step_000001.safetensors", "step_000003.safetensors"]
+    name = next(iter(weights))
+    assert torch.equal(load_file(tmp_path / "weights" / saved[1])[name], weights[name] + 2)
+
+
+@pytest.mark.parametrize(
+    "server", [{"reuse": {"mode": mode, "top_k": 16}} for mode in ("replay", "exact")], indirect=True
+)
+async def test_turns_of_the_last_step_are_used_again_once_it_has_been_trained_on(
+    server: TurntreeServer, weights: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    await server.set_global_steps(0)
+    first = await ask(server, 1, 2, 3, seed=5)
+    assert set(first.extra_fields["levels"]) <= {"A"}
+    await server.update_weights({name: value * 1.01 for name, value in weights.items()})
+    await server.set_global_steps(1)
+    again = await ask(server, 1, 2, 3, seed=6)
+    assert again.extra_fields["levels"][0] == "C"
+    assert len(again.token_ids) == len(again.extra_fields["behaviour_logprobs"]) == 4
+    await server.set_global_steps(2)
+    rows = read_lines(tmp_path / "engine.jsonl")
+    assert [row["reuse_tickets"] for row in rows] == [0, 1]
+    assert "exactness/exact_entropy_z" in rows[0]
+    assert "exactness/marginal_entropy_z" in rows[1]
+
+
+async def test_requests_wait_while_generation_is_stopped(server: TurntreeServer) -> None:
+    await server.abort_all_requests()
+    waiting = asyncio.create_task(ask(server, 1, 2))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await server.resume_generation()
+    assert len((await asyncio.wait_for(waiting, patience(10))).token_ids) == 4
+
+
+async def test_requests_are_rejected_where_verl_asks_for_that(server: TurntreeServer) -> None:
+    await server.abort_all_requests(reject_request=True)
+    with pytest.raises(RuntimeError, match="until resume_generation"):
+        await ask(server, 1, 2)
+
+
+async def test_the_caches_can_be_dropped_at_any_time(server: TurntreeServer) -> None:
+    await ask(server, 1, 2, 3)
+    await server.sleep()
+    await server.wake_up(tags=["weights"])
+    await server.resume_kv_cache()
+    assert (await ask(server, 1, 2, 3)).extra_fields["num_cached_tokens"] == 0
+
+
+async def test_images_are_refused(server: TurntreeServer) -> None:
+    with pytest.raises(ConfigError, match="text alone"):
+        await server.generate([1], {}, "r", image_data=["x"])
+
+
+async def test_a_replica_over_several_devices_is_refused() -> None:
+    replica = TurntreeReplica.__new__(TurntreeReplica)
+    replica.world_size = 2
+    with pytest.raises(ConfigError, match=r"asks for 2; set .*tensor_model_parallel_size"):
+        await replica.launch_servers()

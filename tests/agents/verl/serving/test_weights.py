@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from turntree.agents.errors import EngineLost
+from turntree.agents.verl.serving.restarts import RESEND
+from turntree.agents.verl.serving.weights import WeightSender, buckets_of
+
+
+def test_weights_travel_inbuckets_of_and_all_of_them_do() -> None:
+    named = [(str(i), torch.full((4,), float(i))) for i in range(7)]
+    buckets = list(buckets_of(iter(named), bucket_bytes=40))
+    assert [list(bucket) for bucket in buckets] == [["0", "1", "2"], ["3", "4", "5"], ["6"]]
+    assert all(torch.equal(bucket[name], tensor) for bucket in buckets for name, tensor in named if name in bucket)
+
+
+def test_what_is_sent_no_longer_changes() -> None:
+    weight = torch.zeros(2)
+    (bucket,) = buckets_of([("w", weight)], bucket_bytes=1 << 20)
+    weight += 1
+    assert bucket["w"].tolist() == [0.0, 0.0]
+
+
+class Server:
+    """A server's handle without Ray, which may be restarted while it is sent weights."""
+
+    def __init__(self, restart_after: int | None = None) -> None:
+        self.life = 0
+        self.got: list[str] = []
+        self.steps: list[int] = []
+        self.restart_after = restart_after
+        self.ready = SimpleNamespace(remote=self.say_ready)
+        self.update_weights = SimpleNamespace(remote=self.take_weights)
+        self.set_global_steps = SimpleNamespace(remote=self.take_step)
+
+    async def say_ready(self) -> str:
+        return str(self.life)
+
+    async def take_weights(self, named: dict[str, torch.Tensor], life: str) -> None:
+        self.check(life)
+        self.got += named
+        if len(self.got) == self.restart_after:
+            self.life += 1
+
+    async def take_step(self, step: int, life: str) -> None:
+        self.check(life)
+        self.steps.append(step)
+
+    def check(self, life: str) -> None:
+        if life != str(self.life):
+            raise EngineLost("it was restarted")
+
+
+Send = Callable[[Server, int], Awaitable[int]]
+
+
+@pytest.fixture
+def send(monkeypatch: pytest.MonkeyPatch) -> Send:
+    """Updates four weights of a server; returns how many of them were gathered."""
+    config = SimpleNamespace(checkpoint_engine=SimpleNamespace(update_weights_bucket_megabytes=0))
+    sender = WeightSender(config, None, None, replica_rank=0)
+
+    async def send(server: Server, step: int) -> int:
+        gathered = []
+
+        def weights() -> Iterator[tuple[str, torch.Tensor]]:
+            for name in "abcd":
+                gathered.append(name)
+                yield name, torch.zeros(1)
+
+        monkeypatch.setattr("turntree.agents.verl.serving.weights.ray.get_actor", lambda name: server)
+        await sender.update_weights(weights(), global_steps=step)
+        return len(gathered)
+
+    return send
+
+
+async def test_a_server_gets_all_weights_and_then_their_step(send: Send) -> None:
+    server = Server()
+    assert await send(server, 3) == 4
+    assert (server.got, server.steps) == (["a", "b", "c", "d"], [3])
+
+
+async def test_a_repeated_update_has_the_step_of_the_last(send: Send) -> None:
+    server = Server()
+    for step in (3, RESEND, 4, RESEND):
+        await send(server, step)
+    assert server.steps == [3, 3, 4, 4]
+
+
+async def test_a_server_that_was_restarted_on_the_way_does_not_serve_half_of_the_weights(send: Send) -> None:
+    server = Server(restart_after=2)
+    # All weights are gathered all the same: other processes of the trainer take part in that.
+    assert await send(server, 3) == 4
+    assert server.steps == []
+    server.restart_after = None
+    await send(server, RESEND)
+    assert server.steps == [3]

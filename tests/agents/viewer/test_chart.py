@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from turntree.agents.viewer.chart import HEIGHT, WIDTH, Series, line_chart, moving_average
+
+LINE = Series(name="rate", style="main", points=((1, 0.0), (2, 0.5), (3, 1.0)))
+
+
+def places(chart: str) -> list[tuple[float, float]]:
+    points = re.search(r'<polyline points="([^"]+)"', chart).group(1)
+    return [tuple(map(float, point.split(","))) for point in points.split()]
+
+
+def test_higher_values_lie_higher_and_equal_distances_stay_equal():
+    (x1, y1), (x2, y2), (x3, y3) = places(line_chart([LINE], title="rate", top=1.0))
+    assert y1 > y2 > y3
+    assert x2 - x1 == pytest.approx(x3 - x2, abs=0.2)
+    assert y1 - y2 == pytest.approx(y2 - y3, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [LINE.points, ((1, 2.0),), ((1, 0.0), (2, 0.0)), ((1, 3e-5), (60, 4e-5)), ((1, 1e7), (2, 3e7))],
+    ids=["usual", "one point", "all zero", "tiny", "huge"],
+)
+def test_a_chart_is_well_formed_and_its_points_lie_inside_whatever_they_are(points):
+    chart = line_chart([Series(name="n", style="main", points=points)], title="t")
+    ElementTree.fromstring(chart)
+    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in places(chart))
+    assert len(re.findall('class="grid"', chart)) >= 2
+
+
+def test_names_and_titles_are_escaped():
+    evil = '<script>"&'
+    chart = line_chart([Series(name=evil, style="main", points=((1, 1.0),))], title=evil, x_label=evil)
+    ElementTree.fromstring(chart)
+    assert "<script" not in chart
+
+
+def test_the_moving_average_looks_back_only():
+    assert moving_average([4.0, 0.0, 2.0], 2) == [4.0, 2.0, 1.0]
+    assert moving_average([], 3) == []

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+from machine_speed import LINEAR, growth
+from tables import table
+
+from turntree.rewards import Status, contract_for, extract
+from turntree.rewards.reading import flags
+
+
+@pytest.mark.parametrize(("text", "answer"), table(__file__, "committed"))
+def test_the_answer_is_what_the_text_commits_to(text: str, answer: str) -> None:
+    assert extract(text).answer == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "flagged"),
+    [*table(__file__, "no_answer"), (r"\boxed{" + "7" * 5000 + "}", Status.REJECTED_LIMITS, [flags.HUGE])],
+)
+def test_a_text_without_an_answer_says_why(text: str, status: str, flagged: list[str]) -> None:
+    found = extract(text)
+    assert (found.answer, found.status, list(found.flags)) == (None, Status(status), flagged)
+
+
+@pytest.mark.parametrize("hidden", [r"\phantom{\boxed{5}}", r"\textcolor{white}{\boxed{5}}"])
+def test_a_box_behind_the_answer_that_cannot_be_seen_is_left_out_and_told(hidden: str) -> None:
+    found = extract(rf"\boxed{{6}} {hidden}")
+    assert (found.answer, found.flags) == ("6", (flags.PHANTOM,))
+
+
+@pytest.mark.parametrize(
+    ("text", "candidates"),
+    [(r"$\boxed{2}$ and $\boxed{3}$", ("2", "3")), (r"\boxed{2}. That was wrong, it is \boxed{3}", ())],
+)
+def test_boxes_are_a_row_with_its_order_where_no_text_is_between(text: str, candidates: tuple[str, ...]) -> None:
+    assert extract(text).found.candidates == candidates
+
+
+def test_options_are_letters_not_numbers() -> None:
+    assert extract("Of 4 choices I take (C), as 7 shows", contract_for("mmlu-stem")).answer == "C"
+
+
+@pytest.mark.parametrize(
+    ("start", "again", "end"),
+    [
+        *[("", again, "") for again in (r"\boxed{", r"\boxed{5} ", "{", "(", "$", r"\[", "<think>", "<!--", "####")],
+        *[("", again, "") for again in ("the answer is ", "answer (", "1 111")],
+        ("", "%", r"\boxed{5}"),
+        ("0.", "3", ""),
+    ],
+)
+def test_extraction_is_linear_in_hostile_texts(start: str, again: str, end: str) -> None:
+    assert growth(lambda times: extract(start + again * times + end), 700_000 // len(again)) < LINEAR
+
+
+@pytest.mark.parametrize("text", table(__file__, "short_ways"))
+def test_the_short_way_finds_what_the_long_way_finds(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = extract(text)
+    monkeypatch.setattr(sys.modules["turntree.rewards.reading.extract"], "lone_number", lambda text: None)
+    assert extract(text) == short

@@ -1,0 +1,227 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from simulated_engine import FLAT, SHARP, Fixed, Policy, simulate, throughput
+
+from turntree.spec_tree.budget import draft_budget as budget_module
+from turntree.spec_tree.budget.draft_budget import DraftBudget
+from turntree.spec_tree.budget.step_cost import StepCost, rising
+
+SIZES = [(8, 8 + extra) for extra in (0, 4, 12, 30, 60, 120)]
+
+
+def learnt(seconds, sizes=SIZES, rounds=30, noise=0.0, seed=0):
+    rng = np.random.default_rng(seed)
+    cost = StepCost()
+    for _ in range(rounds):
+        for rows, tokens in sizes:
+            cost.observe(rows, tokens, seconds(rows, tokens) * float(np.exp(noise * rng.standard_normal())))
+    return cost
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [
+        *(lambda b, m: 0.02, lambda b, m: 0.01 + 0.001 * m),
+        *(lambda b, m: 0.01 * max(1, m / 32), lambda b, m: 0.01 * -(-m // 32)),
+    ],
+)
+def test_any_rising_cost_is_learnt_where_it_was_measured(truth):
+    cost = learnt(truth, noise=0.05)
+    for rows, tokens in SIZES:
+        assert cost.seconds(rows, [tokens])[0] == pytest.approx(truth(rows, tokens), rel=0.08)
+
+
+def test_what_a_request_costs_is_told_from_what_a_token_costs():
+    def truth(rows, tokens):
+        return 0.01 + 0.004 * rows + 0.0005 * tokens
+
+    cost = learnt(truth, [(b, b + n) for b in (2, 4, 8, 16) for n in (0, 8, 24)], noise=0.03)
+    few, many = cost.seconds(2, [32])[0], cost.seconds(16, [32])[0]
+    assert few == pytest.approx(truth(2, 32), rel=0.12)
+    assert many == pytest.approx(truth(16, 32), rel=0.12)
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 500), st.floats(1e-4, 10)), min_size=3, max_size=40))
+def test_expected_seconds_are_positive_and_never_fall_with_tokens(steps):
+    cost = StepCost()
+    for rows, drafts, seconds in steps:
+        cost.observe(rows, rows + drafts, seconds)
+    expected = cost.seconds(16, np.arange(16, 3000, 7))
+    assert (expected > 0).all()
+    assert (np.diff(expected) >= -1e-9 * expected[:-1]).all()
+
+
+def test_hiccups_and_the_first_steps_do_not_count_as_costs():
+    calm = learnt(lambda b, m: 0.02 + 0.001 * m)
+    cost = StepCost()
+    for _ in range(2):
+        cost.observe(8, 8, 60.0)
+    for number in range(180):
+        rows, tokens = SIZES[number % 6]
+        hiccup = 50 if number % 29 == 28 else 1
+        cost.observe(rows, tokens, (0.02 + 0.001 * tokens) * hiccup)
+    at = [8, 20, 68]
+    np.testing.assert_allclose(cost.seconds(8, at), calm.seconds(8, at), rtol=0.25)
+
+
+def test_a_slower_machine_is_believed_after_a_while():
+    cost = learnt(lambda b, m: 0.02)
+    for _ in range(60):
+        cost.observe(8, 8, 0.1)
+    assert cost.seconds(8, [8])[0] == pytest.approx(0.1, rel=0.15)
+
+
+def test_beyond_what_was_measured_the_cost_goes_on_rising_as_it_did():
+    cost = learnt(lambda b, m: 0.01 + 0.001 * m)
+    assert cost.seconds(8, [1000])[0] == pytest.approx(1.01, rel=0.15)
+
+
+def test_a_table_may_be_measured_at_the_start_and_one_slow_run_does_not_matter():
+    runs = iter(range(1000))
+
+    def step_time(rows, tokens):
+        return (0.01 + 0.001 * tokens) * (20 if next(runs) % 3 == 0 else 1)
+
+    cost = StepCost.measure(step_time, SIZES)
+    np.testing.assert_allclose(cost.seconds(8, [8, 68]), [0.018, 0.078], rtol=0.2)
+
+
+@given(arrays.arrays(np.float64, st.integers(1, 12), elements=st.floats(-5, 5)))
+def test_rising_values_are_means_of_their_neighbours(values):
+    fitted = rising(values, np.ones(len(values)))
+    assert (np.diff(fitted) >= 0).all()
+    assert fitted.sum() == pytest.approx(values.sum(), abs=1e-9)
+
+
+def test_values_that_rise_stay_and_heavy_ones_give_way_less():
+    assert rising(np.array([1.0, 2.0, 3.0]), np.ones(3)).tolist() == [1, 2, 3]
+    assert rising(np.array([3.0, 1.0]), np.array([3.0, 1.0])).tolist() == [2.5, 2.5]
+
+
+THRESHOLDS = (0.05, 0.3, 0.45, 0.6, 0.75, 0.9, 2.0)
+WARM = 200
+LIAR = Policy((8.0, 1.0), lambda estimate: np.full_like(estimate, 0.02))
+MODEST = Policy((3.0, 3.0), np.sqrt)
+MISSED = Policy((1.0, 30.0), lambda estimate: np.full_like(estimate, 0.02))
+
+
+COSTS = {
+    "free": lambda rows, tokens: 0.02,
+    "linear": lambda rows, tokens: 0.02 + 0.001 * tokens,
+    "small cpu": lambda rows, tokens: 0.008 + 0.001 * tokens,
+    "steep": lambda rows, tokens: 0.002 + 0.001 * tokens,
+    "accelerator": lambda rows, tokens: 0.01 * max(1.0, tokens / 128),
+    "stairs": lambda rows, tokens: 0.02 * -(-tokens // 32),
+    "dear rows": lambda rows, tokens: 0.01 + 0.002 * rows + 0.0002 * tokens,
+}
+"""Seconds of a step."""
+NOISY = {"noise": 0.05, "hiccups": 0.01}
+
+
+@pytest.mark.parametrize("cost", [name for name in COSTS if name != "small cpu"])
+@pytest.mark.parametrize("policy", [SHARP, FLAT, MODEST])
+def test_a_warm_budget_reaches_the_best_fixed_threshold(cost, policy):
+    runs = {at: simulate(Fixed(at), COSTS[cost], policy, steps=500, **NOISY) for at in THRESHOLDS}
+    best = max(throughput(run, WARM) for run in runs.values())
+    own = simulate(DraftBudget(0.05), COSTS[cost], policy, steps=500, **NOISY)
+    assert throughput(own, WARM) >= 0.95 * best
+
+
+@pytest.mark.parametrize("rows", [1, 4, 64])
+@pytest.mark.parametrize("cost", ["linear", "steep", "accelerator", "stairs"])
+@pytest.mark.parametrize("policy", [LIAR, MISSED])
+def test_where_drafts_lose_almost_nothing_is_lost(cost, policy, rows):
+    without = simulate(Fixed(2.0), COSTS[cost], policy, rows=rows, steps=500, **NOISY)
+    own = simulate(DraftBudget(0.05), COSTS[cost], policy, rows=rows, steps=500, **NOISY)
+    assert throughput(own, WARM) >= 0.98 * throughput(without, WARM)
+    assert throughput(own, 0, 65) >= 0.93 * throughput(without, 0, 65), "the first steps are careful"
+
+
+def test_the_careless_threshold_loses_where_the_budget_does_not():
+    """Control of the test above: the same drafts, all verified."""
+    without = simulate(Fixed(2.0), COSTS["linear"], LIAR, steps=300)
+    assert throughput(simulate(Fixed(0.4), COSTS["linear"], LIAR, steps=300)) < 0.8 * throughput(without)
+
+
+@pytest.mark.parametrize("cost", ["small cpu", "linear", "accelerator", "dear rows"])
+@pytest.mark.parametrize("early", [FLAT, LIAR, MISSED])
+def test_a_policy_that_sharpens_is_noticed(cost, early):
+    policy = lambda step: early if step < 200 else SHARP  # noqa: E731
+    own = simulate(DraftBudget(0.05), COSTS[cost], policy, steps=500, **NOISY)
+    best = max(throughput(simulate(Fixed(at), COSTS[cost], policy, steps=500, **NOISY), 320) for at in THRESHOLDS)
+    assert throughput(own, 320) >= 0.93 * best
+
+
+def test_without_trials_a_policy_that_sharpens_is_missed(monkeypatch):
+    """Control of the test above."""
+    monkeypatch.setattr(budget_module, "PROBE_PAUSE", 10**9)
+    monkeypatch.setattr(budget_module, "IDLE", 1.0)
+    policy = lambda step: LIAR if step < 200 else SHARP  # noqa: E731
+    own = simulate(DraftBudget(0.05), COSTS["small cpu"], policy, steps=320, **NOISY)
+    assert own[200:, 2].sum() == 0
+
+
+def test_a_machine_that_gets_busy_is_noticed():
+    now = [0]
+
+    def shared(rows, tokens):
+        now[0] += 1
+        return 0.02 if now[0] < 250 else 0.005 + 0.004 * tokens
+
+    own = simulate(DraftBudget(0.05), shared, FLAT, steps=700)
+    assert own[100:250, 2].mean() > 5
+    assert own[500:, 2].mean() < 1.5
+
+
+@pytest.mark.parametrize("rows", [1, 16, 200])
+def test_the_first_steps_draft_little_and_every_other_one_nothing(rows):
+    budget = DraftBudget(0.3)
+    asked = []
+    for _ in range(8):
+        asked.append(budget.allow(rows))
+        budget.observe(rows=rows, tokens=rows, estimates=np.zeros(0, np.float32), accepted=np.zeros(0, bool), seconds=1)
+    assert [allowed.nodes for allowed in asked] == [max(2, rows // 2), 0] * 4
+    assert asked[0].min_probability == 0.3
+
+
+def test_more_is_drafted_only_as_drafts_are_accepted():
+    run = simulate(DraftBudget(0.05), COSTS["free"], LIAR, rows=64, steps=60)
+    sharp = simulate(DraftBudget(0.05), COSTS["free"], SHARP, rows=64, steps=60)
+    assert run[:30, 2].max() <= 40
+    assert sharp[20:30, 2].mean() > 200
+
+
+def test_nothing_below_the_floor_is_ever_asked_for():
+    budget = DraftBudget(0.4)
+    asked = []
+
+    class Watched:
+        def allow(self, rows):
+            asked.append(budget.allow(rows))
+            return asked[-1]
+
+        observe = staticmethod(budget.observe)
+
+    simulate(Watched(), COSTS["free"], SHARP, steps=300)
+    assert min(allowed.min_probability for allowed in asked) == 0.4
+
+
+def test_a_measured_table_spares_a_wrong_first_guess():
+    """With what a step costs known, the first choice is already that of free tokens."""
+    known = DraftBudget(0.05, cost=StepCost.measure(COSTS["free"], [(16, tokens) for tokens in (16, 32, 64, 160)]))
+    guessed = DraftBudget(0.05)
+    for budget in (known, guessed):
+        simulate(budget, COSTS["free"], LIAR, steps=8)
+    assert known.allow(16).min_probability < 0.1 < guessed.allow(16).min_probability
+
+
+@pytest.mark.parametrize("most", [0, 3, 1000])
+def test_no_step_drafts_more_than_the_engine_takes_nor_more_because_it_could(most):
+    for steps in (0, WARM + 2):
+        bounded, free_to = DraftBudget(0.05), DraftBudget(0.05)
+        for budget in (bounded, free_to):
+            simulate(budget, COSTS["free"], SHARP, steps=steps)
+        assert bounded.allow(16, most=most).nodes == min(most, free_to.allow(16).nodes)

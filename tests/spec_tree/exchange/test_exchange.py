@@ -1,0 +1,264 @@
+import logging
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turntree.spec_tree import DialogueState, SpecForest
+from turntree.spec_tree.exchange.exchange import ExchangeLost, SharedTurns, SwapCounts, Swapped
+from turntree.spec_tree.exchange.folder_exchange import FolderExchange
+from turntree.spec_tree.exchange.turn_batch import TurnBatch
+from turntree.spec_tree.exchange.turn_log import Cursor, News, TurnLog
+
+
+def batch(*numbers: int, task: str = "") -> TurnBatch:
+    return TurnBatch.of([DialogueState(exact=number + 1, task=task) for number in numbers], [[n] * 4 for n in numbers])
+
+
+def said(news: News | Swapped) -> list[int]:
+    return [int(turn[0]) for one in news.batches for turn in one.turns]
+
+
+@pytest.fixture
+def log() -> TurnLog:
+    return TurnLog(1 << 20)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(0, 3)), max_size=30))
+def test_everybody_reads_each_turn_of_the_others_once_and_none_of_its_own(calls: list[tuple[str, bool, int]]) -> None:
+    log = TurnLog(1 << 20)
+    given: dict[str, list[int]] = {name: [] for name in "abc"}
+    got: dict[str, list[int]] = {name: [] for name in "abc"}
+    cursors: dict[str, Cursor | None] = dict.fromkeys("abc")
+    number = 0
+    for name, reads, count in [*calls, *((name, True, 0) for name in "abc")]:
+        log.append(name, len(given[name]), batch(*range(number, number + count)))
+        given[name] += range(number, number + count)
+        number += count
+        if reads:
+            news = log.read(name, cursors[name])
+            got[name] += said(news)
+            cursors[name] = news.cursor
+            assert news.missed == 0
+    for name in "abc":
+        assert got[name] == sorted(number for other in "abc" if other != name for number in given[other])
+
+
+def test_turns_that_are_sent_twice_are_kept_once(log: TurnLog) -> None:
+    assert log.append("a", 0, batch(0, 1)) == 2
+    assert log.append("a", 0, batch(0, 1, 2)) == 1  # the answer was lost, and one turn was added
+    assert log.append("a", 1, batch(1, 2)) == 0
+    assert said(log.read("b", None)) == [0, 1, 2]
+
+
+def test_the_log_is_bounded_and_a_late_reader_is_told_what_it_missed() -> None:
+    size = batch(0, 1).nbytes
+    log = TurnLog(3 * size)
+    cursor = log.read("b", None).cursor
+    for number in range(0, 20, 2):
+        log.append("a", number, batch(number, number + 1))
+        assert log.nbytes <= 3 * size
+    news = log.read("b", cursor)
+    assert said(news) == [14, 15, 16, 17, 18, 19]
+    assert (news.missed, log.dropped, log.held) == (14, 14, 6)
+    assert log.read("c", None).missed == 0  # a newcomer misses nothing that it was promised
+
+
+def test_a_batch_larger_than_the_log_is_let_go_and_an_empty_log_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_bytes must be positive"):
+        TurnLog(0)
+    log = TurnLog(10)
+    log.append("a", 0, batch(0))
+    assert (log.held, log.nbytes, log.dropped) == (0, 0, 1)
+    assert said(log.read("b", None)) == []
+
+
+def test_a_log_that_was_begun_anew_is_read_from_its_start() -> None:
+    first, second = TurnLog(1 << 20), TurnLog(1 << 20)
+    first.append("a", 0, batch(*range(9)))
+    cursor = first.read("b", None).cursor
+    second.append("a", 9, batch(9))
+    assert said(second.read("b", cursor)) == [9]
+
+
+def test_the_newest_turns_come_first_where_there_are_too_many(log: TurnLog) -> None:
+    log.append("a", 0, batch(0, 1, 2))
+    log.append("a", 3, batch(3, 4))
+    news = log.read("b", None, max_tokens=13)
+    assert said(news) == [2, 3, 4]
+    assert news.missed == 2
+    assert said(log.read("b", news.cursor)) == []
+
+
+def test_only_what_is_wanted_travels(log: TurnLog) -> None:
+    log.append("a", 0, batch(0, 1, task="mine"))
+    log.append("a", 2, batch(2, task="other"))
+    news = log.read("b", None, wanted=lambda one: np.array([state.task == "mine" for state in one.states]))
+    assert said(news) == [0, 1]
+    assert news.missed == 0
+
+
+def test_members_get_each_others_turns_once(tmp_path: Path) -> None:
+    one, other = (FolderExchange(tmp_path / "shared", name) for name in ("r0", "r1"))
+    assert said(one.swap(batch(0, 1), 0)) == []
+    assert said(other.swap(batch(2), 0)) == [0, 1]
+    assert said(one.swap(batch(3), 2)) == [2]
+    assert said(other.swap(batch(), 1)) == [3]
+    assert said(other.swap(batch(), 1)) == []
+
+
+def test_turns_that_are_given_twice_arrive_once(tmp_path: Path) -> None:
+    one, other = (FolderExchange(tmp_path, name) for name in ("r0", "r1"))
+    one.swap(batch(0, 1), 0)
+    one.swap(batch(0, 1, 2), 0)
+    assert said(other.swap(batch(), 0)) == [0, 1, 2]
+
+
+def test_a_member_in_its_next_life_finds_its_turns(tmp_path: Path) -> None:
+    FolderExchange(tmp_path, "r0").swap(batch(0, 1), 0)
+    assert said(FolderExchange(tmp_path, "r0").swap(batch(), 0)) == [0, 1]
+
+
+def test_a_members_files_stay_within_the_bound_over_all_its_lives(tmp_path: Path) -> None:
+    size = len(batch(0).to_bytes())
+    for life in range(3):
+        member = FolderExchange(tmp_path, "r0", max_bytes=4 * size)
+        for number in range(3):
+            member.swap(batch(3 * life + number), number)
+            assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 4 * size
+    assert said(FolderExchange(tmp_path, "r1").swap(batch(), 0)) == [5, 6, 7, 8]
+
+
+def test_a_damaged_file_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    FolderExchange(tmp_path, "r0").swap(batch(0), 0)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-5])
+    other = FolderExchange(tmp_path, "r1")
+    with caplog.at_level(logging.WARNING):
+        assert said(other.swap(batch(), 0)) == []
+    assert "left out" in caplog.text
+    assert said(other.swap(batch(), 0)) == []
+
+
+def test_a_folder_that_cannot_be_used_loses_the_exchange_and_no_turn(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("a file")
+    member = FolderExchange(taken, "r0")
+    with pytest.raises(ExchangeLost, match="taken"):
+        member.swap(batch(0), 0)
+    taken.unlink()
+    member.swap(batch(0), 0)
+    assert said(FolderExchange(taken, "r1").swap(batch(), 0)) == [0]
+
+
+def test_names_that_could_be_taken_for_others_are_refused(tmp_path: Path) -> None:
+    for name in ("a-b", "", "a/b"):
+        with pytest.raises(ValueError, match="a member's name"):
+            FolderExchange(tmp_path, name)
+    with pytest.raises(ValueError, match="max_bytes"):
+        FolderExchange(tmp_path, "a", max_bytes=0)
+
+
+HERE = DialogueState.from_tokens([1, 2, 3], task="7", env="sums")
+
+
+class Wire:
+    """An exchange over a log of this process, which may be cut before or after the log was reached."""
+
+    def __init__(self, log: TurnLog, name: str) -> None:
+        self.log, self.name = log, name
+        self.cursor: Cursor | None = None
+        self.cut = ""
+
+    def swap(self, own: TurnBatch, first: int) -> Swapped:
+        if self.cut == "before":
+            raise ExchangeLost("cut")
+        self.log.append(self.name, first, own)
+        if self.cut == "after":
+            raise ExchangeLost("cut")
+        news = self.log.read(self.name, self.cursor)
+        self.cursor = news.cursor
+        return Swapped(news.batches, news.missed)
+
+
+def member(log: TurnLog, name: str, **bounds: int) -> tuple[SpecForest, Wire, SharedTurns]:
+    forest, wire = SpecForest(), Wire(log, name)
+    return forest, wire, SharedTurns(forest, wire, **bounds)
+
+
+def test_what_one_store_was_told_is_drafted_by_another(log: TurnLog) -> None:
+    _, _, one = member(log, "a")
+    forest, _, other = member(log, "b")
+    one.note(HERE, (7, 8, 9))
+    one.swap()
+    turn = forest.begin([HERE])
+    assert forest.draft(turn, max_nodes=3, room=[8]).tokens.tolist() == []
+    assert other.swap().taken == 1
+    assert forest.draft(turn, max_nodes=3, room=[8]).tokens.tolist() == [7, 8, 9]
+
+
+def test_a_store_is_not_given_its_own_turns_again() -> None:
+    forest, _, shared = member(TurnLog(1 << 20), "a")
+    forest.insert(HERE, [7, 8, 9])
+    shared.note(HERE, (7, 8, 9))
+    for _ in range(3):
+        shared.swap()
+    assert forest.stats().rollouts == 1
+    assert shared.counts == SwapCounts(given=1, swaps=3)
+
+
+def test_turns_wait_while_the_others_are_away_and_arrive_once(log: TurnLog) -> None:
+    _, wire, shared = member(log, "a")
+    forest, _, other = member(log, "b")
+    for number, cut in enumerate(["before", "after", "before", ""]):
+        wire.cut = cut
+        shared.note(HERE, (number, 5))
+        shared.swap()
+    other.swap()
+    assert forest.stats().rollouts == 4
+    assert shared.counts == SwapCounts(given=4, swaps=1, lost=3)
+
+
+def test_what_waits_is_bounded_and_the_oldest_goes_first(log: TurnLog) -> None:
+    _, wire, shared = member(log, "a", max_pending_tokens=6)
+    wire.cut = "before"
+    for number in range(5):
+        shared.note(HERE, (number, number))
+    shared.swap()
+    wire.cut = ""
+    counts = shared.swap()
+    assert (counts.given, counts.dropped) == (3, 2)
+    assert [turn.tolist() for batch in log.read("b", None).batches for turn in batch.turns] == [[2, 2], [3, 3], [4, 4]]
+
+
+def test_turns_that_are_noted_during_an_exchange_go_with_the_next(log: TurnLog) -> None:
+    _, wire, shared = member(log, "a")
+    plain = wire.swap
+
+    def busy(own: TurnBatch, first: int) -> Swapped:
+        shared.note(HERE, (9,))
+        return plain(own, first)
+
+    wire.swap = busy  # type: ignore[method-assign]
+    shared.note(HERE, (8,))
+    assert shared.swap().given == 1
+    wire.swap = plain  # type: ignore[method-assign]
+    assert shared.swap().given == 2
+
+
+def test_threads_may_note_at_once(log: TurnLog) -> None:
+    _, _, shared = member(log, "a")
+
+    def work() -> None:
+        for number in range(500):
+            shared.note(HERE, (number,))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        shared.swap()
+    assert shared.swap().given == 2000 == log.held

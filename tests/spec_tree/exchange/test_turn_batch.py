@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turntree.spec_tree import DialogueState
+from turntree.spec_tree.exchange.turn_batch import DamagedBatch, TurnBatch
+
+states = st.builds(
+    DialogueState,
+    exact=st.integers(0, 2**64 - 1),
+    task=st.text(max_size=3),
+    tools=st.text(max_size=3),
+    env=st.sampled_from(["", "sums"]),
+)
+turns = st.lists(st.integers(0, 2**31 - 1), max_size=5)
+
+
+def same(batch: TurnBatch, said: list[tuple[DialogueState, list[int]]]) -> bool:
+    return batch.states == [state for state, _ in said] and [turn.tolist() for turn in batch.turns] == [
+        turn for _, turn in said
+    ]
+
+
+@given(st.lists(st.tuples(states, turns), max_size=6))
+def test_a_batch_holds_what_it_was_made_of_through_bytes_too(said: list[tuple[DialogueState, list[int]]]) -> None:
+    batch = TurnBatch.of([state for state, _ in said], [turn for _, turn in said])
+    assert same(batch, said)
+    assert same(TurnBatch.from_bytes(batch.to_bytes()), said)
+    assert len(batch) == len(said)
+
+
+@given(st.lists(st.tuples(states, turns, st.booleans()), max_size=6))
+def test_a_selection_has_the_turns_that_were_kept_and_their_texts_alone(said: list) -> None:
+    batch = TurnBatch.of([state for state, _, _ in said], [turn for _, turn, _ in said])
+    chosen = batch.select(np.array([kept for _, _, kept in said], bool))
+    assert same(chosen, [(state, turn) for state, turn, kept in said if kept])
+    assert set(chosen.texts) == {t for s, _, kept in said if kept for t in (s.task, s.tools, s.env)} or chosen is batch
+
+
+def test_small_token_ids_take_two_bytes_each_and_shared_texts_are_held_once() -> None:
+    states = [DialogueState(exact=number, task="a long name of a task " * 9, env="sums") for number in range(100)]
+    narrow = TurnBatch.of(states, [[7] * 50] * 100)
+    assert TurnBatch.of(states, [[70_000] * 50] * 100).nbytes - narrow.nbytes == 2 * 50 * 100
+    assert len(narrow.texts) == 3
+    assert len(narrow.to_bytes()) < 100 * (50 * 2 + 8 + 12 + 4) + 3000
+
+
+def test_the_newest_turns_fit_into_the_bound() -> None:
+    batch = TurnBatch.of([DialogueState(exact=number) for number in range(4)], [[1] * 5, [2] * 5, [3] * 5, [4] * 5])
+    assert [turn[0] for turn in batch.newest(12).turns] == [3, 4]
+    assert len(batch.newest(4)) == 0
+    assert len(batch.newest(20)) == 4
+
+
+def test_turns_of_one_task_and_environment_are_one_and_those_without_a_task_go_by_their_state() -> None:
+    named = [("a", "e"), ("b", "e"), ("a", "e"), ("a", "f"), ("", "e"), ("", "e"), ("", "e")]
+    exact = [1, 2, 3, 4, 5, 6, 5]
+    said = [
+        DialogueState(exact=number, task=task, tools=str(number), env=env)
+        for number, (task, env) in zip(exact, named, strict=True)
+    ]
+    tasks, places = TurnBatch.of(said, [[1]] * len(said)).distinct()
+    assert [(tasks[place].task, tasks[place].env) for place in places] == named
+    assert len(tasks) == 5
+    assert [tasks[place].exact for place in places[4:]] == [5, 6, 5]
+    assert TurnBatch.of([], []).distinct()[0] == []
+
+
+@pytest.mark.parametrize("at", [0, 16, 30, 200, -1])
+def test_damaged_bytes_are_refused(at: int) -> None:
+    data = bytearray(TurnBatch.of([DialogueState(exact=1, task="t")], [[1, 2, 3]]).to_bytes())
+    data[at] ^= 1
+    with pytest.raises(DamagedBatch):
+        TurnBatch.from_bytes(bytes(data))
+    with pytest.raises(DamagedBatch):
+        TurnBatch.from_bytes(bytes(data[: len(data) // 2]))
+
+
+def test_parts_that_do_not_go_together_and_a_turn_without_a_state_are_refused() -> None:
+    good = TurnBatch.of([DialogueState(exact=1, task="t")], [[1, 2, 3]])
+    parts = {name: getattr(good, name) for name in ("texts", "exact", "names", "lengths", "tokens")}
+    for name, bad in {
+        "lengths": np.array([-3], np.int32),
+        "names": np.array([[0, 1, 9]], np.int32),
+        "tokens": np.array([1, 2, -3], np.int32),
+        "exact": np.array([1], np.int64),
+    }.items():
+        with pytest.raises(DamagedBatch, match=name):
+            TurnBatch.from_bytes(TurnBatch(**{**parts, name: bad}).to_bytes())
+    with pytest.raises(ValueError, match="one entry a state"):
+        TurnBatch.of([], [[1]])

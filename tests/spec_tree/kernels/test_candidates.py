@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+from forest_checks import Said, paths, rows_of
+
+from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
+from turntree.spec_tree.kernels.candidates import EXACT, LENGTH_CLASSES
+from turntree.spec_tree.kernels.layout import MATCH
+from turntree.spec_tree.kernels.look_ahead import TOGETHER
+
+ALIKE = int(LENGTH_CLASSES[MATCH])
+"""Class of the agreement of a turn that is alike from its beginning on."""
+
+
+def drafted_after(said: list[int], turns: list[list[int]], rows: int = 1) -> list[Said]:
+    """The paths drafted after ``said``, by the first of ``rows`` turns, where their state knows ``turns``, and eight
+    other turns of its environment.
+
+    The others all say 3, and each something else after it, so that nothing else is remembered to follow a 3.
+    """
+    forest, state = SpecForest(), DialogueState.from_tokens([1], task="asked", env="e")
+    for turn in turns:
+        forest.insert(state, turn)
+    for i in range(8):
+        forest.insert(DialogueState.from_tokens([2, i], task="other", env="e"), [3, 20 + i])
+    handles = forest.begin([state] * rows)
+    forest.commit(handles[:1], [said])
+    return paths(rows_of(forest.draft(handles, max_nodes=64, room=[8] * rows))[0])
+
+
+def test_below_the_root_what_the_state_says_after_the_last_token_of_the_path_is_drafted() -> None:
+    """No place of the root leads there: the two turns of the state have nothing in common before the 3."""
+    assert (2, 3, 5, 6) in drafted_after([1], [[1, 2, 3, 4], [9, 3, 5, 6]])
+    assert (2, 3, 5) not in drafted_after([1], [[1, 2, 3, 4], [9, 7, 5, 6]])
+
+
+def test_a_place_that_the_root_has_led_to_has_one_vote_for_each_node() -> None:
+    forest, state = SpecForest(), DialogueState.from_tokens([1])
+    forest.insert(state, [1, 2, 3, 4])
+    handles = forest.begin([state])
+    forest.commit(handles, [[1]])
+    forest.draft(handles, max_nodes=3, room=[3])
+    live, row = forest.live_table.turns, int(forest.live_table.rows(handles)[0])
+    vote = forest.weights["odds"][0, EXACT, ALIKE]
+    assert 1 < vote < 1000, "the test needs votes that two of differ from one"
+    assert live.node_token[row, 1:4].tolist() == [2, 3, 4]
+    assert live.node_votes[row, 1:4] == pytest.approx(np.log(vote), rel=1e-4)
+
+
+def test_a_large_batch_is_not_looked_through_again() -> None:
+    """The time that it takes is that of the whole batch, and the whole batch waits for it."""
+    turns = [[1, 2, 3, 4], [9, 3, 5, 6]]
+    assert (2, 3, 5, 6) in drafted_after([1], turns, rows=64)
+    assert (2, 3, 5, 6) not in drafted_after([1], turns, rows=65)
+
+
+def state(index: int) -> DialogueState:
+    return DialogueState.from_tokens([index], task=f"task {index % 3}", env="e")
+
+
+@pytest.mark.parametrize("rows", [1, TOGETHER - 1, TOGETHER, TOGETHER + 1, 3 * TOGETHER + 5])
+def test_a_row_is_drafted_for_as_it_would_be_alone(rows: int) -> None:
+    forest, rng = SpecForest(ForestConfig(threads=1)), np.random.default_rng(rows)
+    for _ in range(200):
+        forest.insert(state(int(rng.integers(0, 9))), rng.integers(0, 4, 40).tolist())
+    handles = forest.begin([state(row % 9) for row in range(rows)])
+    forest.commit(handles, [rng.integers(0, 4, row % 7).tolist() for row in range(rows)])  # of no token, too
+    together = forest.draft(handles, max_nodes=24, room=[(row + 1) % 5 for row in range(rows)])
+    assert len(together.tokens) >= 4 * rows
+    for row, handle in enumerate(handles):
+        alone = forest.draft([handle], max_nodes=24, room=[(row + 1) % 5])
+        mine = slice(*together.offsets[row : row + 2].tolist())
+        assert alone.tokens.tolist() == together.tokens[mine].tolist()
+        assert alone.parents.tolist() == together.parents[mine].tolist()
+        assert alone.probabilities.tolist() == together.probabilities[mine].tolist()
