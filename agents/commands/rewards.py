@@ -10,8 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from turntree.agents.files import json_value
-
 RewardOption = Annotated[
     list[str] | None,
     typer.Option("--reward", metavar="NAME[=WEIGHT]", help="A reward; repeatable. Weight 0 is a metric only."),
@@ -82,6 +80,8 @@ def parse_rewards(words: Sequence[str]) -> dict[str, float]:
 def _show(first: str, rows: Mapping[str, Mapping[str, Any]], out: Path, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Column, Table
+
+    from turntree.agents.files import json_value
 
     console = Console()
     if as_json:

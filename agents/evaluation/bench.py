@@ -204,7 +204,7 @@ def _drafter(engine: Any) -> _Drafter | None:
     figures = engine.figures() if hasattr(engine, "figures") else {}
     if not figures:
         return None
-    return _Drafter(int(figures["steps"]), float(figures.get("draft_seconds", figures.get("seconds", 0.0))))
+    return _Drafter(int(figures["steps"]), float(figures.get("draft_seconds", 0.0)))
 
 
 def _compared(one: Sequence[Episode], other: Sequence[Episode]) -> tuple[int, int]:

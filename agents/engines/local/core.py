@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from turntree.agents.engines.drafting.trees import select
 from turntree.agents.engines.local.config import LocalEngineConfig
-from turntree.agents.engines.local.drafting import Drafter, select
+from turntree.agents.engines.local.drafting import Drafter
 from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.local.forward.plan import Ints, StepPlan, attention_plan, plan_step
 from turntree.agents.engines.local.forward.slots import SlotCache

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from turntree.agents.engines.drafting.session import DraftTurn
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, Scores, TopLogprobs
 from turntree.spec_tree import DialogueState
 
@@ -44,7 +45,7 @@ class Monitored:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Request:
+class Request(DraftTurn):
     """A prompt, what has been sampled after it, and where its keys and values are."""
 
     prompt: list[int]
@@ -57,12 +58,9 @@ class Request:
     """64-bit seed of the noise."""
     deliver: Callable[[Request], None]
     """Called on the engine's thread when the request has finished."""
-    guess: list[int] = field(default_factory=list)
-    """What the caller believes that the turn will be, from its first token; emptied when it proves wrong.
-    Where ``scoring``: the tokens to score."""
     scoring: bool = False
-    """The tokens of ``guess`` are taken as they are, and nothing is drawn; ``Sampling.top_logprobs`` above 0
-    asks for the position behind the last one too."""
+    """The tokens of ``guess`` are those to score: they are taken as they are, and nothing is drawn;
+    ``Sampling.top_logprobs`` above 0 asks for the position behind the last one too."""
     tokens: list[int] = field(default_factory=list)
     """Prompt and sampled tokens."""
     scored: int = 0
@@ -89,8 +87,6 @@ class Request:
     """Made for a later step: it has a slot while nobody else wants it, and ends with what it has where one does."""
     leader: Request | None = None
     """The request whose prompt is being computed and will be shared."""
-    handle: int | None = None
-    """The live turn in the store."""
     cached: int = 0
     """Prompt tokens that were not computed again."""
     verify_steps: int = 0
@@ -126,7 +122,7 @@ class Request:
 
     def start_over(self) -> None:
         """The weights have changed: what was scored under the old ones does not count."""
-        self.tokens, self.scored = list(self.prompt), 0
+        self.tokens, self.committed, self.scored = list(self.prompt), 0, 0
         self.logprobs, self.behaviour, self.entropies, self.entropy_variances, self.top = [], [], [], [], []
 
     def completion(self) -> Completion:

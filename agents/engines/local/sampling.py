@@ -62,9 +62,6 @@ def _append(rows: Sequence[Request], draft: DraftBatch, verified: Verified, draw
     drafted = np.diff(draft.offsets).tolist()
     for b, (request, first, count) in enumerate(zip(rows, start.tolist(), emitted.tolist(), strict=True)):
         mine = slice(first, first + count)
-        position = request.sampled
-        if request.guess and request.guess[position : position + count] != said[mine]:
-            request.guess = []
         request.tokens += said[mine]
         request.logprobs += policy[mine]
         request.behaviour += behaviour[mine]

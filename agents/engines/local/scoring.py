@@ -69,6 +69,7 @@ def _score(rows: Sequence[Request], laws: NodeDistributions, start: Ints) -> Non
         base = int(start[b] - start[0])
         mine = slice(base, base + len(some))
         request.tokens += some
+        request.advance(some)
         request.computed += int(count[b]) - 1
         request.scored += int(count[b])
         request.logprobs += policy[mine].tolist()

@@ -61,7 +61,7 @@ class ChainBudget:
         drafted = self._rows
         if self._budget is None or not drafted or read is None or read > _READ_BY_ROW * rows + _READ:
             return
-        if any(row.step != step or row.guessed for row in drafted):
+        if any(row.step != step or row.by_guess for row in drafted):
             return
         batch = self._batch or DraftBatch.empty(len(drafted))
         starts = batch.offsets.tolist()

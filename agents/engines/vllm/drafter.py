@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from turntree.agents.engines.drafting.session import DraftCounts, DraftingSession
 from turntree.agents.engines.request_wire import draft_of
 from turntree.agents.engines.vllm import compat, cpu_repair
 from turntree.agents.engines.vllm.chain_budget import ChainBudget
-from turntree.agents.engines.vllm.counts import DrafterCounts
 from turntree.agents.engines.vllm.live_turn import LiveTurn
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.agents.engines.vllm.wire import state_of
@@ -56,7 +56,7 @@ class ForestDrafter:
             config = dataclasses.replace(config, end_tokens=compat.end_tokens(vllm_config.model_config))
         self.settings = settings
         self.forest = SpecForest(config)
-        self.counts = DrafterCounts()
+        self._session = DraftingSession(forest=self.forest)
         self._longest: int = vllm_config.model_config.max_model_len
         self._deepest: int = vllm_config.speculative_config.num_speculative_tokens
         self._chain_budget = ChainBudget(settings, self._deepest, vllm_config.scheduler_config.max_num_batched_tokens)
@@ -65,6 +65,11 @@ class ForestDrafter:
         self._reading = 0
         """Prompt tokens of the requests that joined in the last step."""
         self._runner: Any = None
+
+    @property
+    def counts(self) -> DraftCounts:
+        """What was done so far."""
+        return self._session.counts
 
     def bind(self, runner: Any) -> None:
         """Take the model runner, which knows the requests; the plugin calls this.
@@ -114,7 +119,7 @@ class ForestDrafter:
         self._sweep()
         said = self._read(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
         for _, row, tokens in said:
-            row.advance(tokens, self.counts.steps)
+            row.verified(tokens, self.counts.steps)
         rows = [row for _, row, _ in said]
         whole = len(rows) == len(sampled_token_ids)  # nobody stopped in the middle of a prompt
         self._chain_budget.learn(self.counts.steps, began, rows=len(rows), read=self._reading if whole else None)
@@ -124,7 +129,7 @@ class ForestDrafter:
             live = [(place, row) for place, row, _ in said if row.handle is not None]
             self._draft([row for _, row in live], [place for place, _ in live], proposed)
         self.counts.rows += len(rows)
-        self.counts.seconds += time.perf_counter() - began
+        self.counts.draft_seconds += time.perf_counter() - began
         return proposed
 
     def take_stats(self, request_id: str) -> tuple[int, int, int] | None:
@@ -171,7 +176,7 @@ class ForestDrafter:
             if stands[place] - row.seen != len(last):  # it sampled in a step that asked for no drafts
                 last = tokens[place, row.seen : stands[place]].tolist()
             said.append((place, row, row.own(last)))
-        self._begin(new)
+        self._session.begin(new, [_state(row.request) for row in new], [row.request.prompt_token_ids for row in new])
         return said
 
     def _open(self, request: Any) -> LiveTurn:
@@ -186,7 +191,6 @@ class ForestDrafter:
         return LiveTurn(
             request=request,
             prompt=prompt,
-            seen=prompt,
             stops=compat.stop_tokens(parameters),
             least=parameters.min_tokens or 0,
             most=room if parameters.max_tokens is None else min(room, parameters.max_tokens),
@@ -194,40 +198,27 @@ class ForestDrafter:
             guess=guess,
         )
 
-    def _begin(self, rows: list[LiveTurn]) -> None:
-        if not rows:
-            return
-        prompts = [np.array(row.request.prompt_token_ids, np.int32) for row in rows]
-        states = [_state(row.request) for row in rows]
-        for row, handle in zip(rows, self.forest.begin(states, prompts), strict=True):
-            row.handle = handle
-
     def _commit(self, rows: list[LiveTurn], tokens: list[list[int]]) -> None:
-        live = [(row, said) for row, said in zip(rows, tokens, strict=True) if row.handle is not None]
-        if not live:
-            return
-        self.forest.commit([row.handle for row, _ in live if row.handle is not None], [said for _, said in live])
-        for row, said in live:
-            self.counts.tokens += len(said)
-            if row.complete(said[-1]):
+        self._session.commit(rows, tokens)
+        for row, said in zip(rows, tokens, strict=True):
+            if row.handle is not None and said and row.complete(said[-1]):
                 self._end(row, keep=True)
 
     def _draft(self, rows: list[LiveTurn], places: list[int], proposed: list[list[int]]) -> None:
         """Write the drafts of ``rows`` at ``places`` of ``proposed``."""
         room = [row.room(self._deepest) for row in rows]
         for index, row in enumerate(rows):
-            row.drafted, row.guessed = 0, False
-            if row.guess:
-                guess = row.cut(list(row.guess[row.length : row.length + room[index]]))
-                if guess:
-                    proposed[places[index]] = guess
-                    row.drafted, row.guessed, room[index] = len(guess), True, 0
+            row.drafted, row.by_guess = 0, False
+            guess = row.cut(row.guessed(room[index]))
+            if guess:
+                proposed[places[index]] = guess
+                row.drafted, row.by_guess, room[index] = len(guess), True, 0
         allowed = self._chain_budget.allow(len(rows)) if rows else None
         if allowed is None or allowed.nodes == 0:
             self._chain_budget.drafted(rows, None)
             return
-        batch = self.forest.draft(
-            [row.handle for row in rows if row.handle is not None],
+        batch = self._session.draft(
+            rows,
             max_nodes=self._deepest,
             room=room,
             min_probability=allowed.min_probability,
@@ -257,10 +248,8 @@ class ForestDrafter:
             self._finished.popitem(last=False)
 
     def _end(self, row: LiveTurn, *, keep: bool) -> None:
-        if row.handle is not None:
-            self.forest.end([row.handle], keep=keep)
-            row.handle = None
-            row.drafted = 0
+        self._session.end([row], keep=keep)
+        row.drafted = 0
 
 
 def _state(request: Any) -> DialogueState:

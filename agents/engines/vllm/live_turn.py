@@ -1,6 +1,6 @@
 """What the drafter remembers of a live request from step to step, so that no prompt is read twice.
 
-Invariant: ``seen`` positions of the request are known to the store; what a step
+Invariant: ``seen`` positions of the request are known to the session; what a step
 adds is what stands behind them.
 """
 
@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from turntree.agents.engines.drafting.session import DraftTurn
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class LiveTurn:
+class LiveTurn(DraftTurn):
     """One request."""
 
     request: Any
     """vLLM's own object of it: another one under the same id is another request."""
     prompt: int
     """Tokens of the prompt."""
-    seen: int
-    """Tokens of prompt and turn that the store knows."""
     stops: frozenset[int]
     """Tokens that end the turn."""
     least: int
@@ -29,13 +29,9 @@ class LiveTurn:
     """Tokens of the turn at most, the longest context minded."""
     by_text: bool
     """Whether text may end it, which only vLLM's front end sees."""
-    guess: Sequence[int] = ()
-    """The caller's guess of the whole turn, as long as it comes true."""
-    handle: int | None = None
-    """The store's name of the turn; ``None`` once the turn is over."""
     drafted: int = 0
     """Tokens proposed for the coming step."""
-    guessed: bool = False
+    by_guess: bool = False
     """Whether that is from the guess."""
     step: int = -1
     """The last step in which it sampled."""
@@ -49,42 +45,39 @@ class LiveTurn:
     """Draft tokens that the policy itself sampled."""
 
     @property
-    def length(self) -> int:
-        """Tokens of the turn so far."""
-        return self.seen - self.prompt
+    def seen(self) -> int:
+        """Tokens of prompt and turn that the session knows."""
+        return self.prompt + self.committed
 
     @property
     def counters(self) -> tuple[int, int, int]:
         """Verify steps, verified draft tokens, accepted ones."""
         return self.verify_steps, self.offered, self.accepted
 
-    def advance(self, tokens: Sequence[int], step: int) -> None:
+    def verified(self, tokens: Sequence[int], step: int) -> None:
         """Count what it sampled in ``step``; what was proposed before a pause was never verified."""
         if step != self.step + 1:
             self.drafted = 0
         self.step = step
         self.hits = min(len(tokens) - 1, self.drafted)
-        if self.guess and tuple(tokens) != tuple(self.guess[self.length : self.length + len(tokens)]):
-            self.guess = ()
         self.verify_steps += 1
         self.offered += self.drafted
         self.accepted += self.hits
-        self.seen += len(tokens)
 
     def complete(self, last: int) -> bool:
         """Whether the turn is over now that it ends in ``last``."""
-        return self._ends(last, self.length)
+        return self._ends(last, self.committed)
 
     def own(self, tokens: list[int]) -> list[int]:
         """Those of ``tokens`` that belong to the turn: where its last token was drafted, a sampled one follows it."""
         for index, token in enumerate(tokens):
-            if self._ends(token, self.length + index + 1):
+            if self._ends(token, self.committed + index + 1):
                 return tokens[: index + 1]
         return tokens
 
     def room(self, most: int) -> int:
         """Draft tokens that may be of use: the token behind them still belongs to the turn."""
-        return max(0, min(most, self.most - self.length - 1))
+        return max(0, min(most, self.most - self.committed - 1))
 
     def cut(self, draft: list[int]) -> list[int]:
         """``draft`` up to its first stop token."""

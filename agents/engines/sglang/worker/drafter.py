@@ -17,33 +17,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.agents.engines.local.drafting import with_guesses
+from turntree.agents.engines.drafting.session import DraftCounts, DraftingSession
+from turntree.agents.engines.drafting.trees import matched, with_guesses
 from turntree.agents.engines.sglang.settings import SglangSettings
-from turntree.agents.engines.sglang.worker.live_turn import LiveTurn, Served, state_of_request
+from turntree.agents.engines.sglang.worker.live_turn import LiveTurn, Served
 from turntree.agents.engines.sglang.worker.rows import TreeRows, best_nodes, tree_rows
 from turntree.agents.engines.sglang.worker.width import WidthChooser
 from turntree.spec_tree import DraftBatch, SpecForest
 from turntree.spec_tree.exchange.exchange import SharedTurns
-
-
-@dataclass(slots=True, kw_only=True)
-class DraftCounts:
-    """What was done so far."""
-
-    steps: int = 0
-    """Passes."""
-    plain_steps: int = 0
-    """Of these, passes without drafts."""
-    rows: int = 0
-    """Requests of all passes."""
-    verified: int = 0
-    """Tokens of all passes, padding included."""
-    drafted: int = 0
-    """Draft nodes verified."""
-    accepted: int = 0
-    """Of these, nodes that the policy sampled."""
-    draft_seconds: float = 0.0
-    """Spent on drafts and on telling the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +72,7 @@ class TreeDrafter:
             shared: The way to other engines' stores.
             agree: What several ranks draft in the stead of what each offers.
         """
-        self.counts = DraftCounts()
+        self._session = DraftingSession(forest=forest)
         self.forest = forest
         self.widths = settings.widths_within(widest)
         self._settings = settings
@@ -101,6 +82,11 @@ class TreeDrafter:
         self.chooser = WidthChooser(self.widths)
         self._live: dict[str, LiveTurn] = {}
         self._step: _Step | None = None
+
+    @property
+    def counts(self) -> DraftCounts:
+        """What was done so far."""
+        return self._session.counts
 
     def propose(self, requests: Sequence[Served]) -> TreeRows:
         """Trees for all requests of a pass.
@@ -112,8 +98,8 @@ class TreeDrafter:
         self._sweep(requests)
         turns = self._turns(requests)
         self._commit(turns)
-        offered = self.forest.draft(
-            [turn.handle for turn in turns],
+        offered = self._session.draft(
+            turns,
             max_nodes=self.widths[-1] - 1,
             room=[min(self._settings.max_depth, turn.room) for turn in turns],
             min_probability=self._settings.min_probability,
@@ -148,8 +134,7 @@ class TreeDrafter:
             raise RuntimeError("settle() follows propose(), once")
         elapsed = 0.0 if self._clock is None else self._clock() - step.began if seconds is None else seconds
         began = time.perf_counter()
-        new = [turn.unheard for turn in step.turns]
-        accepted = _matched(step.draft, new)
+        accepted = matched(step.draft, [turn.news for turn in step.turns])
         self._commit(step.turns)
         self._end([turn for turn in step.turns if turn.request.finished_reason is not None])
         rows, width = len(step.turns), step.width
@@ -177,7 +162,7 @@ class TreeDrafter:
 
     def _chosen(self, turns: list[LiveTurn], offered: DraftBatch) -> _Step:
         """What is verified of what the store offers, and the callers' guesses before it."""
-        guesses = [turn.guessed(self.widths[-1] - 1) for turn in turns]
+        guesses = [turn.guessed(min(self.widths[-1] - 1, turn.room)) for turn in turns]
         width = self.chooser.choose(offered) if self._settings.adaptive else self._fitting(offered)
         draft = best_nodes(offered, width - 1)
         longest = max((len(guess) for guess in guesses), default=0)
@@ -194,23 +179,14 @@ class TreeDrafter:
         return self.widths[0] if most == 0 else self.widths[int(np.searchsorted(self.widths, most + 1))]
 
     def _turns(self, requests: Sequence[Served]) -> list[LiveTurn]:
-        new = [request for request in requests if request.rid not in self._live]
-        if new:
-            states = [state_of_request(request) for request in new]
-            handles = self.forest.begin(states, [np.array(r.origin_input_ids, np.int32) for r in new])
-            for request, state, handle in zip(new, states, handles, strict=True):
-                self._live[request.rid] = LiveTurn.begin(request, state, handle)
+        new = [LiveTurn.of(request) for request in requests if request.rid not in self._live]
+        self._session.begin(new, [turn.state for turn in new], [turn.request.origin_input_ids for turn in new])
+        self._live |= {turn.request.rid: turn for turn in new}
         return [self._live[request.rid] for request in requests]
 
     def _commit(self, turns: Sequence[LiveTurn]) -> None:
-        """Tell the store what it has not heard yet."""
         behind = [turn for turn in turns if len(turn.request.output_ids) > turn.committed]
-        if not behind:
-            return
-        new = [turn.unheard for turn in behind]
-        self.forest.commit([turn.handle for turn in behind], new)
-        for turn, tokens in zip(behind, new, strict=True):
-            turn.heard(tokens)
+        self._session.commit(behind, [turn.news for turn in behind])
 
     def _sweep(self, requests: Sequence[Served]) -> None:
         """End turns that were finished while they were not in the batch; a retracted one comes back."""
@@ -220,8 +196,7 @@ class TreeDrafter:
     def _end(self, turns: Sequence[LiveTurn]) -> None:
         for keep in (True, False):
             ended = [turn for turn in turns if turn.keeps is keep]
-            if ended:
-                self.forest.end([turn.handle for turn in ended], keep=keep)
+            self._session.end(ended, keep=keep)
             for turn in ended:
                 del self._live[turn.request.rid]
                 if keep and self._shared is not None:
@@ -235,17 +210,3 @@ class TreeDrafter:
         counts.verified += rows * step.width
         counts.drafted += len(step.draft.tokens)
         counts.accepted += accepted
-
-
-def _matched(draft: DraftBatch, new: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
-    """Which nodes the policy sampled, shape (nodes,)."""
-    matched = np.zeros(len(draft.tokens), bool)
-    for row, tokens in enumerate(new):
-        begin, stop = int(draft.offsets[row]), int(draft.offsets[row + 1])
-        at = -1
-        for node in range(begin, stop):
-            depth = int(draft.depths[node]) - 1
-            if depth < len(tokens) and int(draft.parents[node]) == at and int(draft.tokens[node]) == tokens[depth]:
-                matched[node] = True
-                at = node - begin
-    return matched

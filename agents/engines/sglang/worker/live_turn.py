@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from turntree.agents.engines.drafting.session import DraftTurn
 from turntree.agents.engines.request_wire import draft_of, state_of
 from turntree.spec_tree import DialogueState
 
@@ -47,25 +48,19 @@ class Served(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class LiveTurn:
+class LiveTurn(DraftTurn):
     """A turn that is being sampled."""
 
     request: Served
     """Whose it is."""
     state: DialogueState
     """Where it is said."""
-    handle: int
-    """Of the store."""
-    guess: Sequence[int]
-    """The caller's own draft of the whole turn; empty once the policy said something else."""
-    committed: int = 0
-    """Sampled tokens that the store has heard."""
 
     @classmethod
-    def begin(cls, request: Served, state: DialogueState, handle: int) -> LiveTurn:
-        """A turn of which the store has heard nothing."""
+    def of(cls, request: Served) -> LiveTurn:
+        """A turn that has not begun."""
         guess = draft_of(request.sampling_params.custom_params)
-        return cls(request=request, state=state, handle=handle, guess=guess)
+        return cls(request=request, state=state_of_request(request), guess=guess)
 
     @property
     def room(self) -> int:
@@ -80,21 +75,9 @@ class LiveTurn:
         return reason is not None and reason.to_json().get("type") in ("stop", "length")
 
     @property
-    def unheard(self) -> list[int]:
-        """Tokens that the store has not heard yet."""
+    def news(self) -> list[int]:
+        """Sampled tokens that the store was not told of yet."""
         return list(self.request.output_ids[self.committed :])
-
-    def guessed(self, most: int) -> Sequence[int]:
-        """What the caller guesses to come next, at most ``most`` tokens."""
-        if not self.guess:
-            return ()
-        return self.guess[self.committed : self.committed + min(most, self.room)]
-
-    def heard(self, tokens: Sequence[int]) -> None:
-        """The store has heard ``tokens`` more; a guess that said something else is forgotten."""
-        if self.guess and list(self.guess[self.committed : self.committed + len(tokens)]) != list(tokens):
-            self.guess = ()
-        self.committed += len(tokens)
 
 
 def state_of_request(request: Served) -> DialogueState:

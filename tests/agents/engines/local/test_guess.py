@@ -7,9 +7,9 @@ from cores import AdversarialForest, run_core, same_turns, tiny_llama
 from draft_trees import draft_trees
 from forest_checks import paths, rows_of
 
+from turntree.agents.engines.drafting.trees import select, spread, with_guesses
 from turntree.agents.engines.local import LocalEngineConfig, Speculation, drafting
 from turntree.agents.engines.local.core import EngineCore
-from turntree.agents.engines.local.drafting import select, spread, with_guesses
 from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
 from turntree.spec_tree import DraftBatch

@@ -118,7 +118,7 @@ def test_the_driver_runs_once_the_word_is_said_and_never_without(tmp_path: Path,
         "import sys\nif __name__ == '__main__': print(__name__, sys.argv[1:], flush=True)\n"
     )
     script = (
-        "from turntree.agents.verl import prefork\n"
+        "from turntree.agents.verl.run import prefork\n"
         "prefork.PRELOADED, prefork.DRIVER = (), 'driver'\n"
         f"prefork.main(['--socket={tmp_path / 'socket'}', 'a=1'])\n"
     )

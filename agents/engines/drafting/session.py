@@ -1,0 +1,169 @@
+"""The drafting session: all that passes between an engine's live turns and the store of drafts.
+
+An engine says which turns it samples, what they sampled, and when they are over. It translates its requests into
+``DraftTurn`` and drafts into the form that its verification takes; how wide or deep a step drafts is its own choice.
+
+Invariant: the store hears each sampled token once, in order, and nothing else. Drafts change how many passes a turn
+takes, never what it says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from turntree.spec_tree.draft import DraftBatch
+
+if TYPE_CHECKING:
+    from turntree.spec_tree import DialogueState, SpecForest
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class DraftTurn:
+    """A turn that an engine samples, as the session knows it; engines add what they need."""
+
+    guess: Sequence[int] = ()
+    """The caller's guess of the whole turn, from its first token; empty once the policy said something else."""
+    committed: int = 0
+    """Sampled tokens that the session was told of."""
+    handle: int | None = None
+    """The store's name of the turn; ``None`` before it began and once it is over."""
+
+    def guessed(self, most: int) -> list[int]:
+        """What the caller guesses to come next, at most ``most`` tokens."""
+        return list(self.guess[self.committed : self.committed + max(0, most)])
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Take in what the policy sampled; a guess that said something else is forgotten."""
+        if self.guess and list(self.guess[self.committed : self.committed + len(tokens)]) != list(tokens):
+            self.guess = ()
+        self.committed += len(tokens)
+
+
+@dataclass(slots=True, kw_only=True)
+class DraftCounts:
+    """Counters since the engine started."""
+
+    steps: int = 0
+    """Passes after which turns went on."""
+    plain_steps: int = 0
+    """Of these, passes without drafts; 0 where the engine does not tell them apart."""
+    rows: int = 0
+    """Turns that sampled, summed over passes."""
+    tokens: int = 0
+    """Tokens of theirs that the store was told."""
+    verified: int = 0
+    """Tokens that the engine ran the model over for them, padding included; 0 where it does not say."""
+    drafted: int = 0
+    """Draft tokens verified."""
+    accepted: int = 0
+    """Of these, tokens that the policy sampled itself."""
+    draft_seconds: float = 0.0
+    """Wall time spent on drafts and on telling the store, seconds."""
+
+    def to_dict(self) -> dict[str, float]:
+        """As JSON values."""
+        return asdict(self)
+
+
+@dataclass(slots=True, kw_only=True)
+class DraftingSession:
+    """Begins, guesses, drafts, commits, ends and counts the turns of one engine, or of one rank of it."""
+
+    forest: SpecForest | None
+    """The store; without one nothing is drafted."""
+    counts: DraftCounts = field(default_factory=DraftCounts)
+    """What was done so far."""
+
+    def begin(
+        self, turns: Sequence[DraftTurn], states: Sequence[DialogueState], prompts: Sequence[Sequence[int]]
+    ) -> None:
+        """Name turns to the store, with what they were asked: a turn is drafted from its own dialogue too.
+
+        Args:
+            turns: Turns without a handle.
+            states: Where each is said.
+            prompts: Token ids of each turn's prompt.
+        """
+        if self.forest is None or not turns:
+            return
+        handles = self.forest.begin(states, [np.array(prompt, np.int32) for prompt in prompts])
+        for turn, handle in zip(turns, handles, strict=True):
+            turn.handle = handle
+
+    def draft(
+        self,
+        turns: Sequence[DraftTurn],
+        *,
+        max_nodes: int,
+        room: Sequence[int],
+        min_probability: float,
+        chain: bool = False,
+        total_nodes: int | None = None,
+    ) -> DraftBatch:
+        """Drafts of the store.
+
+        Args:
+            turns: Begun turns, shape (rows,).
+            max_nodes: Nodes of a row at most.
+            room: Greatest depth of each row, shape (rows,).
+            min_probability: Estimated acceptance below which a node is left out.
+            chain: One child a node.
+            total_nodes: Nodes of all rows at most; ``None`` does not bound them.
+
+        Returns:
+            One tree a row; empty ones without a store, or where nothing is allowed.
+        """
+        if self.forest is None or not turns or total_nodes == 0:
+            return DraftBatch.empty(len(turns))
+        return self.forest.draft(
+            _handles(turns),
+            max_nodes=max_nodes,
+            room=room,
+            min_probability=min_probability,
+            chain=chain,
+            total_nodes=total_nodes,
+        )
+
+    def commit(self, turns: Sequence[DraftTurn], tokens: Sequence[Sequence[int]]) -> None:
+        """Move turns on by what the policy sampled; turns without a handle are moved on, and the store told nothing.
+
+        Args:
+            turns: Turns, shape (rows,).
+            tokens: Sampled since the last call, one sequence a row.
+        """
+        live = [(turn, said) for turn, said in zip(turns, tokens, strict=True) if turn.handle is not None and said]
+        if self.forest is not None and live:
+            self.forest.commit(_handles([turn for turn, _ in live]), [said for _, said in live])
+            self.counts.tokens += sum(len(said) for _, said in live)
+        for turn, said in zip(turns, tokens, strict=True):
+            turn.advance(said)
+
+    def end(self, turns: Sequence[DraftTurn], *, keep: bool) -> None:
+        """Finish turns; those without a handle are left as they are.
+
+        Args:
+            turns: Turns, shape (rows,).
+            keep: Whether their tokens may draft others.
+        """
+        live = [turn for turn in turns if turn.handle is not None]
+        if self.forest is not None and live:
+            self.forest.end(_handles(live), keep=keep)
+        for turn in live:
+            turn.handle = None
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the seconds of the block as spent on drafts."""
+        began = time.perf_counter()
+        yield
+        self.counts.draft_seconds += time.perf_counter() - began
+
+
+def _handles(turns: Sequence[DraftTurn]) -> list[int]:
+    return [turn.handle for turn in turns if turn.handle is not None]

@@ -1,0 +1,97 @@
+"""Drafts of a batch rearranged: rows spread and selected, guesses put before the trees, nodes that came true."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turntree.spec_tree.draft import DraftBatch
+
+Ints = NDArray[np.int64]
+
+
+def spread(draft: DraftBatch, at: Sequence[int], rows: int) -> DraftBatch:
+    """The same trees as rows ``at`` of ``rows`` rows; the others have none."""
+    if len(at) == rows:
+        return draft
+    counts = np.zeros(rows, np.int64)
+    counts[np.asarray(at, np.int64)] = np.diff(draft.offsets)
+    return _with_counts(draft, counts)
+
+
+def select(draft: DraftBatch, rows: Ints) -> DraftBatch:
+    """The trees of some rows, in ascending order."""
+    counts = np.diff(draft.offsets)
+    if len(rows) == draft.rows:
+        return draft
+    kept = np.zeros(draft.rows, bool)
+    kept[rows] = True
+    nodes = np.repeat(kept, counts)
+    return DraftBatch(
+        tokens=draft.tokens[nodes],
+        parents=draft.parents[nodes],
+        depths=draft.depths[nodes],
+        probabilities=draft.probabilities[nodes],
+        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[rows])]),
+    )
+
+
+def with_guesses(draft: DraftBatch, guesses: Sequence[Sequence[int]]) -> DraftBatch:
+    """Each row's guess as a chain, and after it the nodes of its tree that are not on the chain."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    depths: list[int] = []
+    probabilities: list[float] = []
+    counts = np.zeros(draft.rows, np.int64)
+    for b, guess in enumerate(guesses):
+        start = len(tokens)
+        tokens += guess
+        parents += range(-1, len(guess) - 1)
+        depths += range(1, len(guess) + 1)
+        probabilities += [1.0] * len(guess)
+        place = {-1: -1}
+        for node in range(int(draft.offsets[b]), int(draft.offsets[b + 1])):
+            token, depth = int(draft.tokens[node]), int(draft.depths[node])
+            above = place[int(draft.parents[node])]
+            if above == depth - 2 and depth <= len(guess) and guess[depth - 1] == token:
+                place[node - int(draft.offsets[b])] = depth - 1
+                continue
+            place[node - int(draft.offsets[b])] = len(tokens) - start
+            tokens.append(token)
+            parents.append(above)
+            depths.append(depth)
+            probabilities.append(float(draft.probabilities[node]))
+        counts[b] = len(tokens) - start
+    return DraftBatch(
+        tokens=np.array(tokens, np.int32),
+        parents=np.array(parents, np.int32),
+        depths=np.array(depths, np.int32),
+        probabilities=np.array(probabilities, np.float32),
+        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
+    )
+
+
+def _with_counts(draft: DraftBatch, counts: Ints) -> DraftBatch:
+    return DraftBatch(
+        tokens=draft.tokens,
+        parents=draft.parents,
+        depths=draft.depths,
+        probabilities=draft.probabilities,
+        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
+    )
+
+
+def matched(draft: DraftBatch, new: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+    """Which nodes the policy sampled, given what each row sampled since the draft, shape (nodes,)."""
+    found = np.zeros(len(draft.tokens), bool)
+    for row, tokens in enumerate(new):
+        begin, stop = int(draft.offsets[row]), int(draft.offsets[row + 1])
+        at = -1
+        for node in range(begin, stop):
+            depth = int(draft.depths[node]) - 1
+            if depth < len(tokens) and int(draft.parents[node]) == at and int(draft.tokens[node]) == tokens[depth]:
+                found[node] = True
+                at = node - begin
+    return found
