@@ -12,7 +12,7 @@ from engine_rows import HOW, MODELS, SIZE, policy, sample
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.local.core import EngineCore
-from turntree.agents.engines.protocol import Completion
+from turntree.agents.engines.protocol import Completion, TurnRequest
 from turntree.agents.reuse.run_ahead import RunAhead
 from turntree.agents.reuse.run_ahead_config import RunAheadConfig
 from turntree.spec_tree import SpecForest
@@ -33,14 +33,14 @@ async def two_steps(seed: int, prompts: list[list[int]]) -> tuple[list[Completio
         asked = list(enumerate(map(tuple, prompts)))
         making = [asyncio.create_task(ahead.sample_ahead(p, replace(HOW, seed=i), step=2)) for i, p in asked]
         await asyncio.sleep(0.02)
-        await asyncio.gather(*(ahead.generate(p, replace(HOW, seed=_RUNNING + i)) for i, p in asked))
+        await asyncio.gather(*(ahead.generate(TurnRequest(p, replace(HOW, seed=_RUNNING + i))) for i, p in asked))
         await asyncio.gather(*making)
         await ahead.pause()
         engine.update_weights(policy(seed, moved=MOVED).model.state_dict().items())
         ahead.close_step(1)
         ahead.resume()
         await ahead.begin_step(2)
-        return await asyncio.gather(*(ahead.generate(p, replace(HOW, seed=i)) for i, p in asked)), ahead
+        return await asyncio.gather(*(ahead.generate(TurnRequest(p, replace(HOW, seed=i))) for i, p in asked)), ahead
 
 
 def differing(seed: int) -> tuple[int, int, RunAhead]:

@@ -21,7 +21,6 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,7 @@ import psutil
 from cells import Cells
 from vllm_drafters import machine
 
-from turntree.agents.engines.protocol import Completion, Sampling
-from turntree.spec_tree import DialogueState
+from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 
 SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
 WAYS = ("none", "NGRAM", "ours")
@@ -106,12 +104,10 @@ class Apart:
         """Of the schedulers, so far."""
         return sum(sum(process.cpu_times()[:2]) for process in self.schedulers)
 
-    async def generate(
-        self, prompt_ids: Sequence[int], sampling: Sampling, *, state: DialogueState | None = None, draft: Any = ()
-    ) -> Completion:
-        if state is not None:
-            state = replace(state, env=self.mark)
-        turn: Completion = await self.engine.generate(prompt_ids, sampling, state=state, draft=draft)
+    async def generate(self, request: TurnRequest) -> Completion:
+        if request.state is not None:
+            request = replace(request, state=replace(request.state, env=self.mark))
+        turn: Completion = await self.engine.generate(request)
         self.spent.tokens += len(turn.token_ids)
         self.spent.row_steps += turn.draft.verify_steps
         return turn

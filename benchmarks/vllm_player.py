@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.engines.vllm.settings import speculative_config
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.verl.episodes.dataset import make_env
-from turntree.spec_tree import DialogueState
 
 WAYS: dict[str, dict[str, Any] | None] = {
     "none": None,
@@ -106,27 +104,21 @@ class Stepped:
         self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
         self.llm.reset_prefix_cache()
 
-    async def generate(
-        self,
-        prompt_ids: tuple[int, ...],
-        sampling: Sampling,
-        *,
-        state: DialogueState | None = None,
-        draft: Sequence[int] = (),
-    ) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
         from vllm import SamplingParams
 
+        sampling = request.sampling
         parameters = SamplingParams(
             temperature=sampling.temperature,
             max_tokens=sampling.max_tokens,
             stop_token_ids=list(sampling.stop_token_ids),
             ignore_eos=True,
             detokenize=False,
-            extra_args=request_entries(state=state),
+            extra_args=request_entries(state=request.state),
         )
         name = str(next(self._ids))
         answer = self._waiting[name] = asyncio.get_running_loop().create_future()
-        self.llm.llm_engine.add_request(name, {"prompt_token_ids": list(prompt_ids)}, parameters)
+        self.llm.llm_engine.add_request(name, {"prompt_token_ids": list(request.prompt_ids)}, parameters)
         if self._driver is None or self._driver.done():
             self._driver = asyncio.create_task(self._drive())
         output = await answer

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from turntree.agents.engines.protocol import Completion, Engine, Sampling
-from turntree.spec_tree import DialogueState
+from turntree.agents.engines.protocol import Completion, Engine, TurnRequest
 from turntree.spec_tree.rules.level import Level, worst_level
 from turntree.spec_tree.rules.monitor import MonitorSums
 
@@ -111,17 +110,10 @@ class MonitoredEngine:
         self._engine = engine
         self._monitors = monitors
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        state: DialogueState | None = None,
-        draft: Sequence[int] = (),
-    ) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
         """The engine's own turn."""
-        counts = self._monitors.first_use(sampling.seed)
-        completion = await self._engine.generate(tuple(prompt_ids), sampling, state=state, draft=draft)
+        counts = self._monitors.first_use(request.sampling.seed)
+        completion = await self._engine.generate(request)
         if counts:
             self._monitors.add([completion])
         return completion

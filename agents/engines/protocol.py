@@ -8,7 +8,7 @@ changes nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
@@ -74,6 +74,25 @@ class Sampling:
             raise ValueError(f"top_logprobs must be 0 (none) or positive, got {self.top_logprobs}")
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """One turn to sample."""
+
+    prompt_ids: Sequence[int]
+    """Token ids, shape (prompt,)."""
+    sampling: Sampling
+    """How to draw."""
+    _: KW_ONLY
+    state: DialogueState | None = None
+    """The dialogue state, by which the store of drafts is keyed; ``None`` keys it by the tokens alone."""
+    draft: Sequence[int] = ()
+    """The caller's guess of the turn, verified first, in one pass where it fits: it never changes what is sampled.
+    With a seed and a turn that was sampled with the same seed this is seeded replay."""
+    ahead_for: int = 0
+    """The later training step that the turn is precomputed for, 0: it is wanted now. Such a turn runs in a slot that
+    nobody wants, and comes back aborted, with what it has, as soon as somebody does; the local engine alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,19 +197,8 @@ class Scores:
 class Engine(Protocol):
     """Generates turns."""
 
-    async def generate(
-        self,
-        prompt_ids: tuple[int, ...],
-        sampling: Sampling,
-        *,
-        state: DialogueState | None = None,
-        draft: Sequence[int] = (),
-    ) -> Completion:
-        """Sample one turn after ``prompt_ids``.
-
-        ``draft`` is a guess of the turn that is verified first, in one pass where it fits; it never changes what
-        is sampled. With a seed and a turn that was sampled with the same seed this is seeded replay.
-        """
+    async def generate(self, request: TurnRequest) -> Completion:
+        """Sample one turn."""
         ...
 
 

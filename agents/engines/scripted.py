@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.agents.engines.protocol import Completion, FinishReason, TurnRequest
 from turntree.agents.errors import AgentError
-from turntree.spec_tree import DialogueState
 
 
 class ScriptEnded(AgentError):
@@ -27,20 +26,14 @@ class ScriptedEngine:
         self._tokenizer = tokenizer
         self._say = script if callable(script) else _in_order(script)
 
-    async def generate(
-        self,
-        prompt_ids: tuple[int, ...],
-        sampling: Sampling,
-        *,
-        state: DialogueState | None = None,
-        draft: Sequence[int] = (),
-    ) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
         """The next text, cut at ``sampling.max_tokens``; log-probabilities are 0.
 
         Raises:
             ScriptEnded: If no text is left.
         """
-        tokens = list(self._tokenizer(self._say(prompt_ids), add_special_tokens=False)["input_ids"])
+        sampling = request.sampling
+        tokens = list(self._tokenizer(self._say(tuple(request.prompt_ids)), add_special_tokens=False)["input_ids"])
         tokens += sampling.stop_token_ids[:1]
         cut = len(tokens) > sampling.max_tokens or not sampling.stop_token_ids
         tokens = tokens[: sampling.max_tokens]

@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling
+from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling, TurnRequest
 from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.errors import EngineAborted
@@ -129,7 +129,7 @@ class _Play(EpisodeDriver):
             seed=None if base is None else derive_seed(base, len(self.turns)),
         )
         state = dialogue_state(prompt, task_id=self.task_id, calls=self.tool_history, env_id=self.env_id)
-        completion = await self.engine.generate(prompt, sampling, state=state)
+        completion = await self.engine.generate(TurnRequest(prompt, sampling, state=state))
         if completion.finish_reason is FinishReason.ABORT:
             raise EngineAborted(f"the engine aborted turn {len(self.turns)}")
         if not completion.token_ids:

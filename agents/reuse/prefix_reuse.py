@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, ScoringEngine
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, ScoringEngine, TurnRequest
 from turntree.agents.loop.rollout import derive_seed
 from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
 from turntree.agents.reuse.splice import join, narrowed
@@ -128,38 +128,27 @@ class PrefixReuse:
         """
         self.ledger.close_step(trained=trained)
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        state: DialogueState | None = None,
-        draft: Sequence[int] = (),
-    ) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn, beginning with a stored one if there is one.
 
-        Args:
-            prompt_ids: Token ids, shape (prompt,).
-            sampling: How to draw.
-            state: The dialogue state, for the store of drafts.
-            draft: The caller's own guess, used where no turn is stored.
+        The request's own draft is used where no turn is stored.
 
         Raises:
             ValueError: If ``sampling`` has a penalty that counts the turn's own tokens and the mode scores.
         """
         if self.config.mode is ReuseMode.NONE:
-            return await self.engine.generate(tuple(prompt_ids), sampling, state=state, draft=draft)
-        asked = self._ask(prompt_ids, sampling, state)
+            return await self.engine.generate(request)
+        asked = self._ask(request.prompt_ids, request.sampling, request.state)
         self.stats.turns += 1
         ticket = self._ticket(asked)
         if ticket is None:
-            done = await self._sample(asked, draft=draft)
+            done = await self._sample(asked, draft=request.draft)
         elif self.config.mode is ReuseMode.REPLAY:
             done = await self._replay(asked, ticket)
         else:
             done = await self._verify(asked, ticket)
         self._store(asked, done, emitted=True)
-        return replace(done.completion, top=narrowed(done.completion.top, sampling.top_logprobs))
+        return replace(done.completion, top=narrowed(done.completion.top, request.sampling.top_logprobs))
 
     async def sample_ahead(self, prompt_ids: Sequence[int], sampling: Sampling) -> None:
         """Sample a turn for a later step and show it to nobody: what is made of it then is level B.
@@ -216,14 +205,14 @@ class PrefixReuse:
 
     async def _sample(self, asked: _Asked, *, draft: Sequence[int] = ()) -> _Done:
         sampling = self._recording(asked.sampling, seed=asked.base)
-        completion = await self.engine.generate(asked.prompt, sampling, state=asked.state, draft=draft)
+        completion = await self.engine.generate(TurnRequest(asked.prompt, sampling, state=asked.state, draft=draft))
         return _Done(completion, asked.base)
 
     async def _replay(self, asked: _Asked, ticket: Ticket) -> _Done:
         stored = ticket.turn
         sampling = self._recording(asked.sampling, seed=stored.seed)
         completion = await self.engine.generate(
-            asked.prompt, sampling, state=asked.state, draft=stored.tokens[: sampling.max_tokens].tolist()
+            TurnRequest(asked.prompt, sampling, state=asked.state, draft=stored.tokens[: sampling.max_tokens].tolist())
         )
         # The noise of the whole turn has been used before, also where the tokens differ; and a store of drafts has
         # seen what it said then, so that drafts say nothing about chance.
@@ -257,7 +246,7 @@ class PrefixReuse:
         else:
             prompt, left = asked.prompt + head.token_ids, offered.most - len(head.token_ids)
             rest = replace(self._recording(sampling, seed=derive_seed(asked.base, 4)), max_tokens=left)
-            done = join(head, await self.engine.generate(prompt, rest, state=within(asked.state, prompt)))
+            done = join(head, await self.engine.generate(TurnRequest(prompt, rest, state=within(asked.state, prompt))))
         given_up = done.finish_reason is FinishReason.ABORT
         if self._remember is not None and asked.state is not None and not given_up:
             self._remember(asked.state, done.token_ids)

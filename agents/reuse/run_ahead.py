@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Protocol
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, ScoringEngine
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, ScoringEngine, TurnRequest
 from turntree.agents.reuse.run_ahead_config import RunAheadConfig
 from turntree.agents.reuse.run_ahead_stock import RunAheadStock
 from turntree.agents.reuse.turn_storage import storage_key
@@ -32,16 +32,8 @@ from turntree.spec_tree.rules.level import Level
 class AheadEngine(ScoringEngine, Protocol):
     """An engine that takes turns for later."""
 
-    async def generate(
-        self,
-        prompt_ids: tuple[int, ...],
-        sampling: Sampling,
-        *,
-        state: DialogueState | None = None,
-        draft: Sequence[int] = (),
-        ahead: bool = False,
-    ) -> Completion:
-        """As ``Engine.generate``; ``ahead``: in a slot that nobody wants, aborted with what it has where one does."""
+    async def generate(self, request: TurnRequest) -> Completion:
+        """As ``Engine.generate``, with ``TurnRequest.ahead_for``."""
         ...
 
     def abort_ahead(self) -> int:
@@ -97,30 +89,17 @@ class RunAhead:
         counts, own = self.stock.counts, self._stats
         return replace(own, refused=counts.refused, wasted=own.offered - own.promoted + counts.dropped)
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        state: DialogueState | None = None,
-        draft: Sequence[int] = (),
-    ) -> Completion:
-        """Sample one turn that is wanted now.
-
-        Args:
-            prompt_ids: Token ids, shape (prompt,).
-            sampling: How to draw.
-            state: The dialogue state, for the store of drafts.
-            draft: The caller's own guess, used where nothing was made ahead.
-        """
-        prompt, seed = tuple(prompt_ids), sampling.seed
+    async def generate(self, request: TurnRequest) -> Completion:
+        """Sample one turn that is wanted now; its own draft is used where nothing was precomputed."""
+        prompt, sampling, seed = tuple(request.prompt_ids), request.sampling, request.sampling.seed
         if seed is None:
-            return await self.engine.generate(prompt, sampling, state=state, draft=draft)
+            return await self.engine.generate(request)
         made = self.stock.take(storage_key(prompt, sampling), seed)
         used = self.stock.used(seed)
         self.stock.show(seed)
-        guess = draft if made is None else made.tokens[: sampling.max_tokens]
-        completion = await self.engine.generate(prompt, sampling, state=state, draft=guess)
+        if made is not None:
+            request = replace(request, draft=made.tokens[: sampling.max_tokens])
+        completion = await self.engine.generate(request)
         if made is not None:
             self._stats.offered += len(made.tokens)
             self._stats.promoted += _shared(made.tokens, completion.token_ids)
@@ -177,7 +156,7 @@ class RunAhead:
             self.stock.use(seed, step)
             self._stats.turns += not begun
             begun = True
-            made = await self._ask(prompt, sampling, state, kept)
+            made = await self._ask(TurnRequest(prompt, sampling, state=state, draft=kept, ahead_for=step))
             new = len(made.token_ids) - _shared(kept, made.token_ids)
             self._stats.tokens += new
             self._spent += new
@@ -189,12 +168,10 @@ class RunAhead:
             self._stats.preempted += self._going and step > self._step
         return replace(made, finish_reason=FinishReason.ABORT)
 
-    async def _ask(
-        self, prompt: tuple[int, ...], sampling: Sampling, state: DialogueState | None, kept: tuple[int, ...]
-    ) -> Completion:
+    async def _ask(self, request: TurnRequest) -> Completion:
         self._asked += 1
         try:
-            return await self.engine.generate(prompt, sampling, state=state, draft=kept, ahead=True)
+            return await self.engine.generate(request)
         finally:
             self._asked -= 1
             self._tell()

@@ -10,7 +10,7 @@ from cores import tiny_llama
 from plain_decoding import plain_tokens
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
-from turntree.agents.engines.protocol import Completion, Sampling
+from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.agents.reuse.run_ahead import RunAhead
 from turntree.agents.reuse.run_ahead_config import RunAheadConfig
 from turntree.agents.reuse.turn_storage import storage_key
@@ -41,7 +41,9 @@ def an_engine(max_batch: int = 4) -> LocalEngine:
 
 async def turns_of(one: LocalEngine | RunAhead, seed: int) -> list[Completion]:
     """A turn for each prompt, with seeds from ``seed`` on."""
-    return await asyncio.gather(*(one.generate(prompt, sampling(seed + i)) for i, prompt in enumerate(PROMPTS)))
+    return await asyncio.gather(
+        *(one.generate(TurnRequest(prompt, sampling(seed + i))) for i, prompt in enumerate(PROMPTS))
+    )
 
 
 def made_ahead(run_ahead: RunAhead, seed: int) -> list[asyncio.Task[Completion]]:

@@ -19,7 +19,7 @@ import pytest
 from machine_speed import soon
 from policy_law import PolicyLaw, chi_square
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, ScoringEngine
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, ScoringEngine, TurnRequest
 from turntree.agents.reuse.prefix_reuse import PrefixReuse
 from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
 from turntree.spec_tree import DialogueState
@@ -82,7 +82,9 @@ class EngineChecks:
         wanted = [policy.greedy(prompt, 16) for prompt in prompts]
         greedy = Sampling(temperature=0, max_tokens=16, top_logprobs=2)
         for _ in range(3):
-            turns = await asyncio.gather(*(engine.generate(p, greedy, state=state("greedy")) for p in prompts))
+            turns = await asyncio.gather(
+                *(engine.generate(TurnRequest(p, greedy, state=state("greedy"))) for p in prompts)
+            )
             assert [list(turn.token_ids) for turn in turns] == wanted
             for prompt, turn in zip(prompts, turns, strict=True):
                 assert turn.logprobs == pytest.approx(policy.logprobs(prompt, turn.token_ids), abs=self.exactly)
@@ -94,11 +96,14 @@ class EngineChecks:
         seeds, here = [*range(5), 2**63 + 7], state("seeds")
         wanted = [policy.seeded(PROMPT, 16, seed) for seed in seeds]
         how = [Sampling(max_tokens=16, seed=seed) for seed in seeds]
-        alone = [await engine.generate(PROMPT, sampling, state=here) for sampling in how]
+        alone = [await engine.generate(TurnRequest(PROMPT, sampling, state=here)) for sampling in how]
         others = await asyncio.gather(
-            *(engine.generate(PROMPT, sampling, state=here) for sampling in how),
-            *(engine.generate(PROMPT, sampling, draft=turn) for sampling, turn in zip(how, wanted, strict=True)),
-            *(engine.generate(PROMPT, sampling, draft=[7] * 16) for sampling in how),
+            *(engine.generate(TurnRequest(PROMPT, sampling, state=here)) for sampling in how),
+            *(
+                engine.generate(TurnRequest(PROMPT, sampling, draft=turn))
+                for sampling, turn in zip(how, wanted, strict=True)
+            ),
+            *(engine.generate(TurnRequest(PROMPT, sampling, draft=[7] * 16)) for sampling in how),
         )
         assert [list(turn.token_ids) for turn in (*alone, *others)] == wanted * 4
         for turn in (*alone, *others):
@@ -107,7 +112,7 @@ class EngineChecks:
 
     async def test_a_turn_is_drawn_by_its_law_and_records_it(self, engine: Any, policy: PolicyLaw) -> None:
         for asked in self.laws:
-            turn = await engine.generate(PROMPT, Sampling(max_tokens=8, seed=5, top_logprobs=3, **asked))
+            turn = await engine.generate(TurnRequest(PROMPT, Sampling(max_tokens=8, seed=5, top_logprobs=3, **asked)))
             assert list(turn.token_ids) == policy.seeded(PROMPT, 8, 5, **asked)
             p = law(policy.along(PROMPT, turn.token_ids)[:-1], Transforms(**asked))
             drawn = np.log(p[range(8), list(turn.token_ids)])
@@ -125,26 +130,30 @@ class EngineChecks:
     async def test_a_turn_ends_at_its_own_stop_tokens_alone(self, engine: Any) -> None:
         """Not at the model's; a second time, with the token that ends it drafted."""
         sampling = [Sampling(max_tokens=40, seed=seed) for seed in range(12)]
-        turns = await asyncio.gather(*(engine.generate(PROMPT, how, state=state("free")) for how in sampling))
+        turns = await asyncio.gather(
+            *(engine.generate(TurnRequest(PROMPT, how, state=state("free"))) for how in sampling)
+        )
         assert all(turn.finish_reason is FinishReason.LENGTH and len(turn.token_ids) == 40 for turn in turns)
         ends = [] if self.end is None else [self.end]
         assert all(any(end in turn.token_ids[:-1] for turn in turns) for end in ends)
         for stop in (*ends, turns[0].token_ids[9]):
             for how, turn in zip(sampling, turns, strict=True):
-                stopped = await engine.generate(PROMPT, replace(how, stop_token_ids=(stop,)), state=state("free"))
+                stopped = await engine.generate(
+                    TurnRequest(PROMPT, replace(how, stop_token_ids=(stop,)), state=state("free"))
+                )
                 ended = stop in turn.token_ids
                 assert stopped.token_ids == turn.token_ids[: turn.token_ids.index(stop) + 1 if ended else 40]
                 assert stopped.finish_reason is (FinishReason.STOP if ended else FinishReason.LENGTH)
 
     async def test_the_next_turn_finds_the_keys_and_values_of_the_last(self, engine: Any) -> None:
         prompt = tuple(1 + (11 * n + n // 7) % 30 for n in range(64))
-        turn = await engine.generate(prompt, Sampling(max_tokens=12, seed=1))
-        following = await engine.generate((*prompt, *turn.token_ids, 4), Sampling(max_tokens=4, seed=1))
+        turn = await engine.generate(TurnRequest(prompt, Sampling(max_tokens=12, seed=1)))
+        following = await engine.generate(TurnRequest((*prompt, *turn.token_ids, 4), Sampling(max_tokens=4, seed=1)))
         assert following.cached_tokens >= 64
 
     async def test_a_prompt_that_does_not_fit_is_refused(self, engine: Any) -> None:
         with pytest.raises((ValueError, RuntimeError), match=r"max_context is|context length"):
-            await engine.generate((1,) * (self.context + 1), Sampling(max_tokens=4))
+            await engine.generate(TurnRequest((1,) * (self.context + 1), Sampling(max_tokens=4)))
 
 
 class OwnEngineChecks(EngineChecks):
@@ -156,7 +165,7 @@ class OwnEngineChecks(EngineChecks):
 
     async def settled(self, engine: Any) -> tuple[int, int]:
         """The same when all that ended before is in the store or gone; each call adds a turn of its own."""
-        await engine.generate(PROMPT, Sampling(max_tokens=4), state=state("between"))
+        await engine.generate(TurnRequest(PROMPT, Sampling(max_tokens=4), state=state("between")))
         await asyncio.to_thread(engine.reset_prefix_cache)
         return await asyncio.to_thread(self.held, engine)
 
@@ -166,7 +175,9 @@ class OwnEngineChecks(EngineChecks):
         for here in ("first", "first", "elsewhere"):
             drafts = [turn.token_ids for turn in said[0]] if here == "elsewhere" else [()] * 6
             asked = zip(sampling, drafts, strict=True)
-            turns = [await engine.generate(PROMPT, how, state=state(here), draft=draft) for how, draft in asked]
+            turns = [
+                await engine.generate(TurnRequest(PROMPT, how, state=state(here), draft=draft)) for how, draft in asked
+            ]
             said.append(turns)
             await asyncio.to_thread(engine.reset_prefix_cache)
         assert [[turn.token_ids for turn in turns] for turns in said] == [[turn.token_ids for turn in said[0]]] * 3
@@ -177,7 +188,9 @@ class OwnEngineChecks(EngineChecks):
     async def test_unseeded_turns_follow_the_policys_law(self, engine: Any, policy: PolicyLaw) -> None:
         given = [Sampling(max_tokens=4, **asked) for asked in self.laws[:4] for _ in range(1000)]
         order = np.random.default_rng(0).permutation(len(given)).tolist()
-        said = await asyncio.gather(*(engine.generate(PROMPT, given[i], state=state("drawn")) for i in order))
+        said = await asyncio.gather(
+            *(engine.generate(TurnRequest(PROMPT, given[i], state=state("drawn"))) for i in order)
+        )
         drawn = [Counter[tuple[int, ...]]() for _ in self.laws[:4]]
         for i, turn in zip(order, said, strict=True):
             drawn[i // 1000][turn.token_ids[:3]] += 1
@@ -195,7 +208,7 @@ class OwnEngineChecks(EngineChecks):
         async def later(n: int) -> Completion:
             await asyncio.sleep(0.01 * (n % 40))
             sampling = Sampling(max_tokens=lengths[n], seed=n % 20, stop_token_ids=(stops[n],))
-            return await engine.generate(PROMPT[: 3 + n % 4], sampling, state=state(f"crowd {n % 4}"))
+            return await engine.generate(TurnRequest(PROMPT[: 3 + n % 4], sampling, state=state(f"crowd {n % 4}")))
 
         turns = await asyncio.gather(*(later(n) for n in range(120)))
         for n, turn in enumerate(turns):
@@ -214,8 +227,8 @@ class OwnEngineChecks(EngineChecks):
         wanted = policy.greedy(prompt, room)
         for drafted in (False, True):
             turn, other = await asyncio.gather(
-                engine.generate(prompt, greedy, state=state(f"room {room}")),
-                engine.generate(PROMPT, Sampling(max_tokens=24, seed=3), state=state(f"beside {room}")),
+                engine.generate(TurnRequest(prompt, greedy, state=state(f"room {room}"))),
+                engine.generate(TurnRequest(PROMPT, Sampling(max_tokens=24, seed=3), state=state(f"beside {room}"))),
             )
             assert list(turn.token_ids) == wanted
             assert turn.finish_reason is FinishReason.LENGTH
@@ -226,7 +239,9 @@ class OwnEngineChecks(EngineChecks):
         for attempt in range(ATTEMPTS):
             finished, live = await self.settled(engine)
             assert live == 0
-            asked = engine.generate(PROMPT, Sampling(max_tokens=CONTEXT), state=state(f"given up {attempt}"))
+            asked = engine.generate(
+                TurnRequest(PROMPT, Sampling(max_tokens=CONTEXT), state=state(f"given up {attempt}"))
+            )
             waiting = asyncio.create_task(asked)
             await soon(lambda waiting=waiting: engine.live or waiting.done(), 120)
             waiting.cancel()
@@ -240,7 +255,7 @@ class OwnEngineChecks(EngineChecks):
         for attempt in range(ATTEMPTS):
             finished, live = await self.settled(engine)
             here = state(f"cut {attempt}")
-            asked = [engine.generate(PROMPT, Sampling(max_tokens=CONTEXT), state=here) for _ in range(8)]
+            asked = [engine.generate(TurnRequest(PROMPT, Sampling(max_tokens=CONTEXT), state=here)) for _ in range(8)]
             tasks = [asyncio.create_task(turn) for turn in asked]
             await soon(lambda tasks=tasks: engine.live >= 8 or any(task.done() for task in tasks), 120)
             aborted = await asyncio.to_thread(engine.abort_all)
@@ -256,7 +271,9 @@ class OwnEngineChecks(EngineChecks):
         reuse = PrefixReuse(engine, ReuseConfig(mode=ReuseMode.EXACT, top_k=32), vocabulary=engine.vocabulary, seed=1)
         prompts = [(*PROMPT, n) for n in range(4)]
         for _ in range(2):
-            turns = await asyncio.gather(*(reuse.generate(prompt, Sampling(max_tokens=10)) for prompt in prompts))
+            turns = await asyncio.gather(
+                *(reuse.generate(TurnRequest(prompt, Sampling(max_tokens=10))) for prompt in prompts)
+            )
             reuse.close_step(trained=False)
         # The policy did not change: its own ratio is 1, and all that was recorded stays.
         assert reuse.stats.tickets == 4
@@ -276,7 +293,7 @@ class OwnEngineChecks(EngineChecks):
 
         async def turns() -> list[Completion]:
             asked = zip(prompts, sampling, strict=True)
-            return await asyncio.gather(*(reuse.generate(prompt, how) for prompt, how in asked))
+            return await asyncio.gather(*(reuse.generate(TurnRequest(prompt, how)) for prompt, how in asked))
 
         await turns()
         held = self.held(engine)[0]
@@ -284,7 +301,7 @@ class OwnEngineChecks(EngineChecks):
             assert engine.version == version + 1
             assert self.held(engine)[0] >= held > 0, "drafts are kept"
             reuse.close_step()
-            fresh = await engine.generate(prompts[1], sampling[0])
+            fresh = await engine.generate(TurnRequest(prompts[1], sampling[0]))
             replayed = await turns()
         assert fresh.cached_tokens == 0
         assert 0 < reuse.stats.reused < reuse.stats.offered
@@ -292,6 +309,6 @@ class OwnEngineChecks(EngineChecks):
             assert list(turn.token_ids) == changed.seeded(prompt, 12, seed)
             assert turn.logprobs == pytest.approx(changed.logprobs(prompt, turn.token_ids), abs=self.exactly)
             assert turn.weights_version == version + 1
-        again = await engine.generate(prompts[0], sampling[0])
+        again = await engine.generate(TurnRequest(prompts[0], sampling[0]))
         assert list(again.token_ids) == policy.seeded(prompts[0], 12, 0)
         assert again.weights_version == version + 2

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, NamedTuple
+from typing import Any
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
-from turntree.spec_tree import DialogueState
-
-
-class Asked(NamedTuple):
-    prompt: tuple[int, ...]
-    sampling: Sampling
-    state: DialogueState | None
+from turntree.agents.engines.protocol import Completion, FinishReason, TurnRequest
 
 
 class RecordingEngine:
@@ -21,26 +14,21 @@ class RecordingEngine:
 
     def __init__(self, *answers: Any) -> None:
         self.answers = answers
-        self.asked: list[Asked] = []
-        self.options: list[dict[str, Any]] = []
-        """What else each request said: a draft, whether it is ahead of its step."""
+        self.asked: list[TurnRequest] = []
 
     @property
     def seeds(self) -> list[int | None]:
         return [asked.sampling.seed for asked in self.asked]
 
-    async def generate(
-        self, prompt_ids: Any, sampling: Sampling, *, state: DialogueState | None = None, **options: Any
-    ) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
         answer = self.answers[min(len(self.asked), len(self.answers) - 1)]
-        self.asked.append(Asked(tuple(prompt_ids), sampling, state))
-        self.options.append(options)
+        self.asked.append(request)
         if isinstance(answer, Exception):
             raise answer
         if callable(answer):
-            answer = answer(prompt_ids, sampling)
+            answer = answer(request.prompt_ids, request.sampling)
         elif not isinstance(answer, Completion):
-            answer = answer.generate(prompt_ids, sampling, state=state, **options)
+            answer = answer.generate(request)
         turn: Completion = await answer if inspect.isawaitable(answer) else answer
         return turn
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tabled_engine import Law, TabledEngine
 
-from turntree.agents.engines.protocol import Completion, Sampling
+from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.agents.reuse.prefix_reuse import PrefixReuse, ReuseStats
 from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
 from turntree.spec_tree.rules.ledger import LedgerStats
@@ -48,14 +48,14 @@ class Reused:
         return self.reuse.ledger.stats()
 
     def ask(self, prompt: tuple[int, ...] = (9,), *, state: Any = None, **changes: Any) -> Completion:
-        return asyncio.run(self.reuse.generate(prompt, replace(TURN, **changes), state=state))
+        return asyncio.run(self.reuse.generate(TurnRequest(prompt, replace(TURN, **changes), state=state)))
 
     def siblings(self, count: int, *, prompt: tuple[int, ...] = (9,), **changes: Any) -> list[Completion]:
         """Turns that are asked for at once, with seeds from 10."""
 
         async def play() -> list[Completion]:
             how = [replace(TURN, seed=10 + number, **changes) for number in range(count)]
-            return await asyncio.gather(*(self.reuse.generate(prompt, sampling) for sampling in how))
+            return await asyncio.gather(*(self.reuse.generate(TurnRequest(prompt, sampling)) for sampling in how))
 
         return asyncio.run(play())
 
@@ -64,7 +64,10 @@ class Reused:
 
         async def play() -> list[Completion]:
             how = [Sampling(max_tokens=max_tokens, seed=number) for number in range(states * each)]
-            return [await self.reuse.generate((number // each,), sampling) for number, sampling in enumerate(how)]
+            return [
+                await self.reuse.generate(TurnRequest((number // each,), sampling))
+                for number, sampling in enumerate(how)
+            ]
 
         return asyncio.run(play())
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, Scores, TopLogprobs
+from turntree.agents.engines.protocol import (
+    Completion,
+    DraftStats,
+    FinishReason,
+    Sampling,
+    Scores,
+    TopLogprobs,
+    TurnRequest,
+)
 from turntree.spec_tree.rules.monitor import surprise
 from turntree.spec_tree.rules.noise import exponential
 from turntree.spec_tree.rules.transforms import Transforms, law
@@ -52,10 +59,8 @@ class TabledEngine:
         with np.errstate(divide="ignore"):
             return law(np.log(self.policy(context)), Transforms(**settings))
 
-    async def generate(
-        self, prompt_ids: Sequence[int], sampling: Sampling, *, state: Any = None, draft: Sequence[int] = ()
-    ) -> Completion:
-        prompt = tuple(prompt_ids)
+    async def generate(self, request: TurnRequest) -> Completion:
+        prompt, sampling, draft = tuple(request.prompt_ids), request.sampling, request.draft
         assert len(prompt) < self.context, "no room is left to sample"
         seed = int(self.fresh.integers(1 << 63)) if sampling.seed is None else sampling.seed
         self.drawn.append((prompt, sampling))

@@ -25,7 +25,7 @@ from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.local.stats import EngineStats
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
 from turntree.agents.errors import EngineAborted
 from turntree.spec_tree import DialogueState, ForestConfig
 
@@ -88,33 +88,20 @@ class LocalEngine:
         config = config or LocalEngineConfig()
         return cls(Policy.load(path, dtype=config.dtype, device=config.device), config=config, forest=forest)
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        state: DialogueState | None = None,
-        draft: Sequence[int] = (),
-        ahead: bool = False,
-    ) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn.
 
-        Args:
-            prompt_ids: Token ids, shape (prompt,).
-            sampling: How to draw.
-            state: The dialogue state; ``None`` keys the store by the tokens alone.
-            draft: A guess of the turn, verified first, a prefill chunk at a time, beside the store's drafts;
-                what follows its first stop token or exceeds the turn's room is ignored. It never changes what
-                is sampled. A turn that was sampled with the same seed, under whatever weights, is a good guess.
-            ahead: The turn is for later: it has a slot while no other request wants it, and ends as aborted, with
-                what it has, as soon as one does. It is in no counter.
+        The request's draft is verified a prefill chunk at a time, beside the store's drafts; what follows its first
+        stop token or exceeds the turn's room is ignored. A turn that was sampled with the same seed, under whatever
+        weights, is a good guess. A turn for a later step is in no counter.
 
         Raises:
             ValueError: If the prompt is empty, if it or the draft holds an unknown token, if it leaves no room in
                 the context, or if more ``top_logprobs`` are asked for than there are tokens.
             RuntimeError: If the engine is closed or failed.
         """
-        prompt, guess = checked(prompt_ids, sampling, draft, "draft", vocabulary=self.vocabulary)
+        sampling, state = request.sampling, request.state
+        prompt, guess = checked(request.prompt_ids, sampling, request.draft, "draft", vocabulary=self.vocabulary)
         if len(prompt) >= self.config.max_context:
             raise ValueError(
                 f"the prompt has {len(prompt)} tokens, max_context is {self.config.max_context}: no room is left "
@@ -127,7 +114,7 @@ class LocalEngine:
             state=state or DialogueState.from_tokens(prompt),
             seed=int(self._seeds.integers(1 << 63)) if sampling.seed is None else sampling.seed % (1 << 64),
             guess=guess[: stop + 1],
-            ahead=ahead,
+            ahead=request.ahead_for > 0,
         )
         return done.completion()
 

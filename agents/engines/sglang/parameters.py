@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from turntree.agents.engines.protocol import Sampling
+from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.engines.sglang.wire import custom_params
-from turntree.spec_tree import DialogueState
 
 _COLDEST = 1e-6
 """SGLang takes lower temperatures for greedy."""
@@ -19,30 +18,21 @@ class UnsupportedSampling(ValueError):
     """SGLang cannot draw as it was asked to."""
 
 
-def request(
-    prompt: Sequence[int],
-    sampling: Sampling,
-    *,
-    room: int | None = None,
-    state: DialogueState | None = None,
-    draft: Sequence[int] = (),
-    speculates: bool = True,
-    vocabulary: int | None = None,
+def turn_arguments(
+    request: TurnRequest, *, room: int | None = None, speculates: bool = True, vocabulary: int | None = None
 ) -> dict[str, Any]:
     """Arguments of one turn.
 
     Args:
-        prompt: Token ids, shape (prompt,).
-        sampling: How to draw.
+        request: The turn.
         room: Tokens that the context has left; ``None`` is no bound.
-        state: The dialogue state.
-        draft: A guess of the turn.
         speculates: Whether the engine may verify drafts.
         vocabulary: Tokens that the model knows; ``None`` where unknown.
 
     Raises:
         UnsupportedSampling: If SGLang would draw from another law without a word.
     """
+    sampling = request.sampling
     penalties = (sampling.repetition_penalty != 1, sampling.presence_penalty != 0, sampling.frequency_penalty != 0)
     if speculates and any(penalties):
         raise UnsupportedSampling(
@@ -64,10 +54,10 @@ def request(
         "frequency_penalty": sampling.frequency_penalty,
         "max_new_tokens": sampling.max_tokens if room is None else min(sampling.max_tokens, room),
         "stop_token_ids": list(sampling.stop_token_ids),
-        "custom_params": custom_params(state=state, seed=sampling.seed, draft=draft),
+        "custom_params": custom_params(state=request.state, seed=sampling.seed, draft=request.draft),
     }
     return {
-        "input_ids": list(prompt),
+        "input_ids": list(request.prompt_ids),
         "sampling_params": parameters,
         "return_logprob": True,
         "top_logprobs_num": recorded(sampling, vocabulary),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from turntree.agents.engines.prompt_check import checked_prompt
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
 from turntree.agents.engines.sglang.answers import completion, scored
-from turntree.agents.engines.sglang.parameters import request, scoring_request
+from turntree.agents.engines.sglang.parameters import scoring_request, turn_arguments
 from turntree.agents.engines.token_logprobs import check_scorable, reshapes, scores
 from turntree.agents.errors import EngineAborted
-from turntree.spec_tree import DialogueState
 
 
 class SglangTurns(ABC):
@@ -47,42 +47,26 @@ class SglangTurns(ABC):
     async def _ask(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """SGLang's answer to one request."""
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        state: DialogueState | None = None,
-        draft: Sequence[int] = (),
-    ) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn.
 
-        With a seed the turn depends on the policy and the seed alone, and ``draft``, if it was sampled with the same
-        seed, is replayed (``draws``).
-
-        Args:
-            prompt_ids: Token ids, shape (prompt,).
-            sampling: How to draw.
-            state: The dialogue state; ``None`` keys the store by the tokens alone.
-            draft: A guess of the turn, which turntree's worker proposes first; any other ignores it.
+        With a seed the turn depends on the policy and the seed alone, and a draft that was sampled with the same
+        seed is replayed (``draws``). A draft needs turntree's worker; any other ignores it.
 
         Raises:
             UnsupportedSampling: If SGLang cannot draw so.
             ValueError: If the prompt is empty, or leaves no room in the context.
         """
-        prompt = checked_prompt(prompt_ids, self.max_context)
+        prompt = checked_prompt(request.prompt_ids, self.max_context)
         version = self.version
-        arguments = request(
-            prompt,
-            sampling,
+        arguments = turn_arguments(
+            replace(request, prompt_ids=prompt),
             room=None if self.max_context is None else self.max_context - len(prompt),
-            state=state,
-            draft=draft,
             speculates=self._speculates,
             vocabulary=self._vocabulary,
         )
         answer = await self._ask(arguments)
-        return completion(answer, sampling, weights_version=version, vocabulary=self._vocabulary)
+        return completion(answer, request.sampling, weights_version=version, vocabulary=self._vocabulary)
 
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0

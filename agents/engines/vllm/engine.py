@@ -25,14 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.prompt_check import checked_prompt
-from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores
+from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores, TurnRequest
 from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.engines.token_logprobs import TokenLogprobs, check_scorable, reshapes, scores
 from turntree.agents.engines.vllm.config import VllmEngineConfig
 from turntree.agents.engines.vllm.outputs import completion
 from turntree.agents.engines.vllm.parameters import parameters, scoring_parameters
 from turntree.agents.errors import EngineAborted, MissingExtra
-from turntree.spec_tree import DialogueState
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,33 +69,21 @@ class VllmEngine:
             self.close()
             raise
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        state: DialogueState | None = None,
-        draft: Sequence[int] = (),
-    ) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn.
 
-        With a seed the turn depends on the policy and the seed alone, and ``draft``, if it was sampled with the same
-        seed, is replayed (``seeded_draws``).
-
-        Args:
-            prompt_ids: Token ids, shape (prompt,).
-            sampling: How to draw.
-            state: The dialogue state; ``None`` keys the store by the tokens alone.
-            draft: A guess of the turn, which turntree's drafter proposes first; any other drafter ignores it.
+        With a seed the turn depends on the policy and the seed alone, and a draft that was sampled with the same
+        seed is replayed (``seeded_draws``). A draft needs turntree's drafter; any other ignores it.
 
         Raises:
             UnsupportedSampling: If vLLM cannot draw so.
             ValueError: If the prompt is empty, or leaves no room in the context.
         """
-        prompt = checked_prompt(prompt_ids, self.config.max_context)
+        sampling = request.sampling
+        prompt = checked_prompt(request.prompt_ids, self.config.max_context)
         fields = parameters(sampling, speculates=self.config.speculative_config is not None)
         fields["max_tokens"] = min(sampling.max_tokens, self.config.max_context - len(prompt))
-        fields["extra_args"] = request_entries(state=state, seed=sampling.seed, draft=draft)
+        fields["extra_args"] = request_entries(state=request.state, seed=sampling.seed, draft=request.draft)
         version = self.version
         name, output = await self._thread.run(self._run(prompt, fields))
         said = output.outputs[0]

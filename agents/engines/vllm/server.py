@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores
+from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores, TurnRequest
 from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.engines.server_client import ServerClient, ServerError
 from turntree.agents.engines.token_logprobs import TokenLogprobs, check_scorable, reshapes, scores
 from turntree.agents.engines.vllm.outputs import completion
 from turntree.agents.engines.vllm.parameters import parameters, scoring_parameters
 from turntree.agents.engines.vllm.wire import flat
-from turntree.spec_tree import DialogueState
 
 _TOKEN = "token_id:"
 _NO_MASS = -9999.0
@@ -74,23 +73,17 @@ class VllmServer:
             self.close()
             raise
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        state: DialogueState | None = None,
-        draft: Sequence[int] = (),
-    ) -> Completion:
-        """Sample one turn; arguments as in ``VllmEngine.generate``.
+    async def generate(self, request: TurnRequest) -> Completion:
+        """Sample one turn, as ``VllmEngine.generate``.
 
         Raises:
             UnsupportedSampling: If vLLM cannot draw so.
             ServerError: If the server refused.
         """
+        sampling = request.sampling
         fields = parameters(sampling, speculates=self._speculates)
-        entries = request_entries(state=state, seed=sampling.seed, draft=draft)
-        choice, cached = await self._client.run(self._ask(prompt_ids, fields, entries))
+        entries = request_entries(state=request.state, seed=sampling.seed, draft=request.draft)
+        choice, cached = await self._client.run(self._ask(request.prompt_ids, fields, entries))
         rows = [_row(row) for row in choice["logprobs"]["top_logprobs"]]
         said = [int(token) for token in choice["token_ids"]]
         return completion(

@@ -21,7 +21,7 @@ _SHARED = (
 )
 
 
-class TurnRequest(NamedTuple):
+class ServerCall(NamedTuple):
     """How ``server_manager.generate`` is called."""
 
     parameters: dict[str, Any]
@@ -30,8 +30,8 @@ class TurnRequest(NamedTuple):
     """Further keyword arguments."""
 
 
-def turn_request(backend: str, sampling: Sampling, state: DialogueState | None) -> TurnRequest:
-    """The request of a turn.
+def server_call(backend: str, sampling: Sampling, state: DialogueState | None) -> ServerCall:
+    """The call for a turn.
 
     Args:
         backend: ``rollout.name``; one that is not known here gets no state.
@@ -43,32 +43,32 @@ def turn_request(backend: str, sampling: Sampling, state: DialogueState | None) 
     return _REQUESTS.get(backend, _plain)(parameters, sampling, state)
 
 
-def _plain(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> TurnRequest:
+def _plain(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> ServerCall:
     if sampling.seed is not None:
         parameters["seed"] = sampling.seed
-    return TurnRequest(parameters, {})
+    return ServerCall(parameters, {})
 
 
-def _turntree(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> TurnRequest:
-    return TurnRequest(_plain(parameters, sampling, state).parameters, {"state": state})
+def _turntree(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> ServerCall:
+    return ServerCall(_plain(parameters, sampling, state).parameters, {"state": state})
 
 
-def _vllm(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> TurnRequest:
+def _vllm(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> ServerCall:
     # A turn ends where turntree says; vLLM adds the model's own end tokens otherwise.
     parameters["ignore_eos"] = True
     parameters["extra_args"] = request_entries(state=state, seed=sampling.seed)
-    return TurnRequest(parameters, {})
+    return ServerCall(parameters, {})
 
 
-def _sglang(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> TurnRequest:
+def _sglang(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> ServerCall:
     from turntree.agents.engines.sglang.wire import custom_params
 
     # Marked as turntree's, a turn ends where turntree says.
     parameters["custom_params"] = custom_params(state=state, seed=sampling.seed)
-    return TurnRequest(parameters, {})
+    return ServerCall(parameters, {})
 
 
-_REQUESTS: dict[str, Callable[[dict[str, Any], Sampling, DialogueState | None], TurnRequest]] = {
+_REQUESTS: dict[str, Callable[[dict[str, Any], Sampling, DialogueState | None], ServerCall]] = {
     ROLLOUT_NAME: _turntree,
     "vllm": _vllm,
     "sglang": _sglang,

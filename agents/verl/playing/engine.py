@@ -6,13 +6,11 @@ same server, which has the dialogue's keys and values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling
-from turntree.agents.verl.playing.backends import turn_request
-from turntree.spec_tree import DialogueState
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
+from turntree.agents.verl.playing.backends import server_call
 
 
 class VerlEngine:
@@ -28,25 +26,19 @@ class VerlEngine:
         self._backend = backend
         self._request_id = uuid4().hex
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        state: DialogueState | None = None,
-        draft: Sequence[int] = (),
-    ) -> Completion:
-        """Sample one turn after ``prompt_ids`` (token ids, shape (prompt,)); ``draft`` does not travel.
+    async def generate(self, request: TurnRequest) -> Completion:
+        """Sample one turn; its ``draft`` does not travel.
 
         Raises:
             RuntimeError: If the server returned no log-probabilities.
         """
-        request = turn_request(self._backend, sampling, state)
+        sampling = request.sampling
+        call = server_call(self._backend, sampling, request.state)
         output = await self._server_manager.generate(
             request_id=self._request_id,
-            prompt_ids=list(prompt_ids),
-            sampling_params=request.parameters,
-            **request.arguments,
+            prompt_ids=list(request.prompt_ids),
+            sampling_params=call.parameters,
+            **call.arguments,
         )
         if output.log_probs is None:
             raise RuntimeError("the rollout server returned no log-probabilities; set rollout.calculate_log_probs=True")

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
-from turntree.agents.engines.protocol import Completion, Engine, Sampling
+from turntree.agents.engines.protocol import Completion, Engine, TurnRequest
 from turntree.agents.engines.routing import TaskRoutes, route_key
 from turntree.agents.errors import EngineLost
 from turntree.spec_tree import DialogueState
@@ -65,18 +65,10 @@ class ReplicaTurns:
                 raise EngineLost(f"no engine replica came back within {self._patience:g} s")
         return self.routes.acquire(key)
 
-    async def ask(
-        self,
-        rank: int,
-        key: str,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        state: DialogueState | None,
-        draft: Sequence[int],
-    ) -> Completion:
+    async def ask(self, rank: int, key: str, request: TurnRequest) -> Completion:
         """One turn of a replica that was placed."""
         try:
-            return await self._engines[rank].generate(tuple(prompt_ids), sampling, state=state, draft=draft)
+            return await self._engines[rank].generate(request)
         except EngineLost:
             self._lose(rank)
             raise
@@ -112,21 +104,14 @@ class _Dialogue:
         self._replicas = replicas
         self._rank: int | None = None
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        state: DialogueState | None = None,
-        draft: Sequence[int] = (),
-    ) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn where the dialogue's earlier ones were sampled, if that replica is alive.
 
         Raises:
             EngineLost: If the replica is lost while it samples.
         """
-        key = route_key(state or DialogueState.from_tokens(prompt_ids))
+        key = route_key(request.state or DialogueState.from_tokens(request.prompt_ids))
         routes = self._replicas.routes
         if self._rank is None or not routes.hold(key, self._rank):
             self._rank = await self._replicas.place(key)
-        return await self._replicas.ask(self._rank, key, prompt_ids, sampling, state, draft)
+        return await self._replicas.ask(self._rank, key, request)

@@ -11,9 +11,10 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.agents.engines.protocol import Completion, FinishReason, TurnRequest
 from turntree.agents.engines.routing import preference, route_key
 from turntree.agents.verl.playing.player import EpisodePlayer
 from turntree.agents.verl.serving.turn_pipe import TurnPipe
@@ -98,17 +99,10 @@ class _AheadPipes:
         self._pipes = pipes
         self._step = step
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        state: DialogueState | None = None,
-        draft: Sequence[int] = (),
-    ) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn ahead."""
-        pipe = self._pipes[_home(state or DialogueState.from_tokens(prompt_ids), self._pipes)]
-        turn = await pipe.generate(prompt_ids, sampling, state=state, draft=draft, ahead_for=self._step)
+        pipe = self._pipes[_home(request.state or DialogueState.from_tokens(request.prompt_ids), self._pipes)]
+        turn = await pipe.generate(replace(request, ahead_for=self._step))
         if turn.finish_reason is FinishReason.ABORT:
             raise asyncio.CancelledError(f"nothing more is made ahead for step {self._step}")
         return turn

@@ -21,7 +21,7 @@ from uuid import uuid4
 from verl.workers.rollout.replica import TokenOutput
 
 from turntree.agents.engines.monitors import MonitoredEngine, Monitors
-from turntree.agents.engines.protocol import Completion, Engine
+from turntree.agents.engines.protocol import Completion, Engine, TurnRequest
 from turntree.agents.errors import EngineLost
 from turntree.agents.reuse.prefix_reuse import PrefixReuse
 from turntree.agents.reuse.reuse_config import ReuseMode
@@ -34,7 +34,7 @@ from turntree.agents.verl.serving.hub import HubExchange
 from turntree.agents.verl.serving.restarts import ask_for_weights, is_restarted, retry_after_restart
 from turntree.agents.verl.serving.sharing import SharingEngine
 from turntree.agents.verl.serving.step_counters import StepCounters
-from turntree.agents.verl.serving.turn_pipe import TurnBatchServer, TurnReply, TurnRequest
+from turntree.agents.verl.serving.turn_pipe import NumberedRequest, TurnBatchServer, TurnReply
 from turntree.agents.verl.serving.verl_types import to_sampling, to_token_output
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.exchange.exchange import SharedTurns
@@ -155,10 +155,10 @@ class TurntreeServer:
         await self._current.wait()
         await self._running.wait()
         sampling = to_sampling(sampling_params, default_max_tokens=self._max_tokens)
-        completion = await self._turns.generate(tuple(prompt_ids), sampling, state=state)
+        completion = await self._turns.generate(TurnRequest(tuple(prompt_ids), sampling, state=state))
         return to_token_output(completion, self._global_steps)
 
-    async def submit_turns(self, client: str, requests: Sequence[TurnRequest]) -> str:
+    async def submit_turns(self, client: str, requests: Sequence[NumberedRequest]) -> str:
         """Start turns for a ``TurnPipe``; returns the name by which they are collected.
 
         Raises:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling
-from turntree.spec_tree import DialogueState
+from turntree.agents.engines.protocol import Completion, Engine, FinishReason, TurnRequest
 from turntree.spec_tree.exchange.exchange import SharedTurns
 
 
@@ -22,17 +18,9 @@ class SharingEngine:
         self._engine = engine
         self._shared = shared
 
-    async def generate(
-        self,
-        prompt_ids: tuple[int, ...],
-        sampling: Sampling,
-        *,
-        state: DialogueState | None = None,
-        draft: Sequence[int] = (),
-        **options: Any,
-    ) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
         """As the engine's."""
-        completion = await self._engine.generate(prompt_ids, sampling, state=state, draft=draft, **options)
-        if state is not None and completion.finish_reason is not FinishReason.ABORT:
-            self._shared.note(state, completion.token_ids)
+        completion = await self._engine.generate(request)
+        if request.state is not None and completion.finish_reason is not FinishReason.ABORT:
+            self._shared.note(request.state, completion.token_ids)
         return completion

@@ -11,30 +11,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
-from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling
+from turntree.agents.engines.protocol import Completion, Engine, FinishReason, TurnRequest
 from turntree.agents.errors import EngineFailed, EngineLost
 from turntree.spec_tree import DialogueState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRequest:
+class NumberedRequest(NamedTuple):
     """A turn that a client asks for."""
 
     number: int
-    """Number of the request, unique for the client."""
-    prompt_ids: tuple[int, ...]
-    """Token ids, shape (prompt,)."""
-    sampling: Sampling
-    """How to draw."""
-    state: DialogueState | None
-    """The dialogue state."""
-    draft: tuple[int, ...] = ()
-    """The caller's own guess of the turn."""
-    ahead_for: int = 0
-    """Training step that the turn is made ahead for; 0: it is wanted now."""
+    """Unique for the client."""
+    turn: TurnRequest
+    """What is asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +52,7 @@ class TurnPipe:
         self._server = server
         self._client = client
         self._waiting: dict[int, asyncio.Future[Completion]] = {}
-        self._unsent: list[TurnRequest] = []
+        self._unsent: list[NumberedRequest] = []
         self._sent = 0
         self._collector: asyncio.Task[None] | None = None
         self._senders: set[asyncio.Task[None]] = set()
@@ -71,18 +62,8 @@ class TurnPipe:
         """Turns that have not come back."""
         return len(self._waiting)
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        state: DialogueState | None = None,
-        draft: Sequence[int] = (),
-        ahead_for: int = 0,
-    ) -> Completion:
-        """Sample one turn after ``prompt_ids`` (token ids, shape (prompt,)).
-
-        ``ahead_for``: the later training step that it is for, if it is not wanted now; then it may come back aborted.
+    async def generate(self, request: TurnRequest) -> Completion:
+        """Sample one turn.
 
         Raises:
             EngineFailed: If the engine refused or failed.
@@ -92,16 +73,7 @@ class TurnPipe:
         self._sent += 1
         if not self._unsent:
             loop.call_soon(self._send)
-        self._unsent.append(
-            TurnRequest(
-                number=self._sent,
-                prompt_ids=tuple(prompt_ids),
-                sampling=sampling,
-                state=state,
-                draft=tuple(draft),
-                ahead_for=ahead_for,
-            )
-        )
+        self._unsent.append(NumberedRequest(self._sent, request))
         future = self._waiting[self._sent] = loop.create_future()
         completion: Completion = await future
         return completion
@@ -120,7 +92,7 @@ class TurnPipe:
         self._senders.add(sender)
         sender.add_done_callback(self._senders.discard)
 
-    async def _submit(self, requests: list[TurnRequest]) -> None:
+    async def _submit(self, requests: list[NumberedRequest]) -> None:
         try:
             life = await self._server.submit_turns.remote(self._client, requests)
         except Exception as error:
@@ -172,7 +144,7 @@ class TurnBatchServer:
         """Turns that run, and clients whose turns have finished and were not collected."""
         return len(self._running) + len(self._finished)
 
-    def submit(self, client: str, requests: Sequence[TurnRequest]) -> str:
+    def submit(self, client: str, requests: Sequence[NumberedRequest]) -> str:
         """Start turns for ``client``; returns the name of this desk's life, by which they are collected."""
         for request in requests:
             task = asyncio.create_task(self._run(client, request))
@@ -192,9 +164,9 @@ class TurnBatchServer:
         self._event(client).clear()
         return self._finished.pop(client, [])
 
-    async def _run(self, client: str, request: TurnRequest) -> None:
+    async def _run(self, client: str, request: NumberedRequest) -> None:
         try:
-            completion = await self._sample(request)
+            completion = await self._sample(request.turn)
             reply = TurnReply(number=request.number, completion=completion)
         except Exception as error:
             # The client's side of this boundary raises it again, inside the episode that asked.
@@ -204,9 +176,7 @@ class TurnBatchServer:
 
     async def _sample(self, request: TurnRequest) -> Completion:
         if not request.ahead_for:
-            return await self._engine.generate(
-                request.prompt_ids, request.sampling, state=request.state, draft=request.draft
-            )
+            return await self._engine.generate(request)
         if self._ahead is None:
             return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
         return await self._ahead(request)

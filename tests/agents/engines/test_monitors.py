@@ -9,7 +9,7 @@ import pytest
 from recording_engine import RecordingEngine, a_turn
 
 from turntree.agents.engines.monitors import ALARM, MonitoredEngine, Monitors
-from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
 from turntree.spec_tree.rules.monitor import surprise
 
 RNG = np.random.default_rng(0)
@@ -88,8 +88,8 @@ def test_an_episode_that_is_tried_again_raises_no_alarm(seeds: tuple[int | None,
     monitors = Monitors()
     engine = MonitoredEngine(remembering(), monitors)
     for seed in seeds:
-        asyncio.run(engine.generate((1,), Sampling(seed=seed)))
+        asyncio.run(engine.generate(TurnRequest((1,), Sampling(seed=seed))))
     z = monitors.close_step()["exactness/exact_acceptance_z"]
     assert (abs(z) < ALARM) is quiet
-    asyncio.run(engine.generate((1,), Sampling(seed=1)))
+    asyncio.run(engine.generate(TurnRequest((1,), Sampling(seed=1))))
     assert monitors.close_step(), "a seed counts again in the next step"

@@ -13,7 +13,7 @@ import pytest
 from adder import Adder, play
 from recording_engine import RecordingEngine
 
-from turntree.agents.engines.protocol import Completion, DraftStats, Sampling
+from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, TurnRequest
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.evaluation.evaluate import Evaluation, evaluate, solved, wilson_interval
@@ -39,7 +39,7 @@ async def test_episodes_come_in_the_order_of_their_tasks_whatever_ends_first(ren
     async def hasty(prompt: tuple[int, ...], sampling: Sampling) -> Completion:
         if "0+1" in renderer.decode(prompt):
             await others.wait()
-        return await engine.generate(prompt, sampling)
+        return await engine.generate(TurnRequest(prompt, sampling))
 
     def end(sampled: Any) -> None:
         ended.append(sampled.episode.task.id)

@@ -41,12 +41,12 @@ async def test_each_prompt_begins_with_the_prompt_and_response_before_it(rendere
         said = before.prompt_ids + before.completion.token_ids
         assert after.prompt_ids[: len(said)] == said
         assert len(after.prompt_ids) > len(said)
-    assert [prompt for prompt, _, _ in engine.asked] == [turn.prompt_ids for turn in episode.turns]
+    assert [request.prompt_ids for request in engine.asked] == [turn.prompt_ids for turn in episode.turns]
 
 
 async def test_the_engine_is_told_the_dialogue_state(renderer: Renderer) -> None:
     episode, engine = await play(renderer, "call 4", "call 5", "5")
-    states = [state for _, _, state in engine.asked]
+    states = [request.state for request in engine.asked]
     history = ["", '["add",{"x":"4"}]', '["add",{"x":"4"}]["add",{"x":"5"}]']
     assert states == [
         DialogueState.from_tokens(turn.prompt_ids, task="adder/4", tools=tools, env="Adder")
@@ -56,7 +56,7 @@ async def test_the_engine_is_told_the_dialogue_state(renderer: Renderer) -> None
 
 async def test_recorded_states_are_those_that_the_loop_gave_to_the_engine(renderer: Renderer):
     episode, engine = await play(renderer, "call 1", "call 2", "5")
-    assert dialogue_states(episode) == [state for _, _, state in engine.asked]
+    assert dialogue_states(episode) == [request.state for request in engine.asked]
     assert len({state.tools for state in dialogue_states(episode)}) == 3, "the tool history must tell them apart"
     # Assistant messages before the first turn are no turns.
     shot = Message(role=Role.ASSISTANT, content="an example")
@@ -90,7 +90,7 @@ async def test_each_turn_draws_with_its_own_seed_derived_from_the_episodes(rende
 async def test_a_turn_gets_what_the_limits_leave(renderer: Renderer) -> None:
     async def rooms(**limits: Any) -> list[int]:
         _, engine = await play(renderer, "call 4", "5", limits=Limits(**limits), sampling=Sampling(max_tokens=30))
-        return [sampling.max_tokens for _, sampling, _ in engine.asked]
+        return [request.sampling.max_tokens for request in engine.asked]
 
     episode, _ = await play(renderer, "call 4", "5")
     first, second = (len(turn.prompt_ids) for turn in episode.turns)

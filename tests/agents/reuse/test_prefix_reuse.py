@@ -9,7 +9,7 @@ from reused_turns import EXACT, REPLAY, STOP, TURN, Reused, after_prompt, fixed
 from tabled_engine import Law, TabledEngine, random_policy
 from tables import table
 
-from turntree.agents.engines.protocol import Completion, FinishReason, ScoringEngine
+from turntree.agents.engines.protocol import Completion, FinishReason, ScoringEngine, TurnRequest
 from turntree.agents.reuse import prefix_reuse
 from turntree.agents.reuse.reuse_config import ReuseConfig
 from turntree.agents.reuse.turn_verification import Verification
@@ -84,7 +84,7 @@ def test_a_turn_that_is_cancelled_while_it_is_scored_has_used_its_ticket_and_lea
             await asyncio.Event().wait()
 
         play.engine.before_score = never
-        task = asyncio.create_task(play.reuse.generate((9,), TURN))
+        task = asyncio.create_task(play.reuse.generate(TurnRequest((9,), TURN)))
         await started.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -263,11 +263,11 @@ async def test_replay_is_plain_decoding_with_the_stored_seed_in_fewer_passes() -
         return 0.9 * old(context) + 0.1 * other(context)
 
     play, how = Reused(old, REPLAY), replace(TURN, max_tokens=30, stop_token_ids=())
-    await play.reuse.generate((9,), how)
+    await play.reuse.generate(TurnRequest((9,), how))
     play.update(moved)
     passes = play.engine.passes
-    turn = await play.reuse.generate((9,), replace(how, seed=77))
-    assert turn.token_ids == (await TabledEngine(moved).generate((9,), how)).token_ids
+    turn = await play.reuse.generate(TurnRequest((9,), replace(how, seed=77)))
+    assert turn.token_ids == (await TabledEngine(moved).generate(TurnRequest((9,), how))).token_ids
     assert play.engine.passes - passes < 30
     assert turn.levels == "C" * 30
 

@@ -8,7 +8,7 @@ import pytest
 from machine_speed import patience
 from tabled_engine import TabledEngine, random_policy
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.reuse.prefix_reuse import PrefixReuse
 from turntree.agents.reuse.reuse_config import ReuseConfig
 from turntree.agents.reuse.run_ahead import RunAhead
@@ -26,11 +26,10 @@ class SlowEngine(TabledEngine):
     """Of turns made ahead: whether they may be finished."""
     drafts: list[tuple[int, ...]] = field(default_factory=list)
 
-    async def generate(
-        self, prompt_ids: Any, sampling: Sampling, *, state: Any = None, draft: Any = (), ahead: bool = False
-    ) -> Completion:
-        whole = await super().generate(prompt_ids, sampling, state=state, draft=draft)
-        self.drafts.append(tuple(draft))
+    async def generate(self, request: TurnRequest) -> Completion:
+        draft, ahead = tuple(request.draft), request.ahead_for > 0
+        whole = await super().generate(request)
+        self.drafts.append(draft)
         if ahead:
             self.held.append(asyncio.get_running_loop().create_future())
         if not ahead or await self.held[-1]:
@@ -63,7 +62,7 @@ def sampling(seed: int | None) -> Sampling:
 
 
 async def plain(policy: int) -> tuple[int, ...]:
-    return (await TabledEngine(random_policy(policy, 5)).generate(PROMPT, sampling(7))).token_ids
+    return (await TabledEngine(random_policy(policy, 5)).generate(TurnRequest(PROMPT, sampling(7)))).token_ids
 
 
 async def settled() -> None:
@@ -87,7 +86,7 @@ async def test_what_was_made_ahead_is_the_guess_of_the_turn_that_its_step_asks_f
     run_ahead, engine = make()
     made = await make_ahead(run_ahead, engine, 7)
     await run_ahead.begin_step(2)
-    turn = await run_ahead.generate(PROMPT, sampling(7))
+    turn = await run_ahead.generate(TurnRequest(PROMPT, sampling(7)))
     assert engine.drafts[-1] == made.token_ids == turn.token_ids
     assert (turn.levels, turn.draft.verify_steps) == ("B" * 6, 1)
     stats = run_ahead.stats
@@ -99,7 +98,7 @@ async def test_the_new_policy_has_the_last_word() -> None:
     made = await make_ahead(run_ahead, engine, 7)
     engine.policy = random_policy(4, 5)
     run_ahead.close_step(1)
-    assert (await run_ahead.generate(PROMPT, sampling(7))).token_ids == await plain(4) != made.token_ids
+    assert (await run_ahead.generate(TurnRequest(PROMPT, sampling(7)))).token_ids == await plain(4) != made.token_ids
     assert run_ahead.stats.wasted == 6 - run_ahead.stats.promoted > 0
 
 
@@ -107,9 +106,9 @@ async def test_a_turn_of_used_noise_is_level_b_at_another_prompt_too_and_says_no
     run_ahead, engine = make()
     await make_ahead(run_ahead, engine, 7)
     for seed in (8, None):
-        turn = await run_ahead.generate(PROMPT, sampling(seed))
+        turn = await run_ahead.generate(TurnRequest(PROMPT, sampling(seed)))
         assert (turn.levels, engine.drafts[-1]) == ("", ())
-    turn = await run_ahead.generate((9,), sampling(7))
+    turn = await run_ahead.generate(TurnRequest((9,), sampling(7)))
     assert (turn.levels, engine.drafts[-1]) == ("B" * 6, ())
     assert (turn.draft.tested, turn.draft.expected) == (0, 0.0)
 
@@ -132,7 +131,7 @@ async def test_when_a_step_begins_what_was_being_made_for_it_is_a_guess_at_once(
     (task,), (later,) = await begun(run_ahead, 7), await begun(run_ahead, 8, step=3)
     await run_ahead.begin_step(2)
     assert task.result().finish_reason is FinishReason.ABORT
-    await run_ahead.generate(PROMPT, sampling(7))
+    await run_ahead.generate(TurnRequest(PROMPT, sampling(7)))
     assert len(engine.drafts[-1]) == engine.cut
     assert not later.done(), "the step after goes on being made"
     engine.let_finish()
@@ -179,13 +178,13 @@ async def test_the_budget_of_a_step_ends_what_is_made_ahead_and_comes_back_with_
 async def test_a_turn_made_ahead_goes_before_a_stored_one(mode: str) -> None:
     run_ahead, engine = make()
     reuse = PrefixReuse(run_ahead, ReuseConfig(mode=mode, top_k=5), vocabulary=5, ready=run_ahead.ready)  # type: ignore
-    await reuse.generate(PROMPT, sampling(1))
+    await reuse.generate(TurnRequest(PROMPT, sampling(1)))
     reuse.close_step()
     run_ahead.close_step(1)
     made = await make_ahead(run_ahead, engine, reuse.base_seed(7), step=2)
-    turn = await reuse.generate(PROMPT, sampling(7))
+    turn = await reuse.generate(TurnRequest(PROMPT, sampling(7)))
     assert (turn.levels, turn.token_ids) == ("B" * 6, made.token_ids)
-    assert (await reuse.generate(PROMPT, sampling(8))).levels[0] == "C", "the stored turn is still there"
+    assert (await reuse.generate(TurnRequest(PROMPT, sampling(8)))).levels[0] == "C", "the stored turn is still there"
 
 
 def test_a_share_is_at_least_one_slot() -> None:

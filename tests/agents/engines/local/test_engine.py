@@ -12,14 +12,16 @@ from tables import table
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.local.forward.model import Policy
-from turntree.agents.engines.protocol import Engine, FinishReason, Sampling
+from turntree.agents.engines.protocol import Engine, FinishReason, Sampling, TurnRequest
 from turntree.spec_tree import ForestConfig
 
 
 async def test_many_callers_get_what_each_would_get_alone(engine, prompts):
     assert isinstance(engine, Engine)
     alone = run_core(tiny_llama(), prompts, Sampling(max_tokens=10))
-    turns = await asyncio.gather(*(engine.generate(p, Sampling(max_tokens=10, seed=i)) for i, p in enumerate(prompts)))
+    turns = await asyncio.gather(
+        *(engine.generate(TurnRequest(p, Sampling(max_tokens=10, seed=i))) for i, p in enumerate(prompts))
+    )
     assert [t.token_ids for t in turns] == [t.token_ids for t in alone]
     stats = engine.stats()
     assert (stats.tokens, stats.requests) == (100, len(prompts))
@@ -27,17 +29,17 @@ async def test_many_callers_get_what_each_would_get_alone(engine, prompts):
 
 
 async def test_without_a_seed_samples_differ(engine, prompts):
-    turns = await asyncio.gather(*(engine.generate(prompts[0], Sampling(max_tokens=12)) for _ in range(6)))
+    turns = await asyncio.gather(*(engine.generate(TurnRequest(prompts[0], Sampling(max_tokens=12))) for _ in range(6)))
     assert len({t.token_ids for t in turns}) > 3
 
 
 async def test_weights_arrive_while_turns_are_running(engine, prompts):
     new = tiny_llama(seed=1)
-    running = [asyncio.create_task(engine.generate(p, Sampling(max_tokens=60))) for p in prompts]
+    running = [asyncio.create_task(engine.generate(TurnRequest(p, Sampling(max_tokens=60)))) for p in prompts]
     await soon(lambda: engine.live, 120)
     await asyncio.to_thread(engine.update_weights, new.state_dict().items(), version=7)
     assert all(len(t.token_ids) == 60 for t in await asyncio.gather(*running))
-    turn = await engine.generate(prompts[0], Sampling(temperature=0, max_tokens=8))
+    turn = await engine.generate(TurnRequest(prompts[0], Sampling(temperature=0, max_tokens=8)))
     own = run_core(new, prompts[:1], Sampling(temperature=0, max_tokens=8))[0]
     assert (turn.token_ids, turn.weights_version) == (own.token_ids, 7)
 
@@ -62,22 +64,24 @@ async def test_a_turn_that_is_cancelled_also_in_the_middle_of_its_guess_leaves_t
     forest, how = AdversarialForest(32), Sampling(max_tokens=110, seed=1)
     policy = Held(tiny_llama())
     with LocalEngine(policy, config=replace(CONFIG, prefill_chunk=2), forest=forest) as engine:
-        turn = await engine.generate(prompts[0], how)
+        turn = await engine.generate(TurnRequest(prompts[0], how))
         policy.left = 6
-        task = asyncio.create_task(engine.generate(prompts[0], how, draft=turn.token_ids if guessed else ()))
+        task = asyncio.create_task(
+            engine.generate(TurnRequest(prompts[0], how, draft=turn.token_ids if guessed else ()))
+        )
         await soon(lambda: policy.left < 0, 120)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         policy.free.set()
-        assert (await engine.generate(prompts[0], how)).token_ids == turn.token_ids
+        assert (await engine.generate(TurnRequest(prompts[0], how))).token_ids == turn.token_ids
         assert not engine.live
         assert not forest.live
         assert forest.withdrawn == 1
 
 
 async def test_abort_all_returns_what_was_sampled(engine, prompts):
-    tasks = [asyncio.create_task(engine.generate(p, Sampling(max_tokens=100))) for p in prompts]
+    tasks = [asyncio.create_task(engine.generate(TurnRequest(p, Sampling(max_tokens=100)))) for p in prompts]
     await soon(lambda: engine.live, 120)
     count = await asyncio.to_thread(engine.abort_all)
     turns = await asyncio.gather(*tasks)
@@ -96,9 +100,9 @@ class Breaking(Policy):
 async def test_a_step_that_breaks_fails_its_callers_and_not_the_engine(model, prompts):
     with LocalEngine(policy := Breaking(model), config=CONFIG) as engine:
         with pytest.raises(RuntimeError, match="no memory"):
-            await engine.generate(prompts[0], Sampling(max_tokens=3))
+            await engine.generate(TurnRequest(prompts[0], Sampling(max_tokens=3)))
         policy.breaks = False
-        assert len((await engine.generate(prompts[0], Sampling(max_tokens=3))).token_ids) == 3
+        assert len((await engine.generate(TurnRequest(prompts[0], Sampling(max_tokens=3)))).token_ids) == 3
 
 
 @pytest.mark.parametrize(
@@ -106,19 +110,19 @@ async def test_a_step_that_breaks_fails_its_callers_and_not_the_engine(model, pr
 )
 async def test_a_bad_prompt_is_refused_with_the_reason(engine, prompt, message):
     with pytest.raises(ValueError, match=message):
-        await engine.generate(prompt, Sampling())
+        await engine.generate(TurnRequest(prompt, Sampling()))
 
 
 async def test_a_closed_engine_says_so(prompts):
     forest = AdversarialForest(32)
     engine = LocalEngine(tiny_llama(), config=CONFIG, forest=forest)
-    pending = asyncio.create_task(engine.generate(prompts[0], Sampling(max_tokens=100)))
+    pending = asyncio.create_task(engine.generate(TurnRequest(prompts[0], Sampling(max_tokens=100))))
     await soon(lambda: engine.live, 120)
     await asyncio.to_thread(engine.close)
     engine.close()
     assert (await pending).finish_reason is FinishReason.ABORT
     with pytest.raises(RuntimeError, match="closed"):
-        await engine.generate(prompts[0], Sampling())
+        await engine.generate(TurnRequest(prompts[0], Sampling()))
 
 
 def test_a_context_beyond_the_models_positions_is_refused():

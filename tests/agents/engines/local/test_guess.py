@@ -11,7 +11,7 @@ from turntree.agents.engines.drafting.trees import select, spread, with_guesses
 from turntree.agents.engines.local import LocalEngineConfig, Speculation, drafting
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.forward.model import Policy
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.spec_tree import DraftBatch
 
 TREE = Speculation(max_nodes=8, max_depth=6, min_probability=0.0, adaptive=False)
@@ -95,10 +95,10 @@ def test_a_guess_respects_the_room_of_the_turn_and_of_the_context(model, prompts
 
 
 async def test_the_engine_ignores_what_a_guess_has_behind_its_stop_token(engine, prompts):
-    free = await engine.generate(prompts[0], Sampling(max_tokens=20, seed=3))
+    free = await engine.generate(TurnRequest(prompts[0], Sampling(max_tokens=20, seed=3)))
     stop = free.token_ids[6]
     how = Sampling(max_tokens=20, seed=3, stop_token_ids=(stop,))
-    turn = await engine.generate(prompts[0], how, draft=free.token_ids)
+    turn = await engine.generate(TurnRequest(prompts[0], how, draft=free.token_ids))
     end = free.token_ids.index(stop) + 1
     assert turn.token_ids == free.token_ids[:end]
     assert turn.finish_reason is FinishReason.STOP
@@ -107,9 +107,9 @@ async def test_the_engine_ignores_what_a_guess_has_behind_its_stop_token(engine,
 
 async def test_a_guess_of_unknown_tokens_is_refused(engine, prompts):
     with pytest.raises(ValueError, match="the draft holds token 32, the model knows 0 to 31"):
-        await engine.generate(prompts[0], Sampling(), draft=[1, 32])
+        await engine.generate(TurnRequest(prompts[0], Sampling(), draft=[1, 32]))
     with pytest.raises(ValueError, match="33 most probable tokens are wanted"):
-        await engine.generate(prompts[0], Sampling(top_logprobs=33))
+        await engine.generate(TurnRequest(prompts[0], Sampling(top_logprobs=33)))
 
 
 def test_an_aborted_replay_keeps_what_was_verified(model, prompts):

@@ -13,7 +13,7 @@ from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.local.request import Request
-from turntree.agents.engines.protocol import Sampling, ScoringEngine
+from turntree.agents.engines.protocol import Sampling, ScoringEngine, TurnRequest
 from turntree.agents.errors import EngineAborted
 from turntree.spec_tree import DialogueState
 
@@ -32,11 +32,13 @@ async def test_scores_are_what_the_turn_was_drawn_with(prompts, sampling, chunk)
     with LocalEngine(tiny_llama(), config=config, forest=AdversarialForest(32)) as engine:
         assert isinstance(engine, ScoringEngine)
         how = replace(sampling, top_logprobs=4)
-        turns = await asyncio.gather(*(engine.generate(p, replace(how, seed=i)) for i, p in enumerate(prompts)))
+        turns = await asyncio.gather(
+            *(engine.generate(TurnRequest(p, replace(how, seed=i))) for i, p in enumerate(prompts))
+        )
         engine.reset_prefix_cache()
         scores = await asyncio.gather(
             *(engine.score(p, t.token_ids, sampling, top=4) for p, t in zip(prompts, turns, strict=True)),
-            *(engine.generate(p, how) for p in prompts),
+            *(engine.generate(TurnRequest(p, how)) for p in prompts),
         )
     for turn, found in zip(turns, scores, strict=False):
         np.testing.assert_allclose(found.logprobs, turn.behaviour_logprobs, atol=1e-9)
@@ -83,22 +85,22 @@ async def test_a_turn_that_goes_on_from_scored_tokens_finds_their_keys_and_value
     prompt, tokens = prompts[2], list(range(20))
     first = await engine.score(prompt, tokens, Sampling())
     assert (first.cached_tokens, engine.stats().forward_passes) == (0, 1)
-    turn = await engine.generate([*prompt, *tokens[:11]], Sampling(max_tokens=6, seed=1))
+    turn = await engine.generate(TurnRequest([*prompt, *tokens[:11]], Sampling(max_tokens=6, seed=1)))
     assert turn.cached_tokens == len(prompt) + 10
     again = await engine.score(prompt, tokens, Sampling())
     assert again.cached_tokens == len(prompt) - 1
     with LocalEngine(tiny_llama(), config=CONFIG) as fresh:
-        alone = await fresh.generate([*prompt, *tokens[:11]], Sampling(max_tokens=6, seed=1))
+        alone = await fresh.generate(TurnRequest([*prompt, *tokens[:11]], Sampling(max_tokens=6, seed=1)))
     assert (alone.cached_tokens, turn.token_ids) == (0, alone.token_ids)
     assert turn.logprobs == pytest.approx(alone.logprobs, abs=1e-9)
 
 
 async def test_scoring_goes_on_among_turns_and_leaves_the_store_alone(engine, prompts):
     seeded = [Sampling(max_tokens=20, seed=i) for i in range(len(prompts))]
-    alone = [await engine.generate(p, how) for p, how in zip(prompts, seeded, strict=True)]
+    alone = [await engine.generate(TurnRequest(p, how)) for p, how in zip(prompts, seeded, strict=True)]
     before = engine.stats()
     turns = await asyncio.gather(
-        *(engine.generate(p, how) for p, how in zip(prompts, seeded, strict=True)),
+        *(engine.generate(TurnRequest(p, how)) for p, how in zip(prompts, seeded, strict=True)),
         *(engine.score(p, t.token_ids, Sampling()) for p, t in zip(prompts, alone, strict=True)),
     )
     assert [t.token_ids for t in turns[: len(alone)]] == [t.token_ids for t in alone]

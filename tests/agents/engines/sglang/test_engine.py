@@ -14,7 +14,7 @@ from engine_checks import CONTEXT, LAWS, PROMPT, OwnEngineChecks, new_weights, s
 from policy_law import PolicyLaw, chi_square
 from tiny_llama import save_tiny_llama
 
-from turntree.agents.engines.protocol import Sampling
+from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.drawing import compat
 from turntree.agents.engines.sglang.engine import SglangEngine
@@ -91,7 +91,7 @@ def test_the_repairs_for_the_cpu_leave_the_process_its_torch(engine: SglangEngin
 
 async def test_a_turn_says_which_of_its_tokens_were_drafted(engine: SglangEngine) -> None:
     for _ in range(2):
-        turn = await engine.generate(PROMPT, GREEDY, state=state("accepted"))
+        turn = await engine.generate(TurnRequest(PROMPT, GREEDY, state=state("accepted")))
     assert len(turn.accepted) == 24
     assert not turn.accepted[0]
     assert sum(turn.accepted) == turn.draft.accepted <= turn.draft.drafted <= 7 * turn.draft.verify_steps
@@ -106,7 +106,7 @@ def test_more_context_than_the_model_has_is_refused_before_sglang_starts(folder:
 
 async def test_penalties_are_refused_where_trees_are_verified(engine: SglangEngine) -> None:
     with pytest.raises(UnsupportedSampling, match="draft_tokens=0"):
-        await engine.generate(PROMPT, Sampling(frequency_penalty=0.5))
+        await engine.generate(TurnRequest(PROMPT, Sampling(frequency_penalty=0.5)))
 
 
 async def test_the_store_outlives_a_flush_weights_and_a_release_of_the_memory(
@@ -116,14 +116,14 @@ async def test_the_store_outlives_a_flush_weights_and_a_release_of_the_memory(
     import torch
 
     prompts, name = [(*PROMPT, n) for n in range(3)], "lm_head.weight"
-    said = [await engine.generate(prompt, GREEDY, state=state("kept")) for prompt in prompts]
+    said = [await engine.generate(TurnRequest(prompt, GREEDY, state=state("kept"))) for prompt in prompts]
     with new_weights(engine, policy, {name: torch.roll(policy.weights()[name], 1, 0)}):
-        other = [await engine.generate(prompt, GREEDY, state=state("kept")) for prompt in prompts]
+        other = [await engine.generate(TurnRequest(prompt, GREEDY, state=state("kept"))) for prompt in prompts]
     assert [turn.token_ids[0] for turn in other] == [(turn.token_ids[0] + 1) % 32 for turn in said]
     engine.release_memory()
     engine.resume_memory()
     engine.update_weights(list(policy.weights().items()))
-    again = [await engine.generate(prompt, GREEDY, state=state("kept")) for prompt in prompts]
+    again = [await engine.generate(TurnRequest(prompt, GREEDY, state=state("kept"))) for prompt in prompts]
     assert [turn.token_ids for turn in again] == [turn.token_ids for turn in said]
     assert steps(again) <= 3 * 24 / 4
 
@@ -135,7 +135,7 @@ async def test_turns_of_another_engine_come_in_at_a_flush(
     turn, other = policy.seeded(prompt, 24, 7), FolderExchange(exchange, "other")
     other.swap(TurnBatch.of([state("exchanged")], [turn]), 0)
     engine.reset_prefix_cache()
-    found = await engine.generate(prompt, sampling, state=state("exchanged"))
+    found = await engine.generate(TurnRequest(prompt, sampling, state=state("exchanged")))
     assert list(found.token_ids) == turn
     assert found.draft.verify_steps <= 5
     engine.reset_prefix_cache()

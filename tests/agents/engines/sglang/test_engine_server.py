@@ -19,7 +19,7 @@ from policy_law import PolicyLaw
 from served import free_port, serving
 from tiny_llama import save_tiny_llama
 
-from turntree.agents.engines.protocol import Sampling
+from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.engines.sglang.server import SglangServer
 from turntree.agents.engines.sglang.settings import VARIABLE
 
@@ -69,7 +69,9 @@ def test_a_model_is_evaluated_inside_a_server(engine: SglangServer, url: str, fo
 
 async def test_each_turn_says_what_was_drafted_and_kept(engine: SglangServer) -> None:
     for _ in range(2):
-        turn = await engine.generate(PROMPT, Sampling(max_tokens=20, temperature=0), state=state("counted"))
+        turn = await engine.generate(
+            TurnRequest(PROMPT, Sampling(max_tokens=20, temperature=0), state=state("counted"))
+        )
     assert 0 < turn.draft.accepted == sum(turn.accepted) <= turn.draft.drafted
     assert turn.draft.verify_steps == 20 - turn.draft.accepted < 10
 
@@ -91,6 +93,8 @@ async def test_new_weights_say_what_they_say_elsewhere(
     """The last test: the server has other weights then."""
     folder = save_tiny_llama(tmp_path, vocabulary=len(chatml), seed=1)
     await asyncio.to_thread(engine.update_weights_from_disk, folder)
-    turn = await engine.generate(PROMPT, Sampling(max_tokens=12, temperature=0), state=state("new weights"))
+    turn = await engine.generate(
+        TurnRequest(PROMPT, Sampling(max_tokens=12, temperature=0), state=state("new weights"))
+    )
     assert list(turn.token_ids) == PolicyLaw(folder).greedy(PROMPT, 12) != policy.greedy(PROMPT, 12)
     assert (turn.weights_version, turn.cached_tokens) == (1, 0)

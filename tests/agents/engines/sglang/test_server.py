@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from machine_speed import soon
 
-from turntree.agents.engines.protocol import FinishReason, Sampling, ScoringEngine
+from turntree.agents.engines.protocol import FinishReason, Sampling, ScoringEngine, TurnRequest
 from turntree.agents.engines.request_wire import draft_of, seed_of, state_of
 from turntree.agents.engines.server_client import ServerError
 from turntree.agents.engines.sglang.server import SglangServer
@@ -84,7 +84,9 @@ def server(stand_in: StandIn) -> Any:
 async def test_a_turn_is_token_ids_with_what_is_known_of_them(server, stand_in):
     assert isinstance(server, ScoringEngine)
     state = DialogueState(exact=5, task="7")
-    turn = await server.generate(PROMPT, Sampling(max_tokens=6, seed=3, top_logprobs=2), state=state, draft=(9, 8))
+    turn = await server.generate(
+        TurnRequest(PROMPT, Sampling(max_tokens=6, seed=3, top_logprobs=2), state=state, draft=(9, 8))
+    )
     assert turn.token_ids == (0, 1, 2, 3, 0, 1)
     assert turn.logprobs == pytest.approx(LAW[list(turn.token_ids)])
     assert turn.behaviour_logprobs == turn.logprobs
@@ -107,7 +109,7 @@ async def test_scores_are_made_of_the_log_probabilities_of_the_prompt(server):
 
 
 async def test_the_law_after_cuts_is_made_of_the_recorded_tokens_or_left_out(server):
-    cut = await server.generate(PROMPT, Sampling(max_tokens=2, top_k=2, top_logprobs=2))
+    cut = await server.generate(TurnRequest(PROMPT, Sampling(max_tokens=2, top_k=2, top_logprobs=2)))
     np.testing.assert_allclose(np.exp(cut.top.logprobs), [[4 / 7, 3 / 7]] * 2, rtol=1e-6)
     assert cut.behaviour_logprobs == pytest.approx(np.log([4 / 7, 3 / 7]))
     assert cut.logprobs == pytest.approx(LAW[:2])
@@ -115,7 +117,7 @@ async def test_the_law_after_cuts_is_made_of_the_recorded_tokens_or_left_out(ser
 
 async def test_a_caller_that_gives_up_aborts_its_request(server, stand_in):
     stand_in.hangs = True
-    waiting = asyncio.create_task(server.generate(PROMPT, Sampling()))
+    waiting = asyncio.create_task(server.generate(TurnRequest(PROMPT, Sampling())))
     await soon(lambda: stand_in.asked)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -140,4 +142,4 @@ async def test_a_server_that_does_not_answer_is_a_lost_engine():
 
     client = SglangServer("http://there", transport=httpx.MockTransport(away))
     with client, pytest.raises(EngineLost, match="is the SGLang server running"):
-        await client.generate(PROMPT, Sampling())
+        await client.generate(TurnRequest(PROMPT, Sampling()))

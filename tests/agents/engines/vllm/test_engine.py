@@ -11,7 +11,7 @@ from policy_law import PolicyLaw
 from tiny_llama import save_tiny_llama
 from tiny_vllm import ENVIRONMENT
 
-from turntree.agents.engines.protocol import Sampling
+from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.engines.vllm.config import VllmEngineConfig
 from turntree.agents.engines.vllm.engine import VllmEngine
 from turntree.agents.engines.vllm.parameters import UnsupportedSampling
@@ -71,7 +71,7 @@ async def test_scoring_reads_the_cache_as_far_as_nothing_is_asked_there(engine: 
 
 async def test_scores_are_of_the_law_after_temperature_and_cuts(engine: VllmEngine, policy: PolicyLaw) -> None:
     sampling = Sampling(temperature=0.7, top_p=0.6, max_tokens=8, seed=5)
-    turn = await engine.generate(PROMPT, sampling)
+    turn = await engine.generate(TurnRequest(PROMPT, sampling))
     scores = await engine.score(PROMPT, turn.token_ids, sampling, top=3)
     assert scores.logprobs == pytest.approx(turn.behaviour_logprobs, abs=1e-4)
     assert scores.policy_logprobs == pytest.approx(policy.logprobs(PROMPT, turn.token_ids, 0.7), abs=1e-4)
@@ -79,8 +79,8 @@ async def test_scores_are_of_the_law_after_temperature_and_cuts(engine: VllmEngi
 
 async def test_what_vllm_cannot_do_is_refused(engine: VllmEngine) -> None:
     with pytest.raises(UnsupportedSampling, match="min_p"):
-        await engine.generate(PROMPT, Sampling(min_p=0.1))
+        await engine.generate(TurnRequest(PROMPT, Sampling(min_p=0.1)))
     with pytest.raises(ValueError, match="repetition_penalty=2"):
         await engine.score(PROMPT, (1,), Sampling(repetition_penalty=2.0))
     with pytest.raises(ValueError, match="the prompt is empty"):
-        await engine.generate((), Sampling())
+        await engine.generate(TurnRequest((), Sampling()))

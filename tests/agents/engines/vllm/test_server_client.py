@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from turntree.agents.engines.protocol import FinishReason, Sampling, ScoringEngine
+from turntree.agents.engines.protocol import FinishReason, Sampling, ScoringEngine, TurnRequest
 from turntree.agents.engines.server_client import ServerError
 from turntree.agents.engines.state_wire import KEY
 from turntree.agents.engines.vllm.parameters import UnsupportedSampling
@@ -45,7 +45,7 @@ async def test_tokens_go_out_and_come_back() -> None:
     state = DialogueState.from_tokens((5, 6), task="t")
     sampling = Sampling(seed=3, stop_token_ids=(9,), top_logprobs=1)
     with server.client() as engine:
-        turn = await engine.generate((5, 6), sampling, state=state, draft=[4])
+        turn = await engine.generate(TurnRequest((5, 6), sampling, state=state, draft=[4]))
     (body,) = server.asked
     assert (body["model"], body["prompt"], body["return_token_ids"]) == ("small", [5, 6], True)
     assert set(body["vllm_xargs"]) == {KEY, "turntree_seed", "turntree_draft"}
@@ -68,16 +68,16 @@ async def test_laws_that_need_the_whole_vocabulary_are_not_scored_over_http() ->
 async def test_what_vllm_cannot_draw_is_refused_before_it_is_asked() -> None:
     server = Server()
     with server.client() as engine, pytest.raises(UnsupportedSampling):
-        await engine.generate((5,), Sampling(min_p=0.5))
+        await engine.generate(TurnRequest((5,), Sampling(min_p=0.5)))
     with server.client(speculates=False) as engine:
-        await engine.generate((5,), Sampling(min_p=0.5))
+        await engine.generate(TurnRequest((5,), Sampling(min_p=0.5)))
     assert server.asked[0]["min_p"] == 0.5
 
 
 async def test_a_refusal_is_told_with_the_servers_own_words() -> None:
     server = Server({"error": "too long"}, status=400)
     with server.client() as engine, pytest.raises(ServerError, match=r"400.*too long"):
-        await engine.generate((5,), Sampling())
+        await engine.generate(TurnRequest((5,), Sampling()))
 
 
 def test_a_model_that_is_not_there_is_named_with_those_that_are() -> None:

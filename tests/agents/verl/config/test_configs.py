@@ -19,7 +19,7 @@ from turntree.agents.engines.vllm.settings import DRAFTER, DrafterSettings
 from turntree.agents.verl.config.compose import Composition, compose, list_configs
 from turntree.agents.verl.config.groups import Choice, offered
 from turntree.agents.verl.config.sections import ConfigError
-from turntree.agents.verl.playing.backends import turn_request
+from turntree.agents.verl.playing.backends import server_call
 from turntree.envs import list_envs
 from turntree.spec_tree import DialogueState
 
@@ -183,7 +183,7 @@ def test_the_shipped_configurations_have_the_drafts_on(
 
 def test_a_turn_brings_its_state_and_its_seed_in_the_words_of_sglang() -> None:
     state = DialogueState(exact=5, task="7", env="sums")
-    asked = turn_request("sglang", Sampling(seed=11, max_tokens=9), state)
+    asked = server_call("sglang", Sampling(seed=11, max_tokens=9), state)
     assert not asked.arguments
     assert "seed" not in asked.parameters, "SGLang knows no such parameter"
     assert state_of(asked.parameters["custom_params"]) == state

@@ -7,11 +7,11 @@ from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap, _agent_loop_registry
 from verl.workers.rollout.replica import TokenOutput
 
-from turntree.agents.engines.protocol import Completion, DraftStats, Engine, FinishReason, Sampling
+from turntree.agents.engines.protocol import Completion, DraftStats, Engine, FinishReason, Sampling, TurnRequest
 from turntree.agents.engines.request_wire import seed_of, state_of
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.playing.agent_loop import EnvAgentLoop
-from turntree.agents.verl.playing.backends import turn_request
+from turntree.agents.verl.playing.backends import server_call
 from turntree.agents.verl.playing.engine import VerlEngine
 from turntree.agents.verl.serving.verl_types import to_token_output
 from turntree.spec_tree import DialogueState
@@ -44,31 +44,31 @@ async def test_all_turns_of_an_episode_go_to_one_server() -> None:
     servers = Servers(output(1, 9))
     engine = VerlEngine(servers, backend="trtllm")
     assert isinstance(engine, Engine)
-    await engine.generate((5,), SAMPLING)
-    await engine.generate((5, 1, 9), SAMPLING)
-    await VerlEngine(servers, backend="trtllm").generate((5,), SAMPLING)
+    await engine.generate(TurnRequest((5,), SAMPLING))
+    await engine.generate(TurnRequest((5, 1, 9), SAMPLING))
+    await VerlEngine(servers, backend="trtllm").generate(TurnRequest((5,), SAMPLING))
     first, second, other = (request["request_id"] for request in servers.asked)
     assert first == second != other
 
 
 async def test_sampling_and_state_reach_the_server() -> None:
     servers = Servers(output(1, 9))
-    await VerlEngine(servers, backend="turntree").generate((5,), SAMPLING, state=STATE)
+    await VerlEngine(servers, backend="turntree").generate(TurnRequest((5,), SAMPLING, state=STATE))
     (request,) = servers.asked
     assert request["prompt_ids"] == [5]
     assert request["state"] is STATE
-    assert request["sampling_params"] == turn_request("turntree", SAMPLING, STATE).parameters
+    assert request["sampling_params"] == server_call("turntree", SAMPLING, STATE).parameters
 
 
 @pytest.mark.parametrize("backend", ["turntree", "vllm", "trtllm"])
 def test_how_to_draw_reaches_every_backend_under_shared_names(backend: str) -> None:
-    parameters, _ = turn_request(backend, SAMPLING, STATE)
+    parameters, _ = server_call(backend, SAMPLING, STATE)
     assert (parameters["temperature"], parameters["max_tokens"], parameters["stop_token_ids"]) == (0.5, 3, [9])
     assert parameters["logprobs"] is True
 
 
 def test_vllm_takes_state_and_seed_in_extra_args_and_no_other_end_of_a_turn() -> None:
-    parameters, arguments = turn_request("vllm", SAMPLING, STATE)
+    parameters, arguments = server_call("vllm", SAMPLING, STATE)
     assert arguments == {}
     assert state_of(parameters["extra_args"]) == STATE
     assert seed_of(parameters["extra_args"]) == 4
@@ -78,7 +78,7 @@ def test_vllm_takes_state_and_seed_in_extra_args_and_no_other_end_of_a_turn() ->
 
 @pytest.mark.parametrize(("backend", "given"), [("turntree", {"state": STATE}), ("trtllm", {})])
 def test_a_backend_that_is_not_known_is_given_the_seed_and_no_state(backend: str, given: dict[str, Any]) -> None:
-    parameters, arguments = turn_request(backend, SAMPLING, STATE)
+    parameters, arguments = server_call(backend, SAMPLING, STATE)
     assert (parameters["seed"], arguments) == (4, given)
     assert "extra_args" not in parameters
 
@@ -100,7 +100,7 @@ async def test_a_turn_of_our_server_crosses_verl_with_its_counters() -> None:
     counts = {"spec_num_draft_tokens": 3, "spec_num_accepted_tokens": 2, "spec_num_verify_steps": 1}
     tokens = {"accepted": [True, False], "levels": "CA", "behaviour_logprobs": [-1.5, -2.5]}
     assert crossing.extra_fields == {"global_steps": 7, "num_cached_tokens": 5, **counts, **tokens}
-    assert await VerlEngine(Servers(crossing), backend="trtllm").generate((5,), SAMPLING) == completion
+    assert await VerlEngine(Servers(crossing), backend="trtllm").generate(TurnRequest((5,), SAMPLING)) == completion
 
 
 @pytest.mark.parametrize(
@@ -112,14 +112,14 @@ async def test_a_turn_of_our_server_crosses_verl_with_its_counters() -> None:
     ],
 )
 async def test_why_a_turn_ended_is_read_from_its_tokens(answer: TokenOutput, reason: FinishReason) -> None:
-    completion = await VerlEngine(Servers(answer), backend="trtllm").generate((5,), SAMPLING)
+    completion = await VerlEngine(Servers(answer), backend="trtllm").generate(TurnRequest((5,), SAMPLING))
     assert completion.finish_reason is reason
 
 
 async def test_a_server_without_log_probabilities_is_an_error() -> None:
     servers = Servers(TokenOutput(token_ids=[1], log_probs=None))
     with pytest.raises(RuntimeError, match="calculate_log_probs=True"):
-        await VerlEngine(servers, backend="trtllm").generate((5,), SAMPLING)
+        await VerlEngine(servers, backend="trtllm").generate(TurnRequest((5,), SAMPLING))
 
 
 async def loop(config: Any, row: dict[str, Any], tokenizer: Any, *outputs: Any) -> tuple[Any, Servers]:

@@ -9,7 +9,7 @@ import pytest
 from machine_speed import patience, soon
 from recording_engine import RecordingEngine, a_turn
 
-from turntree.agents.engines.protocol import Completion, Sampling
+from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.agents.errors import EngineFailed, EngineLost
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
 from turntree.agents.verl.serving.turn_pipe import TurnBatchServer, TurnPipe
@@ -56,7 +56,7 @@ class Actor:
 async def test_turns_that_are_asked_for_together_travel_together() -> None:
     actor = Actor(desk(0.02))
     pipe = TurnPipe(actor, "a")
-    turns = await asyncio.gather(*(pipe.generate((1, number), Sampling()) for number in range(200)))
+    turns = await asyncio.gather(*(pipe.generate(TurnRequest((1, number), Sampling())) for number in range(200)))
     assert [turn.token_ids for turn in turns] == [(1, number) for number in range(200)]
     assert actor.calls["submit"] == 1
     assert actor.calls["collect"] < 20
@@ -69,7 +69,7 @@ async def test_a_turn_may_be_asked_for_while_others_run() -> None:
         prompt: tuple[int, ...] = (number, number)
         for _ in range(3):
             await asyncio.sleep(number / 1000)
-            prompt = (*(await pipe.generate(prompt, Sampling())).token_ids, 0)
+            prompt = (*(await pipe.generate(TurnRequest(prompt, Sampling()))).token_ids, 0)
         return prompt
 
     episodes = await asyncio.gather(*map(episode, range(20)))
@@ -79,14 +79,18 @@ async def test_a_turn_may_be_asked_for_while_others_run() -> None:
 async def test_clients_of_one_server_get_their_own_turns() -> None:
     actor = Actor(desk(0.01))
     first, second = TurnPipe(actor, "a"), TurnPipe(actor, "b")
-    turns = await asyncio.gather(first.generate((1, 1), Sampling()), second.generate((2, 2), Sampling()))
+    turns = await asyncio.gather(
+        first.generate(TurnRequest((1, 1), Sampling())), second.generate(TurnRequest((2, 2), Sampling()))
+    )
     assert [turn.token_ids for turn in turns] == [(1, 1), (2, 2)]
 
 
 async def test_what_the_engine_raises_reaches_the_episode_that_asked_alone() -> None:
     pipe = TurnPipe(Actor(desk()), "a")
     good, bad = await asyncio.gather(
-        pipe.generate((1, 2), Sampling()), pipe.generate((1,), Sampling()), return_exceptions=True
+        pipe.generate(TurnRequest((1, 2), Sampling())),
+        pipe.generate(TurnRequest((1,), Sampling())),
+        return_exceptions=True,
     )
     assert isinstance(good, Completion)
     assert isinstance(bad, EngineFailed)
@@ -98,7 +102,8 @@ async def test_a_dead_server_ends_every_wait() -> None:
     actor.dead = True
     pipe = TurnPipe(actor, "a")
     turns = await asyncio.wait_for(
-        asyncio.gather(*(pipe.generate((1, 2), Sampling()) for _ in range(3)), return_exceptions=True), patience(5)
+        asyncio.gather(*(pipe.generate(TurnRequest((1, 2), Sampling())) for _ in range(3)), return_exceptions=True),
+        patience(5),
     )
     assert [str(turn) for turn in turns] == ["the rollout server is gone: gone"] * 3
     assert all(isinstance(turn, EngineLost) for turn in turns)
@@ -109,15 +114,15 @@ async def test_what_was_asked_of_a_server_before_its_restart_is_lost_and_not_wai
     pipe = TurnPipe(actor, "a")
     actor.restarts_after_submit = True
     with pytest.raises(EngineLost, match="it was restarted"):
-        await asyncio.wait_for(pipe.generate((1, 1), Sampling()), patience(5))
+        await asyncio.wait_for(pipe.generate(TurnRequest((1, 1), Sampling())), patience(5))
     actor.desk = desk()
-    assert (await pipe.generate((2, 2), Sampling())).token_ids == (2, 2)
+    assert (await pipe.generate(TurnRequest((2, 2), Sampling()))).token_ids == (2, 2)
 
 
 async def test_a_pipe_can_be_used_again_after_a_pause() -> None:
     pipe = TurnPipe(Actor(desk()), "a")
     for number in range(3):
-        assert (await pipe.generate((number, 1), Sampling())).token_ids == (number, 1)
+        assert (await pipe.generate(TurnRequest((number, 1), Sampling()))).token_ids == (number, 1)
         await asyncio.sleep(0.01)
 
 
@@ -125,7 +130,7 @@ async def test_a_pipe_can_be_used_again_after_a_pause() -> None:
 async def test_nothing_is_left_behind(seconds: float) -> None:
     actor = Actor(desk(seconds))
     pipe = TurnPipe(actor, "a")
-    asked = asyncio.gather(*(pipe.generate((1, 2), Sampling()) for _ in range(10)))
+    asked = asyncio.gather(*(pipe.generate(TurnRequest((1, 2), Sampling())) for _ in range(10)))
     await asyncio.sleep(0)
     assert pipe.waiting == 10
     await asked
@@ -140,7 +145,7 @@ class Replica:
         self.dead = asyncio.Event()
         self.busy = 0.0
 
-    async def generate(self, prompt_ids: Any, sampling: Sampling, **kwargs: Any) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
         if self.busy:
             await asyncio.wait([asyncio.create_task(self.dead.wait())], timeout=self.busy)
         if self.dead.is_set():
@@ -163,7 +168,7 @@ def state(task: int, turn: int = 0) -> DialogueState:
 
 
 async def ask(engine: Any, at: DialogueState) -> int:
-    return (await engine.generate((1,), Sampling(), state=at)).token_ids[0]
+    return (await engine.generate(TurnRequest((1,), Sampling(), state=at))).token_ids[0]
 
 
 async def test_the_samples_and_turns_of_a_task_meet_in_one_replica() -> None:

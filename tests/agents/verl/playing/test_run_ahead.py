@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -155,9 +156,8 @@ async def test_episodes_are_played_with_the_seeds_that_their_step_will_use(
     wanted, pipe = saying(), saying()
     await player.play_group(SAMPLING, row, lambda: wanted, size=2)
     await ahead(pipe, slots=4, size=2)
-    assert pipe.asked == wanted.asked
-    assert {options["ahead_for"] for options in pipe.options} == {row["global_steps"]}
-    assert not any("ahead_for" in options for options in wanted.options)
+    assert pipe.asked == [replace(request, ahead_for=row["global_steps"]) for request in wanted.asked]
+    assert {request.ahead_for for request in wanted.asked} == {0}
 
 
 async def test_nothing_is_recorded_of_what_is_played_ahead(

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from ray.exceptions import RayActorError
 from tabled_engine import TabledEngine, random_policy
 
-from turntree.agents.engines.protocol import Sampling
+from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.reuse.prefix_reuse import PrefixReuse
 from turntree.agents.reuse.reuse_config import ReuseConfig
 from turntree.agents.reuse.run_ahead import RunAhead
@@ -103,7 +103,7 @@ class Server:
 async def played() -> Server:
     server = Server()
     server.forest.insert(STATE, [3, 4, 3])
-    await server.reuse.generate((1, 2), Sampling(max_tokens=4, seed=1))
+    await server.reuse.generate(TurnRequest((1, 2), Sampling(max_tokens=4, seed=1)))
     server.ahead.stock.put((5, 1.0), 7, (1, 2, 3), step=2)
     return server
 
@@ -124,7 +124,7 @@ async def test_a_server_takes_up_what_another_one_wrote(tmp_path: Path) -> None:
     for server in (before, after):
         server.reuse.close_step()
     asked = Sampling(max_tokens=4, seed=9)
-    turns = [await server.reuse.generate((1, 2), asked) for server in (before, after)]
+    turns = [await server.reuse.generate(TurnRequest((1, 2), asked)) for server in (before, after)]
     assert turns[0] == turns[1]
     assert set(turns[1].levels) == {"C"}, "the stored turn came along"
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from recording_engine import RecordingEngine, a_turn
 
-from turntree.agents.engines.protocol import FinishReason, Sampling
+from turntree.agents.engines.protocol import FinishReason, Sampling, TurnRequest
 from turntree.agents.engines.routing import preference, route_key
 from turntree.agents.verl.config.exchange_settings import ExchangeSettings
 from turntree.agents.verl.serving.hub import TurnHub
@@ -127,7 +127,7 @@ async def noted(reason: FinishReason, state: DialogueState | None) -> list[list[
     kept = Kept()
     shared = SharedTurns(None, kept)
     completion = await SharingEngine(RecordingEngine(a_turn(7, 8, finish_reason=reason)), shared).generate(
-        (1, 2), Sampling(), state=state
+        TurnRequest((1, 2), Sampling(), state=state)
     )
     assert completion.token_ids == (7, 8)
     shared.swap()
@@ -142,7 +142,6 @@ async def test_turns_that_ended_by_themselves_at_a_known_state_are_noted() -> No
 
 
 async def test_what_the_engine_is_asked_reaches_it_unchanged() -> None:
-    engine = RecordingEngine(a_turn(7))
-    await SharingEngine(engine, SharedTurns(None, Kept())).generate((1,), Sampling(), state=HERE, draft=(4,))
-    assert engine.asked == [((1,), Sampling(), HERE)]
-    assert engine.options == [{"draft": (4,)}]
+    engine, request = RecordingEngine(a_turn(7)), TurnRequest((1,), Sampling(), state=HERE, draft=(4,))
+    await SharingEngine(engine, SharedTurns(None, Kept())).generate(request)
+    assert engine.asked == [request]

@@ -18,7 +18,7 @@ from machine_speed import eventually, soon
 from omegaconf import OmegaConf
 from one_server import rollout_config
 
-from turntree.agents.engines.protocol import Sampling
+from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.errors import EngineLost
 from turntree.agents.verl.config.exchange_settings import ExchangeSettings
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
@@ -136,7 +136,7 @@ async def test_replicas_share_turns_and_one_that_is_killed_is_done_without_until
 
     async def ask(state: DialogueState) -> tuple[int, ...]:
         sampling = Sampling(max_tokens=6, seed=5)
-        return (await turns.dialogue().generate((1, 2, state.exact % 50), sampling, state=state)).token_ids
+        return (await turns.dialogue().generate(TurnRequest((1, 2, state.exact % 50), sampling, state=state))).token_ids
 
     said = await asyncio.gather(*map(ask, states))
     held = [replicas.stored(rank) for rank in range(2)]

@@ -9,11 +9,10 @@ import pytest
 from machine_speed import patience
 from one_server import start_server
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.verl.serving import server as server_module
 from turntree.agents.verl.serving.checkpoint_state import DamagedCheckpoint, checkpoint_folder, state_folder
 from turntree.agents.verl.serving.server import TurntreeServer
-from turntree.agents.verl.serving.turn_pipe import TurnRequest
 from turntree.spec_tree import DialogueState
 
 PROMPT = (1, 2, 3)
@@ -42,9 +41,9 @@ def servers(tiny_model: Path, tmp_path: Path) -> Iterator[Servers]:
 
 
 async def turn(server: TurntreeServer, seed: int, *, ahead_for: int = 0) -> Completion:
-    how = {"sampling": Sampling(max_tokens=6, seed=seed), "state": DialogueState.from_tokens(PROMPT)}
-    request = TurnRequest(number=seed, prompt_ids=PROMPT, ahead_for=ahead_for, **how)
-    life = await server.submit_turns("client", [request])
+    state = DialogueState.from_tokens(PROMPT)
+    request = TurnRequest(PROMPT, Sampling(max_tokens=6, seed=seed), state=state, ahead_for=ahead_for)
+    life = await server.submit_turns("client", [NumberedRequest(seed, request)])
     (reply,) = await asyncio.wait_for(server.collect_turns("client", life), patience(30))
     assert reply.completion is not None, reply.error
     return reply.completion
