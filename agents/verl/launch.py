@@ -24,9 +24,9 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from turntree.agents.scoring.scorer import ANSWER
-from turntree.agents.verl.config.compose import Composition, TrainSettings, compose
+from turntree.agents.verl.config.compose import Composition, compose
 from turntree.agents.verl.config.sections import ConfigError
-from turntree.agents.verl.config.settings import make_scorer
+from turntree.agents.verl.config.settings import TrainSettings, make_scorer
 from turntree.agents.verl.episodes.dataset import write_rows
 from turntree.agents.verl.records.lost_steps import LostSteps
 from turntree.agents.verl.records.recording import RunFolder
@@ -127,16 +127,9 @@ def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
         "data.val_files": str(val_rows),
         "actor_rollout_ref.rollout.agent.agent_loop_config_path": str(loops),
         "actor_rollout_ref.rollout.custom.turntree": {
+            **settings.played(),
             "run_dir": str(folder.root),
-            "record_episodes": settings.record_episodes,
-            "save_policy_every": settings.save_policy_every,
-            "reuse": dict(settings.reuse),
-            "run_ahead": dict(settings.run_ahead),
             "checkpoint_dir": str(checkpoints_of(config.trainer, folder)),
-            "memo_results": settings.memo_results,
-            "rewards": dict(settings.rewards),
-            "contract": settings.contract,
-            "score_in_verl": settings.score_in_verl,
         },
         "trainer.default_local_dir": str(folder.checkpoints),
         "trainer.resume_from_path": resume_path(config.trainer),

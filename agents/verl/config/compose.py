@@ -13,7 +13,7 @@ import dataclasses
 import importlib
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -22,12 +22,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.errors import MissingExtra
-from turntree.agents.reuse.reuse_config import ReuseConfig
-from turntree.agents.reuse.run_ahead_config import RunAheadConfig
 from turntree.agents.verl.config.env_keys import check_env
 from turntree.agents.verl.config.groups import GROUPS, SPECULATION, Choice, choose, merged
-from turntree.agents.verl.config.sections import ConfigError, from_mapping, plain, unknown_key
-from turntree.agents.verl.config.settings import EngineSettings, RunSettings, make_scorer
+from turntree.agents.verl.config.sections import ConfigError, plain, unknown_key
+from turntree.agents.verl.config.settings import EngineSettings, RunSettings, TrainSettings, make_scorer
 from turntree.agents.verl.config.sglang_config import fit_sglang
 from turntree.agents.verl.config.vllm_config import fit_vllm
 
@@ -43,56 +41,7 @@ HIDDEN = {
 }
 """Keys that verl reads and its YAML does not show. ``fields_of`` finds those of dataclasses too, but imports verl for
 it, which takes seconds: what shipped configurations name stands here."""
-_WAYS = "ways"
-"""Another name of the group of speculation."""
 _MANAGER = "turntree.agents.verl.playing.manager.EpisodeManager"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainSettings:
-    """Section ``turntree`` of a training configuration."""
-
-    env: str
-    """Id of the environment."""
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Its settings, JSON values; ``limits`` is a mapping."""
-    val_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """What differs in them for validation, for example ``{split: test}``."""
-    train_tasks: int = 1024
-    """Tasks to train on; a step takes ``data.train_batch_size`` of them, an epoch all."""
-    val_tasks: int = 32
-    """Tasks to validate on."""
-    run_dir: str = "runs/train"
-    """Folder of the run."""
-    record_episodes: bool = True
-    """Write every training episode."""
-    save_policy_every: int = 0
-    """Keep the weights that sampled every so many steps; 0 keeps none."""
-    reuse: Mapping[str, Any] = field(default_factory=dict)
-    """How earlier trajectories are used again, as ``ReuseConfig``: ``{mode: exact}``; empty uses none."""
-    run_ahead: Mapping[str, Any] = field(default_factory=dict)
-    """How much of the next step is rolled out ahead, as ``RunAheadConfig``: ``{enabled: true}``; empty is nothing."""
-    memo_results: int = 0
-    """Results of deterministic tools that a process remembers; 0 remembers none."""
-    rewards: Mapping[str, Any] = field(default_factory=dict)
-    """Rewards by name, each a weight or ``{weight, low, high}``: ``{answer: 1, few_turns: 0.1}``; weight 0 is a
-    metric only. Empty leaves the reward to the environment."""
-    contract: str | None = None
-    """Data set by whose rules answers are compared where the tasks' own has none."""
-    fork_workers: bool = True
-    """On the CPU, start Ray's workers as forks of one process that has imported what they need."""
-    score_in_verl: bool = False
-    """Leave the reward to verl's reward loop: section ``reward``. Recorded episodes keep the environment's."""
-
-    def __post_init__(self) -> None:
-        for name in ("train_tasks", "val_tasks"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.memo_results < 0:
-            raise ValueError(f"memo_results must not be negative, got {self.memo_results}")
-        from_mapping(ReuseConfig, self.reuse, "turntree.reuse")
-        from_mapping(RunAheadConfig, self.run_ahead, "turntree.run_ahead")
-        make_scorer(self.rewards, self.contract)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +80,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     if config is not None and "=" in config:
         overrides, config = [config, *overrides], None
     own = OmegaConf.create({}) if config is None else _read(config)
-    changes = [(SPECULATION if path == _WAYS else path, value) for path, value in _parse(overrides)]
+    changes = _parse(overrides)
     choice = _choose(own, changes)
     identity = {"turntree": {"run_dir": f"runs/{choice.name}"}, "trainer": {"experiment_name": choice.name}}
     ours = OmegaConf.merge(merged(choice), identity, own)
@@ -140,7 +89,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
         if path not in GROUPS:
             OmegaConf.update(ours, path, value, merge=False, force_add=True)
     section = ours.pop("turntree", None) or {}
-    settings = from_mapping(TrainSettings, plain(OmegaConf.create(section)), "turntree")
+    settings = TrainSettings.read(plain(OmegaConf.create(section)), "turntree")
     check_env(settings.env, settings.env_kwargs, "turntree.env_kwargs")
     check_env(settings.env, settings.val_env_kwargs, "turntree.val_env_kwargs")
     theirs, known = verl_defaults()
@@ -152,9 +101,8 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     _check_sections(whole)
     _check_rewards(settings, whole)
     _check_run_ahead(settings, whole)
-    reuse = from_mapping(ReuseConfig, settings.reuse, "turntree.reuse").mode
-    fit_vllm(whole, reuse=reuse)
-    fit_sglang(whole, reuse=reuse)
+    fit_vllm(whole, reuse=settings.reuse.mode)
+    fit_sglang(whole, reuse=settings.reuse.mode)
     return Composition(choice=choice, settings=settings, verl=whole)
 
 
@@ -163,9 +111,8 @@ def _choose(own: DictConfig, changes: Sequence[tuple[str, Any]]) -> Choice:
     named = plain(own.pop("groups", None) or {})
     if not isinstance(named, dict):
         raise ConfigError(f"groups names an option by group, for example groups: {{engine: local}}; got {named!r}")
-    for key in (SPECULATION, _WAYS):
-        if key in own:
-            named[SPECULATION] = plain(own.pop(key))
+    if SPECULATION in own:
+        named[SPECULATION] = plain(own.pop(SPECULATION))
     own_env = OmegaConf.select(own, "turntree.env") is not None or "turntree.env" in dict(changes)
     named |= {path: value for path, value in changes if path in GROUPS}
     return choose(named, base=own.pop("base", None), own_env=own_env)
@@ -247,7 +194,7 @@ def fields_of(section: Mapping[str, Any]) -> set[str]:
 
 
 def _check_sections(config: DictConfig) -> None:
-    """What only the running processes would find out, found out before they are started."""
+    """Errors that only the running processes would meet are raised before they are started."""
     if OmegaConf.is_missing(config.actor_rollout_ref.model, "path"):
         raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
     model = str(config.actor_rollout_ref.model.path)
@@ -259,7 +206,7 @@ def _check_sections(config: DictConfig) -> None:
 
 
 def _check_rewards(settings: TrainSettings, config: DictConfig) -> None:
-    """Whoever is to give the rewards is there to give them."""
+    """Rewards are computed by a part that the configuration starts."""
     manager = config.actor_rollout_ref.rollout.agent.agent_loop_manager_class
     ours = manager == _MANAGER
     if settings.score_in_verl and (ours or not config.reward.num_workers):
@@ -276,9 +223,9 @@ def _check_rewards(settings: TrainSettings, config: DictConfig) -> None:
 
 
 def _check_run_ahead(settings: TrainSettings, config: DictConfig) -> None:
-    """Whoever is to play ahead is there to play."""
+    """Run-ahead needs turntree's own agent-loop manager."""
     manager = config.actor_rollout_ref.rollout.agent.agent_loop_manager_class
-    if settings.run_ahead.get("enabled") and manager != _MANAGER:
+    if settings.run_ahead.enabled and manager != _MANAGER:
         raise ConfigError(
             "turntree.run_ahead needs turntree's own engine and manager of episodes; set engine=local and "
             f"actor_rollout_ref.rollout.agent.agent_loop_manager_class={_MANAGER}, got {manager}"

@@ -8,9 +8,9 @@ and ``actor_rollout_ref.rollout.custom.turntree`` (what a run records).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
 from turntree.agents.reuse.reuse_config import ReuseConfig
@@ -78,8 +78,8 @@ class EngineSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
-    """Section ``rollout.custom.turntree``."""
+class PlaySettings:
+    """How a run plays, records and scores: what section ``turntree`` says, and every process of the run reads."""
 
     run_dir: str = ""
     """Folder of what the run records; empty records nothing."""
@@ -88,39 +88,58 @@ class RunSettings:
     save_policy_every: int = 0
     """Keep the weights that sampled every so many steps, the first one included; 0 keeps none."""
     reuse: ReuseConfig = field(default_factory=ReuseConfig)
-    """How earlier trajectories are used again."""
+    """How earlier trajectories are used again: ``{mode: exact}``; empty uses none."""
     run_ahead: RunAheadConfig = field(default_factory=RunAheadConfig)
-    """How much of the next step is rolled out ahead."""
-    checkpoint_dir: str = ""
-    """Folder of verl's checkpoints, from which a resumed run takes its stores; empty: it begins with empty ones."""
+    """How much of the next step is rolled out ahead: ``{enabled: true}``; empty is nothing."""
     memo_results: int = 0
-    """Results of deterministic tools that are remembered; 0 remembers none."""
+    """Results of deterministic tools that a process remembers; 0 remembers none."""
     rewards: Mapping[str, Any] = field(default_factory=dict)
-    """Rewards by name, as ``Scorer`` takes them; empty leaves the reward to the environment."""
+    """Rewards by name, each a weight or ``{weight, low, high}``: ``{answer: 1, few_turns: 0.1}``; weight 0 is a
+    metric only. Empty leaves the reward to the environment."""
     contract: str | None = None
-    """Data set by whose rules answers of unknown data sets are compared."""
+    """Data set by whose rules answers are compared where the tasks' own has none."""
     score_in_verl: bool = False
     """Leave the reward to verl's reward loop: section ``reward``. Recorded episodes keep the environment's."""
 
     def __post_init__(self) -> None:
         make_scorer(self.rewards, self.contract)
-        if self.save_policy_every < 0:
-            raise ValueError(f"save_policy_every must not be negative, got {self.save_policy_every}")
-        if self.memo_results < 0:
-            raise ValueError(f"memo_results must not be negative, got {self.memo_results}")
+        for name in ("save_policy_every", "memo_results"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.save_policy_every and not self.run_dir:
             raise ValueError("save_policy_every needs a run_dir to save to")
 
     @classmethod
+    def read(cls, section: Mapping[str, Any], where: str) -> Self:
+        """Settings of a section's plain values.
+
+        Raises:
+            ConfigError: If a key is unknown, or a value cannot be.
+        """
+        values = dict(section)
+        for name, kind in (("reuse", ReuseConfig), ("run_ahead", RunAheadConfig)):
+            if name in values:
+                values[name] = from_mapping(kind, values[name] or {}, f"{where}.{name}")
+        return from_mapping(cls, values, where)
+
+    def played(self) -> dict[str, Any]:
+        """These settings as plain values, without what a sub-class adds."""
+        names = {f.name for f in fields(PlaySettings)}
+        values = {name: value for name, value in asdict(self).items() if name in names}
+        return values | {"reuse": values["reuse"] | {"mode": str(self.reuse.mode)}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings(PlaySettings):
+    """Section ``rollout.custom.turntree``."""
+
+    checkpoint_dir: str = ""
+    """Folder of verl's checkpoints, from which a resumed run takes its stores; empty: it begins with empty ones."""
+
+    @classmethod
     def parse(cls, custom: Mapping[str, Any] | None) -> RunSettings:
         """Read ``rollout.custom``; what is not turntree's in it is left alone."""
-        where = "actor_rollout_ref.rollout.custom.turntree"
-        values = dict((custom or {}).get("turntree") or {})
-        if "reuse" in values:
-            values["reuse"] = from_mapping(ReuseConfig, values["reuse"] or {}, f"{where}.reuse")
-        if "run_ahead" in values:
-            values["run_ahead"] = from_mapping(RunAheadConfig, values["run_ahead"] or {}, f"{where}.run_ahead")
-        return from_mapping(cls, values, where)
+        return cls.read((custom or {}).get("turntree") or {}, "actor_rollout_ref.rollout.custom.turntree")
 
     def scorer(self) -> Scorer | None:
         """What gives the rewards; ``None`` leaves them to the environment, or to verl."""
@@ -130,6 +149,32 @@ class RunSettings:
     def path(self) -> Path | None:
         """``run_dir`` as a path, or ``None``."""
         return Path(self.run_dir) if self.run_dir else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSettings(PlaySettings):
+    """Section ``turntree`` of a training configuration."""
+
+    env: str
+    """Id of the environment."""
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Its settings, JSON values; ``limits`` is a mapping."""
+    val_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """What differs in them for validation, for example ``{split: test}``."""
+    train_tasks: int = 1024
+    """Tasks to train on; a step takes ``data.train_batch_size`` of them, an epoch all."""
+    val_tasks: int = 32
+    """Tasks to validate on."""
+    run_dir: str = "runs/train"
+    """Folder of the run."""
+    fork_workers: bool = True
+    """On the CPU, start Ray's workers as forks of one process that has imported what they need."""
+
+    def __post_init__(self) -> None:
+        PlaySettings.__post_init__(self)
+        for name in ("train_tasks", "val_tasks"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
 
 def make_scorer(rewards: Mapping[str, Any], contract: str | None) -> Scorer | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tables import table
 
-from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
+from turntree.agents.reuse.reuse_config import ReuseMode
 from turntree.agents.verl.config.compose import Composition
 from turntree.agents.verl.config.groups import GROUPS, Incompatible, choose, list_options, merged, offered
 
@@ -24,7 +24,7 @@ def speculation(composition: Composition) -> Any:
 
 
 def mode(composition: Composition) -> ReuseMode:
-    return ReuseConfig(**composition.settings.reuse).mode
+    return composition.settings.reuse.mode
 
 
 @pytest.mark.parametrize("way", ["replay", "exact", "lenient"])
@@ -45,7 +45,7 @@ def test_no_way_drafts_from_trees_and_none_is_plain_decoding(composed: Compose) 
 
 def test_overrides_go_over_a_way_wherever_they_stand(composed: Compose) -> None:
     composition = composed("turntree.reuse.preset=dapo", "speculation=[lenient]")
-    assert ReuseConfig(**composition.settings.reuse).lenience == pytest.approx(1.1618, abs=1e-4)
+    assert composition.settings.reuse.lenience == pytest.approx(1.1618, abs=1e-4)
 
 
 def test_a_configuration_may_name_its_ways_and_an_override_replaces_them(composed: Compose) -> None:
@@ -54,9 +54,8 @@ def test_a_configuration_may_name_its_ways_and_an_override_replaces_them(compose
     assert mode(composed("speculation=[exact]", text=mine)) is ReuseMode.EXACT
 
 
-def test_one_way_needs_no_list_and_the_older_name_is_still_understood(composed: Compose) -> None:
+def test_one_way_needs_no_list(composed: Compose) -> None:
     assert composed("speculation=exact").choice.speculation == ("exact",)
-    assert composed("ways=[none,exact]").choice.speculation == ("none", "exact")
 
 
 def test_options_alone_make_a_training_named_after_them(composed: Compose) -> None:

@@ -13,6 +13,7 @@ from turntree.agents.engines.protocol import Completion, FinishReason, Sampling,
 from turntree.agents.verl.serving import server as server_module
 from turntree.agents.verl.serving.checkpoint_state import DamagedCheckpoint, checkpoint_folder, state_folder
 from turntree.agents.verl.serving.server import TurntreeServer
+from turntree.agents.verl.serving.turn_pipe import NumberedRequest
 from turntree.spec_tree import DialogueState
 
 PROMPT = (1, 2, 3)
