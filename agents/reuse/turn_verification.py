@@ -1,7 +1,7 @@
 """A stored turn under the policy of now: one scoring pass, the tokens that stay, the one drawn after them.
 
 What comes back is the beginning of a turn, with everything that a completion
-says of its tokens. The rule itself stands in ``turn_cut``.
+says of its tokens. The rule itself stands in ``acceptance``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The engine's loop body: one step of continuous batching, synchronous, on one thread.
 
-A step admits waiting requests (``line``), asks for drafts of all of them at once, runs the
+A step admits waiting requests (``wait_queue``), asks for drafts of all of them at once, runs the
 model once over everything new (prompts, last tokens, drafts, tokens to score)
 and keeps what the policy itself samples. Without speculation the draft is
 empty; nothing else differs.

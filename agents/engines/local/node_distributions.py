@@ -36,7 +36,7 @@ class Top(NamedTuple):
 
 
 class NodeDistributions:
-    """Distributions at the rows and nodes of a step, laid out as ``spec_tree.verify.root`` says.
+    """Distributions at the rows and nodes of a step, laid out as ``spec_tree.rules.verify.root`` says.
 
     Args:
         rows: The requests.

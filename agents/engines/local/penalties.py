@@ -55,7 +55,7 @@ class Penalties:
         Args:
             logits: Shape (n, vocabulary); not changed.
             rows: Request of each, shape (n,).
-            nodes: Place among rows and nodes of each, see ``spec_tree.verify.root``, shape (n,).
+            nodes: Place among rows and nodes of each, see ``spec_tree.rules.verify.root``, shape (n,).
         """
         if not self._seen:
             return logits

@@ -51,7 +51,7 @@ def shifted_seed(seed: int, by: int) -> int:
     """The seed whose noise at position ``n + by`` is that of ``seed`` at ``n``.
 
     SGLang knows the place of a token in the context, turntree's noise its place in the turn; with the seed shifted
-    by what comes before the turn, the two say the same. The mixing of ``spec_tree.noise`` is a bijection, so the
+    by what comes before the turn, the two say the same. The mixing of ``spec_tree.rules.noise`` is a bijection, so the
     shift is exact.
 
     Args:

@@ -2,7 +2,7 @@
 
 vLLM's own seeds feed a generator whose numbers depend on how many were taken
 before, so that a draft changes what is said after it. Here a token is the winner
-of a race of exponential clocks (``spec_tree.noise``), and a drafted token stays
+of a race of exponential clocks (``spec_tree.rules.noise``), and a drafted token stays
 exactly if it is what the race says: the turn is the same with and without
 drafts, alone and in a batch. A turn that was sampled with the same seed is
 replayed by drafting it.
