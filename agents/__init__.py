@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from turntree.agents.engines.monitors import Monitors
-    from turntree.agents.engines.protocol import Completion, DraftStats, Engine, FinishReason, Sampling
+    from turntree.agents.engines.protocol import Completion, DraftStats, Engine, FinishReason, Sampling, TurnRequest
     from turntree.agents.engines.scripted import ScriptedEngine
     from turntree.agents.episodes.episode import Episode, StopReason, Turn
     from turntree.agents.episodes.record import EpisodeWriter, read_episodes, read_records
@@ -44,6 +44,7 @@ __all__ = [
     "StopReason",
     "TokenView",
     "Turn",
+    "TurnRequest",
     "evaluate",
     "judge_episodes",
     "policy_sample",
@@ -72,6 +73,7 @@ _MODULES = {
     "StopReason": "episodes.episode",
     "TokenView": "episodes.token_view",
     "Turn": "episodes.episode",
+    "TurnRequest": "engines.protocol",
     "evaluate": "evaluation.evaluate",
     "judge_episodes": "scoring.judging",
     "policy_sample": "scoring.policy_sample",

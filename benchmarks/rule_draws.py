@@ -15,14 +15,7 @@ from scipy import stats
 from turntree.spec_tree import DraftBatch
 from turntree.spec_tree.rules.monitor import MonitorSums, surprise
 from turntree.spec_tree.rules.noise import exponential, uniform
-from turntree.spec_tree.rules.verify import (
-    point_mass_accept,
-    race,
-    ratio_accept,
-    residual,
-    sample_then_match,
-    without,
-)
+from turntree.spec_tree.rules.verify import point_mass_accept, race, ratio_accept, residual, sample_then_match, without
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -5,13 +5,7 @@ Knows text and answers, never environments or models.
 
 from turntree.rewards import components  # registers the rewards that ship with the package
 from turntree.rewards.contract import EXACT, Contract, Kind, contract_for, contracts
-from turntree.rewards.errors import (
-    IsolationError,
-    RewardDefinitionError,
-    RewardError,
-    UnknownContract,
-    UnknownReward,
-)
+from turntree.rewards.errors import IsolationError, RewardDefinitionError, RewardError, UnknownContract, UnknownReward
 from turntree.rewards.isolation.settings import PoolSettings
 from turntree.rewards.judge import VERIFIER_VERSION, Judge, default_judge
 from turntree.rewards.reading.answer import final_answer, parse_number, same_number

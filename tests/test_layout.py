@@ -7,10 +7,12 @@ import doctest
 import importlib
 import pkgutil
 import tomllib
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 from interpreter import python
+from tables import table
 
 ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = {
@@ -36,120 +38,53 @@ def imports(path: Path, *, members: bool = False) -> set[str]:
     return names
 
 
-FLOORS = {
-    "rewards": """
-        errors limits result sample
-        contract group registry
-        reading rubric
-        formula/syntax
-        formula/values
-        formula
-        isolation
-        judge
-        score
-        components
-        __init__
-    """,
-    "envs": """
-        errors limits message nearest spaces task
-        context data reply running
-        tools
-        parsers progress sandbox
-        env
-        checking curriculum verdict
-        bridges lookup math
-        catalogue procedural service
-        registry
-        __init__
-    """,
-    "spec_tree": """
-        config draft errors state stats
-        config_text kernels rules
-        budget exchange
-        store
-        __init__
-    """,
-    "agents": """
-        errors verl/names verl/patches verl/platform_cpu
-        files engines/event_thread engines/prompt_check engines/protocol engines/routing engines/state_wire
-        engines/server_client
-        engines/chat_server engines/drafting engines/monitors engines/request_wire engines/scripted
-        engines/token_logprobs engines/local/forward
-        engines/local engines/vllm engines/sglang episodes
-        engines/sglang/drawing
-        engines/sglang/worker
-        engines/engine_choice
-        loop verl/records
-        reuse scoring
-        evaluation verl/config
-        viewer verl/episodes verl/run verl/serving
-        verl/launch verl/playing verl/plugin
-        demo
-        commands
-        cli __init__
-    """,
-    "configs": "__init__",
-}
-"""The floors of each package, lowest first: a room's modules import each other and what lies on lower floors.
-
-A room is a folder; modules beside rooms are named one by one. An ``__init__`` that only says what a folder is for has
-no floor."""
+FLOORS = table(__file__, "floors")
 
 
-def room_of(module: str, rooms: set[str]) -> str | None:
-    """The deepest room of a package that a module, as a path without suffix, lies in."""
-    parts = module.split("/")
-    return next((room for n in range(len(parts), 0, -1) if (room := "/".join(parts[:n])) in rooms), None)
-
-
-def project_imports(root: Path, package: str) -> dict[str, set[str]]:
-    """Each module of a package with the modules of the package that it imports, as paths without suffix."""
-    paths = {
-        path.relative_to(root / package).with_suffix("").as_posix(): path for path in (root / package).rglob("*.py")
-    }
+def imported(root: Path, package: str) -> dict[str, set[str]]:
+    """Each module of a package with those of the package that it imports, as paths without suffix."""
     found: dict[str, set[str]] = {}
-    for module, path in paths.items():
+    modules = {path.relative_to(root / package).with_suffix("").as_posix() for path in (root / package).rglob("*.py")}
+    for module in modules:
         found[module] = set()
-        for name in imports(path, members=True):
-            inner = name.removeprefix(f"turntree.{package}").strip(".").replace(".", "/")
+        for name in imports(root / package / f"{module}.py", members=True):
             if name.split(".")[:2] == ["turntree", package]:
+                inner = "/".join(name.split(".")[2:])
                 outer = inner.rpartition("/")[0]
-                candidates = (inner, f"{inner}/__init__", outer, f"{outer}/__init__")
-                found[module] |= {next((one for one in candidates if one in paths), "__init__")} - {module}
+                named = (inner, f"{inner}/__init__", outer, f"{outer}/__init__", "__init__")
+                found[module] |= {next(one for one in named if one in modules)} - {module}
     return found
 
 
-def upward(root: Path, package: str, floors: str) -> list[str]:
-    """Imports of a package that do not point down, and modules that have no room."""
+def upward(root: Path, package: str, floors: str) -> set[str]:
+    """Imports of a package that do not point down, and modules that lie in no room."""
     floor = {room: n for n, line in enumerate(floors.strip().splitlines()) for room in line.split()}
-    wrong = []
-    for module, imported in project_imports(root, package).items():
-        room = room_of(module, set(floor))
-        if room is None:
-            if not module.endswith("__init__"):
-                wrong.append(f"{package}/{module} lies in no room of the table")
+
+    def room_of(module: str) -> str:
+        while module and module not in floor:
+            module = module.rpartition("/")[0]
+        return module
+
+    wrong = set()
+    for module, names in imported(root, package).items():
+        room = room_of(module)
+        if not room:
+            wrong |= set() if module.endswith("__init__") else {f"{package}/{module} lies in no room"}
             continue
-        for name in imported:
-            other = room_of(name, set(floor))
-            if other is not None and other != room and floor[other] >= floor[room]:
-                wrong.append(f"{package}/{module} imports {package}/{name}")
+        for name in names:
+            other = room_of(name)
+            if other and other != room and floor[other] >= floor[room]:
+                wrong.add(f"{package}/{module} imports {package}/{name}")
     return wrong
 
 
-def circle(imported: dict[str, set[str]]) -> list[str]:
+def circle(graph: dict[str, set[str]]) -> tuple[str, ...]:
     """Modules that import each other around, or nothing."""
-    done: set[str] = set()
-
-    def walk(module: str, path: list[str]) -> list[str]:
-        if module in path:
-            return [*path[path.index(module) :], module]
-        if module in done:
-            return []
-        found = next((ring for name in sorted(imported[module]) if (ring := walk(name, [*path, module]))), [])
-        done.add(module)
-        return found
-
-    return next((ring for module in sorted(imported) if (ring := walk(module, []))), [])
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        return tuple(error.args[1])
+    return ()
 
 
 @pytest.mark.parametrize("package", ALLOWED)
@@ -161,7 +96,7 @@ def test_imports_only_point_down(package):
             if package != "agents":
                 assert name.split(".")[0] not in HEAVY, f"{path.relative_to(ROOT)} imports {name}"
     assert not upward(ROOT, package, FLOORS[package])
-    assert not circle(project_imports(ROOT, package))
+    assert not circle(imported(ROOT, package))
 
 
 def test_the_rules_above_see_every_kind_of_import_and_every_circle(tmp_path):
@@ -173,11 +108,9 @@ def test_the_rules_above_see_every_kind_of_import_and_every_circle(tmp_path):
     (tmp_path / "house/low/stone.py").write_text("def f():\n    from turntree.house.high import roof\n")
     (tmp_path / "house/high/roof.py").write_text("import turntree.house.low.stone\n")
     (tmp_path / "house/garden.py").write_text("")
-    assert set(upward(tmp_path, "house", "low\nhigh")) == {
-        "house/garden lies in no room of the table",
-        "house/low/stone imports house/high/roof",
-    }
-    assert circle(project_imports(tmp_path, "house")) == ["high/roof", "low/stone", "high/roof"]
+    said = {"house/garden lies in no room", "house/low/stone imports house/high/roof"}
+    assert upward(tmp_path, "house", "low\nhigh") == said
+    assert {*circle(imported(tmp_path, "house"))} == {"high/roof", "low/stone"}
 
 
 def test_a_folder_has_at_most_fifteen_modules_and_says_what_it_is_for():

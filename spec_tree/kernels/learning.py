@@ -16,16 +16,7 @@ from numpy.typing import NDArray
 from turntree.spec_tree.kernels.candidates import CONTEXT, ENV, FOLLOWER, UNMATCHED, length_class, step_on
 from turntree.spec_tree.kernels.compiled import float32, inlined, int64, part
 from turntree.spec_tree.kernels.indexing import follow_row
-from turntree.spec_tree.kernels.layout import (
-    ANCHORS,
-    FEW,
-    FOLLOWERS,
-    KINDS,
-    LENGTHS,
-    TABLES,
-    ContextLog,
-    TokenLog,
-)
+from turntree.spec_tree.kernels.layout import ANCHORS, FEW, FOLLOWERS, KINDS, LENGTHS, TABLES, ContextLog, TokenLog
 
 _RATE = np.float32(0.08)
 _SCALE_RATE = np.float32(0.001)

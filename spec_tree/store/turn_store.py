@@ -20,12 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.kernels.layout import FOLLOWERS, GRANULE, LiveTurns, TokenLog, TurnKeys, token_log, turn_keys
-from turntree.spec_tree.kernels.log_kernels import (
-    drop_turns,
-    index_log,
-    read_turn,
-    write_turns,
-)
+from turntree.spec_tree.kernels.log_kernels import drop_turns, index_log, read_turn, write_turns
 
 _Positions = TypeVar("_Positions", int, NDArray[np.int64])
 _FIRST_CAPACITY = 1 << 17

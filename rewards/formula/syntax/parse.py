@@ -9,17 +9,7 @@ from __future__ import annotations
 import re
 
 from turntree.rewards.formula.syntax.commands import Commands
-from turntree.rewards.formula.syntax.nodes import (
-    Based,
-    Const,
-    Group,
-    Node,
-    Quantity,
-    Ratio,
-    Rel,
-    SetOp,
-    Words,
-)
+from turntree.rewards.formula.syntax.nodes import Based, Const, Group, Node, Quantity, Ratio, Rel, SetOp, Words
 from turntree.rewards.formula.syntax.problems import Malformed
 from turntree.rewards.formula.syntax.terms import negated
 from turntree.rewards.formula.syntax.tokens import tokenize

@@ -38,12 +38,7 @@ from turntree.rewards.formula.values.functions import (
     power,
     real,
 )
-from turntree.rewards.limits import (
-    MAX_BITS,
-    MAX_STEPS,
-    MAX_TERMS,
-    LimitExceeded,
-)
+from turntree.rewards.limits import MAX_BITS, MAX_STEPS, MAX_TERMS, LimitExceeded
 
 _ANGLES = frozenset(["sin", "cos", "tan", "cot", "sec", "csc"])
 _ONE_ARGUMENT = {

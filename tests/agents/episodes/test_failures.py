@@ -11,7 +11,7 @@ from tables import table
 from turntree.agents.engines.routing import NoReplicas
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.episode import Episode
-from turntree.agents.episodes.failures import FailureKind, count_failures, failure_kind
+from turntree.agents.episodes.failures import FailureKind, failure_kind
 from turntree.agents.errors import EngineAborted, EngineFailed, EngineLost
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
@@ -90,8 +90,3 @@ async def test_rewards_that_raise_or_cannot_decide_count_as_the_reward(renderer:
     episode = await said(renderer, "5")
     (judged,) = await judge_episodes([episode], Scorer({"raising": 1.0}))
     assert failure_kind(judged) is failure_kind(replace(episode, undecided=("answer",))) is FailureKind.REWARD
-
-
-async def test_failures_are_counted_by_kind(renderer: Renderer) -> None:
-    episodes = [await said(renderer, text) for text in ("act(tool)", "act(tool)", "environment", "5")]
-    assert count_failures(episodes) == {FailureKind.TOOL: 2, FailureKind.ENVIRONMENT: 1}

@@ -132,14 +132,6 @@ def test_a_callers_guess_is_verified_first():
     assert run(drafter(), Request("a")) > 2
 
 
-def test_a_guess_is_forgotten_once_the_policy_said_something_else():
-    drafts = drafter(SglangSettings(adaptive=False, min_probability=1.0))
-    wrong = [*SPEECH[:3], 99, *SPEECH[4:]]
-    request = Request("a", params(10, **{DRAFT: wrong}))
-    assert step(drafts, [request]).accepted == [2]
-    assert step(drafts, [request]).drafted == [0]
-
-
 def test_guesses_teach_nothing_about_the_stores_drafts():
     drafts = drafter(SglangSettings(adaptive=False, min_probability=1.0))
     run(drafts, Request("a", params(10, **{DRAFT: SPEECH})))

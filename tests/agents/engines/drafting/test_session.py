@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from turntree.agents.engines.drafting.session import DraftingSession, DraftTurn
+from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
+
+STATE, SPEECH = DialogueState(exact=7, task="t"), [5, 6, 7, 8, 9]
+
+
+def begun(session: DraftingSession, turns: int = 1, **fields: object) -> list[DraftTurn]:
+    made = [DraftTurn(**fields) for _ in range(turns)]
+    session.begin(made, [STATE] * turns, [[1, 2]] * turns)
+    return made
+
+
+def drafted(session: DraftingSession, turns: list[DraftTurn], **limits: int) -> list[int]:
+    batch = session.draft(turns, max_nodes=8, room=[8] * len(turns), min_probability=0.0, chain=True, **limits)
+    return batch.tokens.tolist()
+
+
+def test_the_store_hears_each_token_once_and_drafts_it_for_others_until_the_turn_is_over():
+    session = DraftingSession(forest=SpecForest(ForestConfig()))
+    (first,) = begun(session)
+    for begin in (0, 2):
+        session.commit([first], [SPEECH[begin : begin + 2]])
+    (second,) = begun(session)
+    assert drafted(session, [second]) == SPEECH[:4]
+    assert drafted(session, [second], total_nodes=0) == []
+    session.end([first], keep=True)
+    session.end([second], keep=False)
+    session.commit([first, second], [[9], []])  # an engine may not know yet that a turn is over
+    assert (first.handle, first.committed, session.counts.tokens) == (None, 5, 4)
+    stats = session.forest.stats()
+    assert (stats.live, stats.committed, session.forest.finished([STATE])) == (0, 4, [1])
+
+
+def test_a_guess_goes_on_while_it_comes_true_and_is_forgotten_then_also_without_a_store():
+    session = DraftingSession(forest=None)
+    (turn,) = begun(session, guess=SPEECH)
+    assert (turn.guessed(2), turn.guessed(-1), drafted(session, [turn])) == (SPEECH[:2], [], [])
+    session.commit([turn], [SPEECH[:2]])
+    assert (turn.guessed(9), turn.handle) == (SPEECH[2:], None)
+    session.commit([turn], [[7, 99]])
+    assert (turn.guessed(9), turn.committed) == ([], 4)
