@@ -1,8 +1,7 @@
 """Entry point of the ``turntree`` command.
 
-What the user can put right is said in one line with the fix, exit status 2; a
-traceback is left to bugs of ours. Nothing is imported before it is needed: the
-help is there at once.
+An error that the user can correct is printed in one line with the fix, exit status 2; only bugs of
+turntree leave a traceback. Modules are imported when they are needed, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def _app() -> typer.Typer:
 
 
 def _misuse(error: Exception) -> str | None:
-    """What is wrong with a word of the command line, or ``None`` if the error is another.
+    """The message for a wrong argument of the command line, or ``None`` for any other error.
 
     The class depends on the version of typer, which brings its own click or takes the installed one.
     """
@@ -71,7 +70,7 @@ def _misuse(error: Exception) -> str | None:
 
 
 def _to_put_right(error: Exception) -> str | None:
-    """One line for the user, or ``None`` if the error is a bug of ours."""
+    """One line for the user, or ``None`` if the error is a bug of turntree."""
     from turntree.agents.commands.os_errors import in_words
     from turntree.agents.errors import AgentError
     from turntree.agents.loop.episode_driver import describe

@@ -1,7 +1,7 @@
-"""What can go wrong on this side of the environment, one class per cause.
+"""Errors of ``turntree.agents``, one class per cause.
 
-A failure of the surroundings inside an episode is none of these: ``rollout``
-turns it into ``Episode.failure``.
+A failure of the infrastructure inside an episode is none of these: ``rollout`` turns it into
+``Episode.failure``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ class AgentError(Exception):
 
 
 class UsageError(AgentError):
-    """The words of a command do not fit together."""
+    """The arguments of a command do not fit together."""
 
 
 class RenderError(AgentError):
-    """The tokenizer's chat template cannot say what it was given."""
+    """The tokenizer's chat template cannot render what it was given."""
 
 
 class RecordError(AgentError):
@@ -30,11 +30,11 @@ class EngineAborted(AgentError):
 
 
 class EngineLost(AgentError, RuntimeError):
-    """The process that ran the engine is gone, and with it the turns that it was asked for."""
+    """The process that ran the engine has ended, and its running requests are lost."""
 
 
 class EngineFailed(AgentError, RuntimeError):
-    """The engine raised; the message says what, in one line."""
+    """The engine raised; the message states the error in one line."""
 
 
 class MissingExtra(AgentError, envs_errors.MissingExtra):

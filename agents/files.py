@@ -1,7 +1,7 @@
-"""Files that are written whole or not at all, by one process at a time, and values as strict JSON has them.
+"""Files that are written whole or not at all, by one process at a time, and values as strict JSON.
 
-Invariant: whatever goes wrong, at the name that was asked for stands what stood
-there before, and nothing is left beside it.
+Invariant: after any error the requested path still holds its old content, and no temporary file is
+left beside it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from turntree.agents.errors import UsageError
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A file to write, which takes the place of ``path`` once the block has ended without an error.
+    """A temporary file that replaces ``path`` once the block has ended without an error.
 
-    Folders on the way are made. The file to write has the ending of ``path``.
+    Missing folders are created. The temporary file has the suffix of ``path``.
 
     Raises:
         OSError: If it cannot be written.
@@ -54,7 +54,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def ensure_writable(path: Path) -> None:
-    """See now that a file can be written there, not when hours have been spent on what goes into it.
+    """Check that a file can be written there, before hours are spent on its content.
 
     Raises:
         OSError: If it cannot be written.
@@ -71,16 +71,16 @@ def ensure_writable(path: Path) -> None:
 
 
 class OneWriter:
-    """The right to write a file, until it is closed or the process ends; kept in a file beside it."""
+    """An exclusive lock on writing a file, until it is closed or the process ends; kept in a file beside it."""
 
     def __init__(self, path: Path) -> None:
-        """Take the right.
+        """Take the lock.
 
         Args:
-            path: The file; its folder is made.
+            path: The file; its folder is created.
 
         Raises:
-            UsageError: If another process has it; the message says which.
+            UsageError: If another process holds it; the message names that process.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._beside = path.with_name(f".{path.name}.lock")
@@ -99,7 +99,7 @@ class OneWriter:
         os.write(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
 
     def close(self) -> None:
-        """Give it back; closing twice does nothing."""
+        """Release the lock; closing twice does nothing."""
         if self._descriptor >= 0:
             self._beside.unlink(missing_ok=True)
             os.close(self._descriptor)
@@ -107,7 +107,7 @@ class OneWriter:
 
 
 def json_value(value: Any) -> Any:
-    """``value`` with null for floats that are no numbers, and text for what JSON has no word for.
+    """``value`` with null for NaN and infinite floats, and text for what JSON cannot express.
 
     >>> json_value({1: (0.5, math.nan), "path": {"a": None}})
     {'1': [0.5, None], 'path': {'a': None}}

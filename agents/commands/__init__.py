@@ -1,4 +1,4 @@
-"""The ``turntree`` command: one module a sub-command, what it prints and asks.
+"""The ``turntree`` command: one module per sub-command, with its options and output.
 
-Not here: what the sub-commands do, which stands in ``evaluation``, ``scoring``, ``viewer``, ``demo`` and ``verl``.
+Not here: the work of the sub-commands, in ``evaluation``, ``scoring``, ``viewer``, ``demo`` and ``verl``.
 """

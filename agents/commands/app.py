@@ -1,4 +1,4 @@
-"""The sub-commands of ``turntree``. What they need is imported when they run, so that the help is there at once."""
+"""The sub-commands of ``turntree``. Their modules are imported when they run, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # rich alone takes longer to import than a help may take
+    rich_markup_mode=None,  # importing rich alone takes longer than --help should
 )
 _new = typer.Typer(help="Write the beginnings of something of your own.", no_args_is_help=True)
 _new.command("env")(new_env_command)
@@ -104,7 +104,7 @@ app.add_typer(_new, name="new")
 
 
 def _summary(env_id: str) -> str:
-    """The catalogue's line about the environment, else the first of its docstring."""
+    """The environment's line in the catalogue, else the first of its docstring."""
     import inspect
 
     import gymnasium

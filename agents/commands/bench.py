@@ -41,7 +41,7 @@ def bench_command(
 ) -> None:
     """Measure what speculation saves with a model, an environment and an engine of your own.
 
-    Two engines, one with drafts, are open at once and take turns at the same tasks and seeds. The policy stands still;
+    Two engines, one with drafts, are open at once and take turns at the same tasks and seeds. The policy is fixed;
     each epoch samples anew.
 
     Example: turntree bench DIR turntree/Arithmetic-v0 --epochs 4 --out bench.json
@@ -108,7 +108,7 @@ def bench_command(
 
 
 def _engine_args(engine: EngineName, text: str | None) -> dict[str, Any]:
-    """The further arguments; on an accelerator two engines share its memory."""
+    """The engine's further arguments; on an accelerator two engines share its memory."""
     from turntree.agents.errors import UsageError
 
     if engine is EngineName.LOCAL:
@@ -126,7 +126,7 @@ def _engine_args(engine: EngineName, text: str | None) -> dict[str, Any]:
 
 
 def _command(settings: dict[str, Any], pairs: list[str]) -> str:
-    """The command with all that decides, the defaults too."""
+    """The command line with all options that affect the result, the defaults too."""
     import shlex
 
     words = ["turntree", "bench", settings["model"], settings["env"], "-n", str(settings["count"])]

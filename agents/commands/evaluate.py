@@ -114,7 +114,7 @@ def eval_command(
         base_url=base_url,
     )
     files = _files(planned, out, is_suite=suite is not None)
-    for path in filter(None, [*files, markdown]):  # not after hours of playing
+    for path in filter(None, [*files, markdown]):  # checked now, not after hours of playing
         ensure_writable(path)
     results = asyncio.run(
         _play_all(
@@ -158,7 +158,7 @@ def _tasks(what: str, suite: Path | None, arguments: dict[str, Any], given: dict
 
 
 def _fitted(planned: Sequence[Planned], model: str | None) -> tuple[list[Planned], Renderer]:
-    """The evaluations within the positions of a model that is read here, and its renderer."""
+    """The evaluations within the positions of the model, which is read here, and its renderer."""
     from turntree.agents.errors import UsageError
     from turntree.agents.evaluation.checkpoint import Checkpoint
     from turntree.agents.loop.renderer import Renderer

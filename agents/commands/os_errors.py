@@ -1,4 +1,4 @@
-"""What the system refused, in one line with what to do."""
+"""Errors of the operating system as one line with a fix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORDS = {
 
 
 def in_words(error: OSError) -> str:
-    """The error in one line, the file that it was about, and what to do where that is known.
+    """The error in one line, with its file and, if known, a fix.
 
     >>> in_words(FileNotFoundError(errno.ENOENT, "No such file or directory", "rows.jsonl"))
     "there is no 'rows.jsonl'; check the path"

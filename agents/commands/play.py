@@ -1,4 +1,4 @@
-"""A person in the place of the policy, at a terminal."""
+"""Playing an environment by hand, at a terminal."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ HELP = (
 
 
 class Played(NamedTuple):
-    """How an episode at the terminal went."""
+    """The result of an episode at the terminal."""
 
     reward: float
-    """Summed over the turns."""
+    """Reward summed over the turns."""
     rewards: dict[str, float]
-    """Named components."""
+    """Named reward components."""
     stop_reason: str
-    """Why it ended; ``quit`` if the person left."""
+    """Stop reason; ``quit`` if the person left."""
 
 
 def play(
@@ -36,9 +36,9 @@ def play(
     """Let a person play one episode.
 
     Args:
-        env: What is played.
-        ask: Gives the next line of the person; raises ``EOFError`` when there is none.
-        show: Is given who speaks and what is said.
+        env: The environment.
+        ask: Returns the next line of the person; raises ``EOFError`` at the end.
+        show: Called with the speaker and the text.
         seed: Given to ``env.reset``.
         options: Given to ``env.reset``.
     """
@@ -60,7 +60,7 @@ def play(
 
 
 def _turn(env: Env, ask: Callable[[], str], show: Callable[[str, str], None]) -> str:
-    """The next turn of the person, after whatever they look up."""
+    """The next turn of the person, after any look-ups."""
     while True:
         text = _lines(ask)
         command, _, rest = text.partition(" ")
@@ -95,7 +95,7 @@ def _call(env: Env, words: str) -> str:
     """A tool call as the policy would write it.
 
     Raises:
-        ValueError: If the words name no tool or no arguments; the message says how to write them.
+        ValueError: If there is no such tool or the arguments are wrong; the message states the right form.
     """
     name, _, given = words.strip().partition(" ")
     tool = next((tool for tool in env.offered_tools if tool.name == name), None)

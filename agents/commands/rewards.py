@@ -1,4 +1,4 @@
-"""``turntree score`` and ``turntree rescore``, and the words by which commands name rewards."""
+"""``turntree score`` and ``turntree rescore``, and the options by which commands name rewards."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def rescore_command(
 
 
 def parse_rewards(words: Sequence[str]) -> dict[str, float]:
-    """Weights by name from words such as ``answer`` and ``few_turns=0.1``.
+    """Weights by name from options such as ``answer`` and ``few_turns=0.1``.
 
     Raises:
-        AgentError: If a weight is no number, or a name comes twice.
+        AgentError: If a weight is not a number, or a name is given twice.
     """
     from turntree.agents.errors import AgentError
 

@@ -55,7 +55,7 @@ def tree_command(
     width: Annotated[int, typer.Option(min=1, help="Children shown of one fork.")] = 8,
     as_json: _JsonOption = False,
 ) -> None:
-    """Print the prefix tree of what was said at one dialogue state of a run.
+    """Print the prefix tree of the turns sampled at one dialogue state of a run.
 
     Example: turntree tree runs/demo --task arithmetic/train/1 --turn 1
     """
@@ -92,14 +92,14 @@ def tree_command(
     title = f"{escape(found.task)}, turn {turn}: {len(found.turns)} of {found.all_turns} turns began at this state"
     drawn = Tree(title, highlight=False)
     top = branches(root, text, widest=width)
-    if top.text:  # what all turns begin with
+    if top.text:  # the common prefix of all turns
         top = Branch(text="", count=top.count, share=1.0, children=(top,))
     grow(drawn, top)
     console.print(drawn)
 
 
 def _flat(root: TreeNode) -> dict[str, list[int]]:
-    """The nodes as lists, parents before children: a tree may be deeper than JSON readers go."""
+    """The nodes as lists, parents before children: a tree may be deeper than JSON readers allow."""
     nodes: dict[str, list[int]] = {"tokens": [], "parents": [], "counts": []}
     stack = [(root, -1)]
     while stack:
@@ -112,7 +112,7 @@ def _flat(root: TreeNode) -> dict[str, list[int]]:
 
 
 def _tokenizer(named: str | None, source: Source) -> Any:
-    """The tokenizer asked for, else that of the run's model if it is there, else none."""
+    """The tokenizer of the option, else that of the run's model if available, else none."""
     from turntree.agents.errors import AgentError
 
     if named is None and not (source.model and Path(source.model).is_dir()):

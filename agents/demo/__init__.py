@@ -1,4 +1,4 @@
-"""``make demo``: a small policy that learns on the CPU, and the page that says what speculation did.
+"""``make demo``: a small policy that learns on the CPU, and a page about the effect of speculation.
 
-Not here: charts and dialogues of the page, which are the ``viewer``'s.
+Not here: charts and dialogues of the page (``viewer``).
 """

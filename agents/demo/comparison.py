@@ -1,9 +1,9 @@
-"""The same tasks and seeds, with speculation and without: what it saved in a recorded run.
+"""A recorded run's tasks and seeds played with and without speculation, to measure what it saved.
 
 For chosen training steps the recorded weights play the recorded tasks again,
 twice in one process: over an engine that drafts and over one that does not.
-Both must say the same, token for token, since noise depends on seeds alone.
-The store of the drafting engine holds what it held then: the turns of all
+Both must sample the same tokens, since noise depends only on seeds.
+The store of the drafting engine has its state of that step: the turns of all
 earlier steps, from the records where a step is not played again.
 
 Not covered: verl's own part of a step (see the run's ``metrics.jsonl``).
@@ -39,10 +39,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What the engine did for the episodes of one step."""
+    """The engine's counters for the episodes of one step."""
 
     forward_passes: int
-    """Runs of the model."""
+    """Forward passes of the model."""
     seconds: float
     """Wall time in the engine."""
     draft_seconds: float
@@ -59,28 +59,28 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepComparison:
-    """One training step played both ways."""
+    """One training step played with and without drafts."""
 
     step: int
-    """From 1."""
+    """Number of the step, from 1."""
     episodes: int
     """Episodes of the step."""
     equal: int
-    """How many came out the same, token for token."""
+    """Number of episodes that are equal token for token."""
     speculative: Cost
-    """With drafts."""
+    """Cost with drafts."""
     plain: Cost
-    """Without."""
+    """Cost without drafts."""
 
     @property
     def speedup(self) -> float:
-        """Engine seconds without drafts, by those with."""
+        """Ratio of engine seconds without drafts to those with."""
         return self.plain.seconds / self.speculative.seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A recorded run, compared."""
+    """The comparison of a recorded run."""
 
     steps: tuple[StepComparison, ...]
     """The steps that were played again, in order."""
@@ -92,7 +92,7 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether every episode of every step came out the same."""
+        """Whether every episode of every step is equal token for token."""
         return all(step.equal == step.episodes for step in self.steps)
 
     def save(self, path: Path) -> None:
@@ -111,7 +111,7 @@ class Comparison:
 
 
 def speedup(steps: Sequence[StepComparison]) -> float:
-    """Engine seconds without drafts by those with, over all of ``steps``."""
+    """Ratio of engine seconds without drafts to those with, over all of ``steps``."""
     return sum(s.plain.seconds for s in steps) / sum(s.speculative.seconds for s in steps)
 
 
@@ -126,7 +126,7 @@ def compare(
         on_step: Called after each of them.
 
     Raises:
-        FileNotFoundError: If the run kept no episodes or no weights.
+        FileNotFoundError: If the run recorded no episodes or no weights.
     """
     folder = RunFolder(Path(composition.settings.run_dir))
     recorded = [step for step in range(1, _last_step(folder) + 1) if folder.weights(step).is_file()]
@@ -209,7 +209,7 @@ class _Bench:
                 forest.insert(state, turn.completion.token_ids)
 
     def warm_up(self, records: Sequence[Record]) -> None:
-        """Let torch settle before anything is timed."""
+        """Run some episodes before anything is timed."""
         self._run(self._plain, records[: len(records) // 4])
         self._plain.reset_prefix_cache()
 

@@ -69,9 +69,9 @@ class Operation(NamedTuple):
     """One call of the calculator."""
 
     expression: str
-    """What it is asked."""
+    """The expression."""
     result: int
-    """What it answers."""
+    """The result."""
 
 
 def demonstration_env() -> Env:
@@ -89,9 +89,9 @@ def demonstrations(tokenizer: Any, *, count: int, seed: int = 0, mixture: Mixtur
     """Play ``count`` demonstrations.
 
     Args:
-        tokenizer: The policy's, a Hugging Face one.
+        tokenizer: The policy's Hugging Face tokenizer.
         count: Number of demonstrations.
-        seed: Of kinds and tasks; the same seed gives the same dialogues.
+        seed: Seed of kinds and tasks; the same seed gives the same dialogues.
         mixture: Shares of the kinds.
     """
     return asyncio.run(_play(tokenizer, count, random.Random(seed), mixture or Mixture()))

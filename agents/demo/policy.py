@@ -34,15 +34,15 @@ class PolicyShape:
     rope_theta: float = 1000.0
     """Base of the rotary positions; small, since dialogues are short."""
     initial_std: float = 0.08
-    """Standard deviation of the first weights. At this width the usual 0.02 takes twice the steps."""
+    """Standard deviation of the initial weights. At this width the usual 0.02 takes twice the steps."""
 
 
 def build_policy(shape: PolicyShape | None = None, *, seed: int = 0) -> LlamaForCausalLM:
-    """Make an untrained policy; torch's own random state is left as it was.
+    """Create an untrained policy; torch's own random state is restored.
 
     Args:
         shape: Size of the model.
-        seed: Of the first weights.
+        seed: Seed of the initial weights.
 
     Raises:
         MissingExtra: If torch or transformers is not installed.

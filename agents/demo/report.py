@@ -1,8 +1,8 @@
-"""The report of a run: one HTML file that needs nothing else.
+"""The report of a run: one self-contained HTML file.
 
-No script, no font, no picture is fetched. Everything that comes from the run
-passes through the template's escaping; the charts, which are markup already,
-are made of numbers and of escaped text.
+No script, font or picture is fetched. Everything from the run passes
+through the template's escaping; the charts, which are markup already,
+consist of numbers and escaped text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Figure(NamedTuple):
     value: str
     """The number."""
     note: str
-    """What to compare it with."""
+    """Value to compare it with."""
 
 
 def write_report(out: Path) -> Path:
@@ -91,7 +91,7 @@ def render(run: RunRecord) -> str:
 
 
 def story(run: RunRecord) -> str:
-    """What happened, in two sentences."""
+    """A summary in two sentences."""
     first, last = _ends([point.success for point in run.points])
     sentence = f"In {len(run.points)} training steps the success rate {_change(first, last)}."
     if run.comparison is None:
@@ -123,7 +123,7 @@ def figures(run: RunRecord) -> list[Figure]:
 
 
 def machine() -> list[tuple[str, str]]:
-    """Where and how the report was made."""
+    """Machine and versions of the report."""
     return [("command", shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])), *machine_facts(_PACKAGES)]
 
 

@@ -1,4 +1,4 @@
-"""``turntree demo``: make a policy, train it, compare with no speculation, report.
+"""``turntree demo``: create a policy, train it, compare with no speculation, report.
 
 With ``model`` the same is done for a real one, by the configuration
 ``demo_model`` instead of ``demo``: Hermes tool calls, a system prompt, longer
@@ -30,15 +30,15 @@ def main(
     """Run the demo.
 
     Args:
-        model: Directory or Hugging Face id of a model; ``None`` makes a tiny one.
+        model: Directory or Hugging Face id of a model; ``None`` creates a tiny one.
         steps: Training steps.
         out: Folder of the run; an earlier run in it is replaced.
-        seed: Of the warm start, the tasks and the sampling.
-        every: Every how many steps the comparison plays again.
+        seed: Seed of the warm start, the tasks and the sampling.
+        every: Distance of the steps that the comparison plays again.
 
     Returns:
         Exit status: 0 if verl trained to the end and, with the tiny policy, both ways of playing agreed token
-        for token. With a given model a difference is reported, not failed: see ``differences``.
+        for token. With a given model a difference is only reported: see ``differences``.
 
     Raises:
         ValueError: If ``steps`` or ``every`` is less than 1.
@@ -78,11 +78,11 @@ def main(
 
 
 def differences(comparison: Comparison, *, given: bool) -> str:
-    """How many episodes came out otherwise with drafts than without, and what that means.
+    """The number of episodes that differ with and without drafts, and its meaning.
 
-    A model's own float32 logits depend in their last bits on how many tokens one pass computes. Where two tokens
-    are nearly tied, that may decide which of them the same noise picks; both are draws from the policy. The
-    tiny policy's runs have shown none, so a difference there is taken for a fault.
+    A model's own float32 logits depend in their last bits on how many tokens one pass computes. If two tokens
+    are nearly tied, that may decide which of them the same noise selects; both are draws from the policy. The
+    tiny policy's runs have shown none, so a difference there is treated as a fault.
 
     Args:
         comparison: The run, compared.
@@ -100,7 +100,7 @@ def differences(comparison: Comparison, *, given: bool) -> str:
 
 
 def summary(reports: list[StepReport], comparison: Comparison) -> Table:
-    """What happened, as a table for the terminal."""
+    """The results as a table for the terminal."""
     window = min(_WINDOW, len(reports))
     table = Table(title="What the training and the speculation did", title_justify="left")
     table.add_column("")
@@ -132,7 +132,7 @@ def summary(reports: list[StepReport], comparison: Comparison) -> Table:
 
 
 def _model(name: str) -> str:
-    """A folder by its whole path, since verl runs in another folder; anything else as it is."""
+    """A folder by its absolute path, since verl runs in another folder; anything else unchanged."""
     path = Path(name).expanduser()
     return str(path.absolute()) if path.exists() else name
 

@@ -1,4 +1,4 @@
-"""What a finished run says about itself, read back for the report."""
+"""The records of a finished run, read for the report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from turntree.spec_tree import DialogueState, TreeNode
 logger = logging.getLogger(__name__)
 
 _TREE_STEPS = 8
-"""Last steps among whose dialogue states the tree is chosen."""
+"""Number of last steps from whose dialogue states the tree is chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +29,18 @@ class Point:
     """One training step."""
 
     step: int
-    """From 1."""
+    """Number of the step, from 1."""
     success: float
     """Mean reward of its episodes."""
     tokens_per_step: float | None
-    """Tokens per verify step; ``None`` where the engine recorded none."""
+    """Tokens per verify step; ``None`` if the engine recorded none."""
     seconds: float
     """Wall time of the training step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateTree:
-    """The turns that the policy took at one dialogue state."""
+    """The turns that the policy sampled at one dialogue state."""
 
     prompt: str
     """The dialogue up to the state, special tokens included."""
@@ -55,13 +55,13 @@ class RunRecord:
     points: tuple[Point, ...]
     """Training steps in order, at least one."""
     comparison: Comparison | None
-    """With and without speculation; ``None`` where it was not made."""
+    """Comparison with and without speculation; ``None`` if there is none."""
     episode: Episode | None
     """An episode of the last recorded step."""
     episode_step: int
     """Its step; 0 without an episode."""
     tree: StateTree | None
-    """Of a dialogue state that several episodes passed."""
+    """Tree of a dialogue state that several episodes passed."""
     decode: Callable[[int], str]
     """Text of one token."""
 
@@ -71,7 +71,7 @@ def read_run(root: Path) -> RunRecord:
 
     Raises:
         FileNotFoundError: If there is no ``metrics.jsonl``.
-        RecordError: If a line of the records is damaged, or no training step is in them.
+        RecordError: If a line of the records is damaged, or they have no training step.
     """
     folder = RunFolder(root)
     decode = _decoder(folder)
@@ -120,13 +120,13 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _telling(episode: Episode) -> tuple[int, float, int]:
-    """What makes an episode worth showing: turns, success, and drafts both accepted and missing."""
+    """Sort key of episodes worth showing: turns, success, and drafts both accepted and rejected."""
     flags = [flag for turn in episode.turns for flag in turn.completion.accepted]
     return len(episode.turns), episode.reward, min(sum(flags), len(flags) - sum(flags))
 
 
 class _Passed(NamedTuple):
-    """What was said at a dialogue state."""
+    """The sampled turns of a dialogue state."""
 
     prompt_ids: tuple[int, ...]
     """Tokens up to the state."""

@@ -1,8 +1,8 @@
-"""The demo policy's tokenizer: one token a character of an expression, one a word of the dialogue.
+"""The demo policy's tokenizer: one token per character of an expression, one per word of the dialogue.
 
 Invariant: text made of ``WORDS`` and ``CHARACTERS`` survives encoding and
-decoding unchanged. A run of anything else becomes one unknown token, so every
-text has a rendering, but not every rendering has its text back.
+decoding unchanged. A run of other text becomes one unknown token, so every
+text can be encoded, but not every encoding gives its text back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def vocabulary() -> dict[str, int]:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Make the tokenizer, chat template included.
+    """Create the tokenizer, chat template included.
 
     Raises:
         MissingExtra: If transformers is not installed.

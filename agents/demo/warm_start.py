@@ -1,8 +1,8 @@
-"""Supervised training on noisy demonstrations: where the demo's reinforcement learning starts.
+"""Supervised training on noisy demonstrations, from which the demo's reinforcement learning starts.
 
 The same settings give the same policy on the same machine, so a finished one
 is kept in the cache folder and found again by a hash of its settings and of
-the sources that made it.
+the sources that created it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 _SOURCES = ("tokenizer.py", "policy.py", "demonstrations.py", "warm_start.py")
 _HALVES = 2
-"""A batch is run in so many parts of dialogues of like length: less padding."""
+"""Parts of a batch, each of dialogues of similar length: less padding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +41,15 @@ class WarmStart:
     """Settings of a warm start."""
 
     shape: PolicyShape = field(default_factory=PolicyShape)
-    """Of the policy."""
+    """Size of the policy."""
     mixture: Mixture = field(default_factory=Mixture)
-    """Of the demonstrations."""
+    """Mixture of the demonstrations."""
     demonstrations: int = 6400
-    """How many there are; they are seen in several epochs."""
+    """Number of demonstrations; they are seen in several epochs."""
     steps: int = 200
     """Optimiser steps."""
     batch: int = 64
-    """Demonstrations a step."""
+    """Demonstrations per step."""
     learning_rate: float = 1e-2
     """Peak of the learning rate, after the warm-up."""
     warm_up: int = 30
@@ -57,7 +57,7 @@ class WarmStart:
     weight_decay: float = 0.01
     """Decoupled weight decay of the matrices."""
     seed: int = 0
-    """Of weights, demonstrations and batches."""
+    """Seed of weights, demonstrations and batches."""
 
     def __post_init__(self) -> None:
         for name in ("demonstrations", "steps", "batch", "warm_up"):
@@ -66,16 +66,16 @@ class WarmStart:
 
 
 def cache_folder() -> Path:
-    """Where policies are kept: ``TURNTREE_CACHE``, else ``~/.cache/turntree``."""
+    """Folder of finished policies: ``TURNTREE_CACHE``, else ``~/.cache/turntree``."""
     return Path(os.environ.get("TURNTREE_CACHE") or Path.home() / ".cache" / "turntree")
 
 
 def warm_started_policy(settings: WarmStart | None = None, *, seed: int = 0) -> Path:
-    """The folder of a warm-started policy, made now or found in the cache.
+    """The folder of a warm-started policy, trained now or found in the cache.
 
     Args:
-        settings: What to make; ``None`` is the demo's policy with ``seed``.
-        seed: Used where ``settings`` is ``None``.
+        settings: Settings of the policy; ``None`` is the demo's policy with ``seed``.
+        seed: Used if ``settings`` is ``None``.
     """
     settings = settings or WarmStart(seed=seed)
     folder = cache_folder() / f"demo-policy-{_key(settings)}"
@@ -98,11 +98,11 @@ def warm_started_policy(settings: WarmStart | None = None, *, seed: int = 0) -> 
 
 
 def train(settings: WarmStart, *, on_step: Callable[[int, float], None] | None = None) -> LlamaForCausalLM:
-    """Train a policy from nothing.
+    """Train a policy from random weights.
 
     Args:
-        settings: What to make.
-        on_step: Called after every step with its number, from 1, and its loss in nats a token.
+        settings: Settings of the training.
+        on_step: Called after every step with its number, from 1, and its loss in nats per token.
     """
     import torch
 
@@ -138,7 +138,7 @@ def train(settings: WarmStart, *, on_step: Callable[[int, float], None] | None =
 
 
 def _parameters(model: LlamaForCausalLM) -> tuple[list[Tensor], list[Tensor]]:
-    """The layers' matrices, which Muon orthogonalises the updates of, and everything else."""
+    """The layers' matrices, whose updates Muon orthogonalises, and everything else."""
     matrices: list[Tensor] = []
     others: list[Tensor] = []
     for name, parameter in model.named_parameters():
@@ -178,7 +178,7 @@ def _backward(model: LlamaForCausalLM, batch: list[TokenView]) -> float:
 
 
 def training_tensors(views: Sequence[TokenView]) -> tuple[Tensor, Tensor]:
-    """Inputs and, where the policy spoke, the next tokens (-1 elsewhere), both (rows, longest - 1)."""
+    """Inputs and, where the policy sampled, the next tokens (-1 elsewhere), both (rows, longest - 1)."""
     import torch
 
     longest = max(len(view.prompt_ids) + len(view.response_ids) for view in views)

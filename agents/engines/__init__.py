@@ -1,4 +1,4 @@
-"""What samples a turn: the protocol of engines, and the engines behind it.
+"""Engines, which sample turns: their protocol and the implementations.
 
-Not here: how an episode is played (``loop``) and how earlier turns are used again (``reuse``).
+Not here: how an episode is played (``loop``) and how earlier turns are reused (``reuse``).
 """

@@ -1,11 +1,11 @@
-"""``ChatServer``: any server that speaks OpenAI's chat completions, messages in, messages out.
+"""``ChatServer``: a client of any server with OpenAI's chat completions, messages in, messages out.
 
-What all such servers have in common is text: no token ids, no log-probabilities,
-no drafts. So this is no engine of the protocol; ``chat_rollout`` plays with it, for
-evaluation alone.
+All that such servers share is text: no token ids, no log-probabilities, no
+drafts. So this is not an ``Engine``; ``chat_rollout`` plays with it, for
+evaluation only.
 
-Invariant: a turn is what the server said, once. Requests are sent again only where
-none was answered: no connection, too many requests, a server that is not ready.
+Invariant: a turn is the server's one answer. Requests are sent again only if
+none was given: no connection, too many requests, a server that is not ready.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from turntree.envs.message import ToolCall
 
 _KEY = "OPENAI_API_KEY"
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-"""Statuses that another try may change."""
+"""Statuses after which a request is sent again."""
 _LONGEST_WAIT = 60.0
 _FULL = re.compile(r"context.?(length|window|size)|prompt is too long|too many (input |prompt )?tokens", re.IGNORECASE)
 _SEEDS = 2**31
-"""Seeds are sent below this: some servers keep them in 32 bits."""
+"""Seeds are sent below this: some servers store them in 32 bits."""
 UNREADABLE = "unreadable_arguments"
-"""The one argument of a call whose arguments are no JSON object: no tool takes it, so the policy is told."""
+"""The one argument of a call whose arguments are not a JSON object: no tool takes it, so the policy sees an error."""
 
 
 class ServerRefused(AgentError):
-    """The server refused a request, or answered what cannot be read."""
+    """The server refused a request, or its answer cannot be read."""
 
 
 class ContextFull(ServerRefused):
@@ -45,10 +45,10 @@ class ContextFull(ServerRefused):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatTurn:
-    """What the server said."""
+    """The server's answer."""
 
     content: str
-    """The text, tool calls that the server has parsed left out."""
+    """The text, without the tool calls that the server has parsed."""
     calls: tuple[ToolCall, ...]
     """Tool calls that the server has parsed."""
     finish_reason: FinishReason
@@ -56,23 +56,23 @@ class ChatTurn:
 
 
 class ChatServer:
-    """Asks a server for the next message of a dialogue. Use it in one event loop, as a context manager.
+    """A client that requests the next message of a dialogue. Use it in one event loop, as a context manager.
 
     >>> async with ChatServer("http://localhost:8000/v1") as server:  # doctest: +SKIP
     ...     turn = await server.say(messages, Sampling(max_tokens=64))
 
     Args:
-        base_url: As OpenAI's clients take it, up to ``/v1`` or whatever stands in its place; a bare host gets ``/v1``.
+        base_url: As OpenAI's clients take it, up to ``/v1`` or its equivalent; a bare host gets ``/v1``.
         model: Name of the model there; ``None`` takes the only one.
         key: Sent as bearer token; ``None`` takes ``OPENAI_API_KEY``, and without it none is sent.
-        seconds: How long a turn may take.
-        tries: How often a request is sent that is not answered.
-        first_wait: Seconds before the second try, doubled at each; a server that names a time is obeyed.
+        seconds: Time limit of a turn.
+        tries: Most times that a request is sent.
+        first_wait: Seconds before the second try, doubled at each; a server's ``Retry-After`` is obeyed.
         transport: An ``httpx`` transport, for tests.
 
     Raises:
         MissingExtra: If httpx is not installed.
-        ServerRefused: On entry, if no such server or model is there.
+        ServerRefused: On entry, if there is no such server or model.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ChatServer:
             raise ServerRefused(f"expected a URL such as http://localhost:8000/v1, got {base_url!r}")
         self.base_url = base_url.rstrip("/") + ("" if urlsplit(base_url).path.strip("/") else "/v1")
         self.model = model or ""
-        """Name of the model; known once the server was found."""
+        """Name of the model; known once the server was reached."""
         self._httpx = httpx
         self._tries, self._first_wait = tries, first_wait
         self._limit, self._seeds = "max_tokens", True
@@ -130,11 +130,11 @@ class ChatServer:
 
         Args:
             messages: OpenAI messages.
-            sampling: Temperature, top-p, penalties, most tokens and seed; a server that knows no seeds gets none.
+            sampling: Temperature, top-p, penalties, most tokens and seed; no seed is sent to a server that has none.
             tools: OpenAI tool schemas.
 
         Raises:
-            ValueError: If ``sampling`` asks for what chat completions do not know.
+            ValueError: If ``sampling`` has a parameter that chat completions do not have.
             ContextFull: If the dialogue is too long.
             ServerRefused: If the server refused, or did not answer.
         """
@@ -149,7 +149,7 @@ class ChatServer:
             raise ServerRefused(f"expected a chat completion with one choice, got {str(reply)[:300]}") from error
 
     async def _find(self) -> None:
-        """See whether the server is there, and which model it has."""
+        """Check that the server answers, and find its model."""
         status, text = await self._send("GET", "/models", None)
         if status in (404, 405) and self.model:  # not every server lists its models
             return
@@ -166,7 +166,7 @@ class ChatServer:
         self.model = names[0]
 
     async def _ask(self, body: dict[str, Any], sampling: Sampling) -> Any:
-        """The reply; what a server does not know, and is no part of the policy's law, is said otherwise or left out."""
+        """The reply; a refused parameter is renamed or left out if the policy's distribution stays the same."""
         while True:
             limit, seeds = self._limit, self._seeds
             asked = {**body, limit: sampling.max_tokens}
@@ -189,7 +189,7 @@ class ChatServer:
                 raise self._refusal("POST", "/chat/completions", status, text)
 
     async def _send(self, method: str, path: str, body: Any) -> tuple[int, str]:
-        """Status and text of the answer, the last of ``tries``."""
+        """Status and text of the answer to the last of ``tries``."""
         wait = self._first_wait
         for left in range(self._tries - 1, -1, -1):
             try:
@@ -225,7 +225,7 @@ def _fields(sampling: Sampling) -> dict[str, Any]:
     plain = Sampling()
     for name in ("top_k", "min_p", "repetition_penalty", "top_logprobs", "stop_token_ids"):
         if getattr(sampling, name) != getattr(plain, name):
-            raise ValueError(f"chat completions know no {name}, got {getattr(sampling, name)}; leave it out")
+            raise ValueError(f"chat completions have no {name}, got {getattr(sampling, name)}; leave it out")
     fields: dict[str, Any] = {"temperature": sampling.temperature}
     for name in ("top_p", "presence_penalty", "frequency_penalty"):
         if getattr(sampling, name) != getattr(plain, name):
@@ -236,7 +236,7 @@ def _fields(sampling: Sampling) -> dict[str, Any]:
 def _turn(choice: Mapping[str, Any]) -> ChatTurn:
     message, reason = choice["message"], choice.get("finish_reason")
     if reason == "content_filter":
-        raise ServerRefused("the server's filter cut the turn off: nothing can be said of the policy")
+        raise ServerRefused("the server's content filter cut the turn off, so it is not the policy's")
     return ChatTurn(
         content=message.get("content") or "",
         calls=tuple(map(_call, message.get("tool_calls") or ())),

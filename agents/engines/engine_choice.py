@@ -1,4 +1,4 @@
-"""Engines that a command can start, by name. Each is imported when it is chosen, and nothing before."""
+"""Engines that a command can start, by name. Each is imported only when it is chosen."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ if TYPE_CHECKING:
 
 
 class EngineName(StrEnum):
-    """What runs the model."""
+    """The program that runs the model."""
 
     LOCAL = "local"
     """PyTorch in this process."""
     VLLM = "vllm"
-    """vLLM, started here or found at a URL."""
+    """vLLM, started here or reached at a URL."""
     SGLANG = "sglang"
-    """SGLang, started here or found at a URL."""
+    """SGLang, started here or reached at a URL."""
     OPENAI = "openai"
-    """Any server of chat completions, found at a URL; text alone."""
+    """Any server of chat completions, reached at a URL; text only."""
 
 
 class ToolCalls(StrEnum):
-    """Who reads the tool calls in what a chat server says."""
+    """The side that parses tool calls in a chat server's answer."""
 
     NATIVE = "native"
     """The server: it is given the tools' schemas, and answers with calls."""
     TEXT = "text"
-    """The environment: the policy is told of the tools in the system message, and writes calls as text."""
+    """The environment: the tools are described in the system message, and the policy writes calls as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineChoice:
-    """An engine and what it is started with."""
+    """An engine and the options that it is started with."""
 
     name: EngineName
     """Which engine."""
     model: str
-    """Model directory, or its id on the Hugging Face hub."""
+    """Model directory or Hugging Face id."""
     max_batch: int
-    """Requests at once."""
+    """Requests that run at the same time."""
     max_context: int
-    """Tokens of prompt and response."""
+    """Most tokens of prompt and response."""
     speculate: bool = True
     """Whether turns are drafted from earlier ones."""
     device: str = "cpu"
     """Torch device."""
     dtype: str = "float32"
-    """Of weights and activations."""
+    """Dtype of weights and activations."""
     base_url: str | None = None
-    """Of a server that runs already; ``None`` starts the engine."""
+    """URL of a server that runs already; ``None`` starts the engine."""
     engine_args: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of vLLM or SGLang, where they are started here."""
+    """Further arguments of vLLM or SGLang, if they are started here."""
 
 
 def open_policy(choice: EngineChoice) -> AbstractAsyncContextManager[Engine | ChatServer]:
@@ -64,7 +64,7 @@ def open_policy(choice: EngineChoice) -> AbstractAsyncContextManager[Engine | Ch
 
     Raises:
         UsageError: If a chat server has no URL.
-        ServerRefused: On entry, if it is not there.
+        ServerRefused: On entry, if it does not answer.
     """
     if choice.name is not EngineName.OPENAI:
         return open_engine(choice)
@@ -77,9 +77,9 @@ def open_engine(choice: EngineChoice) -> AbstractAsyncContextManager[Engine]:
     """The chosen engine, started on entry and stopped on exit.
 
     Raises:
-        UsageError: If the engine has no servers and is to be found at a URL, or gives text alone.
+        UsageError: If the engine has no servers and a URL was given, or if it gives text only.
         MissingExtra: On entry, if the engine's packages are not installed.
-        ValueError: On entry, if the model cannot be run so.
+        ValueError: On entry, if the model cannot be run with these options.
     """
     from turntree.agents.errors import UsageError
 
@@ -171,4 +171,4 @@ _OPENERS: dict[EngineName, Callable[[EngineChoice], AbstractAsyncContextManager[
     EngineName.VLLM: _open_vllm,
     EngineName.SGLANG: _open_sglang,
 }
-"""How each engine is opened."""
+"""The function that opens each engine."""

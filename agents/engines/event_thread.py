@@ -1,4 +1,4 @@
-"""A thread with an event loop, for an asynchronous client that belongs to one loop and is used from many."""
+"""An event loop on its own thread, for an asynchronous client that belongs to one loop and is used from many."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class EventThread:
     """Runs coroutines on its own thread until it is closed.
 
     Args:
-        name: Of the thread.
+        name: Name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -25,7 +25,7 @@ class EventThread:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be run any more."""
+        """Whether the thread takes no more work."""
         return self._loop.is_closed()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -38,7 +38,7 @@ class EventThread:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def call(self, work: Coroutine[Any, Any, T], *, seconds: float | None = None) -> T:
-        """Wait for ``work``.
+        """Run ``work`` and wait for its result.
 
         Raises:
             RuntimeError: If the thread is closed.

@@ -1,14 +1,14 @@
-"""Watches rollouts while they happen: do they still say what the policy would have said?
+"""Exactness monitors: z-scores that test during a run whether rollouts follow the policy's distribution.
 
 Every turn brings the sums that its engine took while sampling; a step's turns
-give the z-scores of ``spec_tree.monitor``, both near N(0, 1) when all is exact.
+give the z-scores of ``spec_tree.monitor``, both near N(0, 1) if all is exact.
 
-Turns that replay what the policy was trained on (level C) are watched apart:
-the policy knows of the tokens, so their scores need not stay near 0, though a
-fault shows in them as well. Turns with lenience (level D) are biased by design
-and are left out. So are turns that are asked for again with the same seed in the
-same step, as an episode that is tried again does: a store that has seen them once
-drafts them from their own noise.
+Turns that replay tokens that the policy was trained on (level C) are monitored
+separately: the policy depends on the tokens, so their scores need not stay near
+0, though a fault shows in them as well. Turns with lenience (level D) are biased
+by design and are left out. So are turns requested again with the same seed in
+the same step, as by an episode that is tried again: a store that has seen them
+once drafts them from their own noise.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from turntree.spec_tree.rules.monitor import MonitorSums
 logger = logging.getLogger(__name__)
 
 ALARM = 4.0
-"""Absolute z-score that is warned of: by chance once in 16,000 steps."""
+"""Absolute z-score above which a warning is logged: by chance once in 16,000 steps."""
 _GROUPS = {Level.A: "exact", Level.B: "exact", Level.C: "marginal"}
 _MEANS = {
-    "exact": "rollouts may not be what the policy would have said",
+    "exact": "rollouts may not follow the policy's distribution",
     "marginal": "expected to some degree of turns that the policy was trained on; compare with earlier steps",
 }
 
@@ -41,7 +41,7 @@ class Monitors:
         self._seeds: set[int] = set()
 
     def first_use(self, seed: int | None) -> bool:
-        """Whether noise of ``seed`` is used for the first time since the last ``close_step``; no seed is new noise."""
+        """Whether noise of ``seed`` is new since the last ``close_step``; without a seed it always is."""
         with self._lock:
             new = seed not in self._seeds
             if seed is not None:
@@ -49,7 +49,7 @@ class Monitors:
             return new
 
     def add(self, turns: Iterable[Completion]) -> None:
-        """Count turns in."""
+        """Add the sums of turns."""
         with self._lock:
             for turn in turns:
                 group = _GROUPS.get(Level(worst_level(turn.levels)))
@@ -57,8 +57,8 @@ class Monitors:
                     self._sums[group] = self._sums.get(group, MonitorSums()) + _sums(turn)
 
     def close_step(self) -> dict[str, float]:
-        """The z-scores since the last call, and begin anew; a warning names each that is further from 0 than
-        ``ALARM``."""
+        """The z-scores since the last call; a warning names each that is further from 0 than
+        ``ALARM``. The sums start anew."""
         with self._lock:
             sums, self._sums = self._sums, {}
             self._seeds.clear()

@@ -1,4 +1,4 @@
-"""What a prompt must be before an engine of other make is asked, whose own words would be others."""
+"""The check of a prompt before it is sent to an external engine, so that errors are turntree's own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 
 def checked_prompt(tokens: Sequence[int], max_context: int | None) -> list[int]:
-    """The tokens of a prompt, and those given after it, as plain numbers.
+    """The tokens of a prompt, and those given after it, as Python integers.
 
     Args:
         tokens: Token ids, shape (tokens,).
         max_context: Tokens of prompt and response together; ``None`` leaves the bound to the engine.
 
     Raises:
-        ValueError: If there are none, or if they leave no room in the context.
+        ValueError: If there are none, or if they leave no room for a sampled token.
     """
     if not tokens:
         raise ValueError("the prompt is empty; the policy needs at least one token to go on from")

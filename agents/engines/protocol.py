@@ -1,4 +1,4 @@
-"""What every engine offers: token ids in, token ids out.
+"""The protocol of every engine: token ids in, token ids out.
 
 An engine never sees text. ``state`` names the dialogue state for the drafter;
 an engine without speculation ignores it. A draft is a guess that saves passes and
@@ -31,7 +31,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn. Names and meanings follow vLLM's ``SamplingParams``."""
+    """Sampling parameters. Names and meanings follow vLLM's ``SamplingParams``."""
 
     temperature: float = 1.0
     """0 is greedy."""
@@ -40,7 +40,7 @@ class Sampling:
     top_k: int = -1
     """Number of tokens kept; -1 keeps all."""
     min_p: float = 0.0
-    """Tokens below this share of the most probable token's probability go, in [0, 1]; 0 keeps all."""
+    """Tokens below this share of the most probable token's probability are excluded, in [0, 1]; 0 keeps all."""
     repetition_penalty: float = 1.0
     """Logits of tokens in the prompt or the turn so far are divided by it if positive, else multiplied; above 0."""
     presence_penalty: float = 0.0
@@ -48,7 +48,7 @@ class Sampling:
     frequency_penalty: float = 0.0
     """Taken from a token's logit for each time that the turn has it already, in [-2, 2]."""
     max_tokens: int = 256
-    """Tokens sampled at most."""
+    """Most tokens sampled."""
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end the turn."""
     seed: int | None = None
@@ -83,7 +83,7 @@ class TurnRequest:
     prompt_ids: Sequence[int]
     """Token ids, shape (prompt,)."""
     sampling: Sampling
-    """How to draw."""
+    """Sampling parameters."""
     _: KW_ONLY
     state: DialogueState | None = None
     """The dialogue state, by which the store of drafts is keyed; ``None`` keys it by the tokens alone."""
@@ -91,8 +91,8 @@ class TurnRequest:
     """The caller's guess of the turn, verified first, in one pass where it fits: it never changes what is sampled.
     With a seed and a turn that was sampled with the same seed this is seeded replay."""
     ahead_for: int = 0
-    """The later training step that the turn is precomputed for, 0: it is wanted now. Such a turn runs in a slot that
-    nobody wants, and comes back aborted, with what it has, as soon as somebody does; the local engine alone."""
+    """The later training step that the turn is precomputed for; 0: it is needed now. A precomputed turn uses an idle
+    slot, and is aborted with its tokens so far when the slot is needed. Only for the local engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class DraftStats:
     accepted: int = 0
     """Draft tokens that the policy itself sampled."""
     tested: int = 0
-    """Positions at which the policy drew with at least one drafted child to meet. Positions of a caller's own
+    """Positions at which the policy drew with at least one drafted child. Positions of a caller's own
     ``draft`` are left out here and in the two sums below: it may share the noise of the draw."""
     matched: int = 0
     """Tested positions where the policy drew one of the children."""
@@ -117,9 +117,9 @@ class DraftStats:
     surprise: float = 0.0
     """Sum over sampled tokens of -log p, after all transforms, nats."""
     entropy: float = 0.0
-    """Sum over sampled tokens of the entropy of the law that drew them, nats."""
+    """Sum over sampled tokens of the entropy of the distribution that drew them, nats."""
     entropy_variance: float = 0.0
-    """Sum over sampled tokens of the variance of -log p under the law that drew them, nats squared."""
+    """Sum over sampled tokens of the variance of -log p under that distribution, nats squared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -154,7 +154,7 @@ class Completion:
     draft: DraftStats = field(default_factory=DraftStats)
     """Speculation counters."""
     accepted: tuple[bool, ...] = ()
-    """Which tokens were drafted and accepted, shape (tokens,); empty where the engine cannot tell."""
+    """Whether each token was drafted and accepted, shape (tokens,); empty where the engine does not report it."""
     cached_tokens: int = 0
     """Prompt tokens whose keys and values were reused."""
     weights_version: int = 0
@@ -163,30 +163,30 @@ class Completion:
     """Exactness of each token, one letter a token: A exact given the policy, B exact as the replayed draft was
     never trained on, C exact in the marginal only, D biased; empty: all A."""
     behaviour_logprobs: tuple[float, ...] = ()
-    """Natural log-probability of each token under the law that drew it, after all transforms, shape (tokens,);
-    empty where not recorded."""
+    """Natural log-probability of each token under the distribution that drew it, after all transforms, shape
+    (tokens,); empty where not recorded."""
     top: TopLogprobs | None = None
     """The ``Sampling.top_logprobs`` most probable tokens at each token's position, shape (tokens, k);
-    ``None`` where not asked for."""
+    ``None`` if not requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What the policy says of given tokens."""
+    """Scores of given tokens under the policy."""
 
     logprobs: tuple[float, ...]
     """Natural log-probability of each token after all transforms, minus infinity possible, shape (tokens,)."""
     top: TopLogprobs | None = None
-    """The most probable tokens at each position and at the one behind the last token, shape (tokens + 1, k);
-    ``None`` where not asked for."""
+    """The most probable tokens at each position and after the last token, shape (tokens + 1, k);
+    ``None`` if not requested."""
     policy_logprobs: tuple[float, ...] = ()
     """Log-probability of each token as ``Completion.logprobs`` has it (before top-k and top-p), shape (tokens,);
     empty: the same as ``logprobs``."""
     entropy: tuple[float, ...] = ()
-    """Entropy of the law at each token's position, after all transforms, nats, shape (tokens,); empty where not
-    computed."""
+    """Entropy of the distribution at each token's position, after all transforms, nats, shape (tokens,); empty where
+    not computed."""
     entropy_variance: tuple[float, ...] = ()
-    """Variance of -log p under that law, nats squared, shape (tokens,); empty where not computed."""
+    """Variance of -log p under that distribution, nats squared, shape (tokens,); empty where not computed."""
     weights_version: int = 0
     """Version of the policy's weights that scored."""
     cached_tokens: int = 0
@@ -195,7 +195,7 @@ class Scores:
 
 @runtime_checkable
 class Engine(Protocol):
-    """Generates turns."""
+    """An engine that samples turns."""
 
     async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn."""
@@ -204,7 +204,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class ScoringEngine(Engine, Protocol):
-    """Generates turns, and says how probable given ones are."""
+    """An engine that also scores given tokens."""
 
     async def score(
         self, prompt_ids: tuple[int, ...], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0

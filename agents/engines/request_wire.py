@@ -1,4 +1,4 @@
-"""What travels beside a request into the processes of another engine: state, seed and guess.
+"""Entries sent with a request into the processes of an external engine: state, seed and guess.
 
 Each entry is optional and a JSON value, so that an engine in process and its
 server take the same.
@@ -19,7 +19,7 @@ DRAFT = "turntree_draft"
 SEED = "turntree_seed"
 """Name of the seed of all noise: an unsigned 64-bit integer, as text, since JSON readers may round it."""
 WORD = 1 << 64
-"""Number of seeds."""
+"""Number of possible seeds."""
 
 
 def request_entries(
@@ -29,7 +29,7 @@ def request_entries(
 
     Args:
         state: The dialogue state.
-        seed: Of the request's noise; taken modulo 2**64.
+        seed: Seed of the request's noise; taken modulo 2**64.
         draft: A guess of the turn, token ids, shape (tokens,).
 
     Example:
@@ -47,29 +47,29 @@ def request_entries(
 
 
 def state_of(entries: Mapping[str, Any] | None) -> DialogueState | None:
-    """The state of a request, ``None`` where it brings none.
+    """The state of a request, ``None`` if it has none.
 
     Raises:
-        ValueError: If the entry is no state.
+        ValueError: If the entry is not a state.
     """
     value = (entries or {}).get(KEY)
     return None if value is None else from_wire(value)
 
 
 def seed_of(entries: Mapping[str, Any] | None) -> int | None:
-    """The seed of a request, in [0, 2**64), ``None`` where it brings none.
+    """The seed of a request, in [0, 2**64), ``None`` if it has none.
 
     Raises:
-        ValueError: If the entry is no integer.
+        ValueError: If the entry is not an integer.
     """
     value = (entries or {}).get(SEED)
     return None if value is None else int(value) % WORD
 
 
 def draft_of(entries: Mapping[str, Any] | None) -> list[int]:
-    """The guess of a request; empty where it brings none.
+    """The guess of a request; empty if it has none.
 
     Raises:
-        ValueError: If the entry is no list of token ids.
+        ValueError: If the entry is not a list of token ids.
     """
     return [int(token) for token in (entries or {}).get(DRAFT) or ()]

@@ -1,11 +1,11 @@
-"""Which engine replica plays a dialogue.
+"""Assignment of dialogues to engine replicas.
 
-All samples of a task and all turns of a dialogue meet in one replica's store
+All samples of a task and all turns of a dialogue go to one replica's store
 and prefix cache. Each task has a home by rendezvous hashing, so that it finds
-its own turns again in later epochs, and a lost replica moves only the tasks
-that lived there. A home that is full passes new tasks on to the next replica
-in the task's order (consistent hashing with bounded loads: Mirrokni, Thorup
-and Zadimoghaddam 2018), so that no replica keeps the others waiting.
+its own turns again in later epochs, and a lost replica moves only its own
+tasks. A home that is full passes new tasks on to the next replica in the
+task's order (consistent hashing with bounded loads: Mirrokni, Thorup and
+Zadimoghaddam 2018), so that no replica keeps the others waiting.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NoReplicas(AgentError, RuntimeError):
 
 
 def route_key(state: DialogueState) -> str:
-    """What all turns of a task have in common; without a task, the state itself.
+    """The key that all turns of a task share; without a task, the state itself.
 
     >>> route_key(DialogueState(exact=7, task="12", env="sums"))
     'sums/12'
@@ -36,12 +36,12 @@ def route_key(state: DialogueState) -> str:
 
 
 def preference(key: str, replicas: Iterable[R]) -> list[R]:
-    """Replicas in the order in which ``key`` would like to be played (rendezvous hashing).
+    """Replicas in the order of preference of ``key`` (rendezvous hashing).
 
-    Without a replica the others keep their order.
+    If a replica is removed the others keep their order.
 
     Args:
-        key: What is played.
+        key: Key of the task.
         replicas: Their names; only their text counts.
     """
 
@@ -52,7 +52,7 @@ def preference(key: str, replicas: Iterable[R]) -> list[R]:
 
 
 class TaskRoutes(Generic[R]):
-    """Routes dialogues to replicas, and counts who plays how many. For one thread.
+    """Routes dialogues to replicas, and counts the dialogues of each. For one thread.
 
     Example:
         >>> routes = TaskRoutes(["a", "b"])
@@ -87,24 +87,24 @@ class TaskRoutes(Generic[R]):
 
     @property
     def alive(self) -> list[R]:
-        """Replicas that may be routed to, in the order in which they were named."""
+        """Replicas that may be routed to, in the order of the constructor."""
         return [replica for replica in self._live if replica not in self._lost]
 
     @property
     def lost(self) -> list[R]:
-        """Replicas that may not."""
+        """Replicas that may not be routed to."""
         return [replica for replica in self._live if replica in self._lost]
 
     def loads(self) -> dict[R, int]:
-        """Dialogues that each replica plays now."""
+        """Number of live dialogues of each replica."""
         return {replica: live.total() for replica, live in self._live.items()}
 
     def acquire(self, key: str, *, avoid: R | None = None) -> R:
-        """Place one dialogue; dialogues of one key that live at the same time share a replica.
+        """Assign one dialogue to a replica; live dialogues of one key share a replica.
 
         Args:
             key: As ``route_key``.
-            avoid: A replica to be used only where no other is alive.
+            avoid: A replica to be used only if no other is alive.
 
         Raises:
             NoReplicas: If all are lost.
@@ -123,7 +123,7 @@ class TaskRoutes(Generic[R]):
         return replica
 
     def hold(self, key: str, replica: R) -> bool:
-        """Count one more dialogue at a given replica, as ``acquire`` would; ``False`` where it is lost."""
+        """Count one more dialogue at a given replica, as ``acquire`` would; ``False`` if it is lost."""
         if replica in self._lost or replica not in self._live:
             return False
         self._place.setdefault(key, replica)
@@ -131,7 +131,7 @@ class TaskRoutes(Generic[R]):
         return True
 
     def release(self, key: str, replica: R) -> None:
-        """A dialogue that ``acquire`` placed has ended."""
+        """Record that a dialogue placed by ``acquire`` has ended."""
         live = self._live.get(replica)
         if live is None or not live[key]:
             return
@@ -142,22 +142,22 @@ class TaskRoutes(Generic[R]):
                 del self._place[key]
 
     def add(self, replica: R) -> None:
-        """A replica joins; one that was lost is forgotten with what it played."""
+        """Add a replica; a lost one of that name is forgotten with its dialogues."""
         self._live[replica] = Counter()
         self._lost.discard(replica)
 
     def lose(self, replica: R) -> None:
-        """Route nothing more to a replica; what it plays is for the caller to place again."""
+        """Route nothing more to a replica; the caller places its dialogues again."""
         if replica in self._live:
             self._lost.add(replica)
 
     def restore(self, replica: R) -> None:
-        """A lost replica is back."""
+        """Mark a lost replica as alive."""
         if replica in self._lost:
             self.add(replica)
 
     def remove(self, replica: R) -> None:
-        """A replica is gone for good."""
+        """Remove a replica permanently."""
         self._live.pop(replica, None)
         self._lost.discard(replica)
         self._place = {key: place for key, place in self._place.items() if place != replica}

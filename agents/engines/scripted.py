@@ -1,4 +1,4 @@
-"""An engine that says what it was told to: for tests, demonstrations and dry runs."""
+"""An engine that returns given texts: for tests, demonstrations and dry runs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from turntree.agents.errors import AgentError
 
 
 class ScriptEnded(AgentError):
-    """More turns were asked for than the script has."""
+    """More turns were requested than the script has."""
 
 
 class ScriptedEngine:
-    """Answers with texts that are known beforehand, each followed by the turn's first stop token.
+    """An engine that returns texts of a script, each followed by the turn's first stop token.
 
     Args:
-        script: The texts, one a call in the order of the calls; or a function from the prompt's token ids
-            to the text, which several episodes at once can share.
+        script: The texts, one per call in the order of the calls; or a function from the prompt's token ids
+            to the text, which several concurrent episodes can share.
         tokenizer: A Hugging Face tokenizer; the texts are tokenised without special tokens around them.
     """
 

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class ServerError(AgentError, RuntimeError):
-    """The server refused a request, or answered what cannot be read."""
+    """The server refused a request, or its answer cannot be read."""
 
 
 class ServerGone(ServerError, EngineLost):
@@ -23,11 +23,11 @@ class ServerClient:
     """Requests to one server, all from one thread.
 
     Args:
-        base_url: Where the server listens.
-        kind: Whose server it is, in the words of messages: ``a vLLM server``.
-        command: What starts such a server, for messages.
-        extra: Of turntree, which brings httpx.
-        seconds: How long an answer may take.
+        base_url: URL of the server.
+        kind: Kind of server, for messages: ``a vLLM server``.
+        command: The command that starts such a server, for messages.
+        extra: The extra of turntree that brings httpx.
+        seconds: Time limit of an answer.
         transport: An ``httpx`` transport, for tests.
 
     Raises:
@@ -42,7 +42,7 @@ class ServerClient:
         except ModuleNotFoundError as error:
             raise MissingExtra(kind, extra) from error
         self.base_url = base_url.rstrip("/")
-        """Where the server listens."""
+        """URL of the server."""
         self._command = command
         self._http_error = httpx.HTTPError
         self._client = httpx.AsyncClient(
@@ -58,14 +58,14 @@ class ServerClient:
         return await self._thread.run(work)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for ``work``, which sends requests."""
+        """Run ``work``, which sends requests, and wait for its result."""
         return self._thread.call(work)
 
     async def answer(self, method: str, path: str, body: Any = None) -> Any:
-        """What the server answers, whatever its status: an ``httpx.Response``.
+        """The server's answer, whatever its status: an ``httpx.Response``.
 
         Raises:
-            ServerGone: If it does not.
+            ServerGone: If it does not answer.
         """
         try:
             return await self._client.request(method, path, json=body)
@@ -75,7 +75,7 @@ class ServerClient:
             ) from error
 
     async def accepted(self, method: str, path: str, body: Any = None) -> Any:
-        """As ``answer``, of a request that the server takes.
+        """The server's answer, as ``answer``; an error status raises.
 
         Raises:
             ServerError: If it refuses.

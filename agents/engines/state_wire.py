@@ -1,8 +1,8 @@
-"""A dialogue state as plain data, to travel beside a request into an engine of other make.
+"""A dialogue state as plain data, sent with a request into an external engine.
 
 vLLM takes it in ``SamplingParams.extra_args``, SGLang in ``custom_params``; both
-under ``KEY``. Values are what JSON can hold; the hash goes as text, since JSON
-readers may round 64-bit numbers.
+under ``KEY``. Values are JSON values; the hash is text, since JSON readers may
+round 64-bit numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from turntree.spec_tree import DialogueState
 
 KEY = "turntree_state"
-"""Name under which the state travels."""
+"""Key of the state in the request."""
 
 
 def to_wire(state: DialogueState) -> dict[str, str]:
@@ -30,7 +30,7 @@ def from_wire(values: Mapping[str, Any]) -> DialogueState:
     """Read what ``to_wire`` wrote.
 
     Raises:
-        ValueError: If it is no such mapping.
+        ValueError: If it is not such a mapping.
     """
     try:
         texts = {name: values[name] for name in ("task", "tools", "env")}

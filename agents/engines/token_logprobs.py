@@ -1,7 +1,7 @@
-"""What an engine of other make says of tokens, in arrays, and scores made of it.
+"""Log-probabilities that an external engine reports, as arrays, and the scores computed from them.
 
-Such engines give log-probabilities of given tokens at temperature 1, before any
-transform; the law that turntree asks about is made of them here.
+Such engines report log-probabilities of given tokens at temperature 1, before any
+transform; the requested distribution is computed from them here.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class TokenLogprobs(NamedTuple):
     """Log-probabilities at some positions."""
 
     chosen: Floats
-    """Of the token at each position, shape (positions,)."""
+    """Log-probability of the token at each position, shape (positions,)."""
     ids: NDArray[np.int32]
-    """Its most probable tokens, most probable first, shape (positions, k)."""
+    """The most probable tokens there, most probable first, shape (positions, k)."""
     logprobs: Floats
     """Their log-probabilities, shape (positions, k)."""
 
@@ -45,7 +45,7 @@ class TokenLogprobs(NamedTuple):
 
     @classmethod
     def from_rows(cls, tokens: Sequence[int], rows: Iterable[Mapping[int, float]], width: int) -> TokenLogprobs:
-        """Read one mapping a position, from token ids to log-probabilities.
+        """Read one mapping per position, from token ids to log-probabilities.
 
         Args:
             tokens: The token at each position.
@@ -66,11 +66,11 @@ class TokenLogprobs(NamedTuple):
         )
 
     def at(self, places: slice) -> TokenLogprobs:
-        """The readings at some positions."""
+        """The log-probabilities at some positions."""
         return TokenLogprobs(self.chosen[places], self.ids[places], self.logprobs[places])
 
     def then(self, other: TokenLogprobs) -> TokenLogprobs:
-        """These positions and those of ``other`` behind them."""
+        """These positions followed by those of ``other``."""
         return TokenLogprobs(
             np.concatenate([self.chosen, other.chosen]),
             np.concatenate([self.ids, other.ids]),
@@ -79,12 +79,12 @@ class TokenLogprobs(NamedTuple):
 
 
 def reshapes(sampling: Sampling) -> bool:
-    """Whether scoring needs the whole law at every position: anything but the model at temperature 1."""
+    """Whether scoring needs the whole distribution at every position: anything but the model at temperature 1."""
     return sampling.temperature != 1 or sampling.top_p < 1 or sampling.top_k != -1 or sampling.min_p > 0
 
 
 def check_scorable(sampling: Sampling) -> None:
-    """Refuse what cannot be worked out from log-probabilities.
+    """Refuse parameters whose effect cannot be computed from log-probabilities.
 
     Raises:
         ValueError: If ``sampling`` has a penalty.
@@ -106,16 +106,16 @@ def scores(
     cached_tokens: int,
     weights_version: int,
 ) -> Scores:
-    """What the policy says of given tokens.
+    """Scores of given tokens under ``sampling``.
 
     Args:
-        readings: The model's at temperature 1, at each token and behind the last one; of all tokens of the
-            vocabulary where ``reshapes(sampling)``.
+        readings: The model's at temperature 1, at each token and after the last one; of the whole vocabulary
+            if ``reshapes(sampling)``.
         tokens: The tokens, shape (tokens,).
-        sampling: Its transforms make the law.
-        top: Most probable tokens wanted at each position and behind the last token.
+        sampling: Its transforms define the distribution.
+        top: Most probable tokens recorded at each position and after the last token.
         cached_tokens: Tokens whose keys and values were reused.
-        weights_version: Of the policy.
+        weights_version: Version of the policy's weights.
     """
     count = len(tokens)
     entries: dict[str, Any] = {"cached_tokens": cached_tokens, "weights_version": weights_version}

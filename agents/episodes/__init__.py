@@ -1,4 +1,4 @@
-"""What an episode is: turns, tokens, states, records and failures, as data.
+"""The data of an episode: turns, tokens, states, records and failures.
 
 Not here: how one is played (``loop``) or scored (``scoring``).
 """

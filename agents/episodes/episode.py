@@ -1,4 +1,4 @@
-"""What a rollout leaves: turns with their exact tokens, and the episode around them.
+"""Turns with their exact tokens, and the episode around them: the result of a rollout.
 
 Invariant: the prompt of turn ``i + 1`` begins with the prompt of turn ``i``
 followed by its response, so an episode is one token sequence with a mask.
@@ -19,14 +19,14 @@ class StopReason(StrEnum):
     """Why an episode ended."""
 
     DONE = "done"
-    """The task decided."""
+    """The environment decided."""
     MAX_TURNS = "max_turns"
     MAX_TOOL_CALLS = "max_tool_calls"
     MAX_SECONDS = "max_seconds"
     MAX_ERRORS = "max_errors"
     MAX_TOKENS = "max_tokens"
     FAILURE = "failure"
-    """The surroundings failed (a tool, the environment, the engine): no verdict on the policy."""
+    """The infrastructure failed (a tool, the environment, the engine): no verdict on the policy."""
 
     def is_truncated(self) -> bool:
         """Whether a limit or a failure ended the episode, not the task."""
@@ -35,14 +35,14 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What the policy sampled between two observations."""
+    """The policy's action between two observations, with its observation and reward."""
 
     prompt_ids: tuple[int, ...]
-    """Every token before the policy spoke, shape (prompt,)."""
+    """Token ids before the policy's first token, shape (prompt,)."""
     completion: Completion
     """What the engine returned: token ids, log-probabilities, draft counters."""
     text: str
-    """The response decoded, special tokens skipped: what the environment was given."""
+    """The response decoded without special tokens: the action given to the environment."""
     observation: tuple[Message, ...] = ()
     """What the environment answered."""
     reward: float = 0.0
@@ -50,7 +50,7 @@ class Turn:
 
     @property
     def text_only(self) -> bool:
-        """Whether only the text is known: a server said it that gives no token ids."""
+        """Whether only the text is known, as from a server that gives no token ids."""
         return not self.completion.token_ids
 
 
@@ -73,9 +73,9 @@ class Episode:
     rewards: Mapping[str, float] = field(default_factory=dict)
     """Named reward components, as the environment reported them at the end."""
     failure: str = ""
-    """What failed, in one line; empty unless ``stop_reason`` is ``FAILURE``."""
+    """The failure in one line; empty unless ``stop_reason`` is ``FAILURE``."""
     undecided: tuple[str, ...] = ()
-    """Rewards that judge the answer and could not decide; the episode's reward then says nothing."""
+    """Names of rewards that could not judge the answer; if there are any, the episode's reward is meaningless."""
 
     @property
     def reward(self) -> float:
@@ -84,5 +84,5 @@ class Episode:
 
     @property
     def masked(self) -> bool:
-        """Whether a trainer must leave this episode out: its outcome says nothing of the policy."""
+        """Whether a trainer must leave this episode out, as its outcome is no verdict on the policy."""
         return self.stop_reason is StopReason.FAILURE or bool(self.undecided)

@@ -1,8 +1,8 @@
-"""What an episode was lost to: the surroundings, by kind.
+"""Kinds of infrastructure failure that end an episode, and their counts.
 
-A failure is never a verdict on the policy. It is told apart here by the one
-line that ``rollout`` and ``judge_episodes`` leave in ``Episode.failure``, so
-that episodes of older records can be counted too.
+A failure is never a verdict on the policy. Its kind is read from the one line
+that ``rollout`` and ``judge_episodes`` store in ``Episode.failure``, so that
+episodes of older records can be counted too.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from turntree.agents.episodes.episode import Episode, StopReason
 
 
 class FailureKind(StrEnum):
-    """What failed."""
+    """The part of the infrastructure that failed."""
 
     ENVIRONMENT = "environment"
-    """The environment raised, or could not be made."""
+    """The environment raised, or could not be created."""
     TOOL = "tool"
     """A tool raised, or the sandbox that ran its code died."""
     REWARD = "reward"
-    """A reward raised, or could not decide."""
+    """A reward raised, or could not judge."""
     ENGINE = "engine"
     """The engine refused, aborted or lost a turn."""
     TIMEOUT = "timeout"
-    """A deadline passed that is no limit of the task."""
+    """A deadline passed that is not a limit of the task."""
 
 
 _ENGINE = re.compile(r"(Engine\w*|NoReplicas|Ray\w*|Actor\w*Error|WorkerCrashedError|NodeDiedError|AsyncioActorExit)\b")
@@ -37,10 +37,10 @@ _TIMEOUT = re.compile(r"\bTimeoutError\b|\btook longer than\b|did not answer wit
 
 
 def failure_kind(episode: Episode) -> FailureKind | None:
-    """What the episode was lost to; ``None`` for one that was not.
+    """The kind of failure that ended the episode; ``None`` without a failure.
 
     Args:
-        episode: Any; one whose answer could not be judged counts as lost to the reward.
+        episode: Any; one whose answer could not be judged counts as a failure of the reward.
     """
     if episode.stop_reason is not StopReason.FAILURE:
         return FailureKind.REWARD if episode.undecided else None
@@ -55,5 +55,5 @@ def failure_kind(episode: Episode) -> FailureKind | None:
 
 
 def count_failures(episodes: Iterable[Episode]) -> Counter[FailureKind]:
-    """Lost episodes by kind."""
+    """The number of failed episodes of each kind."""
     return Counter(kind for episode in episodes if (kind := failure_kind(episode)) is not None)

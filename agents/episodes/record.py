@@ -130,11 +130,11 @@ def _plain(value: Any) -> Any:
 class EpisodeWriter:
     """Appends episodes to a JSON Lines file, one whole line a write.
 
-    Several writers, threads and processes may append to one file: a line is handed to the system in one
-    call. Nothing is buffered, so what was written survives a crash of the process.
+    Several threads and processes may append to one file: each line is one write call. Nothing is buffered,
+    so what was written survives a crash of the process.
 
     Args:
-        path: The file; it and its folder are made where missing, an existing file is continued.
+        path: The file; it and its folder are created where missing, an existing file is appended to.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -167,7 +167,7 @@ class Record(NamedTuple):
     """One line of a file of episodes."""
 
     labels: dict[str, Any]
-    """What ``EpisodeWriter.write`` was given beside the episode."""
+    """The labels that ``EpisodeWriter.write`` was given."""
     episode: Episode
     """The episode."""
 

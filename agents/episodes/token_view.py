@@ -14,7 +14,7 @@ from turntree.spec_tree.rules.level import level_codes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenView:
-    """The tokens of an episode, laid end to end. The observation after the last turn is left out."""
+    """The tokens of an episode, concatenated. The observation after the last turn is left out."""
 
     prompt_ids: tuple[int, ...]
     """Tokens before the first turn, shape (prompt,)."""
@@ -25,22 +25,22 @@ class TokenView:
     logprobs: tuple[float, ...]
     """Natural log-probability of each sampled token, 0.0 elsewhere, shape (response,)."""
     accepted: tuple[bool, ...]
-    """Where a draft was accepted; ``False`` where the engine could not tell, shape (response,)."""
+    """Where a draft was accepted; ``False`` where the engine does not report it, shape (response,)."""
     levels: tuple[int, ...]
-    """Exactness of each sampled token as ``level.level_codes`` has it (1 for A to 4 for D), 0 elsewhere, shape
+    """Exactness of each sampled token as ``level.level_codes`` encodes it (1 for A to 4 for D), 0 elsewhere, shape
     (response,)."""
     behaviour_logprobs: tuple[float, ...]
-    """Natural log-probability of each sampled token under the law that drew it, after all transforms; ``logprobs``
-    where the engine recorded none; 0.0 elsewhere, shape (response,)."""
+    """Natural log-probability of each sampled token under the distribution that drew it, after all transforms;
+    ``logprobs`` where the engine recorded none; 0.0 elsewhere, shape (response,)."""
     turn_ends: tuple[int, ...]
     """Index in ``response_ids`` of the last token of each turn, shape (turns,)."""
 
     @classmethod
     def of(cls, episode: Episode) -> TokenView:
-        """Lay the turns of ``episode`` end to end; without turns everything is empty.
+        """Concatenate the turns of ``episode``; without turns everything is empty.
 
         Raises:
-            ValueError: If the prompt of a turn does not begin with what was said before.
+            ValueError: If the prompt of a turn does not begin with the prompt and response before it.
         """
         if not episode.turns:
             return cls(

@@ -1,4 +1,4 @@
-"""Many episodes, summed up: evaluations, suites, ``turntree bench``, and the machine they ran on.
+"""Statistics of many episodes: evaluations, suites, ``turntree bench``, and the machine they ran on.
 
 Not here: options and output of the commands (``commands``).
 """

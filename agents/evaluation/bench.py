@@ -1,11 +1,11 @@
-"""The same tasks and seeds with and without speculation, side by side: what drafts save here.
+"""A comparison of speeds with and without speculation, on the same tasks and seeds.
 
-Two engines of one kind are open at once and play an epoch each in turn, the first
-of them the other one in the next epoch, so that what else the machine does falls on
-both. An epoch draws each task anew, as training does with a policy that stands still.
+Two engines of one kind are open at once and play an epoch each in turn, in
+alternating order, so that other load on the machine affects both. An epoch
+samples each task anew, as training does, with a fixed policy.
 
-Invariant: a ratio is made of times of one run. The episodes of a warm-up, of a task
-of their own where there is one, are in none.
+Invariant: a ratio is computed from times of one run. Episodes of a warm-up, of a
+task of their own if there is one, are not included.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from turntree.agents.loop.rollout import derive_seed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What some episodes cost one engine."""
+    """Cost of some episodes for one engine."""
 
     tokens: int
-    """Sampled."""
+    """Sampled tokens."""
     verify_steps: int
     """Sum over requests of the passes in which they sampled."""
     seconds: float
     """Wall time of the loop, environments included."""
     drafter_seconds: float | None
-    """Of it in the drafter; ``None`` without one."""
+    """Seconds of it in the drafter; ``None`` without one."""
     passes: int | None
-    """Of the engine, as the drafter counts them; ``None`` without one."""
+    """Forward passes of the engine, as the drafter counts them; ``None`` without one."""
 
     @property
     def tokens_per_second(self) -> float:
-        """Of wall time."""
+        """Sampled tokens per second of wall time."""
         return self.tokens / self.seconds
 
     @property
@@ -74,17 +74,17 @@ class Epoch(NamedTuple):
     """All tasks, once with each engine."""
 
     plain: Spent
-    """Without drafts."""
+    """Cost without drafts."""
     drafted: Spent
-    """With drafts."""
+    """Cost with drafts."""
     turns: int
     """Turns that both sampled from the same prompt with the same seed: up to the first that differs in an episode."""
     equal: int
-    """Those that are the same token for token."""
+    """Number of those that are equal token for token."""
 
     @property
     def ratio(self) -> float:
-        """Tokens per second with drafts against those without."""
+        """Ratio of tokens per second with drafts to those without."""
         return self.drafted.tokens_per_second / self.plain.tokens_per_second
 
 
@@ -116,22 +116,22 @@ async def bench(
     Args:
         planned: Environment, tasks and samples.
         choice: The engine; whether it speculates is set here.
-        renderer: Of the model.
-        epochs: How many.
-        concurrency: Episodes at once.
-        seed: Of tasks and sampling; each epoch has one of its own.
+        renderer: Renderer of the model.
+        epochs: Number of epochs.
+        concurrency: Episodes played at the same time.
+        seed: Seed of tasks and sampling; each epoch has one of its own.
         on_epoch: Called with each epoch as it ends.
 
     Raises:
         UsageError: If the engine gives no tokens.
-        EngineFailed: If an episode failed: its time would be none.
+        EngineFailed: If an episode failed, as its time would mean nothing.
     """
     async with AsyncExitStack() as stack:
         ways = [
             await stack.enter_async_context(open_engine(replace(choice, speculate=speculate)))
             for speculate in (False, True)
         ]
-        for engine in ways:  # compiles what is compiled at first use
+        for engine in ways:  # compiles kernels that are compiled at first use
             await _play(planned, engine, renderer, seed=derive_seed(seed, 0), concurrency=2, warm_up=True)
         found = []
         for number in range(1, epochs + 1):
@@ -190,14 +190,14 @@ async def _play(
 
 
 class _Drafter(NamedTuple):
-    """What an engine's drafter has counted so far."""
+    """Counters of an engine's drafter."""
 
     passes: int
     seconds: float
 
 
 def _drafter(engine: Any) -> _Drafter | None:
-    """The engines count alike and name it differently; ``None`` where nothing is drafted."""
+    """The drafter's counters, which engines name differently; ``None`` if nothing is drafted."""
     if hasattr(engine, "stats"):
         stats = engine.stats()
         return _Drafter(stats.forward_passes, stats.draft_seconds) if stats.drafted or stats.draft_seconds else None
@@ -208,7 +208,7 @@ def _drafter(engine: Any) -> _Drafter | None:
 
 
 def _compared(one: Sequence[Episode], other: Sequence[Episode]) -> tuple[int, int]:
-    """Turns with the same prompt in both, and those that are the same."""
+    """Number of turns with the same prompt in both, and of those that are equal."""
     turns = equal = 0
     for plain, drafted in zip(one, other, strict=True):
         for left, right in zip(plain.turns, drafted.turns, strict=False):

@@ -1,4 +1,4 @@
-"""What ``turntree bench`` measured, for a terminal and for machines."""
+"""The results of ``turntree bench``, for a terminal and as JSON."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from turntree.agents.evaluation.bench import Epoch, Spent, whole
 
 
 class BenchResult(NamedTuple):
-    """A measurement and what it was made of."""
+    """A measurement and its settings."""
 
     title: str
     """Environment, model and engine."""
     settings: Mapping[str, Any]
-    """All of them, defaults included."""
+    """All settings, defaults included."""
     machine: Sequence[tuple[str, str]]
-    """What it was made on."""
+    """The machine that it ran on."""
     command: str
-    """What makes it again."""
+    """The command that repeats it."""
     epochs: Sequence[Epoch]
-    """In order."""
+    """Epochs in order."""
 
 
 HEAD = (
@@ -37,13 +37,13 @@ HEAD = (
 
 
 def rows(epochs: Sequence[Epoch]) -> list[tuple[str, ...]]:
-    """Lines of the table: each epoch, then all of them."""
+    """Rows of the table: each epoch, then all of them."""
     named = [*((str(number), epoch) for number, epoch in enumerate(epochs, start=1)), ("all", whole(epochs))]
     return [(name, *_cells(epoch)) for name, epoch in named]
 
 
 def same_turns(epochs: Sequence[Epoch]) -> str:
-    """How many turns were sampled alike, in words."""
+    """The number of equal turns, in words."""
     every = whole(epochs)
     words = f"{every.equal} of {every.turns} turns equal token for token"
     return words if every.equal == every.turns else f"{words}; the others fell on a near tie: try --dtype float32"

@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint, as far as it is needed before an engine starts."""
+"""The parts of a Hugging Face checkpoint that are needed before an engine starts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Checkpoint:
     tokenizer: Any
     """Hugging Face tokenizer."""
     max_positions: int | None
-    """Tokens of context that the model has positions for; ``None`` where it does not say."""
+    """Positions of the model's context; ``None`` if it does not state them."""
 
     @classmethod
     def open(cls, name: str) -> Checkpoint:
@@ -54,7 +54,7 @@ class Checkpoint:
 
 
 def _is_path(name: str) -> bool:
-    """Whether ``name`` means a place on this machine; hub ids are ``name`` or ``owner/name``."""
+    """Whether ``name`` is a path on this machine; hub ids are ``name`` or ``owner/name``."""
     path = Path(name)
     outside = path.is_absolute() or name.startswith((".", "~")) or len(path.parts) != 2
     return path.exists() or outside or path.parent.is_dir()

@@ -1,4 +1,4 @@
-"""Environments as the words of a command name them: an id, a module before it, ``KEY=VALUE`` for its arguments."""
+"""Environments from the arguments of a command: an id, a module before it, ``KEY=VALUE`` for its arguments."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from turntree.envs import Env, make
 
 
 def env_arguments(pairs: Sequence[str], *, data: str | None = None, tool_format: str | None = None) -> dict[str, Any]:
-    """The arguments of an environment that the words of a command say.
+    """The keyword arguments of an environment from a command's arguments.
 
     Args:
-        pairs: ``KEY=VALUE``; values are JSON where they can be.
+        pairs: ``KEY=VALUE``; values are JSON where they parse as JSON.
         data: Argument ``data``, if any.
         tool_format: Argument ``tool_format``, if any.
 
     Raises:
-        UsageError: If a pair is none.
+        UsageError: If a pair has not this form.
     """
     arguments: dict[str, Any] = {}
     for pair in pairs:
@@ -36,20 +36,20 @@ def env_arguments(pairs: Sequence[str], *, data: str | None = None, tool_format:
 
 
 def env_maker(env_id: str, arguments: Mapping[str, Any]) -> functools.partial[Env]:
-    """Makes an environment.
+    """A function that creates an environment.
 
     Args:
         env_id: Registered id, or ``MODULE:ID`` to import a module first.
-        arguments: Of the environment.
+        arguments: Keyword arguments of the environment.
     """
     return functools.partial(make, env_id, **arguments)
 
 
 def checked_env(make_env: functools.partial[Env], env_id: str) -> Env:
-    """Make the environment.
+    """Create the environment.
 
     Raises:
-        UsageError: If it does not take the arguments, or its module is not there.
+        UsageError: If it does not take the arguments, or its module is not found.
     """
     try:
         return make_env()
@@ -58,6 +58,6 @@ def checked_env(make_env: functools.partial[Env], env_id: str) -> Env:
             raise
         raise UsageError(f"there is no module {error.name!r} in this folder or among the installed ones") from error
     except TypeError as error:
-        # Gymnasium appends where the error came from, with all arguments once more.
+        # Gymnasium appends the origin of the error, with all arguments once more.
         reason = str(error).partition(" was raised from")[0]
         raise UsageError(f"{env_id} does not take these arguments: {reason}") from error

@@ -1,7 +1,7 @@
-"""Play many tasks and sum up how it went.
+"""Evaluation: many tasks played, and their results summed up.
 
-Invariant: an episode that a failure of the surroundings ended, or whose answer
-nobody could judge, is counted as that alone; it is neither right nor wrong.
+Invariant: an episode that ended in a failure, or whose answer could not be
+judged, is counted only as that; it is neither right nor wrong.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _Z95 = 1.959964
 
 
 class Sampled(NamedTuple):
-    """An episode and its place among all."""
+    """An episode and its place in the evaluation."""
 
     task: int
     """Number of the task."""
     sample: int
     """Number of the sample, from 0."""
     episode: Episode
-    """What was played."""
+    """The episode."""
 
 
 async def evaluate(
@@ -59,27 +59,27 @@ async def evaluate(
     """Play the tasks ``indices``, several at once.
 
     Args:
-        make_env: Makes an environment; called ``concurrency`` times at most.
-        engine: Samples the turns; a chat server says them as text.
+        make_env: Creates an environment; called ``concurrency`` times at most.
+        engine: Samples the turns; a chat server returns them as text.
         renderer: Built on the tokenizer of the engine's model; ``None`` for a chat server.
         indices: Numbers of the tasks.
         limits: As in ``rollout``.
         sampling: As in ``rollout``; its seed is replaced.
         seed: With the task's number it seeds the episode and its sampling, so an episode does not depend
-            on what else is played.
-        concurrency: Episodes at once.
+            on the others.
+        concurrency: Episodes played at the same time.
         samples: Episodes of each task. They start in the same state and differ by their sampling seed.
-        scorer: Gives the rewards instead of the environment, to all samples of a task at once.
+        scorer: Computes the rewards instead of the environment, for all samples of a task at once.
         done: Episodes by task and sample that were played before; they are not played again. With a scorer
-            only whole tasks count.
+            only complete tasks count.
         on_episode: Called with each episode as it ends; with a scorer, as its task ends.
-        tool_calls: Of a chat server: who reads them.
+        tool_calls: For a chat server: the side that parses tool calls.
 
     Returns:
         The episodes in the order of ``indices``, the samples of a task one after another.
 
     Raises:
-        ValueError: If an engine comes without a renderer.
+        ValueError: If an engine is given without a renderer.
     """
     played: Callable[..., Awaitable[Episode]]
     if isinstance(engine, ChatServer):
@@ -126,7 +126,7 @@ async def evaluate(
 
 
 def solved(episode: Episode) -> bool:
-    """Whether the environment called the episode right: component ``correct``, else the reward, is 1."""
+    """Whether the episode's component ``correct``, else its reward, is 1."""
     return episode.rewards.get("correct", episode.reward) >= 1.0
 
 
@@ -140,7 +140,7 @@ class Interval(NamedTuple):
 
 
 def wilson_interval(successes: int, trials: int) -> Interval:
-    """95 % interval of a success rate (Wilson 1927); unlike the normal one it is sound near 0 and 1.
+    """95 % interval of a success rate (Wilson 1927); unlike the normal one it is accurate near 0 and 1.
 
     >>> low, high = wilson_interval(0, 20)
     >>> f"{low:.3f} {high:.3f}"
@@ -162,9 +162,9 @@ class Evaluation:
     scored: int
     """Episodes with a verdict."""
     solved: int
-    """Scored episodes that the environment called right."""
+    """Scored episodes that are right."""
     failures: int
-    """Episodes that the surroundings ended; masked."""
+    """Episodes that ended in a failure; masked."""
     undecided: int
     """Episodes whose answer could not be judged; masked."""
     reward: float
@@ -174,15 +174,15 @@ class Evaluation:
     tokens: int
     """Tokens sampled, as far as they are known."""
     verify_steps: int
-    """Forward passes in which tokens were sampled; 0 where the engine does not count them."""
+    """Forward passes in which tokens were sampled; 0 if the engine does not count them."""
     prompt_tokens: int
     """Tokens of all turns' prompts."""
     cached_tokens: int
-    """Those whose keys and values were reused."""
+    """Prompt tokens whose keys and values were reused."""
     stop_reasons: dict[str, int]
-    """How many episodes ended for which reason, the most frequent first."""
+    """Number of episodes by stop reason, the most frequent first."""
     text_turns: int = 0
-    """Turns of which only the text is known; no tokens are counted of them."""
+    """Turns of which only the text is known; their tokens are not counted."""
 
     @classmethod
     def of(cls, episodes: Sequence[Episode]) -> Evaluation:
@@ -216,7 +216,7 @@ class Evaluation:
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens sampled per verify step; 1 without speculation, NaN where the engine does not count."""
+        """Tokens sampled per verify step; 1 without speculation, NaN if the engine does not count."""
         return self.tokens / self.verify_steps if self.verify_steps else nan
 
     def per_episode(self, total: float) -> float:

@@ -1,8 +1,8 @@
-"""The file of an evaluation: every finished episode at once, so that a killed run goes on where it was.
+"""The file of an evaluation: every finished episode is written at once, so that a killed run can resume.
 
-Each line carries the digest of the settings it was played with, the data among
-them: episodes of others are never mixed in, and never thrown away without being
-told to. One process writes it at a time. What the surroundings broke is played again.
+Each line has the digest of the settings it was played with, the data among
+them: episodes of other settings are never mixed in, and only dropped on request.
+One process writes it at a time. Episodes that failed are played again.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class EvalFile:
     """Episodes of one evaluation, on disk.
 
     Args:
-        path: JSON lines; continued where it is there.
-        settings: What the episodes depend on, JSON values; neither how many tasks nor how many samples.
-        whole: Samples a task has, if only whole tasks count; 0 if every episode counts.
-        restart: Begin anew whatever the file holds.
+        path: JSON lines; an existing file is continued.
+        settings: Everything that the episodes depend on, JSON values; not the number of tasks or samples.
+        whole: Samples of a task, if only complete tasks count; 0 if every episode counts.
+        restart: Start anew, whatever the file holds.
 
     Raises:
         UsageError: If the file holds episodes of other settings or other data, or no episodes, or if another
@@ -65,7 +65,7 @@ class EvalFile:
         self._writer = EpisodeWriter(path)
 
     def write(self, index: int, sample: int, episode: Episode) -> None:
-        """Append an episode; a line that does not fit on the disk is taken back.
+        """Append an episode; a line that does not fit on the disk is removed again.
 
         Raises:
             OSError: If it cannot be written.
@@ -78,14 +78,14 @@ class EvalFile:
             raise
 
     def close(self) -> None:
-        """Close the file; another process may write it then."""
+        """Close the file, so that another process may write it."""
         self._writer.close()
         self._lock.close()
 
     def _read(self) -> dict[Place, tuple[dict[str, Any], bytes]]:
         found: dict[Place, tuple[dict[str, Any], bytes]] = {}
         lines = self.path.read_bytes().split(b"\n")
-        for number, line in enumerate(lines[:-1], start=1):  # the last one was cut off while it was written
+        for number, line in enumerate(lines[:-1], start=1):  # the last one was cut off during writing
             try:
                 row = json.loads(line.decode("utf-8", "surrogatepass"))
                 place = (row["index"], row["sample"])

@@ -1,4 +1,4 @@
-"""What a measurement was made on."""
+"""Facts about the machine of a measurement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def hardware(device: str = "cpu") -> str:
 
 
 def machine_facts(packages: Iterable[str], *, device: str = "cpu") -> list[tuple[str, str]]:
-    """Processor, system, and which of ``packages`` are installed in which version.
+    """Processor, system, and the installed versions of ``packages``.
 
     Args:
         packages: Names of distributions.
@@ -57,7 +57,7 @@ def _processor() -> str:
 
 
 def version_of(package: str) -> str | None:
-    """Version of a distribution; ``None`` where it is not installed."""
+    """Version of a distribution; ``None`` if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

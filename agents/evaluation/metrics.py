@@ -1,8 +1,8 @@
-"""What several samples of each task say: average, pass@k, majority, each with its interval.
+"""Metrics over several samples of each task: average, pass@k, majority, each with its interval.
 
 Intervals are bootstraps over tasks (1,000 draws of a fixed seed, 2.5 to 97.5 %):
 samples of one task are not independent, tasks are. Masked episodes are left
-out; a task without any other counts nowhere.
+out, and so is a task with no others.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Estimate(NamedTuple):
     high: float
     """Upper end."""
     tasks: int
-    """Tasks in it."""
+    """Number of tasks."""
 
 
 class Repeated(NamedTuple):
-    """Several samples a task."""
+    """Metrics of several samples per task."""
 
     average: Estimate
     """avg@k: share of right samples."""
@@ -78,14 +78,14 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
 
 
 def majority_right(episodes: Sequence[Episode], answer: Callable[[Episode], str | None] | None = None) -> float:
-    """Whether the most frequent answer is right; of several that are equally frequent, the share that is.
+    """Whether the most frequent answer is right; among equally frequent ones, the share that is.
 
     Right answers count as one answer however they are written, since they equal the gold one; wrong ones are
-    compared as numbers where they are numbers, else as texts. Episodes without an answer have no vote.
+    compared as numbers if they are numbers, else as texts. Episodes without an answer have no vote.
 
     Args:
         episodes: Samples of one task.
-        answer: Reads the answer of an episode; the last text of the policy is read without it.
+        answer: Extracts the answer of an episode; by default from the last text of the policy.
     """
     read = answer or final_text
     votes: Counter[tuple[bool, object]] = Counter()
@@ -108,7 +108,7 @@ def final_text(episode: Episode) -> str | None:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Mean of one value a task with its bootstrap interval."""
+    """Mean of one value per task with its bootstrap interval."""
     if not values:
         return Estimate(nan, nan, nan, 0)
     data = np.asarray(values, np.float64)

@@ -1,4 +1,4 @@
-"""One evaluation from its settings to its episodes, on an engine that is open."""
+"""One evaluation from its settings to its episodes, on an open engine."""
 
 from __future__ import annotations
 
@@ -23,48 +23,48 @@ from turntree.agents.scoring.scorer import Scorer
 from turntree.envs.limits import Limits
 
 _ENDLESS = 20
-"""Tasks that are played of an environment without an end of them."""
+"""Tasks that are played of an environment with unlimited tasks."""
 _CONTEXT = 1024
-"""Tokens of an episode, unless a turn needs more."""
+"""Most tokens of an episode, unless a turn needs more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """An evaluation whose environment is there and whose settings fit the model."""
+    """An evaluation whose environment exists and whose settings fit the model."""
 
     task: EvalTask
-    """What was asked for."""
+    """The requested evaluation."""
     make_env: Callable[[], Any]
-    """Makes the environment."""
+    """Creates the environment."""
     count: int
     """Tasks."""
     limits: Limits
-    """Of an episode."""
+    """Limits of an episode."""
     more_tasks: bool = False
-    """Whether the environment has tasks behind these."""
+    """Whether the environment has tasks beyond these."""
     data: str = ""
     """Digest of the environment's tasks: ids, questions and gold answers."""
 
     @property
     def context(self) -> int:
-        """Tokens of an episode."""
+        """Most tokens of an episode."""
         assert self.limits.max_context_tokens is not None
         return self.limits.max_context_tokens
 
     def fitted(self, max_positions: int | None) -> Planned:
-        """The same within the positions of a model, unless the context was asked for."""
+        """The same within the positions of a model, unless the context was given explicitly."""
         if max_positions is None or self.task.max_context is not None:
             return self
         return replace(self, limits=replace(self.limits, max_context_tokens=min(self.context, max_positions)))
 
     @property
     def episodes(self) -> int:
-        """How many are to be played."""
+        """Number of episodes to play."""
         return self.count * self.task.samples
 
 
 def plan(task: EvalTask) -> Planned:
-    """Make the environment once, to see that it can be made.
+    """Create the environment once, to check that it can be created.
 
     Raises:
         AgentError: If the environment or its arguments are unknown.
@@ -83,7 +83,7 @@ def plan(task: EvalTask) -> Planned:
 
 
 def _digest(env: Any) -> str:
-    """What tells one data set from another; of tasks without an end, the first ones."""
+    """Digest that identifies the data set; of unlimited tasks, the first ones."""
     number = _ENDLESS if env.num_tasks is None else env.num_tasks
     digest = blake2b(digest_size=8)
     for task in map(env.task, range(number)):
@@ -106,21 +106,21 @@ async def play(
     on_episode: Callable[[int], None] | None = None,
     tool_calls: ToolCalls = ToolCalls.NATIVE,
 ) -> EvalResult:
-    """Play what is left to be played.
+    """Play the remaining episodes.
 
     Args:
         planned: The evaluation.
-        engine: Samples the turns; a chat server says them as text.
-        renderer: Of the engine's model; ``None`` for a chat server.
+        engine: Samples the turns; a chat server returns them as text.
+        renderer: Renderer of the engine's model; ``None`` for a chat server.
         model: Name of the model.
-        seed: Of tasks and sampling.
-        concurrency: Episodes at once.
-        scorer: Gives the rewards instead of the environment.
-        out: File of the episodes, continued where it is there; ``None`` writes none.
+        seed: Seed of tasks and sampling.
+        concurrency: Episodes played at the same time.
+        scorer: Computes the rewards instead of the environment.
+        out: File of the episodes, continued if it exists; ``None`` writes none.
         restart: Begin ``out`` anew.
-        played_by: What else the episodes depend on, part of the identity of ``out``.
-        on_episode: Called with the number of episodes that are there, at the beginning and after each.
-        tool_calls: Of a chat server: who reads them.
+        played_by: Everything else that the episodes depend on, part of the identity of ``out``.
+        on_episode: Called with the number of finished episodes, at the beginning and after each.
+        tool_calls: For a chat server: the side that parses tool calls.
 
     Raises:
         UsageError: If ``out`` holds episodes of other settings or other data, or another process writes it.
@@ -129,7 +129,7 @@ async def play(
     identity = asdict(task) | {"count": None, "samples": None, "model": model, "seed": seed, **(played_by or {})}
     identity["data"] = planned.data
     whole = task.samples if scorer is not None else 0
-    identity["samples"] = whole or None  # group rewards look at all samples of a task
+    identity["samples"] = whole or None  # group rewards need all samples of a task
     file = EvalFile(out, identity, whole=whole, restart=restart) if out is not None else None
     done = {} if file is None else file.done
     there = sum(index < planned.count and sample < task.samples for index, sample in done)

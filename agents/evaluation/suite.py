@@ -1,7 +1,7 @@
-"""Suites: several evaluations under one name, each with the settings it is known by.
+"""Suites: several evaluations under one name, each with its fixed settings.
 
-A suite is a YAML file with the list ``suite``; those of ``configs/eval`` are
-known by name.
+A suite is a YAML file with the list ``suite``; those in ``configs/eval`` are
+found by name.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class EvalTask:
     env: str
     """Id of the environment."""
     name: str = ""
-    """How it is called in tables; the id without it."""
+    """Name in tables; the id without it."""
     env_args: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the environment."""
     count: int | None = None
-    """Tasks, from the first; ``None`` takes all, or 20 where there is no end of them."""
+    """Number of tasks, from the first; ``None`` takes all, or 20 if they are unlimited."""
     samples: int = 1
     """Episodes of each task."""
     temperature: float = 0.0
@@ -35,9 +35,9 @@ class EvalTask:
     top_p: float = 1.0
     """Nucleus mass."""
     max_tokens: int = 256
-    """Tokens of one turn."""
+    """Most tokens of one turn."""
     max_context: int | None = None
-    """Tokens of an episode; ``None`` takes 1024, or what turn and model allow."""
+    """Most tokens of an episode; ``None`` takes 1024, or what turn and model allow."""
 
     def __post_init__(self) -> None:
         for name in ("samples", "max_tokens"):
@@ -49,7 +49,7 @@ class EvalTask:
 
     @property
     def title(self) -> str:
-        """What tables call it."""
+        """Name in tables."""
         return self.name or self.env
 
 
@@ -62,7 +62,7 @@ def find_suite(name: str) -> Path | None:
 
 
 def nearest_suite(name: str) -> str:
-    """The suite whose name ``name`` nearly is; empty if there is none."""
+    """The suite with the most similar name; empty if there is none."""
     import difflib
 
     known = [
@@ -75,7 +75,7 @@ def read_suite(path: Path) -> list[EvalTask]:
     """The evaluations of a suite.
 
     Raises:
-        UsageError: If the file is no suite, or a key is unknown.
+        UsageError: If the file is not a suite, or a key is unknown.
         OSError: If it cannot be read.
     """
     from omegaconf import OmegaConf

@@ -1,4 +1,4 @@
-"""The figures of evaluations as rows, for a terminal, for Markdown and for machines."""
+"""The figures of evaluations as rows, for a terminal, as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from turntree.agents.files import json_value
 
 
 class EvalResult(NamedTuple):
-    """One evaluation that has been played."""
+    """One finished evaluation."""
 
     title: str
-    """What it is called."""
+    """Its name."""
     model: str
-    """Which model played."""
+    """Name of the model."""
     samples: int
     """Episodes of each task."""
     episodes: list[Episode]
-    """All of them, the samples of a task one after another."""
+    """All episodes, the samples of a task one after another."""
     seconds: float
-    """Wall time of what was played now, 0 if nothing was."""
+    """Wall time of the episodes played now, 0 if there were none."""
 
 
 def figures(result: EvalResult) -> dict[str, Any]:
-    """Numbers by name, ``None`` where not known; estimates are mappings with ``value``, ``low``, ``high``,
+    """Numbers by name, ``None`` if not known; estimates are mappings with ``value``, ``low``, ``high``,
     ``tasks``."""
     sums = Evaluation.of(result.episodes)
-    counted = not sums.text_turns  # tokens of a server that gives text alone are not known
+    counted = not sums.text_turns  # tokens of a server that gives only text are not known
     many = result.samples
     groups = [result.episodes[at : at + many] for at in range(0, len(result.episodes), many)]
     shown: dict[str, Any] = {
@@ -68,7 +68,7 @@ def figures(result: EvalResult) -> dict[str, Any]:
 
 
 def rows(result: EvalResult) -> dict[str, str]:
-    """Lines of a table for people."""
+    """Rows of a table for the terminal."""
     shown = figures(result)
     cached, prompt = shown["cached prompt tokens"], shown["prompt tokens"]
     accuracy = shown["accuracy"]
@@ -98,7 +98,7 @@ def rows(result: EvalResult) -> dict[str, str]:
 
 
 def markdown(results: Sequence[EvalResult]) -> str:
-    """A Markdown table, a line an evaluation; intervals are 95 %."""
+    """A Markdown table, a row per evaluation; intervals are 95 %."""
     shown = [figures(result) for result in results]
     repeats = list(dict.fromkeys(name for row in shown for name in row if "@" in name))
     head = ["evaluation", "model", "tasks", "accuracy", *repeats, "tokens per episode", "left out"]
@@ -113,7 +113,7 @@ def markdown(results: Sequence[EvalResult]) -> str:
 
 
 def as_json(results: Sequence[EvalResult]) -> str:
-    """The figures as a JSON list; what is no number is null."""
+    """The figures as a JSON list; NaN and infinite numbers are null."""
     return json.dumps([json_value(figures(result)) for result in results], indent=1, ensure_ascii=False)
 
 

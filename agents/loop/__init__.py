@@ -1,4 +1,4 @@
-"""How one episode is played: the loop, the driver of the environment, the renderer of tokens.
+"""The playing of one episode: the loop, the driver of the environment, the renderer of tokens.
 
-Not here: the environment (``turntree.envs``) and what samples (``engines``).
+Not here: the environment (``turntree.envs``) and the sampling of tokens (``engines``).
 """

@@ -1,10 +1,10 @@
-"""An episode with a policy of which only the text is known: messages out, messages in.
+"""The episode loop for a policy that is reached as text: messages out, messages in.
 
-The loop is ``rollout``'s; between environment and policy stands a chat server
-instead of a renderer and an engine. Tool calls that the server has parsed are
-written back in the environment's format, which reads them as any other.
+The loop is ``rollout``'s, with a chat server instead of a renderer and an
+engine. Tool calls that the server has parsed are written back in the
+environment's format, which the environment parses like any other.
 
-Invariant: no token is made up. A turn has neither token ids nor a prompt's
+Invariant: no token id is invented. A turn has no token ids, nor has its prompt
 (``Turn.text_only``), so it cannot be trained on and its tokens are not counted.
 """
 
@@ -41,18 +41,18 @@ async def chat_rollout(
     sampling: Sampling | None = None,
     executor: Executor | None = None,
 ) -> Episode:
-    """Play one episode; what is not said here is as in ``rollout``.
+    """Play one episode; everything not stated here is as in ``rollout``.
 
     Args:
         env: A ``turntree.envs.Env``, or a wrapper around one.
-        server: Says the turns.
-        limits: ``max_turn_tokens`` alone counts; the server knows its context, and an episode that fills it ends
-            with ``max_tokens``.
-        tool_calls: Who reads the calls in a turn.
+        server: Generates the turns.
+        limits: Only ``max_turn_tokens`` counts; the server knows its context length, and an episode that fills it
+        ends with ``max_tokens``.
+        tool_calls: Which side parses the calls in a turn.
         task: The task to play.
         index: Number of the task, instead of ``task``.
         seed: Given to ``env.reset``.
-        sampling: How the server draws, seeds as in ``rollout``; a server may ignore them.
+        sampling: Sampling parameters, seeds as in ``rollout``; a server may ignore them.
         executor: Where the environment runs.
     """
     play = _ChatPlay(
@@ -122,10 +122,10 @@ def written(said: ChatTurn, parser: ToolParser) -> str:
 
 
 def exchange(said: ChatTurn, text: str, outcome: StepOutcome) -> list[dict[str, Any]]:
-    """The turn and what the environment answered, for the next request.
+    """The turn and the environment's answer as messages of the next request.
 
-    Calls that the server parsed go back as calls, each with its answer; where they and the answers do not fit together
-    (the text held calls of its own), all goes back as text.
+    Calls that the server parsed go back as calls, each with its answer; if they and the answers do not match
+    (the text held calls of its own), everything goes back as text.
     """
     answers = [message for message in outcome.messages if message["role"] == "tool"]
     others = [message for message in outcome.messages if message["role"] != "tool"]
@@ -153,7 +153,7 @@ def exchange(said: ChatTurn, text: str, outcome: StepOutcome) -> list[dict[str, 
 def told_of_tools(
     dialogue: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], parser: ToolParser
 ) -> list[dict[str, Any]]:
-    """The dialogue with the tools, and how to call them, in its system message."""
+    """The dialogue with the tools, and how to call them, added to its system message."""
     example = parser.format_call(ToolCall(name="NAME", arguments={"ARGUMENT": "VALUE"}))
     schemas = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     note = f"You can call these tools:\n{schemas}\nTo call one, write\n{example}\nand wait for its answer."

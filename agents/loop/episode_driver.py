@@ -1,8 +1,8 @@
-"""The environment's side of an episode: what it was given, what it said, and how it ended.
+"""The environment's side of an episode: actions in, observations out, and how it ended.
 
-Whoever asks the policy, by tokens (``rollout``) or by messages (``chat_rollout``),
-plays through this. It is the one boundary where a failure of the surroundings
-becomes ``Episode.failure``; it never becomes a reward.
+Both loops, by tokens (``rollout``) and by messages (``chat_rollout``), drive the
+environment through this. It is the one boundary where a failure of the
+infrastructure becomes ``Episode.failure``; it never becomes a reward.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 MAX_BLOCKED = 1024
-"""Environments of one process that may block at once; further ones wait."""
+"""Environments of one process that may block at the same time; further ones wait."""
 
 
 class StepOutcome(NamedTuple):
-    """What the environment made of a turn."""
+    """The environment's answer to a turn."""
 
     stop_reason: StopReason | None
     """Why the turn ended the episode; ``None`` if it goes on."""
     messages: Sequence[Mapping[str, Any]]
-    """What it said, OpenAI messages."""
+    """Observation, as OpenAI messages."""
     calls: Sequence[Mapping[str, Any]]
-    """The tool calls that it read in the turn, OpenAI dictionaries."""
+    """The tool calls that it parsed from the turn, OpenAI dictionaries."""
 
 
 @dataclass(slots=True, kw_only=True)
 class EpisodeDriver:
-    """An episode that is being played."""
+    """An episode in progress."""
 
     env: Any
     task: Task | None
@@ -62,7 +62,7 @@ class EpisodeDriver:
         return env_id_of(self.env)
 
     async def to_end(self, run: Awaitable[StopReason]) -> Episode:
-        """The episode that ``run`` plays; what it raises is the episode's failure."""
+        """The episode that ``run`` plays; an exception becomes the episode's failure."""
         try:
             stop_reason = await run
         except Exception as error:
@@ -80,7 +80,7 @@ class EpisodeDriver:
         )
 
     async def begin(self, index: int | None) -> dict[str, Any]:
-        """Reset the environment; its ``info``."""
+        """Reset the environment and return its ``info``."""
         options: dict[str, Any] | None = None
         if self.task is not None:
             options = {"task": self.task}
@@ -94,7 +94,7 @@ class EpisodeDriver:
         return dict(info)
 
     async def step(self, turn: Turn) -> StepOutcome:
-        """Give the turn to the environment and write down what it answers."""
+        """Give the turn to the environment and record its answer."""
         said = Message(role=Role.ASSISTANT, content=turn.text)
         self.turns.append(turn)
         self.messages.append(said)
@@ -111,11 +111,11 @@ class EpisodeDriver:
         self.failure = info["failure"]
         if not (terminated or truncated):
             return StepOutcome(None, info["messages"], calls)
-        # A Gymnasium wrapper (TimeLimit) may truncate an episode that the environment would go on with.
+        # A Gymnasium wrapper (TimeLimit) may truncate an episode that the environment would continue.
         return StepOutcome(StopReason(info["stop_reason"] or StopReason.MAX_TURNS), info["messages"], calls)
 
     async def off_loop(self, call: Callable[[], _T]) -> _T:
-        """What ``call`` returns, run where the environment runs."""
+        """The result of ``call``, run where the environment runs."""
         executor = self.executor
         if executor is None:
             if getattr(self.env.unwrapped, "quick", False):
@@ -127,7 +127,7 @@ class EpisodeDriver:
 
 @functools.cache
 def _threads(process: int) -> WorkerPool:
-    """The threads of a process in which environments run that may block; a forked process has its own."""
+    """Threads of this process for environments that may block; a forked process has its own."""
     return WorkerPool(MAX_BLOCKED)
 
 

@@ -1,11 +1,11 @@
 """Dialogue to token ids and back, token in and token out.
 
 Invariant: ``extend(prompt, response, messages)`` begins with ``prompt`` and
-``response`` unchanged. What the policy sampled is never tokenised or rendered
-again; only the new messages pass through the chat template, as the difference
-that they make to a dummy dialogue. A template that rewrites earlier turns (for
-example one that drops their reasoning) therefore does not get to: the policy
-keeps seeing what it said.
+``response`` unchanged. Sampled tokens are never tokenised or rendered again;
+only the new messages pass through the chat template, as the difference that
+they make to a dummy dialogue. A template that rewrites earlier turns (for
+example one that drops their reasoning) therefore has no effect on them: the
+policy keeps seeing what it generated.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ChatTokenizer(Protocol):
 
 
 class _ToolRole(Enum):
-    """How a template takes a tool's answer."""
+    """How a template renders a tool's answer."""
 
     PLAIN = auto()
     """After any assistant message."""
@@ -58,7 +58,7 @@ class _ToolRole(Enum):
 class Renderer:
     """Turns messages into token ids with the chat template of ``tokenizer``.
 
-    A template that knows no ``tool`` role gets tool answers as one user message, each between
+    If the template knows no ``tool`` role, tool answers become one user message, each between
     ``<tool_response>`` tags; this is logged once. Renderings are cached, so samples of one prompt and
     repeated observations cost a dictionary look-up.
 
@@ -117,14 +117,14 @@ class Renderer:
         response_ids: Sequence[int],
         messages: Sequence[Mapping[str, Any]],
     ) -> tuple[int, ...]:
-        """Token ids of the next prompt: ``prompt_ids``, ``response_ids``, then only what is new.
+        """Token ids of the next prompt: ``prompt_ids``, ``response_ids``, then only the new tokens.
 
         The new tokens are the end of the turn where the response was cut before it, the observation, and
         the next generation prompt.
 
         Args:
-            prompt_ids: What the policy was given, shape (prompt,).
-            response_ids: What it sampled, shape (response,).
+            prompt_ids: The policy's prompt, shape (prompt,).
+            response_ids: The tokens it sampled, shape (response,).
             messages: The observation as OpenAI messages.
 
         Raises:

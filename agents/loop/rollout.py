@@ -1,4 +1,4 @@
-"""The one loop of the project: an environment, an engine and a renderer make an episode.
+"""The episode loop: an environment, an engine and a renderer play an episode.
 
 Invariant: the prompt of a turn begins with the prompt and the response of the
 turn before.
@@ -36,7 +36,7 @@ async def rollout(
     """Play one episode.
 
     Args:
-        env: A ``turntree.envs.Env``, or a Gymnasium wrapper around one; used by nobody else meanwhile.
+        env: A ``turntree.envs.Env``, or a Gymnasium wrapper around one; not shared with another episode meanwhile.
         engine: Samples the turns.
         renderer: Built on the tokenizer of the engine's model.
         limits: Bounds counted in tokens; ``None`` takes the environment's own. Turns and tool calls are
@@ -44,17 +44,17 @@ async def rollout(
         task: The task to play. Without ``task`` and ``index`` the environment draws one.
         index: Number of the task in the environment, instead of ``task``.
         seed: Given to ``env.reset``.
-        sampling: How tokens are drawn. ``limits.max_turn_tokens`` and what is left of the other bounds say
-            how many; ``sampling.max_tokens`` counts only where ``max_turn_tokens`` is ``None``. The stop
-            tokens of the renderer are added. Each turn gets its own seed, derived from ``sampling.seed``
-            (else from ``seed``) and the turn's number: samples of one task differ only if one of the two
-            does. Without either the noise is fresh.
-        executor: Where ``env.reset`` and ``env.step`` run; ``None`` runs them in the event loop where the
-            environment says that it is ``quick``, and in threads of the process otherwise.
+        sampling: Sampling parameters. A turn has at most ``limits.max_turn_tokens`` tokens and what is left of
+        the other bounds; ``sampling.max_tokens`` counts only where ``max_turn_tokens`` is ``None``. The stop
+        tokens of the renderer are added. Each turn gets its own seed, derived from ``sampling.seed``
+        (else from ``seed``) and the turn's number: samples of one task differ only if one of the two
+        does. Without either the noise is fresh.
+        executor: Where ``env.reset`` and ``env.step`` run; ``None`` runs them in the event loop if the
+        environment declares itself ``quick``, and in threads of the process otherwise.
 
     Returns:
         The episode. If the environment or the engine raised, its ``stop_reason`` is ``FAILURE``, ``failure``
-        says what, and the turns before it are kept.
+        states the error, and the turns before it are kept.
 
     Raises:
         ValueError: If both ``task`` and ``index`` are given.
@@ -110,7 +110,7 @@ class _Play(EpisodeDriver):
         return self.renderer.decode(completion.token_ids, special_tokens=special_tokens)
 
     def room(self, first: int, length: int) -> int:
-        """Tokens that the next turn may have after a prompt of ``length`` tokens, the first one ``first``."""
+        """Most tokens that the next turn may have after a prompt of ``length`` tokens, the first one ``first``."""
         limits = self.limits
         bounds = [limits.max_turn_tokens or self.sampling.max_tokens]
         if limits.max_episode_tokens is not None:

@@ -1,8 +1,9 @@
-"""How much of a stored turn stays, judged from one scoring pass.
+"""The accepted part of a stored turn, computed from one scoring pass.
 
-Pure: a stored turn, what the policy says of its tokens, and coins in; the tokens
-that stay and the law that drew them out. The rule is ``verify.ratio_chain``'s,
-with the known part of the old law (see ``top_law``).
+Pure functions: a stored turn, the policy's scores of its tokens and uniform
+draws ("coins") in; the accepted tokens and the distribution that drew them
+out. The rule is ``verify.ratio_chain``'s, with the known part of the old
+distribution (see ``top_law``).
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _ROUNDING = 1e-6
-"""Mass beyond the recorded tokens that may be the rounding of float32, and no token's."""
+"""Probability mass beyond the recorded tokens that may be float32 rounding and belong to no token."""
 
 
 def kept_tokens(turn: StoredTurn, offered: Ints, scores: Scores, coins: Floats, lenience: float) -> int:
-    """How many of the first tokens of a stored turn stay.
+    """Number of leading tokens of a stored turn that are accepted.
 
     Args:
-        turn: What was stored.
+        turn: The stored turn.
         offered: Its first tokens, shape (offered,).
-        scores: What the policy says of them now.
+        scores: The current policy's scores of them.
         coins: Uniform in (0, 1), fresh, shape (offered,).
         lenience: 1 is exact.
     """
@@ -41,24 +42,24 @@ def kept_tokens(turn: StoredTurn, offered: Ints, scores: Scores, coins: Floats, 
 
 
 class Redraw(NamedTuple):
-    """The token at a rejected position."""
+    """The token drawn at a rejected position."""
 
     token: int
-    """Its id; ``OTHER`` if the whole law has to be asked for."""
+    """Its id; ``OTHER`` if the whole distribution is needed."""
     left: float = 0.0
     """For ``OTHER``: how far the coin reached into the mass of unknown tokens, in probability."""
 
 
 def redraw_known(top: TopLogprobs, turn: StoredTurn, position: int, coin: float, lenience: float) -> Redraw:
-    """Draw from the residual law as far as p is known.
+    """Draw from the residual distribution as far as p is known.
 
-    By rejection: the coin falls on the residual of the known tokens, which settles it, or on the mass that p has
-    beyond them, which is more than their residual.
+    By rejection: the coin falls either on the residual of the known tokens, which settles the draw, or on the
+    mass that p has beyond them, which is more than their residual.
 
     Args:
         top: The policy's most probable tokens along the stored turn.
-        turn: What was stored.
-        position: Where it was rejected.
+        turn: The stored turn.
+        position: The rejected position.
         coin: Uniform in (0, 1), fresh.
         lenience: As in ``kept_tokens``.
     """
@@ -69,7 +70,7 @@ def redraw_known(top: TopLogprobs, turn: StoredTurn, position: int, coin: float,
     reached = coin * (float(rest.sum()) + tail)
     if reached < rest.sum():
         return Redraw(int(ids[_place(rest, reached)]))
-    if tail == 0.0:  # rejected by a hair: to rounding, no token is likelier than it was
+    if tail == 0.0:  # rejected by rounding alone: no token is likelier than it was
         return Redraw(int(ids[_place(p, coin * float(p.sum()))]))
     return Redraw(OTHER, reached - float(rest.sum()))
 
@@ -77,13 +78,13 @@ def redraw_known(top: TopLogprobs, turn: StoredTurn, position: int, coin: float,
 def redraw_whole(
     law: Floats, known: Ints, turn: StoredTurn, position: int, left: float, coin: float, lenience: float
 ) -> int:
-    """Finish a draw that ``redraw_known`` could not.
+    """Finish a draw that ``redraw_known`` left open.
 
     Args:
         law: p at the position, shape (vocabulary,).
         known: Tokens that ``redraw_known`` knew.
-        turn: What was stored.
-        position: Where it was rejected.
+        turn: The stored turn.
+        position: The rejected position.
         left: As ``Redraw.left``.
         coin: Uniform in (0, 1), fresh.
         lenience: As in ``kept_tokens``.
@@ -93,39 +94,39 @@ def redraw_whole(
     unknown[known] = 0.0
     if left < unknown.sum():
         return _place(unknown, left)
-    if not rest.any():  # rejected by a hair, see ``redraw_known``
+    if not rest.any():  # rejected by rounding alone, see ``redraw_known``
         rest = law
     return _place(rest, coin * float(rest.sum()))
 
 
 class Behaviour(NamedTuple):
-    """The law that drew each token."""
+    """The distribution that drew each token."""
 
     logprobs: Floats
-    """Of the tokens, shape (tokens,)."""
+    """Log-probability of each token, shape (tokens,)."""
     top: TopLogprobs
-    """Of its most probable tokens, shape (tokens, k)."""
+    """Its most probable tokens, shape (tokens, k)."""
 
 
 def behaviour_of(
     tokens: Ints, logprobs: Sequence[float], turn: StoredTurn, top: TopLogprobs, lenience: float
 ) -> Behaviour:
-    """The law of what a lenient rule emits at the first positions; an exact one emits p itself.
+    """The distribution of what a lenient rule emits at the first positions; an exact rule emits p itself.
 
-    It stays what drew the token, however often the turn is used: storing p instead, as if the policy of now had
-    drawn it, would let the policy drift away from its stored turns unnoticed.
+    It stays attached to the token, however often the turn is used: storing p instead, as if the current policy had
+    drawn the token, would let the policy drift away from its stored turns unnoticed.
 
     Args:
-        tokens: What was emitted: the kept tokens and, after a rejection, the one drawn there, shape (tokens,).
+        tokens: The emitted tokens: those kept and, after a rejection, the one drawn there, shape (tokens,).
         logprobs: Their log-probabilities under the policy, shape (tokens,).
-        turn: What was stored.
+        turn: The stored turn.
         top: The policy's most probable tokens at the positions of ``tokens``, shape (tokens, k).
         lenience: As in ``kept_tokens``.
     """
     count, width = len(tokens), top.ids.shape[1]
     laws = align(top.ids, top.logprobs, turn.top_ids[:count], turn.top_logprobs[:count])
     law = behaviour(laws.p, laws.q, lenience)
-    # Of the tokens themselves p is known, even where they are among nobody's most probable ones.
+    # Of the tokens themselves p is known, even where they are not among the most probable ones.
     p, q = (
         np.exp(np.array(logprobs, np.float64)),
         known_probability(tokens, turn.top_ids[:count], turn.top_logprobs[:count]),
@@ -141,7 +142,7 @@ def behaviour_of(
 
 
 class RisenMass(NamedTuple):
-    """The monitor of a rule that may have lost its residual: emitted tokens that are likelier than they were."""
+    """Monitor sums for a rule that may have lost its residual: emitted tokens that are likelier than before."""
 
     matched: int
     """Positions whose token is among those known to be likelier under p than under q."""
@@ -152,12 +153,12 @@ class RisenMass(NamedTuple):
 
 
 def risen_mass(tokens: Ints, turn: StoredTurn, scores: Scores) -> RisenMass:
-    """Count emitted tokens with p > q (``monitor``: a rule without the right residual says them too seldom).
+    """Count emitted tokens with p > q (``monitor``: a rule without the right residual emits too few of them).
 
     Args:
-        tokens: What was emitted at the positions tested, shape (tested,).
+        tokens: The emitted tokens at the tested positions, shape (tested,).
         turn: What was stored.
-        scores: The pass that it was judged from.
+        scores: The scoring pass that it was judged from.
     """
     assert scores.top is not None
     count = len(tokens)
@@ -172,7 +173,7 @@ def risen_mass(tokens: Ints, turn: StoredTurn, scores: Scores) -> RisenMass:
 
 
 def _rejected_mass(ids: Ints, p: Floats, turn: StoredTurn, position: int, lenience: float) -> Floats:
-    """(p - min(q, l p))+ at ``ids``: the residual law before it is normalised."""
+    """(p - min(q, l p))+ at ``ids``: the residual distribution before it is normalised."""
     same = ids[:, None] == turn.top_ids[position].astype(np.int64)[None, :]
     q = (same * np.exp(turn.top_logprobs[position].astype(np.float64))[None, :]).sum(1)
     rest: Floats = np.maximum(p - np.minimum(q, lenience * p), 0.0)
@@ -180,7 +181,7 @@ def _rejected_mass(ids: Ints, p: Floats, turn: StoredTurn, position: int, lenien
 
 
 def _place(masses: Floats, reached: float) -> int:
-    """The index at which the cumulative mass passes ``reached``; never one without mass."""
+    """Index at which the cumulative mass passes ``reached``; never one without mass."""
     place = int(np.searchsorted(masses.cumsum(), reached, side="right"))
     return min(place, int(np.flatnonzero(masses)[-1]))
 

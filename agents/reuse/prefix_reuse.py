@@ -1,21 +1,22 @@
-"""Earlier trajectories used again: an engine that begins a turn with what was said at the same state before.
+"""An engine that begins a turn with tokens that an earlier trajectory sampled at the same state.
 
-For every engine that can score given tokens. Turns are keyed by the exact tokens
-of the prompt and by the sampler's transforms, so that reuse goes on across a
-tool call exactly as long as the observation is reproduced, and a turn drawn at
-another temperature is never taken for a draw of this one. Three modes:
+It wraps any engine that can score given tokens. Turns are keyed by the exact
+tokens of the prompt and by the sampler's transforms. Reuse therefore goes on
+across a tool call exactly as long as the observation is reproduced, and a turn
+drawn at another temperature is never used. Three modes:
 
 - ``replay``: the turn is drawn again with its own seed, the stored tokens being
-  the draft. What comes out is what that seed says under the policy of now.
-- ``exact``: one pass scores the stored turn; its tokens stay by the ratio of new
-  to old probability, the token at the first rejection comes from the residual
-  law, the rest is sampled. Any number of recorded tokens is exact (``top_law``).
+  the draft. The output is what that seed samples under the current policy.
+- ``exact``: one pass scores the stored turn; its tokens are accepted by the ratio
+  of new to old probability, the token at the first rejection is drawn from the
+  residual distribution, the rest is sampled. Any number of recorded tokens is
+  exact (``top_law``).
 - ``lenient``: SPEC-RL's rule (arXiv 2509.23232). Level D, and recorded with the
-  law that did draw each token.
+  distribution that drew each token.
 
 Invariant: a stored turn is used once, in a later step than its own, and chosen
-without a look at what it says (``ledger``). Coins and noise are new in every
-step of an object's life, even where the caller's seeds are not.
+without looking at its tokens (``ledger``). Coins and noise are new in every
+step of an object's life, even if the caller's seeds repeat.
 
 Call ``close_step`` after every update of the policy. Not covered: turns that are
 sampled while the policy is updated (asynchronous training).
@@ -41,38 +42,38 @@ from turntree.spec_tree.rules.ledger import Ledger, Ticket
 from turntree.spec_tree.rules.level import Level, worst_level
 
 Remember = Callable[[DialogueState, Sequence[int]], None]
-"""Puts a whole turn into a store of drafts."""
+"""Inserts a whole turn into a store of drafts."""
 Ready = Callable[[Sequence[int], Sampling], bool]
-"""Whether a turn was made ahead."""
+"""Whether a precomputed turn is held."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ReuseStats:
-    """Counters since the beginning."""
+    """Counters since creation."""
 
     turns: int = 0
-    """Turns asked for."""
+    """Turns requested."""
     tickets: int = 0
-    """Those that began with a stored turn."""
+    """Turns that began with a stored turn."""
     offered: int = 0
     """Stored tokens that were verified."""
     reused: int = 0
-    """Those that stayed."""
+    """Stored tokens that were accepted."""
     whole: int = 0
-    """Turns in which all of them stayed."""
+    """Turns in which all stored tokens were accepted."""
     whole_laws: int = 0
-    """Rejections that needed one pass more, for the policy's whole law."""
+    """Rejections that needed one more pass, for the policy's whole distribution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """One turn that is asked for."""
+    """One requested turn."""
 
     prompt: tuple[int, ...]
     sampling: Sampling
     state: DialogueState | None
     base: int
-    """Seed of everything that is random about the turn."""
+    """Seed of all the turn's randomness."""
 
 
 class _Done(NamedTuple):
@@ -80,7 +81,7 @@ class _Done(NamedTuple):
 
     completion: Completion
     seed: int | None
-    """Of all its noise, if it was one seed's."""
+    """The seed of all its noise, if there was one."""
 
 
 class PrefixReuse:
@@ -88,14 +89,14 @@ class PrefixReuse:
 
     Args:
         engine: Scores and samples.
-        config: What to do with earlier turns.
-        vocabulary: Tokens that the policy knows.
-        max_context: Tokens of prompt and response together that the engine takes; ``None`` is no bound.
-        remember: Called with each turn of which a part was reused, since the engine itself saw but the rest of
+        config: How earlier turns are reused.
+        vocabulary: Size of the policy's vocabulary.
+        max_context: Most tokens of prompt and response together that the engine takes; ``None`` is no bound.
+        remember: Called with each turn of which a part was reused, as the engine itself saw only the rest of
             it: a forest's ``insert``.
-        ready: Says whether ``engine`` holds a turn that was made ahead for a prompt and a sampling; such a turn goes
-            before a stored one.
-        seed: Of turns that bring none; ``None`` is fresh entropy.
+        ready: Tells whether ``engine`` holds a precomputed turn for a prompt and a sampling; such a turn is
+            preferred to a stored one.
+        seed: For turns that bring none; ``None`` is fresh entropy.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class PrefixReuse:
         self._seeds = np.random.default_rng(seed)
 
     def close_step(self, *, trained: bool = True) -> None:
-        """The policy was updated: the turns until now can be used from now on.
+        """The policy was updated: the turns so far can be reused from now on.
 
         Args:
             trained: Whether it may have been trained on them.
@@ -151,22 +152,22 @@ class PrefixReuse:
         return replace(done.completion, top=narrowed(done.completion.top, request.sampling.top_logprobs))
 
     async def sample_ahead(self, prompt_ids: Sequence[int], sampling: Sampling) -> None:
-        """Sample a turn for a later step and show it to nobody: what is made of it then is level B.
+        """Sample a turn for a later step and return nothing: reusing it then is level B.
 
         Args:
             prompt_ids: Token ids, shape (prompt,).
-            sampling: How to draw, as the later step will ask.
+            sampling: Sampling parameters, as the later step will request.
         """
         if self.config.mode is ReuseMode.NONE:
             return
         asked = self._ask(prompt_ids, sampling, None)
-        # The running step may ask with the same seed, and the policy be trained on what that noise says.
+        # The running step may request the same seed, and the policy be trained on what that noise samples.
         asked = replace(asked, base=derive_seed(asked.base, 5))
         self._store(asked, await self._sample(asked), emitted=False)
 
     def base_seed(self, seed: int, *, after: int = 0) -> int:
-        """Seed of the noise of a turn that is asked for with ``seed`` when ``after`` more steps are closed."""
-        # A caller that brings the same seeds in every epoch must not get the same coins.
+        """Seed of the noise of a turn requested with ``seed`` when ``after`` more steps are closed."""
+        # A caller that repeats the same seeds in every epoch must not get the same coins.
         step = self.ledger.step + after
         return seed if step == 0 else derive_seed(seed, step)
 
@@ -184,7 +185,7 @@ class PrefixReuse:
                 "frequency_penalty would not count; set both to 0 or use mode replay"
             )
         if self._max_context is not None and len(prompt_ids) < self._max_context:
-            # A turn that is continued must know where the context ends: there is no prompt that fills it.
+            # A continued turn must know where the context ends: no prompt may fill it.
             room = self._max_context - len(prompt_ids)
             sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         seed = int(self._seeds.integers(1 << 63)) if sampling.seed is None else sampling.seed
@@ -200,7 +201,7 @@ class PrefixReuse:
         return self.ledger.take(_key(asked), pick=derive_seed(asked.base, 2))
 
     def _is_no_draw(self, asked: _Asked) -> bool:
-        """Whether there is no ratio of probabilities to weigh the turn by: a greedy one."""
+        """Whether the turn is greedy and so has no probability ratio to be judged by."""
         return asked.sampling.temperature == 0 and self.config.mode is not ReuseMode.REPLAY
 
     async def _sample(self, asked: _Asked, *, draft: Sequence[int] = ()) -> _Done:
@@ -215,7 +216,7 @@ class PrefixReuse:
             TurnRequest(asked.prompt, sampling, state=asked.state, draft=stored.tokens[: sampling.max_tokens].tolist())
         )
         # The noise of the whole turn has been used before, also where the tokens differ; and a store of drafts has
-        # seen what it said then, so that drafts say nothing about chance.
+        # seen its earlier tokens, so that acceptance of drafts tells nothing about exactness.
         levels = str(ticket.level) * len(completion.token_ids)
         untested = replace(completion.draft, tested=0, matched=0, expected=0.0, variance=0.0)
         same = _shared(stored.tokens.tolist(), completion.token_ids)
@@ -253,7 +254,7 @@ class PrefixReuse:
         return _Done(done, None)
 
     def _recording(self, sampling: Sampling, *, seed: int | None) -> Sampling:
-        """``sampling`` with what has to be recorded of a turn that will be stored."""
+        """``sampling`` with the recording that a turn needs to be stored."""
         top = 0 if self.config.mode is ReuseMode.REPLAY else self._width
         return replace(sampling, seed=seed, top_logprobs=max(top, sampling.top_logprobs))
 
@@ -262,9 +263,9 @@ class PrefixReuse:
         turn = stored_turn(completion, asked.sampling, seed=done.seed, width=width)
         if turn is None or self._is_no_draw(asked):
             return
-        # What was made of a turn that the policy was trained on is no better than that turn.
+        # A turn made from one that the policy was trained on is no better than that turn.
         trained = worst_level(completion.levels) in (Level.C, Level.D)
-        # Of one seed: an episode that is tried again is no second draw.
+        # One seed each: an episode that is tried again is not a second draw.
         self.ledger.add(_key(asked), turn, rank=derive_seed(asked.base, 6), emitted=emitted, trained=trained)
 
     def _count(self, offered: int, kept: int) -> None:
@@ -279,7 +280,7 @@ def _key(asked: _Asked) -> tuple[float, ...]:
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common beginning."""
+    """Length of the common prefix."""
     pairs = zip(first, second, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 

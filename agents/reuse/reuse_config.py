@@ -1,4 +1,4 @@
-"""How earlier trajectories are used again. Nothing here needs more than the standard library."""
+"""Configuration of the reuse of earlier trajectories. Imports the standard library only."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from enum import StrEnum
 
 
 class ReuseMode(StrEnum):
-    """What is done with an earlier turn at the same state."""
+    """Use of an earlier turn at the same state."""
 
     NONE = "none"
-    """Nothing; the store of trees may still draft from it."""
+    """None; the store of trees may still draft from it."""
     REPLAY = "replay"
-    """It is drawn again with its own seed under the policy of now: plain decoding's own result."""
+    """The turn is drawn again with its own seed under the current policy: the result of plain decoding."""
     EXACT = "exact"
-    """Its tokens are kept by the ratio of new to old probability; the rest is sampled. Right in law."""
+    """Its tokens are kept by the ratio of new to old probability; the rest is sampled. Exact in distribution."""
     LENIENT = "lenient"
-    """As ``EXACT``, but more is kept than is right (SPEC-RL, arXiv 2509.23232). Biased: level D."""
+    """As ``EXACT``, but more is kept than is exact (SPEC-RL, arXiv 2509.23232). Biased: level D."""
 
 
 PRESETS = {"grpo": 0.5, "ppo": 0.3, "dapo": 0.15}
-"""Biases of SPEC-RL's paper, by algorithm."""
+"""Logarithms of the lenience in SPEC-RL's paper, by algorithm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,19 +29,19 @@ class ReuseConfig:
     """Section ``turntree.reuse`` of a training configuration."""
 
     mode: ReuseMode = ReuseMode.NONE
-    """What is done with an earlier turn: none, replay, exact or lenient."""
+    """Use of an earlier turn: none, replay, exact or lenient."""
     preset: str | None = None
-    """Lenience of SPEC-RL's paper for an algorithm: grpo, ppo or dapo. For ``lenient`` alone."""
+    """Lenience of SPEC-RL's paper for an algorithm: grpo, ppo or dapo. Only for ``lenient``."""
     bias: float | None = None
-    """Lenience as its logarithm, instead of ``preset``; 0 is ``exact``'s acceptance. For ``lenient`` alone."""
+    """Lenience as its logarithm, instead of ``preset``; 0 accepts as ``exact`` does. Only for ``lenient``."""
     max_tokens: int = 1_000_000
-    """Tokens that the stored turns could have had, at most; the oldest turns go first. A stored token takes
+    """Most tokens that the stored turns may have; the oldest turns are dropped first. A stored token takes
     8 bytes, and 8 more for each of ``top_k``."""
     top_k: int = 64
     """Most probable tokens kept with each stored token, for ``exact`` and ``lenient``. A stored token that is not
-    among them is rejected, so a broad law needs many, or sampling with ``top_k``; few cost no exactness."""
+    among them is rejected, so a broad distribution needs many, or sampling with ``top_k``; few cost no exactness."""
     fresh: float = 0.0
-    """Share of the turns that are sampled anew although an earlier one is there."""
+    """Share of the turns that are sampled anew although an earlier one is stored."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", ReuseMode(self.mode))

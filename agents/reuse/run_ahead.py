@@ -1,16 +1,16 @@
-"""The next step's rollouts, made ahead in slots that nobody wants.
+"""Precomputation of the next step's rollouts in idle slots of the engine.
 
-An engine around an engine. A turn that is made ahead has the seed that its step
-will use; when the step asks for it, what was made is the guess that the policy of
-then verifies in one pass (seeded replay). What comes out is what that seed says
-under that policy, token for token; the guess decides how many passes it takes,
-and nothing else. The policy was not trained on it, so it is level B.
+An engine around an engine. A precomputed turn has the seed that its step will
+use; when the step requests it, the precomputed tokens are the guess that the
+current policy verifies in one pass (seeded replay). The output is what that seed
+samples under that policy, token for token; the guess only decides how many
+passes it takes. The policy was not trained on the turn, so it is level B.
 
-Invariant: a wanted turn never waits for one that is made ahead. A turn that loses
-its slot, to a wanted one or to an update of the weights, keeps its tokens as the
-guess that it goes on with.
+Invariant: a requested turn never waits for a precomputed one. A turn that loses
+its slot, to a requested one or to an update of the weights, keeps its tokens as
+the guess that it continues from.
 
-Not covered: sampling without a seed, which has no noise to make anything with.
+Not covered: sampling without a seed, which has no noise to precompute with.
 """
 
 from __future__ import annotations
@@ -30,44 +30,44 @@ from turntree.spec_tree.rules.level import Level
 
 
 class AheadEngine(ScoringEngine, Protocol):
-    """An engine that takes turns for later."""
+    """An engine that also takes turns for later steps."""
 
     async def generate(self, request: TurnRequest) -> Completion:
         """As ``Engine.generate``, with ``TurnRequest.ahead_for``."""
         ...
 
     def abort_ahead(self) -> int:
-        """End all turns that are made ahead with what they have."""
+        """End all precomputed turns with the tokens that they have."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class RunAheadStats:
-    """Counters since the beginning."""
+    """Counters since creation."""
 
     turns: int = 0
-    """Turns begun ahead."""
+    """Precomputed turns begun."""
     tokens: int = 0
-    """Tokens sampled ahead."""
+    """Tokens precomputed."""
     offered: int = 0
-    """Tokens made ahead that were verified for their step."""
+    """Precomputed tokens that were verified for their step."""
     promoted: int = 0
-    """Those that became rollouts."""
+    """Precomputed tokens that became part of rollouts."""
     wasted: int = 0
-    """Tokens made ahead that were rejected, or that nobody asked for."""
+    """Precomputed tokens that were rejected or never requested."""
     preempted: int = 0
-    """Times that a turn made ahead gave its slot to a wanted one."""
+    """Times that a precomputed turn gave its slot to a requested one."""
     refused: int = 0
-    """Turns not promoted as the policy was trained on their noise."""
+    """Turns not promoted because the policy was trained on their noise."""
 
 
 class RunAhead:
-    """An ``Engine`` that also makes turns for later steps; see the module's docstring.
+    """An ``Engine`` that also precomputes turns of later steps; see the module's docstring.
 
     Args:
         engine: Samples the turns.
-        config: How much is made ahead.
-        stock: What was made ahead before, from a snapshot.
+        config: How much is precomputed.
+        stock: Turns precomputed before, from a snapshot.
     """
 
     def __init__(self, engine: AheadEngine, config: RunAheadConfig, stock: RunAheadStock | None = None) -> None:
@@ -85,12 +85,12 @@ class RunAhead:
 
     @property
     def stats(self) -> RunAheadStats:
-        """Counters since the beginning."""
+        """Counters since creation."""
         counts, own = self.stock.counts, self._stats
         return replace(own, refused=counts.refused, wasted=own.offered - own.promoted + counts.dropped)
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn that is wanted now; its own draft is used where nothing was precomputed."""
+        """Sample one turn that is needed now; its own draft is used where nothing was precomputed."""
         prompt, sampling, seed = tuple(request.prompt_ids), request.sampling, request.sampling.seed
         if seed is None:
             return await self.engine.generate(request)
@@ -105,7 +105,7 @@ class RunAhead:
             self._stats.promoted += _shared(made.tokens, completion.token_ids)
         if not used:
             return completion
-        # The noise has been used, and a store of drafts may have seen what it said: drafts say nothing about chance.
+        # The noise has been used, and a store of drafts may have seen its tokens: drafts tell nothing about exactness.
         level = Level.C if seed in self.stock.trained else Level.B
         untested = replace(completion.draft, tested=0, matched=0, expected=0.0, variance=0.0)
         return replace(completion, levels=str(level) * len(completion.token_ids), draft=untested)
@@ -117,23 +117,23 @@ class RunAhead:
 
         Args:
             prompt_ids: Token ids, shape (prompt,).
-            sampling: How to draw, as the step will ask, the seed included.
+            sampling: Sampling parameters, as the step will request, the seed included.
             step: The training step.
             state: The dialogue state, for the store of drafts.
 
         Returns:
-            The turn; aborted, with what it has, if its step has begun or the budget is spent.
+            The turn; aborted, with the tokens that it has, if its step has begun or the budget is spent.
 
         Raises:
             ValueError: If there is no seed.
         """
         if sampling.seed is None:
-            raise ValueError("a turn is made ahead with the seed that its step will use; sampling.seed is None")
+            raise ValueError("a turn is precomputed with the seed that its step will use; sampling.seed is None")
         task = asyncio.current_task()
         assert task is not None
         prompt = tuple(prompt_ids)
         place = storage_key(prompt, sampling), sampling.seed
-        if place in self._making:  # its caller has asked, gone, and come again
+        if place in self._making:  # its caller has asked, left, and asked again
             return await asyncio.shield(self._making[place])
         made: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._making[place], self._running[task] = made, step
@@ -163,7 +163,7 @@ class RunAhead:
             if made.finish_reason is not FinishReason.ABORT:
                 self.stock.put(key, seed, made.token_ids, step=step)
                 return made
-            if new:  # without, it did not come to verify all that it had
+            if new:  # without new tokens, not all of the guess was verified
                 self.stock.put(key, seed, made.token_ids, step=step)
             self._stats.preempted += self._going and step > self._step
         return replace(made, finish_reason=FinishReason.ABORT)
@@ -182,14 +182,14 @@ class RunAhead:
         return step > self._step and (self.config.tokens is None or self._spent < self.config.tokens)
 
     def _tell(self) -> None:
-        """Wake whoever waits for a change."""
+        """Wake all that wait for a change."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def begin_step(self, step: int) -> None:
-        """Training step ``step`` is about to ask for its turns: nothing is made ahead for it any longer.
+        """Training step ``step`` is about to request its turns: nothing is precomputed for it any longer.
 
-        Returns once what was being made for it is in the stock.
+        Returns once the turns being precomputed for it are in the stock.
         """
         self._step = max(step, self._step)
         self._tell()
@@ -199,7 +199,7 @@ class RunAhead:
             await asyncio.wait(late)
 
     async def pause(self) -> None:
-        """Make nothing ahead until ``resume``. Returns once what was being made is in the stock."""
+        """Precompute nothing until ``resume``. Returns once the turns under way are in the stock."""
         self._going = False
         if self._asked:
             await asyncio.to_thread(self.engine.abort_ahead)
@@ -207,7 +207,7 @@ class RunAhead:
             await self._changed.wait()
 
     def resume(self) -> None:
-        """Make turns ahead again."""
+        """Precompute turns again."""
         self._going = True
         self._tell()
 
@@ -219,7 +219,7 @@ class RunAhead:
         self._tell()
 
     def ready(self, prompt_ids: Sequence[int], sampling: Sampling) -> bool:
-        """Whether a turn was made ahead that ``generate`` would promote."""
+        """Whether a precomputed turn is held that ``generate`` would promote."""
         seed = sampling.seed
         return seed is not None and self.stock.holds(storage_key(prompt_ids, sampling), seed)
 
@@ -231,5 +231,5 @@ class RunAhead:
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common beginning."""
+    """Length of the common prefix."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))

@@ -1,4 +1,4 @@
-"""A stock of turns made ahead as arrays, for a snapshot, and back."""
+"""Conversion of a stock of precomputed turns to arrays, for a snapshot, and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def stock_arrays(stock: RunAheadStock) -> Arrays:
-    """Everything that ``stock`` holds."""
+    """All contents of ``stock``."""
     turns = list(stock.turns())
     used = list(stock.used_seeds())
     return {
@@ -33,7 +33,7 @@ def stock_arrays(stock: RunAheadStock) -> Arrays:
 
 
 def stock_of_arrays(arrays: Mapping[str, NDArray[Any]], *, max_tokens: int) -> RunAheadStock:
-    """The stock that ``stock_arrays`` was given, with room for ``max_tokens``."""
+    """The stock that ``stock_arrays`` was given, with capacity for ``max_tokens``."""
     stock = RunAheadStock(max_tokens=max_tokens, trained=SeenSeeds.of_table(arrays["trained"]))
     ends = arrays["lengths"].cumsum().tolist()
     tokens = arrays["tokens"].tolist()

@@ -1,4 +1,4 @@
-"""How much is made ahead. Nothing here needs more than the standard library."""
+"""Configuration of precomputed rollouts. Imports the standard library only."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ class RunAheadConfig:
     """Section ``turntree.run_ahead`` of a training configuration."""
 
     enabled: bool = False
-    """Make the next step's rollouts ahead, in slots that nobody wants."""
+    """Precompute the next step's rollouts in idle slots of the engine."""
     share: float = 0.5
-    """Share of the engine's slots that turns made ahead may hold, in (0, 1]."""
+    """Share of the engine's slots that precomputed turns may hold, in (0, 1]."""
     tokens: int | None = None
-    """Tokens that one training step may make ahead; turns that are under way when it is spent are finished.
+    """Tokens that one training step may precompute; turns under way when the budget is spent are finished.
     ``None`` is no bound."""
     during_update: bool = True
-    """Go on while the trainer updates the policy. Where it computes on the engine's own device, that slows it."""
+    """Go on while the trainer updates the policy; where both share a device, that slows the update."""
     max_tokens: int = 1_000_000
-    """Tokens made ahead that wait for their step, at most."""
+    """Most precomputed tokens held for their step."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            raise ValueError(f"share must lie in (0, 1], got {self.share}; enabled=false makes nothing ahead")
+            raise ValueError(f"share must lie in (0, 1], got {self.share}; enabled=false precomputes nothing")
         if self.tokens is not None and self.tokens < 1:
-            raise ValueError(f"tokens must be at least 1 or null, got {self.tokens}; enabled=false makes nothing ahead")
+            raise ValueError(f"tokens must be at least 1 or null, got {self.tokens}; enabled=false precomputes nothing")
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
 
     def slots(self, batch: int) -> int:
-        """Slots of ``batch`` that turns made ahead may hold.
+        """Slots of ``batch`` that precomputed turns may hold.
 
         >>> RunAheadConfig(share=0.25).slots(32)
         8

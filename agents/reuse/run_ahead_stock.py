@@ -1,10 +1,10 @@
-"""Turns made ahead that wait for their step, and what may be claimed of them.
+"""The stock of precomputed turns that wait for their step, with the exactness level that each may claim.
 
 A turn is found by its exact prompt, the sampler's transforms and its seed, and
-serves as a guess of what that seed says under the policy of its step: any guess
-would be right to use, so what is kept and what is dropped may look at anything.
-What a guess cannot give is the claim: the noise of its seed has been used, and a
-policy that was trained on what that noise said knows of it.
+serves as a guess of what that seed samples under the policy of its step. Any
+guess is correct to use, so the choice of what is kept and dropped is free. What
+a guess cannot give is the claim: the noise of its seed has been used, and a
+policy that was trained on tokens from that noise depends on it.
 
 Invariant: a turn is handed out for promotion, which is level B, only if no turn
 of its seed was in an episode that the policy may have been trained on
@@ -21,7 +21,7 @@ from turntree.spec_tree.rules.seen_seeds import SeenSeeds
 
 
 class MadeAhead(NamedTuple):
-    """A turn, or the beginning of one."""
+    """A precomputed turn, or the beginning of one."""
 
     tokens: tuple[int, ...]
     """Token ids, shape (tokens,)."""
@@ -31,19 +31,19 @@ class MadeAhead(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class StockCounts:
-    """Counters since the beginning."""
+    """Counters since creation."""
 
     refused: int = 0
-    """Turns not handed out as the policy was trained on their noise."""
+    """Turns not handed out because the policy was trained on their noise."""
     dropped: int = 0
-    """Tokens dropped for room, or as their step was over."""
+    """Tokens dropped for lack of room, or because their step was over."""
 
 
 class RunAheadStock:
     """See the module's docstring. Not thread-safe: it lives in one event loop.
 
     Args:
-        max_tokens: Tokens held at most; the oldest turns go first.
+        max_tokens: Most tokens held; the oldest turns are dropped first.
         trained: Seeds that the policy was trained on before, from a snapshot.
 
     Example:
@@ -65,11 +65,11 @@ class RunAheadStock:
         self._shown: set[int] = set()
 
     def put(self, key: Hashable, seed: int, tokens: tuple[int, ...], *, step: int) -> None:
-        """Keep what was made of a turn so far, in the place of what was kept of it before.
+        """Keep a turn's tokens so far, replacing those kept before.
 
         Args:
-            key: The exact prompt, and what else the law depends on.
-            seed: Of its noise.
+            key: The exact prompt, and everything else that the distribution depends on.
+            seed: Seed of its noise.
             tokens: Token ids, shape (tokens,).
             step: Training step that it is for.
         """
@@ -83,7 +83,7 @@ class RunAheadStock:
             self.counts.dropped += len(self._remove(next(iter(self._turns))))
 
     def peek(self, key: Hashable, seed: int) -> tuple[int, ...]:
-        """What is kept of a turn, to go on with it ahead; empty where nothing is."""
+        """The tokens kept of a turn, to continue it; empty if there are none."""
         made = self._turns.get((key, seed))
         return () if made is None else made.tokens
 
@@ -92,7 +92,7 @@ class RunAheadStock:
         return (key, seed) in self._turns and seed not in self.trained
 
     def take(self, key: Hashable, seed: int) -> MadeAhead | None:
-        """The turn as a guess that may be promoted; ``None`` if there is none, or none that may."""
+        """The turn as a guess that may be promoted; ``None`` if there is none or none may be."""
         made = self._turns.get((key, seed))
         if made is None:
             return None
@@ -104,20 +104,20 @@ class RunAheadStock:
         return made
 
     def use(self, seed: int, step: int) -> None:
-        """Something is made ahead for ``step`` with the noise of ``seed``."""
+        """Record that something is precomputed for ``step`` with the noise of ``seed``."""
         self._used[seed] = max(step, self._used.get(seed, step))
 
     def used(self, seed: int) -> bool:
-        """Whether something was made ahead with the noise of ``seed``, for a step that is not over."""
+        """Whether something was precomputed with the noise of ``seed``, for a step that is not over."""
         return seed in self._used
 
     def show(self, seed: int) -> None:
-        """A turn of ``seed`` went into an episode."""
+        """Record that a turn of ``seed`` went into an episode."""
         self._shown.add(seed)
 
     def close_step(self, step: int) -> None:
-        """Training step ``step`` is over: the policy was trained on what was shown, and what is left of its turns
-        is of no use."""
+        """Training step ``step`` is over: the policy was trained on what was shown, and its remaining turns
+        are of no use."""
         self.trained.add(self._shown)
         self._shown.clear()
         for place, made in list(self._turns.items()):
@@ -126,12 +126,12 @@ class RunAheadStock:
         self._used = {seed: last for seed, last in self._used.items() if last > step}
 
     def turns(self) -> Iterator[tuple[Hashable, int, MadeAhead]]:
-        """All turns that are held, the oldest first: key, seed and turn."""
+        """All held turns, the oldest first: key, seed and turn."""
         for (key, seed), made in self._turns.items():
             yield key, seed, made
 
     def used_seeds(self) -> Iterator[tuple[int, int]]:
-        """Seeds that something was made ahead with, and the step that it was for."""
+        """Seeds that were used for precomputing, each with its step."""
         yield from self._used.items()
 
     @property

@@ -1,4 +1,4 @@
-"""A turn that was made in two parts, as one completion."""
+"""Joining of two parts of a turn into one completion."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turntree.agents.engines.protocol import Completion, DraftStats, TopLogprobs
 
 
 def add_stats(first: DraftStats, second: DraftStats) -> DraftStats:
-    """The counters of both.
+    """The sums of both counters.
 
     >>> add_stats(DraftStats(drafted=2), DraftStats(drafted=3, accepted=1)).drafted
     5
@@ -21,12 +21,12 @@ def add_stats(first: DraftStats, second: DraftStats) -> DraftStats:
 
 
 def join(head: Completion, tail: Completion) -> Completion:
-    """``head`` and what was sampled after it.
+    """The completion of ``head`` followed by ``tail``.
 
     Args:
         head: The first tokens, with levels, behaviour log-probabilities and most probable tokens.
-        tail: The rest, sampled after the prompt and ``head``; it says how the turn ended. It counts the head's
-            tokens as prompt: what is cached of the turn's own prompt is what ``head`` says.
+        tail: The rest, sampled after the prompt and ``head``; its finish reason is the turn's. It counts the head's
+            tokens as prompt, so the number of cached prompt tokens is taken from ``head``.
     """
     count = len(tail.token_ids)
     return replace(

@@ -1,4 +1,4 @@
-"""Turns on their way into the ledger, and out of it."""
+"""Conversion of turns into the ledger's form, and the part of a stored turn that may be offered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from turntree.spec_tree.rules.ledger import StoredTurn
 
 
 def storage_key(prompt: Sequence[int], sampling: Sampling) -> tuple[float, ...]:
-    """The exact state, and all that shapes the law there besides the policy."""
+    """The exact state, and every sampling parameter that shapes the distribution there."""
     return (
         DialogueState.from_tokens(prompt).exact,
         sampling.temperature,
@@ -28,12 +28,12 @@ def storage_key(prompt: Sequence[int], sampling: Sampling) -> tuple[float, ...]:
 
 
 def stored_turn(completion: Completion, sampling: Sampling, *, seed: int | None, width: int) -> StoredTurn | None:
-    """A turn as the ledger keeps it; ``None`` for one that was given up or cannot be weighed later.
+    """A turn in the ledger's form; ``None`` for an aborted turn or one that cannot be judged later.
 
     Args:
         completion: The turn.
-        sampling: How it was asked for.
-        seed: Of all its noise, if it was one seed's.
+        sampling: Sampling parameters that it was requested with.
+        seed: The seed of all its noise, if there was one.
         width: Most probable tokens to keep with each token.
     """
     count, top = len(completion.token_ids), narrowed(completion.top, width)
@@ -53,19 +53,19 @@ def stored_turn(completion: Completion, sampling: Sampling, *, seed: int | None,
 
 
 class Offer(NamedTuple):
-    """What of a stored turn may be emitted now."""
+    """The part of a stored turn that may be emitted now."""
 
     tokens: list[int]
     """Its first tokens, up to the first one that ends a turn now; at least one."""
     most: int
-    """Tokens that the turn may have in all."""
+    """Most tokens that the turn may have."""
 
 
 def offer(turn: StoredTurn, sampling: Sampling) -> Offer:
-    """What of ``turn`` fits what is asked for now."""
+    """The part of ``turn`` that fits the present request."""
     most = sampling.max_tokens
     if not turn.stopped and len(turn.tokens) < turn.room:
-        most = min(most, len(turn.tokens))  # the context ran out there
+        most = min(most, len(turn.tokens))  # the context was full there
     tokens = turn.tokens[:most].tolist()
     for place, token in enumerate(tokens):
         if token in sampling.stop_token_ids:
@@ -74,7 +74,7 @@ def offer(turn: StoredTurn, sampling: Sampling) -> Offer:
 
 
 def within(state: DialogueState | None, prompt: Sequence[int]) -> DialogueState | None:
-    """The state inside a turn, after ``prompt``: another place in the same dialogue."""
+    """The state inside a turn, after ``prompt``: another position in the same dialogue."""
     if state is None:
         return None
     return DialogueState.from_tokens(prompt, task=state.task, tools=state.tools, env=state.env)

@@ -1,7 +1,7 @@
-"""A stored turn under the policy of now: one scoring pass, the tokens that stay, the one drawn after them.
+"""Verification of a stored turn under the current policy, in one scoring pass.
 
-What comes back is the beginning of a turn, with everything that a completion
-says of its tokens. The rule itself stands in ``acceptance``.
+The result is the beginning of a turn: the accepted tokens and the one drawn
+after them, with all that a completion reports. The rule is in ``acceptance``.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from turntree.spec_tree.rules.top_law import OTHER
 
 
 class Verification(NamedTuple):
-    """The beginning of a turn, made of a stored one."""
+    """The verified beginning of a turn."""
 
     head: Completion
-    """Tokens that stayed and, after a rejection, the one drawn there; its finish reason means nothing."""
+    """Accepted tokens and, after a rejection, the one drawn there; its finish reason means nothing."""
     kept: int
-    """Those that stayed."""
+    """Number of accepted tokens."""
     whole_law: bool
-    """Whether the rejection needed the policy's whole law."""
+    """Whether the rejection needed the policy's whole distribution."""
 
 
 async def verify(
@@ -53,19 +53,19 @@ async def verify(
     level: Level,
     seed: int,
 ) -> Verification:
-    """Keep what the policy of now still says of a stored turn.
+    """Keep the tokens of a stored turn that the current policy accepts.
 
     Args:
         engine: Scores tokens.
         prompt: Token ids before the turn.
-        turn: What was stored.
+        turn: The stored turn.
         offered: Its first tokens, as many as may be emitted; at least one.
         sampling: How tokens are drawn now; the turn was drawn with the same transforms.
         top: Most probable tokens to record at each position.
-        vocabulary: Tokens that the policy knows.
+        vocabulary: Size of the policy's vocabulary.
         lenience: 1 is exact.
-        level: Of the tokens.
-        seed: Of the coins; used for nothing else.
+        level: Exactness level of the tokens.
+        seed: Seed of the coins; used for nothing else.
     """
     scores = await engine.score(prompt, offered, sampling, top=top)
     assert scores.top is not None
@@ -100,7 +100,7 @@ async def verify(
     if lenience != 1.0:
         drawn_by, top_laws = behaviour_of(emitted, exact, turn, top_laws, lenience)
         logprobs = tuple(drawn_by.tolist())
-    # Lenience has no sums: it is biased by design.
+    # A lenient rule has no sums: it is biased by design.
     sums = _sums(emitted, exact, turn, scores) if lenience == 1.0 else DraftStats()
     head = Completion(
         token_ids=tuple(emitted.tolist()),
@@ -118,7 +118,7 @@ async def verify(
 
 
 def _sums(tokens: NDArray[np.int64], logprobs: Sequence[float], turn: StoredTurn, scores: Scores) -> DraftStats:
-    """The monitors' sums over what an exact rule emitted."""
+    """The monitors' sums over the tokens that an exact rule emitted."""
     count = len(tokens)
     risen = risen_mass(tokens, turn, scores)
     known = bool(scores.entropy)
@@ -134,14 +134,14 @@ def _sums(tokens: NDArray[np.int64], logprobs: Sequence[float], turn: StoredTurn
 
 
 def _reshapes(sampling: Sampling) -> bool:
-    """Whether the law after the transforms is another one than the policy's at its temperature."""
+    """Whether the transforms change the distribution beyond the policy's at its temperature."""
     return sampling.top_p < 1 or sampling.top_k != -1 or sampling.min_p > 0 or sampling.repetition_penalty != 1
 
 
 async def _law(
     engine: ScoringEngine, prompt: tuple[int, ...], token: int, sampling: Sampling, vocabulary: int
 ) -> NDArray[np.float64]:
-    """The policy's whole law after ``prompt``, shape (vocabulary,); ``token`` is any token."""
+    """The policy's whole distribution after ``prompt``, shape (vocabulary,); ``token`` is any token."""
     top = (await engine.score(prompt, (token,), sampling, top=vocabulary)).top
     assert top is not None
     law = np.zeros(vocabulary)

@@ -1,4 +1,4 @@
-"""Episodes with the rewards of a scorer instead of the environment's.
+"""Replacement of the environment's rewards in finished episodes by those of a scorer.
 
 Invariant: an episode that could not be judged, or whose rewards raised, is
 masked; a failure never becomes a reward of 0.
@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 async def judge_episodes(episodes: Sequence[Episode], scorer: Scorer) -> list[Episode]:
     """Replace the environment's rewards by those of a scorer.
 
-    Rewards of the turns are kept as far as ``environment`` is among the rewards; all else lies on the last turn. The
-    parts, and ``correct`` where ``answer`` is one, are added to ``Episode.rewards``. An episode that could not be
+    Rewards of single turns are kept as far as ``environment`` is among the rewards; all others go to the last turn.
+    The parts, and ``correct`` if ``answer`` is one, are added to ``Episode.rewards``. An episode that could not be
     judged names the open rewards in ``undecided``; if a reward function raised twice, all these episodes are failures.
 
     Args:
-        episodes: Finished ones, all samples of a task among them. Failures stay as they are.
-        scorer: Gives the rewards.
+        episodes: Finished episodes, all samples of a task among them. Failures are returned unchanged.
+        scorer: Computes the rewards.
     """
     places = [place for place, episode in enumerate(episodes) if episode.stop_reason is not StopReason.FAILURE]
     judged = list(episodes)
@@ -36,9 +36,9 @@ async def judge_episodes(episodes: Sequence[Episode], scorer: Scorer) -> list[Ep
         try:
             scored = await scorer.ascore(samples)
         except Exception:
-            logger.warning("the rewards of %d episodes failed; they are asked once more", len(places), exc_info=True)
+            logger.warning("the rewards of %d episodes failed; trying once more", len(places), exc_info=True)
             scored = await scorer.ascore(samples)
-    except Exception as error:  # a reward function is part of the surroundings
+    except Exception as error:  # a reward function is part of the infrastructure
         for place in places:
             failure = f"the rewards {', '.join(scorer.names)} raised {describe(error)}"
             judged[place] = replace(episodes[place], stop_reason=StopReason.FAILURE, failure=failure)
@@ -51,7 +51,7 @@ async def judge_episodes(episodes: Sequence[Episode], scorer: Scorer) -> list[Ep
 def judged_episode(episode: Episode, scored: Scored) -> Episode:
     """``episode`` with the reward of ``scored``, and 0 where that is undecided.
 
-    What the environment gave stays on the turn that earned it, by its weight; all else lies on the last turn.
+    The environment's rewards stay on the turns that earned them, by their weight; all others go to the last turn.
     """
     values = [0.0 if scored.reward is None else scored.environment * turn.reward for turn in episode.turns]
     if values:

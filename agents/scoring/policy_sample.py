@@ -1,7 +1,7 @@
-"""An episode as a reward function sees it: what the policy itself said, and nothing else.
+"""The sample of an episode that reward functions score: the policy's own text, and nothing else.
 
-Invariant: no word of a tool, of the user or of the environment gets into a
-sample's turns. Their text decides nothing, whatever it echoes.
+Invariant: no text of a tool, of the user or of the environment gets into a
+sample's turns, so that it cannot change a reward, whatever it echoes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from turntree.envs.message import Message, Role
 from turntree.rewards import Sample
 
 ENVIRONMENT_REWARD = "environment_reward"
-"""Key of ``Sample.metadata``: what the environment itself gave, summed over the turns."""
+"""Key of ``Sample.metadata``: the environment's own reward, summed over the turns."""
 _ERROR = "Error:"
-"""How a tool message begins whose call failed by the policy's fault, see ``envs.tool_run``."""
+"""Prefix of a tool message whose call failed by the policy's fault, see ``envs.tool_run``."""
 
 
 def policy_sample(episode: Episode) -> Sample:
-    """Take the policy's part out of an episode.
+    """Extract the policy's part of an episode.
 
     Args:
         episode: A finished one.

@@ -1,6 +1,6 @@
-"""The episodes of a recorded run, scored again by other rewards.
+"""Rescoring of a recorded run's episodes by other rewards.
 
-Invariant: what was recorded stays as it is; the new rewards go to a new file,
+Invariant: the recorded files are not changed; the new rewards go to a new file,
 which reads like any file of episodes.
 """
 
@@ -28,19 +28,19 @@ class Change:
     """Old rewards against new ones, over the episodes of one file."""
 
     episodes: int
-    """How many."""
+    """Number of episodes."""
     old: float
-    """Mean reward as recorded, over the episodes that were and are decided; NaN without any."""
+    """Mean recorded reward, over the episodes with a reward both then and now; NaN without any."""
     new: float
     """Mean reward now, over the same."""
     raised: int
-    """Episodes that are given more than before."""
+    """Episodes whose reward is higher than before."""
     lowered: int
-    """Episodes that are given less."""
+    """Episodes whose reward is lower than before."""
     undecided: int
     """Episodes that could not be judged now."""
     failures: int
-    """Episodes that the surroundings had ended; passed on as they are."""
+    """Episodes that ended in a failure; copied unchanged."""
 
 
 class _Pair(NamedTuple):
@@ -53,11 +53,11 @@ def rescore(run: Path, out: Path, scorer: Scorer) -> dict[str, Change]:
 
     Args:
         run: A run's folder, or one file of episodes.
-        out: The file to write. Each line is a record with the label ``old_reward`` more.
-        scorer: Gives the rewards. The samples of a task are those in the same file.
+        out: The file to write. Each line is a record with the extra label ``old_reward``.
+        scorer: Computes the rewards. The samples of a task are those in the same file.
 
     Returns:
-        What changed, by file name without its ending.
+        The changes, by file name without its suffix.
 
     Raises:
         RecordError: If there are no episodes, a line is damaged, or ``out`` exists.

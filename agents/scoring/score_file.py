@@ -1,9 +1,9 @@
-"""Texts in a JSON Lines file, scored.
+"""Scoring of texts in a JSON Lines file.
 
-A row holds the policy's words as ``prediction`` (one text), ``turns`` (texts,
+A row holds the policy's text as ``prediction`` (one text), ``turns`` (texts,
 the last one answers) or ``messages`` (OpenAI's form, of which only the
-assistant's words count), the right answer as ``gold``, and where wanted
-``question``, ``data_source``, ``task_id`` and ``metadata``. Everything else is passed on.
+assistant's text counts), the right answer as ``gold``, and optionally
+``question``, ``data_source``, ``task_id`` and ``metadata``. Other fields are passed on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RowError(AgentError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """Where a row keeps what."""
+    """Names of a row's fields."""
 
     prediction: str = "prediction"
     """Field of the policy's text."""
@@ -44,9 +44,9 @@ class Tally:
     """Sums over samples that were scored."""
 
     samples: int
-    """How many."""
+    """Number of samples."""
     reward: float
-    """Mean reward of those that were decided; NaN without any."""
+    """Mean reward of the samples that have one; NaN without any."""
     right: int
     """Answers that are right."""
     wrong: int
@@ -58,7 +58,7 @@ class Tally:
 
     @classmethod
     def of(cls, scored: Sequence[Scored]) -> Self:
-        """Sum up."""
+        """Compute the sums."""
         rewards = [one.reward for one in scored if one.reward is not None]
         answers = [one.answer for one in scored if one.answer is not None]
         return cls(
@@ -76,15 +76,15 @@ def score_file(path: Path, out: Path, scorer: Scorer, fields: Fields | None = No
 
     Args:
         path: The rows.
-        out: Where they are written again, each with the field ``scored``; replaced if it is there.
-        scorer: Gives the rewards; rows with the same ``task_id`` are samples of one task.
+        out: File for the rows, each with the additional field ``scored``; an existing file is replaced.
+        scorer: Computes the rewards; rows with the same ``task_id`` are samples of one task.
         fields: Names of the fields, if they are not the usual ones.
 
     Returns:
         Sums by data set, in order of first appearance.
 
     Raises:
-        RowError: If a line is no JSON object, or a field is missing or of the wrong type.
+        RowError: If a line is not a JSON object, or a field is missing or of the wrong type.
     """
     if out.resolve() == path.resolve():
         raise RowError(f"{out} is the file that is read; name another one to write")
@@ -109,7 +109,7 @@ def tallies(keys: Iterable[str], scored: Sequence[Scored]) -> dict[str, Tally]:
 
     Args:
         keys: One for each of ``scored``.
-        scored: What is summed up.
+        scored: Results to sum up.
     """
     groups: dict[str, list[Scored]] = {}
     for key, one in zip(keys, scored, strict=True):
@@ -171,7 +171,7 @@ def _sample(row: Mapping[str, Any], where: str, fields: Fields) -> Sample:
 
 
 def _first_question(messages: Any) -> str:
-    """What the user said first, where that is plain text."""
+    """The user's first message, if it is plain text."""
     said = [message.get("content") for message in messages or () if message.get("role") == "user"]
     return said[0] if said and isinstance(said[0], str) else ""
 

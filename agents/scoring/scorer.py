@@ -41,18 +41,18 @@ _THREADS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """What a scorer says of one sample."""
+    """A scorer's result for one sample."""
 
     reward: float | None
-    """Weighted sum; ``None`` where a reward that judges the answer could not decide."""
+    """Weighted sum; ``None`` if a reward that judges the answer could not decide."""
     parts: Mapping[str, float]
     """Value of every reward that was decided, by name, before its weight."""
     undecided: tuple[str, ...] = ()
     """Rewards without a value."""
     answer: Score | None = None
-    """How the answer was judged; ``None`` where ``answer`` is not among the rewards."""
+    """Judgement of the answer; ``None`` if ``answer`` is not among the rewards."""
     environment: float = 0.0
-    """Weight in ``reward`` of what the environment itself gave; 0 where it is not among the rewards."""
+    """Weight in ``reward`` of the environment's own reward; 0 if it is not among the rewards."""
 
 
 class Scorer:
@@ -62,13 +62,13 @@ class Scorer:
         rewards: A weight by name, or a mapping of the fields of ``Part``: ``{"answer": 1, "few_turns":
             {"weight": 0.1, "high": 0.5}}``. Weight 0 is a metric only. ``module:name`` imports the module
             first, which registers the reward.
-        contract: Data set by whose rules answers are compared where a sample's own has none; ``None``
+        contract: Data set whose rules compare answers if a sample's own has none; ``None``
             refuses such samples.
 
     Raises:
         UnknownReward: A name is not registered, or its module cannot be imported.
         UnknownContract: ``contract`` names no data set.
-        RewardDefinitionError: The rewards cannot be put together so.
+        RewardDefinitionError: The rewards cannot be combined.
     """
 
     def __init__(self, rewards: Mapping[str, Any], *, contract: str | None = None) -> None:
@@ -114,7 +114,7 @@ class Scorer:
         return self._put_together(samples, score_batch(**self._compared(samples)))
 
     async def ascore(self, samples: Sequence[Sample]) -> list[Scored]:
-        """``score`` for an event loop, which goes on meanwhile; reward functions run in threads."""
+        """``score`` without blocking the event loop; reward functions run in threads."""
         answers: Sequence[Score | None] = [None] * len(samples)
         if ANSWER in self.names:
             answers = await ascore_batch(**self._compared(samples))
@@ -160,7 +160,7 @@ class Scorer:
 
 @reward(ENVIRONMENT, decides=True)
 def environment(sample: Sample) -> float | None:
-    """What the environment itself gave; ``None`` for text that no environment has seen."""
+    """The environment's own reward; ``None`` for text without an environment."""
     value = sample.metadata.get(ENVIRONMENT_REWARD)
     return None if value is None else float(value)
 

@@ -1,4 +1,4 @@
-"""verl with turntree in it: the plugin, verl's defects and the CPU as a platform, and ``launch``.
+"""The integration with verl: the plugin, patches of verl's defects, the CPU as a platform, and ``launch``.
 
-Not here: what has a room below: ``config``, ``records``, ``episodes``, ``playing``, ``serving``, ``run``.
+Not here: what is in the sub-packages ``config``, ``records``, ``episodes``, ``playing``, ``serving``, ``run``.
 """

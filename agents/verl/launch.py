@@ -1,8 +1,8 @@
 """``turntree train``: an unmodified ``verl.trainer.main_ppo`` in a process of its own.
 
-verl is imported there while the configuration, handed to Hydra as it is, and the rows of the environment are
+verl is imported there while the configuration, passed to Hydra as it is, and the rows of the environment are
 written to the run's folder here. On the CPU Ray's workers are forks of a process that has imported what they need
-(``prefork``). Ray's files live in a short temporary folder that is removed afterwards.
+(``prefork``). Ray's files are in a short temporary folder that is removed afterwards.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 20.0
 _LOG_TAIL = 30
 _LEARNT_NOTHING = 1
-"""Exit status of a run whose episodes were all lost."""
+"""Exit status of a run whose episodes all failed."""
 _ROUTED = ("vllm", "sglang")
-"""Engines whose replicas verl routes requests to; turntree's own does it where the episodes are played."""
+"""Engines whose replicas verl routes requests to; turntree's own is routed where the episodes are played."""
 _RAY_WAS_SLOW = "The current node timed out during startup"
-"""What Ray says when its processes are not up after 30 seconds, which it gives no setting for."""
+"""Ray's message when its processes are not up after 30 seconds, a limit without a setting."""
 
 
 def train(config: str, overrides: Sequence[str] = (), *, on_step: Callable[[StepReport], None] | None = None) -> int:
@@ -61,8 +61,8 @@ def train(config: str, overrides: Sequence[str] = (), *, on_step: Callable[[Step
         on_step: Called after every training step.
 
     Returns:
-        Exit status of verl: 0 when it trained to the end. 1 where it was ended since every episode of two steps
-        in a row was lost, or of all steps that it had.
+        Exit status of verl: 0 if it trained to the end. 1 if it was ended because every episode of two consecutive
+        steps failed, or of all its steps.
 
     Raises:
         ConfigError: If the configuration is wrong.
@@ -74,11 +74,11 @@ def train(config: str, overrides: Sequence[str] = (), *, on_step: Callable[[Step
     folder.root.mkdir(parents=True, exist_ok=True)
     step = resumed_step(composition.verl.trainer, folder)
     if step:
-        logger.info("the run goes on after step %d", step)
+        logger.info("the run resumes after step %d", step)
         keep_records(folder, step)
     else:
         folder.clear()
-    # Ray's sockets lie in its folder, and a socket's path has about 100 characters at most.
+    # Ray's sockets are in its folder, and a socket's path has about 100 characters at most.
     ray_dir = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp" if os.path.isdir("/tmp") else None))
     lost = LostSteps(folder)
     try:
@@ -91,11 +91,11 @@ def train(config: str, overrides: Sequence[str] = (), *, on_step: Callable[[Step
         shutil.rmtree(ray_dir, ignore_errors=True)
         join_metrics(folder)
     if lost.ends_the_run or lost.learnt_nothing:
-        logger.error("the training was given up: %s", lost)
+        logger.error("the training was stopped: %s", lost)
         return status or _LEARNT_NOTHING
     if status != 0:
         tail = folder.log.read_text(errors="replace").splitlines()[-_LOG_TAIL:]
-        logger.error("verl ended with status %d; the end of %s:\n%s", status, folder.log, "\n".join(tail))
+        logger.error("verl ended with status %d; the last lines of %s:\n%s", status, folder.log, "\n".join(tail))
     return status
 
 
@@ -104,11 +104,11 @@ def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
 
     Args:
         composition: The checked configuration.
-        folder: Of the run.
-        ray_dir: Where Ray may put its files, if it is started for this run.
+        folder: Folder of the run.
+        ray_dir: Folder for Ray's files, if it is started for this run.
 
     Raises:
-        ConfigError: If answers of a data set are to be compared and it has no rules for it.
+        ConfigError: If answers of a data set are to be compared and there are no rules for it.
     """
     settings, config = composition.settings, composition.verl
     val_kwargs = {**settings.env_kwargs, **settings.val_env_kwargs}
@@ -135,7 +135,7 @@ def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
         "trainer.resume_from_path": resume_path(config.trainer),
     }.items():
         OmegaConf.update(config, key, value, force_add=True)
-    if OmegaConf.select(config, _ADDRESS) is None:  # a cluster that runs has its folder
+    if OmegaConf.select(config, _ADDRESS) is None:  # a running cluster has its own folder
         OmegaConf.update(config, "ray_kwargs.ray_init._temp_dir", str(ray_dir), force_add=True)
     socket = fork_socket(composition, ray_dir)
     if socket is not None:
@@ -144,9 +144,9 @@ def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
 
 
 def fork_socket(composition: Composition, ray_dir: Path) -> Path | None:
-    """Where the server listens whose forks are Ray's workers; ``None`` where each is an interpreter of its own.
+    """Socket of the server whose forks are Ray's workers; ``None`` if each worker starts its own interpreter.
 
-    Forks do not take an accelerator along, and on a cluster that runs already workers start on other machines.
+    Forks cannot inherit an accelerator, and on a running cluster workers start on other machines.
     """
     config = composition.verl
     if not composition.settings.fork_workers or config.trainer.device != "cpu" or not hasattr(os, "fork"):
@@ -157,7 +157,7 @@ def fork_socket(composition: Composition, ray_dir: Path) -> Path | None:
 
 
 def _check_contracts(settings: TrainSettings, files: Sequence[Path]) -> None:
-    """Answers of every data set can be compared, where they are to be."""
+    """Check that there are rules to compare the answers of every data set, if they are compared."""
     scorer = make_scorer(settings.rewards, settings.contract)
     if scorer is None or ANSWER not in scorer.names:
         return
@@ -175,7 +175,7 @@ def command(folder: RunFolder, socket: Path | None) -> list[str]:
     """The command line of a run.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
         socket: As ``fork_socket`` gives it.
     """
     arguments = [
@@ -190,12 +190,12 @@ def command(folder: RunFolder, socket: Path | None) -> list[str]:
 
 
 def environment(folder: RunFolder, device: str, names: Iterable[str] = ()) -> dict[str, str]:
-    """The environment of a run; what the caller has set goes first.
+    """The environment variables of a run; those that the caller has set take precedence.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
         device: verl's ``trainer.device``.
-        names: Environments and rewards, ``MODULE:NAME`` some of them: verl's processes find these modules where this
+        names: Environments and rewards, some as ``MODULE:NAME``: verl's processes find these modules where this
             one finds them, beside a script or in the working folder.
     """
     cores = str(os.cpu_count() or 1)
@@ -225,7 +225,7 @@ def environment(folder: RunFolder, device: str, names: Iterable[str] = ()) -> di
 
 
 def _folder_of(module: str) -> str:
-    """Where a top-level module is found."""
+    """Folder in which a top-level module is found."""
     spec = importlib.util.find_spec(module)
     assert spec is not None, f"{module} was imported before"
     if spec.submodule_search_locations:
@@ -272,7 +272,7 @@ def _run(
 
 
 def _let_go(process: subprocess.Popen[bytes]) -> None:
-    """Say the word that ``prefork`` waits for; one that has ended already has said why in its log."""
+    """Send the line that ``prefork`` waits for; a process that has ended already has its error in the log."""
     assert process.stdin is not None, "started with a pipe"
     with suppress(BrokenPipeError), process.stdin as pipe:
         pipe.write(b"\n")

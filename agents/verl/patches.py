@@ -1,6 +1,6 @@
 """Every change that turntree makes to verl's own code, each for one upstream defect.
 
-They are applied by the plugin, on the CPU platform only. A patch names the
+They are applied by the plugin, only on the CPU platform. A patch names the
 versions that it was checked against and refuses any other, so that an upgrade
 is a decision; ``tests/agents/verl/test_patches.py`` fails as soon as upstream
 no longer has the defect. Nothing else in turntree assigns to a verl module.
@@ -57,11 +57,11 @@ def name_one_process_group_backend() -> None:
 
 
 def keep_reference_policy_unpinned() -> None:
-    """Replace FSDP2's CPU offloading, which verl forces on the reference policy, by no offloading.
+    """Disable FSDP2's CPU offloading, which verl forces on the reference policy.
 
     verl 0.9.1 builds ``CPUOffloadPolicy(pin_memory=True)`` for every forward-only
     model; pinning memory needs an accelerator, and on the CPU the parameters are
-    where they would be offloaded to.
+    already in the memory that they would be offloaded to.
     """
     fsdp_utils: Any = importlib.import_module("verl.utils.fsdp_utils")
     from torch.distributed.fsdp import OffloadPolicy
@@ -106,9 +106,9 @@ def compute_log_probabilities_at_once() -> None:
     """Compute the log-probabilities of a batch in one operation.
 
     Without flash attention verl 0.9.1 falls back to ``logprobs_from_logits_v2``, which loops over the first
-    axis "to reduce peak memory"; its FSDP engine hands it one row a token, so a step of a small policy spends
-    most of its time on thousands of tiny autograd nodes. verl's own vectorised fused kernel is no way around:
-    with FSDP2 it refuses models whose embeddings are not tied.
+    axis "to reduce peak memory"; its FSDP engine passes it one row per token, so a step of a small policy spends
+    most of its time on thousands of tiny autograd nodes. verl's own vectorised fused kernel does not help: with
+    FSDP2 it refuses models whose embeddings are not tied.
     """
     import verl.utils.torch_functional as torch_functional
 

@@ -1,9 +1,9 @@
 """verl on a machine without an accelerator: the CPU as a verl platform.
 
-verl asks its platform for everything that depends on the device. This one
-answers for the CPU; Ray is told to pretend one GPU a worker (``num_gpus``), as
+verl queries its platform for everything that depends on the device. This one
+answers for the CPU; Ray is told to pretend one GPU per worker (``num_gpus``), as
 verl's resource pools count nothing else. It does not make verl's GPU-only code
-run: what needs a change in verl itself stands in ``patches``.
+run: changes to verl itself are in ``patches``.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class PlatformCPU(PlatformBase):
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
-        """Ray sets it for the pretended GPUs; nobody reads it here."""
+        """Ray sets it for the pretended GPUs; it is not read here."""
         return "CUDA_VISIBLE_DEVICES"
 
     @contextmanager

@@ -1,11 +1,10 @@
-"""What verl loads in every process (entry-point group ``verl.plugins``).
+"""The plugin that verl loads in every process (entry-point group ``verl.plugins``).
 
 Registers the rollout backend ``turntree``, adds the drafters' counters to verl's ``vllm`` and ``sglang``, and on a
-machine without an accelerator the CPU platform with its patches. With an accelerator verl stays
-as it is. ``TURNTREE_VERL_CPU`` decides by hand: ``1`` trains on the CPU, ``0``
-never touches the platform.
+machine without an accelerator the CPU platform with its patches. With an accelerator the platform is unchanged.
+``TURNTREE_VERL_CPU`` overrides the choice: ``1`` trains on the CPU, ``0`` never touches the platform.
 
-verl swallows what a plugin raises; it is logged here before it goes on.
+verl swallows exceptions of a plugin, so they are logged here first.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ logger = logging.getLogger(__name__)
 
 
 def register() -> None:
-    """Register what turntree adds to verl. Calling it again changes nothing."""
+    """Register turntree's additions to verl. Calling it again changes nothing."""
     if trains_on_cpu():
         select_cpu_platform()
     _register_rollout()
 
 
 def trains_on_cpu() -> bool:
-    """Whether the variable says so or, where it says nothing, there is no accelerator.
+    """Whether the variable is 1 or, if it is not set, there is no accelerator.
 
     Raises:
-        ValueError: If the variable says something else.
+        ValueError: If the variable has another value.
     """
     choice = os.environ.get("TURNTREE_VERL_CPU", "")
     if choice not in ("", "0", "1"):
@@ -44,7 +43,7 @@ def trains_on_cpu() -> bool:
 
 
 def select_cpu_platform() -> None:
-    """Let verl take the CPU for its device."""
+    """Make verl use the CPU as its device."""
     from verl.plugin.platform import PlatformRegistry, set_platform
 
     from turntree.agents.verl.patches import apply_cpu_patches
@@ -53,8 +52,8 @@ def select_cpu_platform() -> None:
     if PlatformRegistry.get("cpu") is not PlatformCPU:
         PlatformRegistry.register(platform="cpu")(PlatformCPU)
         set_platform(PlatformCPU())
-    # verl's engines are registered for CUDA and NPU alone; this switch of verl's takes the CUDA ones, which
-    # ask the platform for their device.
+    # verl's engines are registered only for CUDA and NPU; this switch of verl's takes the CUDA ones, which
+    # get their device from the platform.
     os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
     apply_cpu_patches()
 

@@ -1,7 +1,7 @@
 """Line charts as small inline SVG; colours come from the page.
 
-Text sizes are chosen for a chart that is about 460 units wide, so a chart can
-be read on a phone. Everything that is written into the picture is escaped.
+Text sizes are chosen for a chart about 460 units wide, so that it can be
+read on a phone. All text in the picture is escaped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Series:
     """One line."""
 
     name: str
-    """Shown in the legend and the tooltips."""
+    """Label in the legend and the tooltips."""
     style: str
     """Class of the page's style sheet: ``main``, ``other`` or ``faint``."""
     points: tuple[tuple[float, float], ...]
@@ -34,9 +34,9 @@ def line_chart(
     """An SVG element.
 
     Args:
-        series: Lines, later ones above earlier ones; together at least one point.
-        title: What is shown, for those who cannot see it.
-        x_label: Below the horizontal axis.
+        series: Lines, later ones drawn above earlier ones; together at least one point.
+        title: Description, for readers who cannot see it.
+        x_label: Label below the horizontal axis.
         top: Highest value of the vertical axis, which begins at 0; ``None`` fits the data.
     """
     xs = [x for line in series for x, _ in line.points]

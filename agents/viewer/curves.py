@@ -1,4 +1,4 @@
-"""The curves of a training run, from the figures that it wrote."""
+"""The curves of a training run, from its recorded figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Curve(NamedTuple):
     """One chart."""
 
     title: str
-    """What is shown."""
+    """Title."""
     svg: str
     """Markup."""
 
@@ -39,7 +39,7 @@ _OF_ENGINE: tuple[tuple[str, _Read], ...] = (
 
 
 def curves(source: Source) -> list[Curve]:
-    """Charts of what ``source`` has figures of, over the training steps."""
+    """Charts of the figures that ``source`` has, over the training steps."""
     rows = [(title, read, source.metrics) for title, read in _OF_TRAINER]
     rows += [(title, read, source.engine) for title, read in _OF_ENGINE]
     return [curve for title, read, figures in rows if (curve := _curve(title, read, figures)) is not None]

@@ -1,4 +1,4 @@
-"""An episode and a prefix tree, cut into the pieces that the report's page shows.
+"""An episode and a prefix tree, split into the pieces that the report's page shows.
 
 Nothing here is markup: the page's template escapes every text.
 """
@@ -21,9 +21,9 @@ class Piece(NamedTuple):
     text: str
     """The token decoded."""
     accepted: bool
-    """Whether a draft proposed it and the policy agreed."""
+    """Whether it was drafted and the policy sampled it too."""
     probability: float
-    """Under the policy."""
+    """Probability under the policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,9 @@ class Bubble:
     """One message."""
 
     role: Role
-    """Who speaks."""
+    """Role of the speaker."""
     text: str
-    """What is said; the policy's own words are in ``pieces`` as well."""
+    """Text of the message; the policy's own text is in ``pieces`` as well."""
     pieces: tuple[Piece, ...] = ()
     """The policy's tokens."""
     verify_steps: int = 0
@@ -54,9 +54,9 @@ class Branch:
     count: int
     """Turns that went through it."""
     share: float
-    """Of the turns that reached the fork before it, in [0, 1]."""
+    """Share of the turns that reached the fork before it, in [0, 1]."""
     children: tuple[Branch, ...]
-    """Where the turns part; the most frequent first."""
+    """Branches at the fork, the most frequent first."""
     hidden: int = 0
     """Children that are left out."""
 
@@ -65,7 +65,7 @@ def bubbles(episode: Episode, decode: Callable[[int], str]) -> list[Bubble]:
     """The messages of ``episode`` in order.
 
     Args:
-        episode: What was recorded.
+        episode: A recorded episode.
         decode: Text of one token id.
     """
     spoken = iter(episode.turns)
@@ -94,12 +94,12 @@ def bubbles(episode: Episode, decode: Callable[[int], str]) -> list[Bubble]:
 
 
 def branches(root: TreeNode, decode: Callable[[int], str], *, widest: int = 12) -> Branch:
-    """``root`` with the paths that do not fork joined.
+    """``root`` with paths that do not fork joined.
 
     Args:
         root: The tree of a state.
         decode: Text of one token id.
-        widest: Children of one fork that are kept.
+        widest: Most children of one fork that are kept.
     """
     return _branch(root, decode, widest, before=root.count)
 

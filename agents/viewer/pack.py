@@ -1,4 +1,4 @@
-"""Episodes as the page reads them: columns for the list, packed chunks for what is looked at.
+"""Episodes in the form that the page reads: columns for the list, packed chunks for the details.
 
 Ten thousand episodes do not fit into a browser as objects; their columns do,
 and a chunk is unpacked when one of its episodes is opened.
@@ -29,17 +29,17 @@ class Packed:
     """A run, packed."""
 
     columns: dict[str, list[Any]] = field(default_factory=dict)
-    """One list a column, an entry an episode."""
+    """One list per column, an entry per episode."""
     chunks: list[str] = field(default_factory=list)
     """Base64 of gzipped JSON, ``CHUNK`` episodes each."""
     tokens: set[int] = field(default_factory=set)
     """Token ids that occur."""
     states: dict[str, list[int]] = field(default_factory=dict)
-    """Turns by dialogue state, as pairs laid end to end: number of the episode, number of the turn."""
+    """Turns by dialogue state, as concatenated pairs: number of the episode, number of the turn."""
 
 
 def pack(records: Iterable[Record]) -> Packed:
-    """Pack episodes in the order in which they come; only one chunk is held unpacked."""
+    """Pack episodes in the given order; only one chunk is held unpacked."""
     packed = Packed(columns={name: [] for name in _COLUMNS})
     chunk: list[dict[str, Any]] = []
     for number, record in enumerate(records):

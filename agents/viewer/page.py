@@ -1,7 +1,7 @@
-"""The page of a run: one HTML file without anything from elsewhere.
+"""The page of a run: one self-contained HTML file.
 
-What comes from the run is packed data, which the page's script writes as text
-and never as markup. The file takes an old one's place when it is whole.
+The run's contents are packed data, which the page's script writes as text
+and never as markup. The file replaces an old one when it is complete.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from turntree.agents.viewer.token_bytes import token_bytes
 
 
 class Viewed(NamedTuple):
-    """What was written."""
+    """The result of writing a page."""
 
     path: Path
-    """The page."""
+    """Path of the page."""
     episodes: int
-    """Episodes in it."""
+    """Number of episodes in it."""
     token_texts: bool
     """Whether tokens are shown as text; else as numbers."""
 
@@ -35,12 +35,12 @@ def view(run: Path | Source, out: Path, *, tokenizer: Any = None) -> Viewed:
 
     Args:
         run: Folder of a training run, or a file of episodes; or the same, opened.
-        out: The page.
+        out: Path of the page.
         tokenizer: A Hugging Face tokenizer, that of the run's model; without one tokens are shown as numbers.
 
     Raises:
         RecordError: If ``run`` holds no episodes, or damaged ones.
-        OSError: If a file cannot be read or written; an old page stays as it was.
+        OSError: If a file cannot be read or written; an old page is then kept.
     """
     source = run if isinstance(run, Source) else Source.open(run)
     packed = pack(source.records())

@@ -1,6 +1,6 @@
-"""What of a run the page can show: its files of episodes, its curves, its tokenizer.
+"""The parts of a recorded run that the page shows: its files of episodes, its curves, its tokenizer.
 
-Nothing is written here, and nothing is guessed: a file that is there and cannot
+Nothing is written here, and nothing is guessed: an existing file that cannot
 be read is an error.
 """
 
@@ -21,19 +21,19 @@ class Source:
     """A recorded run."""
 
     path: Path
-    """What was asked for: a folder, or a file of episodes."""
+    """The given path: a folder, or a file of episodes."""
     files: tuple[Path, ...]
     """Files of episodes in order."""
     metrics: tuple[dict[str, Any], ...]
     """The trainer's figures, ``{"step", "data"}`` each; empty without training."""
     engine: tuple[dict[str, Any], ...]
-    """The engine's counters, one mapping a step; empty without training."""
+    """The engine's counters, one mapping per step; empty without training."""
     model: str
     """Model directory or id that the run's configuration names; empty where unknown."""
 
     @classmethod
     def open(cls, path: Path) -> Source:
-        """Look at ``path``.
+        """Find the files of a run at ``path``.
 
         Raises:
             RecordError: If there are no episodes, or a file of figures is damaged.
@@ -72,7 +72,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         return
     with path.open("rb") as file:
         lines = file.read().split(b"\n")
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last line end is still being written
+    for number, line in enumerate(lines[:-1], start=1):  # the text after the last line end is still being written
         try:
             row = json.loads(line)
         except ValueError as error:

@@ -11,18 +11,18 @@ from turntree.agents.errors import RecordError
 
 
 class StateTurns(NamedTuple):
-    """What was said at one state."""
+    """The sampled turns of one state."""
 
     task: str
     """Id of the task."""
     turns: list[tuple[int, ...]]
     """Token ids of each turn that began there."""
     all_turns: int
-    """Turns of that number, whatever their state."""
+    """Number of turns with that index, whatever their state."""
 
 
 def state_turns(records: Iterable[Record], *, task: str | None, turn: int) -> StateTurns:
-    """Turns number ``turn`` of one task that share their prompt, the prompt that most of them have.
+    """Turns number ``turn`` of one task that share the most frequent prompt.
 
     Args:
         records: Recorded episodes.

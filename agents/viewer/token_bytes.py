@@ -1,9 +1,9 @@
-"""The bytes that each token stands for, so that a page can put texts together itself.
+"""The bytes of each token, so that a page can decode texts itself.
 
 A token may be half of a character: bytes can be joined, texts of single tokens
-cannot. Tokenizers differ in how they write bytes into their vocabulary; what
-is known here are byte-level BPE and sentencepiece with byte fall-back, and any
-other tokenizer is asked to decode token by token.
+cannot. Tokenizers differ in how they write bytes into their vocabulary; supported
+are byte-level BPE and sentencepiece with byte fall-back, and any other tokenizer
+decodes token by token.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _byte_level(token: str) -> bytes:
     alphabet = _byte_alphabet()
     if all(character in alphabet for character in token):
         return bytes(alphabet[character] for character in token)
-    return token.encode()  # an added token stands there as plain text
+    return token.encode()  # an added token is stored as plain text
 
 
 def _sentencepiece(token: str) -> bytes:

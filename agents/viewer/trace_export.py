@@ -1,11 +1,11 @@
-"""The rollouts of a recorded run as one trace: flat arrays in one ``.npz`` file.
+"""Export of a recorded run's rollouts as one trace: flat arrays in one ``.npz`` file.
 
-A trace is what drafters are measured on: the same dialogue states, epoch after
+Drafters are measured on traces: the same dialogue states, epoch after
 epoch, while the policy changes. Every sequence is one episode from the first
-turn on; the prompt before it is kept once for each starting state.
+turn on; the prompt before it is stored once for each starting state.
 
-Episodes that were lost to the surroundings are left out, and of one that was
-played twice, after a crash, the later stays.
+Episodes that ended in a failure are left out, and of one that was played
+twice, after a crash, the later is kept.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Trace:
     tokens: NDArray[np.int32]
     """Token ids after the prompts, one episode after another."""
     offsets: NDArray[np.int64]
-    """Where each episode begins, and where the last ends, shape (episodes + 1,)."""
+    """Start of each episode, and the end of the last, shape (episodes + 1,)."""
     mask: NDArray[np.uint8]
     """1 where the policy sampled, shape of ``tokens``."""
     logprobs: NDArray[np.float32]
@@ -46,37 +46,37 @@ class Trace:
     state: NDArray[np.int32]
     """Number of the starting state, shape (episodes,)."""
     sample: NDArray[np.int32]
-    """Which sample of its group, shape (episodes,)."""
+    """Number of the sample in its group, shape (episodes,)."""
     epoch: NDArray[np.int32]
-    """How often the state had been visited in earlier steps, shape (episodes,)."""
+    """Number of earlier steps that visited the state, shape (episodes,)."""
     step: NDArray[np.int32]
     """Training step, shape (episodes,)."""
     reward: NDArray[np.float32]
-    """Of the episode, shape (episodes,)."""
+    """Reward of the episode, shape (episodes,)."""
     prompt_tokens: NDArray[np.int32]
     """Tokens before the first turn of each starting state, one state after another."""
     prompt_offsets: NDArray[np.int64]
-    """Where each prompt begins, and where the last ends, shape (states + 1,)."""
+    """Start of each prompt, and the end of the last, shape (states + 1,)."""
     vocab: NDArray[np.int64]
     """Number of token ids, shape ()."""
     about: NDArray[np.str_]
-    """What the trace is, JSON: environment and the task of each state, shape ()."""
+    """Description of the trace, JSON: environment and the task of each state, shape ()."""
 
     def save(self, path: Path) -> None:
-        """Write the arrays, compressed; the file takes an old one's place when it is complete."""
-        with whole_file(path) as partial, partial.open("wb") as file:  # numpy would append .npz to another ending
+        """Write the arrays, compressed; the file replaces an old one when it is complete."""
+        with whole_file(path) as partial, partial.open("wb") as file:  # numpy would append .npz to another suffix
             np.savez_compressed(file, **{name: getattr(self, name) for name in self.__dataclass_fields__})
 
 
 class Exported(NamedTuple):
-    """A trace, and what became of the episodes."""
+    """A trace, and the number of its episodes."""
 
     trace: Trace
-    """What was recorded."""
+    """The trace."""
     episodes: int
-    """In the trace."""
+    """Episodes in the trace."""
     left_out: int
-    """Lost to the surroundings."""
+    """Episodes left out because they failed."""
 
 
 class _Played(NamedTuple):
@@ -93,7 +93,7 @@ def export_trace(run: Path, *, vocab: int | None = None, steps: int | None = Non
 
     Args:
         run: Folder of a run, or one file of its episodes.
-        vocab: Number of token ids of the policy; without it, one more than the largest that occurs.
+        vocab: Vocabulary size of the policy; without it, one more than the largest token id that occurs.
         steps: Only the first so many training steps.
 
     Raises:

@@ -2,7 +2,7 @@
 
 Invariant: the same operations in the same order as there, each a PyTorch call of
 its own, so that nothing can be fused. PyTorch's integers are signed: products
-wrap alike, and what a right shift drags in is masked away.
+wrap alike, and the sign bits that a right shift brings in are masked.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    """Right shift that brings in zeros."""
+    """Right shift that fills with zeros."""
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 

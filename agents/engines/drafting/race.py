@@ -1,10 +1,10 @@
-"""Drawing a token as the winner of a race of exponential clocks, ``argmin E / p``.
+"""Exponential race that draws a token: the winner is ``argmin E / p``.
 
 The noise E depends on the seed, the position in the turn and the token, so a draw
-depends on the policy's law and the seed alone, and laws that are close mostly say
-the same token (Gumbel coupling). On the CPU one compiled loop does it all: an
-exponential clock is never earlier than ``1 - u``, so for nearly every token the
-hash alone tells that it has lost, and no logarithm is taken.
+depends on the policy's distribution and the seed alone, and distributions that are
+close mostly give the same token (Gumbel coupling). On the CPU one compiled loop does
+it all: an exponential clock is never earlier than ``1 - u``, so for nearly every
+token the hash alone shows that it has lost, and no logarithm is taken.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _MANTISSA = np.int64(52)
 _ATANH = noise.ATANH
 _LN2 = noise.LN2
 _SURE = 1.0 - 1e-9
-"""Factor of a lower bound, far beyond the rounding of what it bounds."""
+"""Factor of a lower bound, far larger than its rounding error."""
 _BLOCK = 128
-"""Tokens that are hashed side by side before any is looked at."""
+"""Tokens hashed together before any is compared."""
 with np.errstate(over="ignore"):
     _STEPS = _GOLDEN * np.arange(_BLOCK, dtype=np.uint64)
 AT_ONCE = 1 << 22
-"""Clocks that are held in memory at once where there is no compiled loop."""
+"""Most clocks held in memory at once without the compiled loop."""
 
 
 def race(probabilities: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> Tensor:
-    """Draw one token a row.
+    """Draw one token per row.
 
     Args:
-        probabilities: float32 or float64, up to a factor a row, shape (rows, vocabulary).
+        probabilities: float32 or float64, need not be normalised, shape (rows, vocabulary).
         seeds: Shape (rows,).
         positions: Position in the turn, shape (rows,).
 
@@ -84,7 +84,7 @@ def _uniform(word: Any) -> Any:
 
 @njit(inline="always")
 def _clock(u: Any, real: Any, bits: Any) -> Any:
-    """-log(u); ``real`` and ``bits`` are one number, seen as either."""
+    """-log(u); ``real`` and ``bits`` are the same number, as a float and as its bits."""
     real[0] = u
     exponent = (bits[0] - _ROOT_HALF) >> _MANTISSA
     bits[0] -= exponent << _MANTISSA
@@ -98,7 +98,7 @@ def _clock(u: Any, real: Any, bits: Any) -> Any:
 
 @njit(inline="always")
 def _most(words: Any) -> Any:
-    """Where the largest stands; the race begins with it, since an early clock makes it short."""
+    """Index of the largest; the race begins there, since an early clock makes it short."""
     largest = words[0]
     for word in words:
         largest = max(largest, word)
@@ -110,7 +110,7 @@ def _most(words: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _race(p: Any, words: Any, seeds: Any, positions: Any, winners: Any) -> None:
-    """``words``: the bits of p, which as integers order alike (p is never negative) and are compared faster."""
+    """``words``: the bits of p, which order alike as integers (p is never negative) and compare faster."""
     real = np.empty(1, np.float64)
     bits = real.view(np.int64)
     for row in range(p.shape[0]):

@@ -1,10 +1,10 @@
-"""The drafting session: all that passes between an engine's live turns and the store of drafts.
+"""The drafting session: the interface between an engine's live turns and the store of drafts.
 
-An engine says which turns it samples, what they sampled, and when they are over. It translates its requests into
+An engine reports which turns it samples, their tokens, and when they end. It translates its requests into
 ``DraftTurn`` and drafts into the form that its verification takes; how wide or deep a step drafts is its own choice.
 
-Invariant: the store hears each sampled token once, in order, and nothing else. Drafts change how many passes a turn
-takes, never what it says.
+Invariant: the store is told each sampled token once, in order, and nothing else. Drafts change how many passes a
+turn takes, never its tokens.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DraftTurn:
-    """A turn that an engine samples, as the session knows it; engines add what they need."""
+    """A turn that an engine samples, in the session's view; engines add fields of their own."""
 
     guess: Sequence[int] = ()
-    """The caller's guess of the whole turn, from its first token; empty once the policy said something else."""
+    """The caller's guess of the whole turn, from its first token; empty once the policy sampled another token."""
     committed: int = 0
     """Sampled tokens that the session was told of."""
     handle: int | None = None
-    """The store's name of the turn; ``None`` before it began and once it is over."""
+    """The store's handle of the turn; ``None`` before it began and once it is over."""
 
     def guessed(self, most: int) -> list[int]:
-        """What the caller guesses to come next, at most ``most`` tokens."""
+        """The next tokens of the caller's guess, at most ``most``."""
         return list(self.guess[self.committed : self.committed + max(0, most)])
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Take in what the policy sampled; a guess that said something else is forgotten."""
+        """Add sampled tokens; a guess that differs from them is dropped."""
         if self.guess and list(self.guess[self.committed : self.committed + len(tokens)]) != list(tokens):
             self.guess = ()
         self.committed += len(tokens)
@@ -52,19 +52,19 @@ class DraftCounts:
     steps: int = 0
     """Passes after which turns went on."""
     plain_steps: int = 0
-    """Of these, passes without drafts; 0 where the engine does not tell them apart."""
+    """Of these, passes without drafts; 0 where the engine does not distinguish them."""
     rows: int = 0
-    """Turns that sampled, summed over passes."""
+    """Turns that sampled in a pass, summed over passes."""
     tokens: int = 0
     """Tokens of theirs that the store was told."""
     verified: int = 0
-    """Tokens that the engine ran the model over for them, padding included; 0 where it does not say."""
+    """Tokens that the engine ran the model over for them, padding included; 0 where it does not report it."""
     drafted: int = 0
     """Draft tokens verified."""
     accepted: int = 0
     """Of these, tokens that the policy sampled itself."""
     draft_seconds: float = 0.0
-    """Wall time spent on drafts and on telling the store, seconds."""
+    """Wall time spent on drafts and on updating the store, seconds."""
 
     def to_dict(self) -> dict[str, float]:
         """As JSON values."""
@@ -78,16 +78,16 @@ class DraftingSession:
     forest: SpecForest | None
     """The store; without one nothing is drafted."""
     counts: DraftCounts = field(default_factory=DraftCounts)
-    """What was done so far."""
+    """Counters so far."""
 
     def begin(
         self, turns: Sequence[DraftTurn], states: Sequence[DialogueState], prompts: Sequence[Sequence[int]]
     ) -> None:
-        """Name turns to the store, with what they were asked: a turn is drafted from its own dialogue too.
+        """Register turns with the store, with their prompts: a turn is drafted from its own dialogue too.
 
         Args:
             turns: Turns without a handle.
-            states: Where each is said.
+            states: Dialogue state of each.
             prompts: Token ids of each turn's prompt.
         """
         if self.forest is None or not turns:
@@ -110,11 +110,11 @@ class DraftingSession:
 
         Args:
             turns: Begun turns, shape (rows,).
-            max_nodes: Nodes of a row at most.
+            max_nodes: Most nodes of a row.
             room: Greatest depth of each row, shape (rows,).
             min_probability: Estimated acceptance below which a node is left out.
-            chain: One child a node.
-            total_nodes: Nodes of all rows at most; ``None`` does not bound them.
+            chain: One child per node.
+            total_nodes: Most nodes of all rows together; ``None`` does not bound them.
 
         Returns:
             One tree a row; empty ones without a store, or where nothing is allowed.
@@ -131,7 +131,7 @@ class DraftingSession:
         )
 
     def commit(self, turns: Sequence[DraftTurn], tokens: Sequence[Sequence[int]]) -> None:
-        """Move turns on by what the policy sampled; turns without a handle are moved on, and the store told nothing.
+        """Append sampled tokens to turns; the store is not told of turns without a handle.
 
         Args:
             turns: Turns, shape (rows,).
@@ -145,7 +145,7 @@ class DraftingSession:
             turn.advance(said)
 
     def end(self, turns: Sequence[DraftTurn], *, keep: bool) -> None:
-        """Finish turns; those without a handle are left as they are.
+        """Finish turns; those without a handle are ignored.
 
         Args:
             turns: Turns, shape (rows,).

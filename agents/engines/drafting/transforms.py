@@ -1,8 +1,8 @@
-"""From logits to the law that a token is drawn from.
+"""Sampling transforms: from logits to the distribution that a token is drawn from.
 
 Penalties, temperature, min-p, top-k, top-p, in that order and with vLLM's
-meanings; temperature 0 leaves the most probable token alone. The reference in
-arrays is ``turntree.spec_tree.rules.transforms``.
+meanings; temperature 0 keeps only the most probable token. The reference in
+NumPy is ``turntree.spec_tree.rules.transforms``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Transforms(NamedTuple):
 
     @classmethod
     def of(cls, samplings: Sequence[Sampling], like: Tensor) -> Transforms:
-        """The parameters of some requests, on the device and in the type of ``like``."""
+        """The parameters of some requests, on the device and with the dtype of ``like``."""
         device, dtype = like.device, like.dtype
         return cls(
             temperature=torch.tensor([s.temperature for s in samplings], dtype=dtype, device=device),
@@ -56,7 +56,7 @@ class Transforms(NamedTuple):
 
     @property
     def tempers_alone(self) -> bool:
-        """Whether no row is changed by more than its temperature."""
+        """Whether temperature is the only transform of every row."""
         return not (self.greedy or self.sorts or self.floors)
 
 
@@ -69,7 +69,7 @@ def tempered(logits: Tensor, transforms: Transforms) -> Tensor:
 
 
 def transform(logits: Tensor, transforms: Transforms) -> Tensor:
-    """Logits whose softmax is the law that a token is drawn from, minus infinity where it is zero.
+    """Logits whose softmax is the distribution that a token is drawn from, minus infinity where it is zero.
 
     Args:
         logits: After penalties, float32 or float64, shape (rows, vocabulary).
@@ -90,7 +90,7 @@ def transform(logits: Tensor, transforms: Transforms) -> Tensor:
 
 
 def _kept(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Which tokens top-k and top-p keep, shape (rows, vocabulary); the token that crosses ``top_p`` stays."""
+    """Tokens that top-k and top-p keep, shape (rows, vocabulary); the token that crosses ``top_p`` stays."""
     probabilities, order = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(logits.shape[-1], device=logits.device)
     limit = torch.where(top_k > 0, top_k, logits.shape[-1])[:, None]

@@ -1,4 +1,4 @@
-"""Drafts of a batch rearranged: rows spread and selected, guesses put before the trees, nodes that came true."""
+"""Operations on a batch of drafts: spreading and selecting rows, prepending guesses, finding accepted nodes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def select(draft: DraftBatch, rows: Ints) -> DraftBatch:
 
 
 def with_guesses(draft: DraftBatch, guesses: Sequence[Sequence[int]]) -> DraftBatch:
-    """Each row's guess as a chain, and after it the nodes of its tree that are not on the chain."""
+    """Each row's guess as a chain, followed by the nodes of its tree that are not on the chain."""
     tokens: list[int] = []
     parents: list[int] = []
     depths: list[int] = []
@@ -84,7 +84,7 @@ def _with_counts(draft: DraftBatch, counts: Ints) -> DraftBatch:
 
 
 def matched(draft: DraftBatch, new: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
-    """Which nodes the policy sampled, given what each row sampled since the draft, shape (nodes,)."""
+    """Nodes that the policy sampled, given the tokens that each row sampled since the draft, shape (nodes,)."""
     found = np.zeros(len(draft.tokens), bool)
     for row, tokens in enumerate(new):
         begin, stop = int(draft.offsets[row]), int(draft.offsets[row + 1])

@@ -1,13 +1,13 @@
-"""Who is admitted next, and who has to make room.
+"""Admission order of waiting requests, and which precomputed one gives way.
 
-Requests made ahead, for a later step, give way to those that are wanted now:
-``to_preempt`` says which of them end where a slot is missing.
+Requests precomputed for a later step give way to those needed now:
+``to_preempt`` selects which of them end when a slot is missing.
 
-Leader-first: of the requests at a state where the store knows no finished turn,
+Leader-first: of the requests at a state where the store has no finished turn,
 one goes ahead, and the others let requests at other states pass until it has
-finished; then its whole turn drafts them. Nothing is held back for longer than
-others wait: a slot that only such siblings could take is given to them, since
-an idle slot saves nothing.
+finished; then its whole turn drafts them. No slot stays idle for this: one
+that only such siblings could take is given to them, since an idle slot saves
+nothing.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def leaders_first(
         known: States at which a turn has finished.
 
     Returns:
-        Indices of ``waiting``: requests at known states and one of each other state that nobody runs at, then
-        the rest, each part in the order of arrival.
+        Indices of ``waiting``: requests at known states and one of each other state without a running request,
+        then the rest, each part in the order of arrival.
 
     Example:
         >>> leaders_first(["a", "a", "b", "b", "c", "d"], running={"c"}, known={"b"})
@@ -49,11 +49,11 @@ def leaders_first(
 
 
 def to_preempt(live: Sequence[Request], *, missing: int) -> list[Request]:
-    """The requests made ahead that give up their slots, those first that have sampled least.
+    """The precomputed requests that give up their slots, those with the fewest sampled tokens first.
 
     Args:
         live: Requests that hold slots.
-        missing: Slots that wanted requests wait for in vain.
+        missing: Slots that requests needed now lack.
     """
     ahead = sorted((request for request in live if request.ahead), key=lambda request: request.sampled)
     return ahead[: max(0, missing)]

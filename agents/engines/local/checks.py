@@ -1,4 +1,4 @@
-"""What a caller asks for, checked before it is handed to the engine's thread."""
+"""Checks of a caller's request before it is handed to the engine's thread."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from turntree.agents.engines.protocol import Sampling
 
 
 class Checked(NamedTuple):
-    """What was asked, as lists of integers that the model knows."""
+    """The request as lists of integers in the model's vocabulary."""
 
     prompt: list[int]
     """Shape (prompt,)."""
     tokens: list[int]
-    """Those that come with it: a draft, or text to score."""
+    """Tokens that come with the prompt: a draft, or text to score."""
 
 
 def checked(
     prompt_ids: Sequence[int], sampling: Sampling, token_ids: Sequence[int], name: str, *, vocabulary: int
 ) -> Checked:
-    """Check a prompt, the tokens that come with it, and how many most probable tokens are wanted.
+    """Check a prompt, the tokens that come with it, and how many most probable tokens are requested.
 
     Args:
         prompt_ids: Token ids, shape (prompt,).
-        sampling: How to draw.
+        sampling: Sampling parameters.
         token_ids: Shape (tokens,).
-        name: Of ``token_ids``, for messages.
-        vocabulary: Tokens that the model knows.
+        name: Name of ``token_ids`` in messages.
+        vocabulary: Size of the model's vocabulary.
 
     Raises:
-        ValueError: If the prompt is empty, a token is unknown, or more tokens are wanted than there are.
+        ValueError: If the prompt is empty, a token is unknown, or more tokens are requested than there are.
     """
     prompt, tokens = [int(token) for token in prompt_ids], [int(token) for token in token_ids]
     if not prompt:

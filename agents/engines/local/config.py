@@ -9,21 +9,21 @@ _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """How much is drafted. Nothing here can change what is sampled."""
+    """Settings of drafting. None of them changes what is sampled."""
 
     max_nodes: int = 8
-    """Draft nodes of one request in one step."""
+    """Most draft nodes of one request in one step."""
     max_depth: int = 8
-    """Depth of a draft."""
+    """Greatest depth of a draft."""
     min_probability: float = 0.4
-    """A node is verified if the store believes that its whole path is accepted with at least this
+    """A node is verified if the store's estimate that its whole path is accepted reaches this
     probability."""
     chain: bool = False
     """Draft one continuation instead of a tree."""
     max_step_nodes: int | None = None
-    """Draft nodes of all requests together in one step; ``None`` is no bound."""
+    """Most draft nodes of all requests together in one step; ``None`` is no bound."""
     adaptive: bool = True
-    """Verify what gives the most tokens per second by the engine's own measured steps: fewer drafts than the
+    """Verify the drafts that give the most tokens per second by the engine's own measured steps: fewer than the
     settings above allow, or none."""
     leader_first: bool = False
     """Of several requests waiting at a dialogue state where no turn has finished yet, admit one and let requests
@@ -40,29 +40,29 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalEngineConfig:
-    """Size and behaviour of one engine."""
+    """Size and behaviour of a local engine."""
 
     max_batch: int = 32
-    """Requests that decode at once; more wait in line."""
+    """Requests that decode at once; more wait in a queue."""
     max_context: int = 1024
-    """Tokens of prompt and response together."""
+    """Most tokens of prompt and response together."""
     parked_slots: int | None = None
     """Finished turns whose keys and values are kept for the dialogue's next turn; ``None`` keeps as
     many as ``max_batch``."""
     ahead_slots: int | None = None
-    """Requests made ahead that decode at once, among ``max_batch``; ``None`` is no other bound."""
+    """Precomputed requests that decode at once, among ``max_batch``; ``None`` is no further bound."""
     prefill_chunk: int = 1024
-    """Prompt tokens of one request that are processed in one step."""
+    """Most prompt tokens of one request processed in one step."""
     dtype: str = "float32"
-    """Of weights and activations: float32, bfloat16, float16 or float64."""
+    """Dtype of weights and activations: float32, bfloat16, float16 or float64."""
     device: str = "cpu"
     """Torch device."""
     speculation: Speculation | None = field(default_factory=Speculation)
-    """``None``: the draft is always empty."""
+    """Settings of drafting; ``None`` drafts nothing."""
     threads: int | None = None
     """Torch threads of the engine; ``None`` leaves torch's setting."""
     monitors: bool = True
-    """Sum up entropies and acceptance for the exactness monitors (``DraftStats.tested`` and what follows it);
+    """Sum up entropies and acceptance for the exactness monitors (``DraftStats.tested`` and the fields after it);
     they stay 0 otherwise."""
     seed: int | None = None
     """Seeds the noise of requests that bring no seed; ``None`` is fresh entropy."""
@@ -80,5 +80,5 @@ class LocalEngineConfig:
 
     @property
     def slots(self) -> int:
-        """Sequences whose keys and values fit."""
+        """Sequences whose keys and values fit in the cache."""
         return self.max_batch + (self.max_batch if self.parked_slots is None else self.parked_slots)

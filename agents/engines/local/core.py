@@ -1,9 +1,9 @@
 """The engine's loop body: one step of continuous batching, synchronous, on one thread.
 
-A step admits waiting requests (``wait_queue``), asks for drafts of all of them at once, runs the
+A step admits waiting requests (``wait_queue``), gets drafts for all of them at once, runs the
 model once over everything new (prompts, last tokens, drafts, tokens to score)
-and keeps what the policy itself samples. Without speculation the draft is
-empty; nothing else differs.
+and keeps the tokens that the policy itself samples. Without speculation the
+draft is empty; nothing else differs.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class EngineCore:
         return self._pool.live
 
     def add(self, request: Request) -> None:
-        """Put a request in line."""
+        """Put a request in the queue."""
         self._waiting.add(request)
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], version: int | None) -> None:
-        """Take new weights; live requests go on under them, their past recomputed."""
+        """Load new weights; live requests continue under them, their keys and values recomputed."""
         self.policy.update(named)
         self.version = self.version + 1 if version is None else version
         self._pool.forget()
@@ -79,23 +79,23 @@ class EngineCore:
         self._pool.forget()
 
     def abort_all(self) -> int:
-        """End every request with what it has.
+        """End every request with the tokens that it has.
 
         Returns:
-            How many there were.
+            Number of requests ended.
         """
         return self._abort(lambda request: True)
 
     def abort_ahead(self) -> int:
-        """End every request made ahead with what it has.
+        """End every precomputed request with the tokens that it has.
 
         Returns:
-            How many there were.
+            Number of requests ended.
         """
         return self._abort(lambda request: request.ahead)
 
     def fail_all(self, error: Exception) -> None:
-        """A step broke: every request ends with the error."""
+        """End every request with the error of a failed step."""
 
         def broke(request: Request) -> bool:
             request.error = error
@@ -120,7 +120,7 @@ class EngineCore:
             self._drafter.learn(step.plan, step.verified, seconds)
 
     def _abort(self, ends: Callable[[Request], bool]) -> int:
-        """End the requests of which ``ends`` holds, with what they have; how many there were."""
+        """End the requests that ``ends`` selects, with the tokens that they have; returns their number."""
         requests = [*(r for r in self.live if ends(r)), *self._waiting.take(ends)]
         for request in requests:
             self._finish(request, FinishReason.ABORT)
@@ -168,7 +168,7 @@ class EngineCore:
     def _emit(
         self, rows: list[Request], plan: StepPlan, at: Ints, guessed: Ints, who: Ints, logits: Tensor
     ) -> Verified | None:
-        """Draw for the rows ``at``."""
+        """Draw tokens for the rows ``at``."""
         if not len(at):
             return None
         drawing = [rows[b] for b in at]
@@ -232,14 +232,14 @@ class EngineCore:
 
 
 class _Step(NamedTuple):
-    """What one run of the model was for."""
+    """The results of one run of the model."""
 
     plan: StepPlan
     """The forward pass."""
     verified: Verified | None
-    """What was drawn, if anything."""
+    """The drawn tokens, if any."""
     guessed: bool
-    """Whether tokens that callers had guessed or gave to score were in it."""
+    """Whether it contained guesses of callers or tokens to score."""
 
 
 def _logits_of(at: Ints, who: Ints, plan: StepPlan, logits: Tensor) -> Tensor:

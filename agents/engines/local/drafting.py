@@ -1,8 +1,8 @@
-"""What each request verifies in a step: the caller's own guess, and a tree from the store beside it.
+"""Drafts of each request in a step: the caller's own guess, and a tree from the store beside it.
 
-Drafts change how many passes a turn takes, never what it says. The store is told
-what was sampled, and the budget what a step cost and gained. Scored requests
-"draft" the tokens that they are to score, and the store never hears of them.
+Drafts change how many passes a turn takes, never its tokens. The store is told
+the sampled tokens, and the budget the cost and gain of a step. Scored requests
+"draft" the tokens that they score, and the store never sees them.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 
 LOGITS = 1 << 26
-"""Logits that the guesses of one step may ask for together."""
+"""Most logits that the guesses of one step may need together."""
 
 
 class Proposal(NamedTuple):
     """The drafts of one step."""
 
     draft: DraftBatch
-    """One tree a row."""
+    """One tree per row."""
     guessed: Ints
-    """How many nodes of each row, from the first, are the caller's guess, shape (rows,)."""
+    """Number of leading nodes of each row that are the caller's guess, shape (rows,)."""
 
 
 class Drafter:
-    """What the requests of a step draft within the settings, by the drafting session of this engine."""
+    """Drafts of the requests of a step within the settings, through the drafting session of this engine."""
 
     def __init__(
         self, config: LocalEngineConfig, forest: SpecForest | None, stats: EngineStats, vocabulary: int
@@ -61,7 +61,7 @@ class Drafter:
 
         Args:
             rows: The requests.
-            ready: Which of them draw in this step; the others still read their prompts, shape (rows,).
+            ready: Requests that draw in this step; the others still process their prompts, shape (rows,).
         """
         at = [b for b, request in enumerate(rows) if ready[b] and not request.scoring]
         draft = spread(self._from_store([rows[b] for b in at]), at, len(rows))
@@ -76,7 +76,7 @@ class Drafter:
         return [[] if r is None else r.guessed(min(most, self.room(r) - 1)) for r in rows]
 
     def room(self, request: Request) -> int:
-        """Tokens that a request may still sample, or positions that it has still to score."""
+        """Tokens that a request may still sample, or positions that it still has to score."""
         if request.scoring:
             return request.positions - request.scored
         left = self._config.max_context - len(request.tokens)
@@ -103,12 +103,12 @@ class Drafter:
             )
 
     def commit(self, rows: Sequence[Request], tokens: Sequence[list[int]]) -> None:
-        """Tell the store what was sampled."""
+        """Report sampled tokens to the store."""
         with self._timed():
             self._session.commit(rows, tokens)
 
     def end(self, request: Request, *, keep: bool) -> None:
-        """The turn is over; ``keep`` says whether its tokens may draft others."""
+        """End a turn; ``keep`` tells whether its tokens may draft others."""
         self._session.end([request], keep=keep)
 
     @contextmanager
@@ -118,7 +118,7 @@ class Drafter:
         self._stats.draft_seconds = self._session.counts.draft_seconds
 
     def learn(self, step: StepPlan, verified: Verified, seconds: float) -> None:
-        """Tell the budget what a step of store drafts cost and gained; steps that mostly read prompts say little."""
+        """Report to the budget the cost and gain of a step with store drafts; steps of mostly prompts tell little."""
         draft, rows = step.draft, len(step.slot)
         if self._budget is None or len(verified.emitted) < rows:
             return

@@ -1,7 +1,7 @@
-"""``LocalEngine``: the asynchronous face of the core, which runs on a thread of its own.
+"""``LocalEngine``: the asynchronous interface of the core, which runs on its own thread.
 
 Invariant: only that thread touches the model, the cache and the requests; the
-callers hand over work through one inbox and get futures back.
+callers submit work through one inbox and get futures back.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class LocalEngine:
         Args:
             model: A ``transformers`` causal language model, taken over by the engine.
             config: Settings.
-            forest: The store that drafts, or the settings of one that is made if ``config`` wants speculation;
-                a store that is made also knows the model's own end tokens.
+            forest: The store that drafts, or the settings of one that is created if ``config`` enables speculation;
+                a created store also knows the model's own end tokens.
         """
         policy = model if isinstance(model, Policy) else Policy(model)
         self.config = config or LocalEngineConfig()
@@ -91,9 +91,9 @@ class LocalEngine:
     async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn.
 
-        The request's draft is verified a prefill chunk at a time, beside the store's drafts; what follows its first
-        stop token or exceeds the turn's room is ignored. A turn that was sampled with the same seed, under whatever
-        weights, is a good guess. A turn for a later step is in no counter.
+        The request's draft is verified a prefill chunk at a time, beside the store's drafts; tokens after its first
+        stop token or beyond the turn's limit are ignored. A turn sampled with the same seed, under whatever weights,
+        is a good guess. Counters leave out turns for a later step.
 
         Raises:
             ValueError: If the prompt is empty, if it or the draft holds an unknown token, if it leaves no room in
@@ -129,11 +129,11 @@ class LocalEngine:
         Args:
             prompt_ids: Token ids, shape (prompt,).
             token_ids: The tokens after the prompt, shape (tokens,); stop tokens and ``max_tokens`` do not count.
-            sampling: Its transforms make the law.
-            top: Most probable tokens recorded at each position and behind the last token.
+            sampling: Its transforms define the distribution.
+            top: Most probable tokens recorded at each position and after the last token.
 
         Raises:
-            ValueError: As ``generate``, and if prompt and tokens do not fit the context together.
+            ValueError: As ``generate``, and if prompt and tokens together do not fit the context.
             EngineAborted: If all requests were aborted or the engine closed meanwhile.
             RuntimeError: If the engine is closed or failed.
         """
@@ -159,7 +159,7 @@ class LocalEngine:
         return done.scores()
 
     async def _run(self, **parts: Any) -> Request:
-        """Hand a request to the engine's thread and wait until it has finished."""
+        """Submit a request to the engine's thread and wait until it has finished."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Request] = loop.create_future()
         request = Request(**parts, deliver=lambda done: self._done.setdefault(loop, []).append((future, done)))
@@ -197,12 +197,12 @@ class LocalEngine:
         return self._call(self._core.abort_all)
 
     def abort_ahead(self) -> int:
-        """End every request made ahead with what it has; returns how many there were."""
+        """End every precomputed request with the tokens that it has; returns how many there were."""
         return self._call(self._core.abort_ahead)
 
     @property
     def vocabulary(self) -> int:
-        """Tokens that the model knows."""
+        """Size of the model's vocabulary."""
         return self._core.policy.vocabulary
 
     @property

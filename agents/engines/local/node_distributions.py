@@ -1,7 +1,7 @@
-"""The policy's law at the nodes of a step, and what is read off it.
+"""The policy's distributions at the nodes of a step, and the numbers computed from them.
 
-A law is what a token is drawn from: the logits after every transform, with the
-tokens on the way down to the node as context.
+A token is drawn from the logits after every transform, with the tokens on the
+path to the node as context.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _IN_CACHE = 1 << 17
-"""Numbers that are worked on at once where several passes go over them."""
+"""Most numbers processed at once where several passes go over them."""
 
 
 class Top(NamedTuple):
     """The most probable tokens at some nodes, most probable first."""
 
     ids: NDArray[np.int32]
-    """Shape (nodes, k)."""
+    """Token ids, shape (nodes, k)."""
     logprobs: NDArray[np.float32]
-    """Shape (nodes, k)."""
+    """Log-probabilities, shape (nodes, k)."""
 
 
 class NodeDistributions:
-    """Distributions at the rows and nodes of a step, laid out as ``spec_tree.rules.verify.root`` says.
+    """Distributions at the rows and nodes of a step, in the layout of ``spec_tree.rules.verify.root``.
 
     Args:
         rows: The requests.
-        draft: One tree a row.
-        logits: What the model said, shape (rows + nodes, vocabulary).
+        draft: One tree per row.
+        logits: The model's output, shape (rows + nodes, vocabulary).
     """
 
     def __init__(self, rows: Sequence[Request], draft: DraftBatch, logits: Tensor) -> None:
@@ -53,10 +53,10 @@ class NodeDistributions:
         self._penalties = Penalties(rows, draft)
         self._transforms = Transforms.of([r.sampling for r in rows], logits)
         self.plain = self._transforms.tempers_alone and not self._penalties
-        """Whether the laws are those of the policy at its temperature."""
+        """Whether every distribution is the policy's at its temperature."""
 
     def at(self, nodes: Ints | None) -> Tensor:
-        """Logits of the laws at ``nodes`` (all where ``None``), minus infinity where they are zero.
+        """Logits of the distributions at ``nodes`` (all if ``None``), minus infinity where they are zero.
 
         Shape (nodes, vocabulary).
         """
@@ -78,7 +78,7 @@ class NodeDistributions:
 
 
 def chosen_logprobs(logits: Tensor, tokens: Ints) -> Floats:
-    """Log-probability of one token a row, shape (rows,)."""
+    """Log-probability of one token per row, shape (rows,)."""
     chosen = logits.gather(-1, torch.from_numpy(tokens).to(logits.device)[:, None])[:, 0]
     return _array(chosen - logits.logsumexp(-1))
 

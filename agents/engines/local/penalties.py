@@ -1,8 +1,8 @@
 """Repetition, presence and frequency penalties at every node of a draft.
 
-A node's logits are penalised by what would stand before it: the prompt (for the
-repetition penalty), what the turn has sampled, and the tokens on the path down to
-the node. Only tokens that occur are touched, so the cost does not grow with the
+A node's logits are penalised by the tokens before it: the prompt (for the
+repetition penalty), the sampled tokens of the turn, and the tokens on the path
+to the node. Only tokens that occur are touched, so the cost does not grow with the
 vocabulary. Order and meaning are vLLM's: repetition, then frequency, then presence.
 """
 
@@ -25,19 +25,19 @@ Ints = NDArray[np.int64]
 
 
 class _Seen(NamedTuple):
-    """What one request has said at each node of its draft."""
+    """Tokens before each node of one request's draft."""
 
     sampling: Sampling
     tokens: Ints
-    """Tokens that occur anywhere, shape (seen,)."""
+    """Tokens that occur at any node, shape (seen,)."""
     asked: NDArray[np.bool_]
-    """Which of them occur in the prompt, shape (seen,)."""
+    """Whether each occurs in the prompt, shape (seen,)."""
     said: Ints
-    """How often the turn has each, its last token first and then its nodes, shape (1 + nodes, seen)."""
+    """Count of each in the turn, at its last token first and then at its nodes, shape (1 + nodes, seen)."""
 
 
 class Penalties:
-    """The penalties of the requests of one step; empty where no request has any."""
+    """The penalties of the requests of one step; empty if no request has any."""
 
     def __init__(self, rows: Sequence[Request], draft: DraftBatch) -> None:
         self.roots = root(draft)
@@ -55,7 +55,7 @@ class Penalties:
         Args:
             logits: Shape (n, vocabulary); not changed.
             rows: Request of each, shape (n,).
-            nodes: Place among rows and nodes of each, see ``spec_tree.rules.verify.root``, shape (n,).
+            nodes: Index of each among rows and nodes, see ``spec_tree.rules.verify.root``, shape (n,).
         """
         if not self._seen:
             return logits

@@ -1,4 +1,4 @@
-"""Which slot holds which tokens: the longest stored prefix of a prompt.
+"""An index of tokens by slot that finds the longest stored prefix of a prompt.
 
 Slots are indexed by chained hashes of blocks of their tokens; a candidate is
 then compared token by token, so a hash collision costs time, never
@@ -14,10 +14,10 @@ BLOCK = 8
 
 
 class PrefixMatch(NamedTuple):
-    """A slot that begins like the prompt."""
+    """The slot with the longest common prefix."""
 
     slot: int
-    """The slot, -1 where none is known."""
+    """The slot, -1 if there is none."""
     length: int
     """Tokens in common."""
 
@@ -31,7 +31,7 @@ class PrefixIndex:
         self._slots: dict[int, dict[int, None]] = {}
 
     def put(self, slot: int, tokens: Sequence[int]) -> None:
-        """Say that ``slot`` holds ``tokens``; what it held before is forgotten."""
+        """Record that ``slot`` holds ``tokens``, replacing what it held before."""
         self.remove(slot)
         chain = _chain(tokens)
         self._tokens[slot] = tokens
@@ -40,7 +40,7 @@ class PrefixIndex:
             self._slots.setdefault(key, {})[slot] = None
 
     def remove(self, slot: int) -> None:
-        """Forget what ``slot`` held."""
+        """Remove the tokens of ``slot``."""
         self._tokens.pop(slot, None)
         for key in self._chains.pop(slot, ()):
             holders = self._slots[key]
@@ -49,7 +49,7 @@ class PrefixIndex:
                 del self._slots[key]
 
     def tokens(self, slot: int) -> Sequence[int]:
-        """What ``slot`` holds."""
+        """Tokens of ``slot``."""
         return self._tokens.get(slot, ())
 
     def match(self, prompt: Sequence[int], candidates: int = 4) -> PrefixMatch:

@@ -1,4 +1,4 @@
-"""One turn on its way through the engine: sampled, or given and scored."""
+"""One turn in the engine: sampled, or given and scored."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Monitored:
     tested: int = 0
     """Positions with drafted children."""
     matched: int = 0
-    """Those of them where the drawn token was one of the children."""
+    """Tested positions where the drawn token was one of the children."""
     expected: float = 0.0
-    """Of the children's mass."""
+    """Sum of the children's mass m."""
     variance: float = 0.0
-    """Of mass times what is missing to 1."""
+    """Sum of m (1 - m)."""
     surprise: float = 0.0
-    """Of -log p."""
+    """Sum of -log p of the drawn tokens, nats."""
     entropy: float = 0.0
-    """Of the entropies."""
+    """Sum of the entropies, nats."""
     entropy_variance: float = 0.0
-    """Of the variances of -log p."""
+    """Sum of the variances of -log p, nats squared."""
 
     def add(self, sums: Sequence[float]) -> None:
-        """Add what a step found, in the order of the fields."""
+        """Add the sums of a step, in the order of the fields."""
         tested, matched, expected, variance, surprise, entropy, entropy_variance = sums
         self.tested += int(tested)
         self.matched += int(matched)
@@ -46,49 +46,49 @@ class Monitored:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Request(DraftTurn):
-    """A prompt, what has been sampled after it, and where its keys and values are."""
+    """A prompt, the tokens sampled after it, and the place of its keys and values."""
 
     prompt: list[int]
     """Token ids, shape (prompt,)."""
     sampling: Sampling
-    """How to draw."""
+    """Sampling parameters."""
     state: DialogueState
-    """Names the dialogue state for the store."""
+    """Dialogue state, the key of the store."""
     seed: int
     """64-bit seed of the noise."""
     deliver: Callable[[Request], None]
     """Called on the engine's thread when the request has finished."""
     scoring: bool = False
-    """The tokens of ``guess`` are those to score: they are taken as they are, and nothing is drawn;
-    ``Sampling.top_logprobs`` above 0 asks for the position behind the last one too."""
+    """The tokens of ``guess`` are to be scored: they are taken as given, and nothing is drawn;
+    ``Sampling.top_logprobs`` above 0 includes the position after the last one."""
     tokens: list[int] = field(default_factory=list)
     """Prompt and sampled tokens."""
     scored: int = 0
     """Positions scored so far, where ``scoring``."""
     logprobs: list[float] = field(default_factory=list)
-    """Of the sampled tokens, before penalties, min-p, top-k and top-p."""
+    """Log-probabilities of the sampled tokens, before penalties, min-p, top-k and top-p."""
     behaviour: list[float] = field(default_factory=list)
-    """Of the sampled tokens, after all transforms."""
+    """Log-probabilities of the sampled tokens, after all transforms."""
     entropies: list[float] = field(default_factory=list)
-    """At scored positions."""
+    """Entropies at scored positions, nats."""
     entropy_variances: list[float] = field(default_factory=list)
-    """At scored positions."""
+    """Variances of -log p at scored positions, nats squared."""
     top: list[tuple[NDArray[np.int32], NDArray[np.float32]]] = field(default_factory=list)
-    """Most probable tokens and their log-probabilities, some positions each."""
+    """Most probable tokens and their log-probabilities, some positions per entry."""
     monitored: Monitored = field(default_factory=Monitored)
     """Sums over the sampled tokens."""
     accepted: list[bool] = field(default_factory=list)
-    """Which sampled tokens had been drafted."""
+    """Whether each sampled token had been drafted."""
     slot: int = -1
-    """Its place in the cache, -1 while waiting."""
+    """Its slot in the cache, -1 while waiting."""
     computed: int = 0
     """Tokens whose keys and values are in the slot."""
     ahead: bool = False
-    """Made for a later step: it has a slot while nobody else wants it, and ends with what it has where one does."""
+    """Precomputed for a later step: it uses an idle slot, and ends with its tokens so far if the slot is needed."""
     leader: Request | None = None
     """The request whose prompt is being computed and will be shared."""
     cached: int = 0
-    """Prompt tokens that were not computed again."""
+    """Prompt tokens whose keys and values were reused."""
     verify_steps: int = 0
     """Forward passes in which it sampled."""
     drafted: int = 0
@@ -100,7 +100,7 @@ class Request(DraftTurn):
     version: int = 0
     """Version of the weights that sampled the last token."""
     error: Exception | None = None
-    """What broke, if the engine failed."""
+    """The error, if the engine failed."""
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
@@ -117,11 +117,11 @@ class Request(DraftTurn):
 
     @property
     def positions(self) -> int:
-        """Positions whose law is wanted, where ``scoring``."""
+        """Positions whose distribution is needed, if ``scoring``."""
         return len(self.guess) + (self.sampling.top_logprobs > 0)
 
     def start_over(self) -> None:
-        """The weights have changed: what was scored under the old ones does not count."""
+        """Discard scores, since the weights have changed."""
         self.tokens, self.committed, self.scored = list(self.prompt), 0, 0
         self.logprobs, self.behaviour, self.entropies, self.entropy_variances, self.top = [], [], [], [], []
 
@@ -146,7 +146,7 @@ class Request(DraftTurn):
         )
 
     def scores(self) -> Scores:
-        """What was found of the given tokens."""
+        """The scores of the given tokens."""
         return Scores(
             logprobs=tuple(self.behaviour),
             top=self._top(),

@@ -1,4 +1,4 @@
-"""Drawing the tokens of one step, and writing down how they were drawn."""
+"""Sampling of the tokens of one step, with a record of their log-probabilities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 EAGER = 1 << 21
-"""Logits up to which all nodes are drawn at once; above, only the nodes that the walk reaches."""
+"""Most logits for which all nodes are drawn at once; above, only the nodes that the walk reaches."""
 
 
 def emit(
@@ -30,11 +30,11 @@ def emit(
 
     Args:
         rows: Requests that draw.
-        draft: One tree a row.
-        guessed: How many nodes of each row, from the first, are the caller's guess, shape (rows,).
+        draft: One tree per row.
+        guessed: Number of leading nodes of each row that are the caller's guess, shape (rows,).
         room: Tokens that each may still sample, at least 1, shape (rows,).
         logits: Shape (rows + nodes, vocabulary).
-        monitors: Whether to sum up what the exactness monitors need.
+        monitors: Whether to compute the sums of the exactness monitors.
     """
     ends = [frozenset(r.sampling.stop_token_ids) for r in rows]
 
@@ -77,7 +77,7 @@ def _append(rows: Sequence[Request], draft: DraftBatch, verified: Verified, draw
 
 
 def _sums(behaviour: Floats, matched: NDArray[np.bool_], law: Monitor, start: Ints) -> list[list[float]]:
-    """What each row adds to its ``Monitored``, in the order of its fields."""
+    """Terms of each row for its ``Monitored``, in the order of its fields."""
     mass = np.where(law.tested, law.mass, 0.0)
     columns = np.stack(
         [
@@ -90,33 +90,33 @@ def _sums(behaviour: Floats, matched: NDArray[np.bool_], law: Monitor, start: In
 
 
 class Monitor(NamedTuple):
-    """What the exactness monitors need of some nodes; arrays of shape (nodes,)."""
+    """Terms of the exactness monitors at some nodes; arrays of shape (nodes,)."""
 
     entropy: Floats
-    """Nats."""
+    """Entropy, nats."""
     entropy_variance: Floats
     """Variance of -log p, nats squared."""
     mass: Floats
     """Probability of the drafted children."""
     tested: NDArray[np.bool_]
-    """Whether there are children, and none that the caller guessed."""
+    """Whether there are children, none of which the caller guessed."""
 
 
 class StepLogprobs(NamedTuple):
-    """What the laws of some nodes say of the tokens that were drawn from them; arrays of shape (nodes,)."""
+    """Log-probabilities at some nodes of the tokens drawn there; arrays of shape (nodes,)."""
 
     policy: Floats
     """Log-probability before penalties, min-p, top-k and top-p."""
     behaviour: Floats
     """Log-probability after all transforms."""
     monitored: Monitor | None
-    """``None`` where it is not wanted."""
+    """Entropies, nats; ``None`` if not requested."""
     top: Top | None
-    """As many as the request that wants most; ``None`` if none wants any."""
+    """Most probable tokens, as many as any request records; ``None`` if none does."""
 
 
 class _Draws:
-    """Draws from the logits of a step, at once where that is cheap, else where the walk gets to."""
+    """Draws from the logits of a step: at all nodes where that is cheap, else only where the walk arrives."""
 
     def __init__(
         self, rows: Sequence[Request], draft: DraftBatch, guessed: Ints, logits: Tensor, *, monitors: bool
@@ -155,7 +155,7 @@ class _Draws:
         return tokens, logprobs
 
     def readings(self, nodes: Ints, tokens: Ints) -> StepLogprobs:
-        """What the laws at the nodes that the walk passed say, in the order of ``nodes``."""
+        """Log-probabilities at the nodes that the walk passed, in the order of ``nodes``."""
         if self._all is not None:
             probabilities, _, logprobs = self._all
             if len(nodes) < len(probabilities):
@@ -196,7 +196,7 @@ def _chosen(probabilities: Tensor, tokens: Tensor) -> Floats:
 
 
 def _joined(parts: Sequence[StepLogprobs], order: Ints) -> StepLogprobs:
-    """The readings of several calls as one, taken in ``order``."""
+    """The results of several calls as one, in the order of ``order``."""
 
     def taken(columns: Sequence[Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
         return [np.concatenate(column)[order] for column in zip(*columns, strict=True)]

@@ -1,4 +1,4 @@
-"""What the policy says of tokens that are given: nothing is drawn, everything is written down."""
+"""Scoring of given tokens under the policy: nothing is drawn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from turntree.spec_tree.rules.verify import root
 Ints = NDArray[np.int64]
 
 _TOGETHER = 1 << 23
-"""Logits that are worked on at once."""
+"""Most logits processed at once."""
 
 
 def score(rows: Sequence[Request], draft: DraftBatch, logits: Tensor) -> None:

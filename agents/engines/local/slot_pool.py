@@ -1,8 +1,8 @@
-"""Which slot a request gets: a parked one that it continues, a copy of a shared prefix, or a fresh one.
+"""Allocation of cache slots: a parked one that the request continues, a copy of a shared prefix, or a free one.
 
 Invariant: a slot is live, parked or free. A parked slot holds a finished turn
-for the dialogue's next one. Those of turns made ahead are given away first, then
-the least recently parked.
+for the dialogue's next one. Those of precomputed turns are given away first,
+then the least recently parked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from turntree.agents.engines.local.request import Request
 
 
 class SlotPool:
-    """Hands out the slots of a cache."""
+    """Allocates the slots of a cache."""
 
     def __init__(self, cache: SlotCache) -> None:
         self._cache = cache
@@ -30,8 +30,8 @@ class SlotPool:
         return [self._live[slot] for slot in sorted(self._live)]
 
     def place(self, request: Request) -> bool:
-        """Give ``request`` a slot with the longest prefix that is known. The last token of the prompt
-        is always left to compute, since its logits are needed.
+        """Give ``request`` a slot with the longest known prefix. The last token of the prompt
+        is always computed, since its logits are needed.
 
         Returns:
             Whether a slot was free.
@@ -71,7 +71,7 @@ class SlotPool:
         return None
 
     def follow(self, request: Request) -> bool:
-        """Copy the leader's prefix as soon as it is there.
+        """Copy the leader's prefix as soon as it is computed.
 
         Returns:
             Whether the request may run now.
@@ -90,7 +90,7 @@ class SlotPool:
         return True
 
     def park(self, request: Request) -> None:
-        """The turn is over: keep its keys and values for the next one."""
+        """Keep the keys and values of a finished turn for the dialogue's next one."""
         slot = request.slot
         del self._live[slot]
         if request.computed < BLOCK:
@@ -98,13 +98,13 @@ class SlotPool:
             heapq.heappush(self._free, slot)
             return
         self._index.put(slot, request.tokens[: request.computed])
-        if request.ahead:  # first to go: wanted dialogues need theirs sooner
+        if request.ahead:  # given away first: dialogues of this step need theirs sooner
             self._parked = {slot: None, **self._parked}
         else:
             self._parked[slot] = None
 
     def forget(self) -> None:
-        """The weights have changed: nothing that was computed holds any longer."""
+        """Drop all keys and values, since the weights have changed."""
         for slot in self._parked:
             self._index.remove(slot)
             heapq.heappush(self._free, slot)

@@ -1,4 +1,4 @@
-"""What the engine counts."""
+"""Counters of the local engine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields
 
 @dataclass(slots=True, kw_only=True)
 class EngineStats:
-    """Counters since the engine started, requests made ahead left out but for their share of the passes and of
-    the time. Subtract two readings to get an interval."""
+    """Counters since the engine started. Precomputed requests count only in passes and
+    time. Subtract two copies to get an interval."""
 
     forward_passes: int = 0
-    """Runs of the model."""
+    """Forward passes of the model."""
     seconds: float = 0.0
     """Wall time spent in steps: drafting, the model, sampling, book-keeping."""
     model_seconds: float = 0.0
@@ -41,7 +41,7 @@ class EngineStats:
         return self.tokens / self.verify_steps if self.verify_steps else 0.0
 
     def copy(self) -> EngineStats:
-        """A reading that no longer changes."""
+        """A copy that no longer changes."""
         return EngineStats(**{f.name: getattr(self, f.name) for f in fields(self)})
 
     def __sub__(self, earlier: EngineStats) -> EngineStats:

@@ -1,8 +1,8 @@
-"""The requests that wait, and the step in which some of them get a slot.
+"""The queue of waiting requests, and their admission to slots.
 
-Invariant: a request made ahead, for a later step, never keeps a slot from one
-that is wanted now. It is admitted only where nobody wanted waits, and ends with
-what it has where somebody does.
+Invariant: a precomputed request never keeps a slot from one that is needed
+now. It is admitted only if no other waits, and ends with the tokens that it
+has as soon as one does.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class WaitQueue:
     """Requests without a slot.
 
     Args:
-        config: Of the engine.
-        pool: Gives the slots.
-        forest: Knows at which states turns have finished, for leaders.
+        config: Settings of the engine.
+        pool: Allocates the slots.
+        forest: Knows at which states turns have finished, for leader-first admission.
     """
 
     def __init__(self, config: LocalEngineConfig, pool: SlotPool, forest: SpecForest | None) -> None:
@@ -45,19 +45,19 @@ class WaitQueue:
         (self._ahead if request.ahead else self._wanted).append(request)
 
     def take(self, leaves: Callable[[Request], bool]) -> list[Request]:
-        """Remove the requests that leave the line, and return them."""
+        """Remove the requests that leave the queue, and return them."""
         gone = [request for line in (self._wanted, self._ahead) for request in line if leaves(request)]
         for request in gone:
             (self._ahead if request.ahead else self._wanted).remove(request)
         return gone
 
     def preempted(self) -> list[Request]:
-        """Live requests made ahead whose slots are wanted; to be ended before ``admit``."""
+        """Live precomputed requests whose slots are needed; to be ended before ``admit``."""
         live = self._pool.live
         return to_preempt(live, missing=len(self._wanted) + len(live) - self._config.max_batch)
 
     def admit(self) -> None:
-        """Give free slots to waiting requests, those made ahead last."""
+        """Give free slots to waiting requests, precomputed ones last."""
         live = self._pool.live
         free = self._config.max_batch - len(live)
         if self._forest is not None and self._wanted and free > 0:

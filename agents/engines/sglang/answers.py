@@ -1,8 +1,8 @@
-"""What SGLang answers, as completions and scores.
+"""Conversion of SGLang's answers to completions and scores.
 
 SGLang's log-probabilities of sampled tokens are those at the request's
-temperature before top-k, top-p and min-p, which is what ``Completion.logprobs``
-wants. The law after these is made of the recorded tokens where they cover it.
+temperature before top-k, top-p and min-p, as ``Completion.logprobs`` needs. The
+distribution after these is computed from the recorded tokens where they cover it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from turntree.agents.engines.token_logprobs import TokenLogprobs
 
 Floats = NDArray[np.float64]
 _NOTHING = -1e30
-"""SGLang writes the smallest number of the type for the logarithm of 0."""
+"""SGLang writes the smallest number of the dtype for the logarithm of 0."""
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
@@ -30,10 +30,10 @@ def completion(
     """A sampled turn.
 
     Args:
-        answer: SGLang's, with log-probabilities.
-        sampling: How the turn was asked for.
-        weights_version: Of the policy.
-        vocabulary: Tokens that the model knows; ``None`` where unknown.
+        answer: SGLang's answer, with log-probabilities.
+        sampling: Sampling parameters of the request.
+        weights_version: Version of the policy's weights.
+        vocabulary: Size of the model's vocabulary; ``None`` if unknown.
     """
     info = answer["meta_info"]
     tokens = tuple(answer["output_ids"])
@@ -66,10 +66,10 @@ def completion(
 
 
 def scored(answer: Mapping[str, Any], count: int, width: int) -> TokenLogprobs:
-    """The model's log-probabilities at temperature 1 at each of the ``count`` last tokens and behind them.
+    """The model's log-probabilities at temperature 1 at each of the ``count`` last tokens and after them.
 
     Args:
-        answer: SGLang's, to a ``scoring_request`` of ``width`` most probable tokens.
+        answer: SGLang's answer to a ``scoring_request`` of ``width`` most probable tokens.
         count: Tokens that were scored.
         width: Most probable tokens at each position.
     """
@@ -86,7 +86,7 @@ def scored(answer: Mapping[str, Any], count: int, width: int) -> TokenLogprobs:
 
 
 def draft_stats(info: Mapping[str, Any], tokens: int) -> DraftStats:
-    """What was drafted of a turn.
+    """Draft counters of a turn.
 
     Args:
         info: SGLang's ``meta_info``.
@@ -94,7 +94,7 @@ def draft_stats(info: Mapping[str, Any], tokens: int) -> DraftStats:
     """
     drafted, accepted = info.get(DRAFTED), info.get(ACCEPTED)
     if drafted is None or accepted is None:
-        # Plain decoding, or drafts of SGLang's own: what it drafted it does not say.
+        # Plain decoding, or drafts of SGLang's own, whose tokens it does not report.
         steps = info.get("spec_verify_ct") or max(tokens - 1, 0)
         return DraftStats(verify_steps=min(tokens, 1) + steps, accepted=max(tokens - 1 - steps, 0))
     return DraftStats(
@@ -110,8 +110,8 @@ def _reason(info: Mapping[str, Any], tokens: Sequence[int], sampling: Sampling) 
 
 
 def _flags(info: Mapping[str, Any], tokens: int) -> tuple[bool, ...]:
-    """Which tokens were drafted and accepted: the first comes from the prompt's pass, each step ends with one that
-    was not drafted."""
+    """Whether each token was drafted and accepted: the first comes from the prompt's pass, and each step ends with
+    one that was not drafted."""
     accepted = info.get(ACCEPTED)
     if accepted is None:
         return ()
@@ -139,7 +139,7 @@ def _numbers(values: Sequence[Any]) -> Floats:
 
 
 def _greedy_law(tokens: Sequence[int], width: int) -> TokenLogprobs:
-    """All mass on what was said; the other columns are tokens without any."""
+    """All mass on the sampled tokens; the other columns are tokens without any."""
     ids = np.tile(np.arange(width, dtype=np.int32), (len(tokens), 1))
     said = np.array(tokens, np.int32)[:, None]
     ids = np.where(ids == said, ids[:, :1], ids)
@@ -152,8 +152,8 @@ def _greedy_law(tokens: Sequence[int], width: int) -> TokenLogprobs:
 def _cut_law(
     table: TokenLogprobs, chosen: Floats, sampling: Sampling, vocabulary: int | None
 ) -> tuple[Floats, TokenLogprobs | None]:
-    """Log-probability of each chosen token after min-p, top-k and top-p, and the law there; nothing where the
-    recorded tokens do not reach to the end of what is kept."""
+    """Log-probability of each chosen token after min-p, top-k and top-p, and the distribution there; empty and
+    ``None`` if the recorded tokens do not cover all that are kept."""
     p = np.exp(table.logprobs)
     keep = p >= sampling.min_p * p[:, :1]
     if sampling.top_k != -1:

@@ -1,4 +1,4 @@
-"""Settings of an SGLang engine in this process, and SGLang's own arguments made of them."""
+"""Settings of an SGLang engine in this process, and their conversion to SGLang's own arguments."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class SglangEngineConfig:
     """Size and behaviour of one engine."""
 
     max_batch: int = 32
-    """Requests that decode at once; more wait in line."""
+    """Requests that decode at once; more wait in a queue."""
     max_context: int = 1024
-    """Tokens of prompt and response together."""
+    """Most tokens of prompt and response together."""
     dtype: str = "auto"
-    """Of weights and activations: auto, float32, bfloat16 or float16."""
+    """Dtype of weights and activations: auto, float32, bfloat16 or float16."""
     draft_tokens: int = 0
-    """Tokens of one request in one pass at most, the last sampled one included; 0 decodes plainly."""
+    """Most tokens of one request in one pass, the last sampled one included; 0 decodes plainly."""
     speculation: SglangSettings = field(default_factory=SglangSettings)
-    """How turntree's worker drafts."""
+    """Settings of turntree's draft worker."""
     seed: int | None = None
     """Seeds the noise of requests that bring no seed; ``None`` is fresh entropy."""
     engine_args: Mapping[str, Any] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class SglangEngineConfig:
 
     @property
     def speculates(self) -> bool:
-        """Whether drafts are verified, turntree's or others."""
+        """Whether drafts are verified, from turntree or SGLang."""
         return bool(self.draft_tokens or self.engine_args.get(_ALGORITHM))
 
     def to_engine_args(self, model: str) -> dict[str, Any]:

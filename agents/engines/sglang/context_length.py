@@ -1,9 +1,9 @@
-"""Prompt and response together, in the words of SGLang, which keeps the last places of its context to itself.
+"""Conversion of ``max_context`` to SGLang's ``context_length``, whose last places SGLang reserves.
 
 With ``context_length`` C, SGLang 0.5.12 and 0.5.23 refuse prompts of C - 6 tokens and more, and end a turn at C - 2
-tokens in all. So that ``max_context`` means what it says, C is as much larger. Those places are never filled: turntree
-asks for no more than ``max_context``, and drafts go no further than the turn does. C may then exceed the model's own
-limit, which SGLang allows only where an environment variable says so; turntree has compared ``max_context`` itself.
+tokens in all. So that ``max_context`` keeps its meaning, C is larger by ``KEPT``. Those places are never filled:
+turntree requests no more than ``max_context``, and drafts end where the turn does. C may then exceed the model's own
+limit, which SGLang allows only if an environment variable is set; turntree has checked ``max_context`` itself.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 KEPT = 6
-"""Places of the context that no prompt reaches: ``max_context - 1`` tokens of prompt must lie below ``C - 6``."""
+"""Reserved places of the context: ``max_context - 1`` tokens of prompt must lie below ``C - 6``."""
 ALLOWANCE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 """Environment variable that lets ``context_length`` exceed the model's limit."""
 
 
 def allowance(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The environment in which SGLang takes ``context_length``; empty where the model has as many places.
+    """The environment in which SGLang takes ``context_length``; empty if the model has as many places.
 
     Args:
         arguments: Server arguments, with ``KEPT`` places in ``context_length``.

@@ -3,9 +3,9 @@
 SGLang runs its model in processes of its own; its client lives here on a thread
 with an event loop, so that one engine serves callers in any loop.
 
-What SGLang cannot give:
+Not available from SGLang:
 
-- The law after top-p or min-p where more than 64 tokens share it: then
+- The distribution after top-p or min-p if more than 64 tokens share it: then
   ``Completion.behaviour_logprobs`` and ``top`` are left out; ``score`` gives both,
   from the whole vocabulary, which is slow.
 - The sums of the exactness monitors.
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _IDLE_SECONDS = 60.0
-"""How long running requests may take to end before the cache is emptied."""
+"""Time that running requests may take to end before the cache is emptied, seconds."""
 
 
 class SglangEngine(SglangTurns):
-    """Generates and scores turns with SGLang. Make it in the main thread, whose signals SGLang handles.
+    """Generates and scores turns with SGLang. Create it in the main thread, whose signals SGLang handles.
 
     >>> engine = SglangEngine("path/to/model", config=SglangEngineConfig(draft_tokens=8))  # doctest: +SKIP
     >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
@@ -84,7 +84,7 @@ class SglangEngine(SglangTurns):
             version: Version of the weights; ``None`` counts up.
 
         Raises:
-            RuntimeError: If SGLang does not take them.
+            RuntimeError: If SGLang refuses them.
             TimeoutError: If running requests did not end.
         """
         self._update(lambda: self._engine.update_weights_from_tensor(list(named)), version)
@@ -101,7 +101,7 @@ class SglangEngine(SglangTurns):
         """
         deadline = time.monotonic() + _IDLE_SECONDS
         while True:
-            # Straight after the last answer the scheduler may still hold its request.
+            # Right after the last answer the scheduler may still hold its request.
             answer = self._engine.flush_cache()
             if getattr(answer, "success", answer):
                 return
@@ -120,7 +120,7 @@ class SglangEngine(SglangTurns):
 
     @property
     def live(self) -> int:
-        """Requests that run or wait."""
+        """Number of requests that run or wait."""
         return len(self._live)
 
     def abort_all(self) -> int:
@@ -130,7 +130,7 @@ class SglangEngine(SglangTurns):
         return live
 
     def figures(self) -> dict[str, Any]:
-        """What turntree's worker counted; empty without one."""
+        """Counters of turntree's worker; empty without one."""
         state: dict[str, Any] = self._engine.get_server_info()["internal_states"][0]
         figures: dict[str, Any] = state.get("turntree") or {}
         return figures
@@ -170,7 +170,7 @@ class SglangEngine(SglangTurns):
     def _update(self, update: Any, version: int | None) -> None:
         self.reset_prefix_cache()
         begin, end = (getattr(self._engine, f"{word}_weight_update", None) for word in ("begin", "end"))
-        if begin is not None and end is not None:  # 0.5.23 wants to be told
+        if begin is not None and end is not None:  # only 0.5.23 has these calls
             _accepted(begin())
         _accepted(update())
         if begin is not None and end is not None:
@@ -182,7 +182,7 @@ class SglangEngine(SglangTurns):
 
 
 class _OtherThread:
-    """Stands in for an event loop that another thread runs."""
+    """An event loop that another thread runs, with the part of its interface that SGLang uses."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -193,7 +193,7 @@ class _OtherThread:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Variables that processes started meanwhile inherit."""
+    """Set environment variables, inherited by processes started in the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -207,7 +207,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _accepted(answer: Any) -> None:
-    """SGLang answers with success and a message, in different clothes."""
+    """Check SGLang's answer, success and a message in one of several forms."""
     success, message = answer[:2] if isinstance(answer, tuple) else (answer.success, getattr(answer, "message", ""))
     if not success:
         raise RuntimeError(f"SGLang did not take the weights: {message}")

@@ -1,4 +1,4 @@
-"""``Sampling`` in SGLang's words, as plain data that both the engine in process and the server understand."""
+"""Conversion of ``Sampling`` to SGLang's parameters, as plain data for the engine in process and the server."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.engines.sglang.wire import custom_params
 
 _COLDEST = 1e-6
-"""SGLang takes lower temperatures for greedy."""
+"""SGLang treats lower temperatures as greedy."""
 _RECORDED = 64
-"""Most probable tokens that are asked for where the law after top-p or min-p is to be made of them."""
+"""Most probable tokens requested to compute the distribution after top-p or min-p from."""
 
 
 class UnsupportedSampling(ValueError):
-    """SGLang cannot draw as it was asked to."""
+    """SGLang cannot sample with the requested parameters."""
 
 
 def turn_arguments(
@@ -25,12 +25,12 @@ def turn_arguments(
 
     Args:
         request: The turn.
-        room: Tokens that the context has left; ``None`` is no bound.
+        room: Tokens left in the context; ``None`` is no bound.
         speculates: Whether the engine may verify drafts.
-        vocabulary: Tokens that the model knows; ``None`` where unknown.
+        vocabulary: Size of the model's vocabulary; ``None`` if unknown.
 
     Raises:
-        UnsupportedSampling: If SGLang would draw from another law without a word.
+        UnsupportedSampling: If SGLang would silently draw from another distribution.
     """
     sampling = request.sampling
     penalties = (sampling.repetition_penalty != 1, sampling.presence_penalty != 0, sampling.frequency_penalty != 0)
@@ -42,7 +42,7 @@ def turn_arguments(
         )
     if 0 < sampling.temperature < _COLDEST:
         raise UnsupportedSampling(
-            f"SGLang takes temperatures below {_COLDEST} for greedy, got {sampling.temperature}; use 0 for greedy"
+            f"SGLang treats temperatures below {_COLDEST} as greedy, got {sampling.temperature}; use 0 for greedy"
         )
     parameters = {
         "temperature": sampling.temperature,
@@ -65,7 +65,7 @@ def turn_arguments(
 
 
 def recorded(sampling: Sampling, vocabulary: int | None) -> int:
-    """Most probable tokens that are asked for, before top-k, top-p and min-p."""
+    """Number of most probable tokens requested, before top-k, top-p and min-p."""
     if not sampling.top_logprobs or not cuts(sampling):
         return sampling.top_logprobs
     most = max(sampling.top_logprobs, sampling.top_k + 1, _RECORDED)
@@ -73,13 +73,13 @@ def recorded(sampling: Sampling, vocabulary: int | None) -> int:
 
 
 def cuts(sampling: Sampling) -> bool:
-    """Whether the law is another one than the model's at its temperature."""
+    """Whether the distribution differs from the model's at its temperature."""
     return sampling.top_p < 1 or sampling.top_k != -1 or sampling.min_p > 0
 
 
 def scoring_request(prompt: Sequence[int], tokens: Sequence[int], top: int) -> dict[str, Any]:
     """Arguments that score ``tokens`` after ``prompt``: log-probabilities at temperature 1 of each of them, and of
-    the ``top`` most probable ones there and behind the last."""
+    the ``top`` most probable ones there and after the last."""
     return {
         "input_ids": [*prompt, *tokens],
         "sampling_params": {"temperature": 1.0, "max_new_tokens": 1, "ignore_eos": True},

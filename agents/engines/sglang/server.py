@@ -1,13 +1,13 @@
-"""``SglangServer``: an engine over a server that ``sglang serve`` started, token ids in and out.
+"""``SglangServer``: a client of a server started by ``sglang serve``, token ids in and out.
 
 With turntree installed beside SGLang the server draws seeded requests as the
 engine in process does; with ``--speculative-algorithm TURNTREE`` it drafts. (``python
 -m sglang.launch_server`` of 0.5.12 reads its arguments before it loads plugins;
 there the name is ``NGRAM``, with ``TURNTREE_SGLANG='{"replace_ngram": true}'``.)
-Without, seeds are ignored and a turn may also end at the model's own end tokens.
+Without turntree, seeds are ignored and a turn may also end at the model's own end tokens.
 
-Invariant: no text is sent or read. What SGLang cannot give is listed in
-``engine``; the policy's weights can be updated from a checkpoint alone.
+Invariant: no text is sent or read. The limits of SGLang are listed in ``engine``;
+the policy's weights can only be updated from a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from turntree.agents.engines.server_client import ServerClient, ServerError
 from turntree.agents.engines.sglang.turns import SglangTurns
 
 _IDLE_SECONDS = 60.0
-"""How long running requests may take to end before the cache is emptied."""
+"""Time that running requests may take to end before the cache is emptied, seconds."""
 
 
 class SglangServer(SglangTurns):
@@ -32,11 +32,11 @@ class SglangServer(SglangTurns):
     >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
 
     Args:
-        base_url: Where the server listens.
-        max_context: Tokens of prompt and response together; ``None`` leaves the bound to the server.
-        vocabulary: Tokens that the model knows, to score at other laws than the model's at temperature 1.
-        speculates: Whether the server may verify drafts, so that what does not go together is refused here.
-        seconds: How long a turn may take.
+        base_url: URL of the server.
+        max_context: Most tokens of prompt and response together; ``None`` leaves the bound to the server.
+        vocabulary: Size of the model's vocabulary, to score other distributions than the model's at temperature 1.
+        speculates: Whether the server may verify drafts; parameters that drafts do not support are then refused.
+        seconds: Time limit of a turn.
         transport: An ``httpx`` transport, for tests.
 
     Raises:
@@ -71,7 +71,7 @@ class SglangServer(SglangTurns):
             model: Its directory, as the server sees it.
             version: Version of the weights; ``None`` counts up.
 
-        Raises:
+        ServerError: If the server refuses it.
             ServerError: If the server does not take it.
             TimeoutError: If running requests did not end.
         """

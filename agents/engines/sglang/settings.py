@@ -1,8 +1,8 @@
 """Settings of the draft worker inside SGLang.
 
-SGLang starts processes of its own, and its server arguments have no room for a
-plugin's. So these travel in the environment: ``TURNTREE_SGLANG`` holds a JSON
-object, and each process of the engine reads the same.
+SGLang starts processes of its own, and its server arguments have no field for a
+plugin's settings. So these go through the environment: ``TURNTREE_SGLANG`` holds a
+JSON object, and each process of the engine reads the same.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ ALGORITHM = "TURNTREE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SglangSettings:
-    """How the worker drafts. Nothing here can change what is sampled."""
+    """Settings of the worker. None of them changes what is sampled."""
 
     widths: tuple[int, ...] = ()
-    """Tokens of one request in one pass, the last sampled one included, that the worker chooses among: ascending, 1
-    is plain decoding. Empty: 1, 2, 4 and so on below ``speculative_num_draft_tokens``, and that number itself, which
-    is the widest in any case."""
+    """Ascending widths that the worker chooses among: tokens of one request in one pass, the last sampled one
+    included, 1 is plain decoding. Empty: 1, 2, 4 and so on below ``speculative_num_draft_tokens``, and that number
+    itself, which is the widest in any case."""
     max_depth: int = 32
-    """Depth of a draft."""
+    """Greatest depth of a draft."""
     min_probability: float = 0.2
-    """A node is offered if the store believes that its whole path is accepted with at least this probability."""
+    """A node is offered if the store's estimate that its whole path is accepted reaches this probability."""
     adaptive: bool = True
     """Choose the width that gives the most tokens per second by the engine's own measured steps; otherwise the
     widest wherever anything is drafted."""
     token_cost: float = 1 / 256
-    """Where several tensor-parallel ranks decide and no clock may (each would read another time): what a token adds
-    to a pass, in empty passes."""
+    """The cost of a token, in empty passes, if several tensor-parallel ranks decide: their clocks would differ, so
+    that none is used."""
     replace_ngram: bool = False
-    """Keep SGLang's algorithm name ``NGRAM`` and put this worker in its place, for launchers that know only built-in
+    """Keep SGLang's algorithm name ``NGRAM`` and replace its worker by this one, for launchers that know only built-in
     names."""
     forest: ForestConfig = field(default_factory=ForestConfig)
-    """Of the store. The model's end tokens are added to its own."""
+    """Settings of the store. The model's end tokens are added to its own."""
 
     def __post_init__(self) -> None:
         if list(self.widths) != sorted(set(self.widths)) or any(width < 1 for width in self.widths):
@@ -57,7 +57,7 @@ class SglangSettings:
             raise ValueError(f"SglangSettings.token_cost must be positive, got {self.token_cost}")
 
     def widths_within(self, widest: int) -> tuple[int, ...]:
-        """The widths to choose among where the engine takes at most ``widest`` tokens of a request.
+        """The widths to choose among if the engine takes at most ``widest`` tokens of a request.
 
         >>> SglangSettings().widths_within(12)
         (1, 2, 4, 8, 12)
@@ -72,7 +72,7 @@ def settings_from_environment(environment: Mapping[str, str] = os.environ) -> Sg
     """Read ``TURNTREE_SGLANG``; the defaults where it is not set.
 
     Raises:
-        ValueError: If it holds no JSON object, an unknown key or a value that is not allowed.
+        ValueError: If it holds no JSON object, an unknown key or an invalid value.
 
     >>> settings_from_environment({"TURNTREE_SGLANG": '{"widths": [1, 8], "forest": {"rollouts_per_state": 8}}'}).widths
     (1, 8)

@@ -1,4 +1,4 @@
-"""Turns and scores over SGLang's requests, which the engine in this process and the client of a server share."""
+"""Turns and scores over SGLang's requests, shared by the engine in this process and the client of a server."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class SglangTurns(ABC):
     """A ``ScoringEngine`` over requests that a subclass sends."""
 
     def __init__(self, *, max_context: int | None, vocabulary: int | None, speculates: bool) -> None:
-        """Set what is known of the engine.
+        """Set the limits of the engine.
 
         Args:
-            max_context: Tokens of prompt and response together; ``None`` leaves the bound to SGLang.
-            vocabulary: Tokens that the model knows; ``None`` where unknown.
-            speculates: Whether it may verify drafts.
+            max_context: Most tokens of prompt and response together; ``None`` leaves the bound to SGLang.
+            vocabulary: Size of the model's vocabulary; ``None`` if unknown.
+            speculates: Whether the engine may verify drafts.
         """
         self.max_context = max_context
         self.version = 0
@@ -34,10 +34,10 @@ class SglangTurns(ABC):
 
     @property
     def vocabulary(self) -> int:
-        """Tokens that the model knows.
+        """Size of the model's vocabulary.
 
         Raises:
-            ValueError: If they are not known.
+            ValueError: If it is not known.
         """
         if self._vocabulary is None:
             raise ValueError("the server does not say how many tokens its model knows; give vocabulary=")
@@ -54,7 +54,7 @@ class SglangTurns(ABC):
         seed is replayed (``draws``). A draft needs turntree's worker; any other ignores it.
 
         Raises:
-            UnsupportedSampling: If SGLang cannot draw so.
+            UnsupportedSampling: If SGLang cannot sample with these parameters.
             ValueError: If the prompt is empty, or leaves no room in the context.
         """
         prompt = checked_prompt(request.prompt_ids, self.max_context)
@@ -74,17 +74,17 @@ class SglangTurns(ABC):
         """Log-probabilities of given tokens, from one pass over prompt and tokens.
 
         At temperature 1 without top-p, top-k and min-p the pass returns ``top`` numbers a token; otherwise it returns
-        the whole vocabulary's, from which the law is made here.
+        the whole vocabulary's, from which the distribution is computed here.
 
         Args:
             prompt_ids: Token ids, shape (prompt,).
             token_ids: The tokens after the prompt, shape (tokens,).
-            sampling: Its transforms make the law.
-            top: Most probable tokens recorded at each position and behind the last token.
+            sampling: Its transforms define the distribution.
+            top: Most probable tokens recorded at each position and after the last token.
 
         Raises:
             ValueError: If ``sampling`` has a penalty, the prompt is empty, or prompt and tokens do not leave room for
-                one token more.
+                one more token.
             EngineAborted: If all requests were aborted meanwhile.
         """
         check_scorable(sampling)

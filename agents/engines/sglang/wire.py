@@ -1,6 +1,6 @@
-"""What travels beside a request into SGLang's processes, in ``sampling_params["custom_params"]``, and back.
+"""Entries sent with a request into SGLang's processes, in ``sampling_params["custom_params"]``, and returned.
 
-The entries of ``request_wire``, and a mark.
+They are the entries of ``request_wire``, and a mark.
 
 Invariant: nothing here imports SGLang, so that both ends can use it.
 """
@@ -14,11 +14,11 @@ from turntree.agents.engines.request_wire import WORD, request_entries
 from turntree.spec_tree import DialogueState
 
 DRAFTED = "turntree_drafted"
-"""Comes back in ``meta_info``: draft nodes of each verify step, padding left out, shape (steps,)."""
+"""Returned in ``meta_info``: draft nodes of each verify step, padding left out, shape (steps,)."""
 ACCEPTED = "turntree_accepted"
-"""Comes back in ``meta_info``: draft nodes that the policy sampled in each verify step, shape (steps,)."""
+"""Returned in ``meta_info``: draft nodes that the policy sampled in each verify step, shape (steps,)."""
 OURS = "turntree"
-"""Name of the mark of a request that is to be drawn by ``draws`` and to end at its own stop tokens alone."""
+"""Key of the mark of a request that is drawn by ``draws`` and ends only at its own stop tokens."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _FIRST_INVERSE = 0xBF58476D1CE4E5B9, 0x96DE1B173F119089
@@ -32,7 +32,7 @@ def custom_params(
 
     Args:
         state: The dialogue state.
-        seed: Of the request's noise; taken modulo 2**64.
+        seed: Seed of the request's noise; taken modulo 2**64.
         draft: A guess of the turn, token ids, shape (tokens,).
 
     Example:
@@ -43,16 +43,16 @@ def custom_params(
 
 
 def is_ours(entries: Mapping[str, Any] | None) -> bool:
-    """Whether a request bears the mark."""
+    """Whether a request has the mark."""
     return bool(entries and entries.get(OURS))
 
 
 def shifted_seed(seed: int, by: int) -> int:
     """The seed whose noise at position ``n + by`` is that of ``seed`` at ``n``.
 
-    SGLang knows the place of a token in the context, turntree's noise its place in the turn; with the seed shifted
-    by what comes before the turn, the two say the same. The mixing of ``spec_tree.rules.noise`` is a bijection, so the
-    shift is exact.
+    SGLang counts the position of a token in the context, turntree's noise its position in the turn; with the seed
+    shifted by the tokens before the turn, the two agree. The mixing of ``spec_tree.rules.noise`` is a bijection, so
+    the shift is exact.
 
     Args:
         seed: Any integer, taken modulo 2**64.

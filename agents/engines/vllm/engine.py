@@ -2,9 +2,9 @@
 
 vLLM runs its model in a process of its own; its client lives here on a thread
 with an event loop, so that one engine serves callers in any loop and the
-synchronous methods block nobody else.
+synchronous methods block no other caller.
 
-What vLLM cannot give:
+Not available from vLLM:
 
 - With ``top_p`` or ``top_k`` its log-probabilities are those after both, so
   ``Completion.logprobs`` equals ``behaviour_logprobs`` there and is not the
@@ -59,12 +59,12 @@ class VllmEngine:
         self.config = config or VllmEngineConfig()
         self.version = 0
         """Version of the policy's weights."""
-        self._llm: Any = None  # vLLM's AsyncLLM, once it runs
+        self._llm: Any = None  # vLLM's AsyncLLM, once it is started
         self._live: set[str] = set()
         self._thread = EventThread("the vLLM engine")
         try:
             self.vocabulary: int = self._thread.call(self._start(str(model)), seconds=self.config.start_seconds)
-            """Tokens that the model knows."""
+            """Size of the model's vocabulary."""
         except BaseException:
             self.close()
             raise
@@ -76,7 +76,7 @@ class VllmEngine:
         seed is replayed (``seeded_draws``). A draft needs turntree's drafter; any other ignores it.
 
         Raises:
-            UnsupportedSampling: If vLLM cannot draw so.
+            UnsupportedSampling: If vLLM cannot sample with these parameters.
             ValueError: If the prompt is empty, or leaves no room in the context.
         """
         sampling = request.sampling
@@ -104,17 +104,17 @@ class VllmEngine:
         """Log-probabilities of given tokens, from one pass over prompt and tokens.
 
         At temperature 1 without top-p, top-k and min-p the pass returns ``top`` numbers a token; otherwise it returns
-        the whole vocabulary's, from which the law is made here.
+        the whole vocabulary's, from which the distribution is computed here.
 
         Args:
             prompt_ids: Token ids, shape (prompt,).
             token_ids: The tokens after the prompt, shape (tokens,).
-            sampling: Its transforms make the law.
-            top: Most probable tokens recorded at each position and behind the last token.
+            sampling: Its transforms define the distribution.
+            top: Most probable tokens recorded at each position and after the last token.
 
         Raises:
             ValueError: If ``sampling`` has a penalty, the prompt is empty, or prompt and tokens do not leave room for
-                one token more.
+                one more token.
             EngineAborted: If all requests were aborted meanwhile.
         """
         check_scorable(sampling)
@@ -123,8 +123,8 @@ class VllmEngine:
         width = self.vocabulary if reshapes(sampling) else top
         fields = scoring_parameters(width)
         version = self.version
-        # Keys and values may come from the cache as far as nothing there is to be scored: vLLM gives no
-        # log-probabilities of what it does not compute, and says afterwards how much that was.
+        # Keys and values may come from the cache as far as nothing there is scored: vLLM gives no log-probabilities
+        # of cached tokens, and reports afterwards how many there were.
         output = (await self._thread.run(self._run(whole, {**fields, "skip_reading_prefix_cache": False})))[1]
         if (output.num_cached_tokens or 0) >= len(prompt_ids):
             output = (await self._thread.run(self._run(whole, {**fields, "skip_reading_prefix_cache": True})))[1]
@@ -143,7 +143,7 @@ class VllmEngine:
     def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
         """Load new weights in place. Keys and values are dropped, the store of drafts is kept.
 
-        Requests that are running go on with the new weights.
+        Running requests continue with the new weights.
 
         Args:
             named: All weights, under the names of the checkpoint.
@@ -161,13 +161,13 @@ class VllmEngine:
         self.version = self.version + 1 if version is None else version
 
     def figures(self) -> dict[str, float]:
-        """What turntree's drafter counted; empty without one."""
+        """Counters of turntree's drafter; empty without one."""
         ranks: list[dict[str, float]] = self._thread.call(self._llm.collective_rpc("turntree_drafter_stats"))
         return ranks[0]
 
     @property
     def live(self) -> int:
-        """Requests that run or wait."""
+        """Number of requests that run or wait."""
         return len(self._live)
 
     def reset_prefix_cache(self) -> None:
@@ -217,7 +217,7 @@ class VllmEngine:
         return size
 
     async def _run(self, prompt: list[int], fields: dict[str, Any]) -> tuple[str, Any]:
-        """The request's name and final output."""
+        """The request's id and final output."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -235,7 +235,7 @@ class VllmEngine:
         return name, final
 
     async def _draft_stats(self, name: str, tokens: int) -> DraftStats:
-        """What the drafter counted of a request; nothing where it is not turntree's."""
+        """The drafter's counters of a request; zeros if it is not turntree's."""
         if self.config.speculative_config is None:
             return DraftStats(verify_steps=tokens)
         ranks = await self._llm.collective_rpc("turntree_draft_stats", args=([name],))

@@ -1,7 +1,7 @@
-"""What the drafter remembers of a live request from step to step, so that no prompt is read twice.
+"""The drafter's record of a live request, kept from step to step so that no prompt is read twice.
 
-Invariant: ``seen`` positions of the request are known to the session; what a step
-adds is what stands behind them.
+Invariant: ``seen`` positions of the request are known to the session; a step
+appends tokens after them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from turntree.agents.engines.drafting.session import DraftTurn
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LiveTurn(DraftTurn):
-    """One request."""
+    """One live request."""
 
     request: Any
     """vLLM's own object of it: another one under the same id is another request."""
@@ -24,19 +24,19 @@ class LiveTurn(DraftTurn):
     stops: frozenset[int]
     """Tokens that end the turn."""
     least: int
-    """Tokens of the turn before which none of them ends it."""
+    """Least length of the turn in tokens, before which no stop token ends it."""
     most: int
-    """Tokens of the turn at most, the longest context minded."""
+    """Most tokens of the turn, within the longest context."""
     by_text: bool
-    """Whether text may end it, which only vLLM's front end sees."""
+    """Whether a stop string may end it, which only vLLM's front end sees."""
     drafted: int = 0
     """Tokens proposed for the coming step."""
     by_guess: bool = False
-    """Whether that is from the guess."""
+    """Whether the proposal is from the caller's guess."""
     step: int = -1
     """The last step in which it sampled."""
     hits: int = 0
-    """Draft tokens that came true in it."""
+    """Draft tokens accepted in it."""
     verify_steps: int = 0
     """Steps in which it sampled."""
     offered: int = 0
@@ -55,7 +55,7 @@ class LiveTurn(DraftTurn):
         return self.verify_steps, self.offered, self.accepted
 
     def verified(self, tokens: Sequence[int], step: int) -> None:
-        """Count what it sampled in ``step``; what was proposed before a pause was never verified."""
+        """Count the tokens sampled in ``step``; drafts proposed before a pause were never verified."""
         if step != self.step + 1:
             self.drafted = 0
         self.step = step
@@ -65,18 +65,18 @@ class LiveTurn(DraftTurn):
         self.accepted += self.hits
 
     def complete(self, last: int) -> bool:
-        """Whether the turn is over now that it ends in ``last``."""
+        """Whether the turn is over, given its last token ``last``."""
         return self._ends(last, self.committed)
 
     def own(self, tokens: list[int]) -> list[int]:
-        """Those of ``tokens`` that belong to the turn: where its last token was drafted, a sampled one follows it."""
+        """Those of ``tokens`` that belong to the turn: if its last token was drafted, a sampled one follows it."""
         for index, token in enumerate(tokens):
             if self._ends(token, self.committed + index + 1):
                 return tokens[: index + 1]
         return tokens
 
     def room(self, most: int) -> int:
-        """Draft tokens that may be of use: the token behind them still belongs to the turn."""
+        """Useful draft tokens: the token after them still belongs to the turn."""
         return max(0, min(most, self.most - self.committed - 1))
 
     def cut(self, draft: list[int]) -> list[int]:

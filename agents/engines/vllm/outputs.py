@@ -1,4 +1,4 @@
-"""Completions made of what vLLM returns.
+"""Conversion of vLLM's outputs to completions.
 
 vLLM is run with ``logprobs_mode=processed_logprobs``: log-probabilities of
 sampled tokens are those after all transforms.
@@ -30,19 +30,19 @@ def completion(
 
     Args:
         token_ids: Sampled tokens, shape (tokens,).
-        readings: At each of them.
-        finish_reason: vLLM's word for why it stopped.
-        sampling: How it was asked for.
-        draft: Counters.
+        readings: Log-probabilities at each of them.
+        finish_reason: vLLM's finish reason.
+        sampling: Sampling parameters of the request.
+        draft: Speculation counters.
         cached_tokens: Prompt tokens whose keys and values were reused.
-        weights_version: Of the policy.
+        weights_version: Version of the policy's weights.
     """
     greedy = sampling.temperature == 0
     logprobs = tuple(readings.chosen.tolist())
     top = None
     if sampling.top_logprobs:
         best = readings.logprobs.astype(np.float32)
-        if greedy:  # the law is the one token; vLLM gives the model's
+        if greedy:  # the distribution has one token; vLLM gives the model's
             best = np.where(np.arange(best.shape[1]) == 0, np.float32(0.0), np.float32(-np.inf))[None].repeat(
                 len(best), 0
             )

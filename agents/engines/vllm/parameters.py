@@ -1,4 +1,4 @@
-"""``Sampling`` in vLLM's words, as plain data that both the engine in process and the server understand."""
+"""Conversion of ``Sampling`` to vLLM's parameters, as plain data for the engine in process and the server."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _COLDEST = 0.01
 
 
 class UnsupportedSampling(ValueError):
-    """vLLM cannot draw as it was asked to."""
+    """vLLM cannot sample with the requested parameters."""
 
 
 def parameters(sampling: Sampling, *, speculates: bool) -> dict[str, Any]:
-    """Fields of vLLM's ``SamplingParams``, but ``seed``: a seed of ours travels as ``wire.SEED``.
+    """Fields of vLLM's ``SamplingParams`` except ``seed``: turntree's seed is sent as ``wire.SEED``.
 
-    A turn ends at ``stop_token_ids`` alone, whatever the model's own end tokens are.
+    A turn ends only at ``stop_token_ids``, whatever the model's own end tokens are.
 
     Args:
-        sampling: How to draw.
+        sampling: Sampling parameters.
         speculates: Whether the engine verifies drafts.
 
     Raises:
-        UnsupportedSampling: If vLLM would draw from another law without a word, or refuse later.
+        UnsupportedSampling: If vLLM would silently draw from another distribution, or refuse later.
     """
     if 0 < sampling.temperature < _COLDEST:
         raise UnsupportedSampling(
@@ -51,8 +51,8 @@ def parameters(sampling: Sampling, *, speculates: bool) -> dict[str, Any]:
 
 
 def scoring_parameters(top: int) -> dict[str, Any]:
-    """Fields that score a prompt: log-probabilities at temperature 1 of each token of it and of the ``top`` most
-    probable ones, -1 for all tokens, and of the token behind it."""
+    """Fields that score a prompt: log-probabilities at temperature 1 of each of its tokens and of the ``top`` most
+    probable ones, -1 for all tokens, and of the token after it."""
     return {
         "temperature": 1.0,
         "max_tokens": 1,

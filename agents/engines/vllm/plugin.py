@@ -1,8 +1,8 @@
-"""Loaded by vLLM in each of its processes, by entry point.
+"""The plugin that vLLM loads in each of its processes, by entry point.
 
-It changes one place: after ``WorkerWrapperBase.init_device`` has made the model
-runner, the CPU build is repaired, and turntree's drafter, where it is
-configured, is handed the runner.
+It changes one place: after ``WorkerWrapperBase.init_device`` has created the model
+runner, the CPU build is repaired, and turntree's drafter, if configured, is
+given the runner.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def register() -> None:
 
 
 def prepare(runner: Any) -> None:
-    """Make a model runner ready for speculation and for seeds.
+    """Prepare a model runner for speculation and seeds.
 
     Args:
-        runner: vLLM's, just made.
+        runner: vLLM's new model runner.
     """
     if runner.device.type == "cpu":
         cpu_repair.repair()

@@ -1,17 +1,17 @@
-"""Seeded requests in vLLM draw as they do everywhere in turntree: by noise that depends on seed, position and token.
+"""Seeded sampling inside vLLM, by noise that depends on seed, position and token as everywhere in turntree.
 
-vLLM's own seeds feed a generator whose numbers depend on how many were taken
-before, so that a draft changes what is said after it. Here a token is the winner
-of a race of exponential clocks (``spec_tree.rules.noise``), and a drafted token stays
-exactly if it is what the race says: the turn is the same with and without
+vLLM's own seeds feed a generator whose numbers depend on how many were drawn
+before, so that a draft changes the tokens after it. Here a token is the winner
+of a race of exponential clocks (``spec_tree.rules.noise``), and a drafted token is
+accepted exactly if it is that winner: the turn is the same with and without
 drafts, alone and in a batch. A turn that was sampled with the same seed is
 replayed by drafting it.
 
 Three places of vLLM are changed, checked with the versions in ``VERSIONS``: the
 ``topk_topp_sampler`` of the runner's sampler and the ``forward`` of its rejection
 sampler, both on the object; and the function ``rejection_sample``, which that
-forward calls. Requests without a seed of ours, and greedy ones, pass through
-untouched. Log-probabilities are vLLM's.
+forward calls. Requests without turntree's seed, and greedy ones, are left as
+they are. Log-probabilities are vLLM's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from turntree.agents.engines.request_wire import seed_of
 logger = logging.getLogger(__name__)
 
 VERSIONS = ("0.28", "0.32")
-"""Versions of vLLM that the changed places were checked in."""
+"""Versions of vLLM in which the changed places were checked."""
 
 _MARK = "turntree_seeded_draws"
 _GREEDY = 1e-5
@@ -40,18 +40,18 @@ _GREEDY = 1e-5
 
 
 class SeededRows(NamedTuple):
-    """The rows of a batch that bring a seed."""
+    """The rows of a batch that have a seed."""
 
     rows: list[int]
-    """Place in the batch."""
+    """Index in the batch, shape (rows,)."""
     seeds: NDArray[np.uint64]
-    """Shape (rows,)."""
+    """Seed, shape (rows,)."""
     positions: NDArray[np.int64]
     """Tokens that each has sampled, shape (rows,)."""
 
     @classmethod
     def of(cls, runner: Any, count: int) -> SeededRows:
-        """Those among the first ``count`` requests of the runner's batch; none in a dry run, which has no requests."""
+        """The seeded ones of the first ``count`` requests of the runner's batch; none in a dry run without requests."""
         rows, seeds, positions = [], [], []
         for row, request_id in enumerate(runner.input_batch.req_ids[:count]):
             request = runner.requests[request_id]
@@ -100,15 +100,15 @@ def installed(runner: Any) -> bool:
 
 
 class _Draws(nn.Module):
-    """Stands in for vLLM's ``TopKTopPSampler``.
+    """Replacement of vLLM's ``TopKTopPSampler``.
 
     Args:
-        inner: The sampler that it stands in for.
+        inner: The sampler that it replaces.
         runner: Its model runner.
     """
 
     active: _Draws | None = None
-    """The one whose rejection sampler runs now; a worker process has one thread that samples."""
+    """The instance whose rejection sampler runs now; a worker process has one thread that samples."""
 
     def __init__(self, inner: nn.Module, runner: Any) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class _Draws(nn.Module):
     def forward(
         self, logits: Tensor, generators: dict[int, torch.Generator], k: Tensor | None, p: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Draw one token a row, at the end of its drafts where there are any."""
+        """Draw one token per row, at the end of its drafts if there are any."""
         seeded = SeededRows.of(self._runner, len(logits))
         if not seeded.rows:
             untouched: tuple[Tensor, Tensor | None] = self._inner(logits, generators, k, p)
@@ -134,7 +134,7 @@ class _Draws(nn.Module):
         return drawn, logprobs
 
     def during(self, forward: Any) -> Any:
-        """``forward`` of a rejection sampler, with the drafts' lengths known meanwhile."""
+        """``forward`` of a rejection sampler, with the drafts' lengths known during the call."""
 
         @functools.wraps(forward)
         def wrapped(metadata: Any, *args: Any, **kwargs: Any) -> Any:
@@ -149,15 +149,15 @@ class _Draws(nn.Module):
     def match(
         self, tokens: Tensor, drafts: Tensor, lengths: Sequence[int], logits: Tensor, bonus: Tensor, placeholder: int
     ) -> None:
-        """Write what the seeded rows say over ``tokens``.
+        """Overwrite ``tokens`` in the seeded rows with the tokens of the race.
 
         Args:
-            tokens: What vLLM emits, shape (rows, longest draft + 1), ``placeholder`` behind the last token.
+            tokens: vLLM's output, shape (rows, longest draft + 1), ``placeholder`` after the last token.
             drafts: Draft tokens of all rows, shape (nodes,).
             lengths: Draft tokens of each row.
-            logits: Of the laws at the nodes, after all transforms, shape (nodes, vocabulary).
+            logits: Logits of the distributions at the nodes, after all transforms, shape (nodes, vocabulary).
             bonus: The token at the end of each whole draft, shape (rows, 1).
-            placeholder: What stands for no token.
+            placeholder: The value for no token.
         """
         seeded = SeededRows.of(self._runner, len(lengths))
         begin = np.cumsum([0, *lengths])
@@ -197,7 +197,7 @@ def _constrained(logits: Tensor, k: Tensor | None, p: Tensor | None) -> Tensor:
 
 
 def _patch_rejection() -> None:
-    """Let the active ``_Draws`` have the last word on what ``rejection_sample`` emits."""
+    """Patch ``rejection_sample`` so that the active ``_Draws`` corrects its result."""
     module: Any = importlib.import_module("vllm.v1.sample.rejection_sampler")
     original = module.rejection_sample
     if getattr(original, _MARK, False):

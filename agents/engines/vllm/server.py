@@ -1,14 +1,14 @@
-"""``VllmServer``: an engine over a server that ``vllm serve`` started, token ids in and out.
+"""``VllmServer``: a client of a server started by ``vllm serve``, token ids in and out.
 
-The server must say what turntree reads, and have turntree installed beside vLLM,
+The server must report what turntree reads, and have turntree installed beside vLLM,
 whose plugin draws seeded requests and drafts:
 
     vllm serve MODEL --logprobs-mode processed_logprobs --max-logprobs -1 \\
         --enable-prompt-tokens-details [--speculative-config JSON]
 
-Invariant: no text is sent or read. What vLLM cannot give is listed in
-``engine``; over HTTP counters of drafts are missing as well, so that a turn's
-verify steps are 0, "not counted", and weights cannot be updated.
+Invariant: no text is sent or read. The limits of vLLM are listed in ``engine``;
+over HTTP counters of drafts are missing as well, so that a turn's verify steps
+are 0, "not counted", and weights cannot be updated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from turntree.agents.engines.vllm.wire import flat
 
 _TOKEN = "token_id:"
 _NO_MASS = -9999.0
-"""What the server writes for minus infinity."""
+"""The server's value for minus infinity."""
 
 
 class VllmServer:
@@ -38,15 +38,15 @@ class VllmServer:
     >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
 
     Args:
-        base_url: Where the server listens; a trailing ``/v1`` is taken for granted.
+        base_url: URL of the server; a trailing ``/v1`` is optional.
         model: Name of the model there; ``None`` takes the first one.
-        speculates: Whether the server verifies drafts, so that what vLLM does not apply to them is refused here.
-        seconds: How long a turn may take.
+        speculates: Whether the server verifies drafts; parameters that vLLM does not apply to them are then refused.
+        seconds: Time limit of a turn.
         transport: An ``httpx`` transport, for tests.
 
     Raises:
         MissingExtra: If httpx is not installed.
-        ServerError: If no such server or model is there.
+        ServerError: If there is no such server or model.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class VllmServer:
         """Sample one turn, as ``VllmEngine.generate``.
 
         Raises:
-            UnsupportedSampling: If vLLM cannot draw so.
+            UnsupportedSampling: If vLLM cannot sample with these parameters.
             ServerError: If the server refused.
         """
         sampling = request.sampling
@@ -101,17 +101,17 @@ class VllmServer:
     ) -> Scores:
         """Log-probabilities of given tokens.
 
-        Only at temperature 1 without top-p, top-k and min-p: anything else needs the whole vocabulary's at every
+        Only at temperature 1 without top-p, top-k and min-p: anything else needs the whole vocabulary at every
         position, which is too much for HTTP; use ``VllmEngine``.
 
         Raises:
-            ValueError: If ``sampling`` asks for anything else.
+            ValueError: If ``sampling`` has any other parameters.
             ServerError: If the server refused.
         """
         check_scorable(sampling)
         if reshapes(sampling):
             raise ValueError(
-                "a vLLM server scores at temperature 1 without top_p, top_k and min_p alone, got temperature="
+                "a vLLM server scores only at temperature 1 without top_p, top_k and min_p, got temperature="
                 f"{sampling.temperature}, top_p={sampling.top_p}, top_k={sampling.top_k}, min_p={sampling.min_p}; use "
                 "VllmEngine"
             )
@@ -141,7 +141,7 @@ class VllmServer:
         self.close()
 
     async def _find(self, model: str | None) -> tuple[str, int | None]:
-        """Name and context of the model."""
+        """Name of the model and length of its context."""
         served = (await self._client.accepted("GET", "/v1/models")).json()["data"]
         for card in served:
             if model is None or card["id"] == model:
@@ -152,7 +152,7 @@ class VllmServer:
     async def _ask(
         self, prompt: Sequence[int], fields: Mapping[str, Any], entries: Mapping[str, Any]
     ) -> tuple[dict[str, Any], int]:
-        """The one choice of a completion, and the prompt's tokens from the cache."""
+        """The one choice of a completion, and the number of cached prompt tokens."""
         reply = await self._client.accepted(
             "POST",
             "/v1/completions",
@@ -171,7 +171,7 @@ class VllmServer:
 
 
 def _row(entries: Mapping[str, float]) -> dict[int, float]:
-    """Log-probabilities by token id, of one position of ``top_logprobs``."""
+    """Log-probabilities by token id, at one position of ``top_logprobs``."""
     try:
         return {
             int(name.removeprefix(_TOKEN)): -np.inf if value <= _NO_MASS else value for name, value in entries.items()

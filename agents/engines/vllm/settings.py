@@ -1,7 +1,7 @@
 """Settings of the drafter inside vLLM, and the arguments of vLLM that carry them.
 
 vLLM starts processes of its own; all of them get its configuration. So the
-drafter's settings stand there, under ``additional_config["turntree"]``, beside
+drafter's settings are there, under ``additional_config["turntree"]``, beside
 ``speculative_config``, which names the drafter and the length of a draft.
 """
 
@@ -23,20 +23,20 @@ DRAFTER = "turntree.agents.engines.vllm.drafter.ForestDrafter"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterSettings:
-    """How the drafter drafts. Nothing here can change what is sampled."""
+    """Settings of the drafter. None of them changes what is sampled."""
 
     min_probability: float = 0.05
-    """A token is drafted if the store believes that the draft up to it is accepted with at least this probability. An
-    adaptive drafter chooses its threshold from here up; few requests at once are served best by a low one."""
+    """A token is drafted if the store's estimate that the draft up to it is accepted reaches this probability. An
+    adaptive drafter chooses its threshold from here up; a low one is best for few requests at once."""
     adaptive: bool = True
-    """Verify what gives the most tokens per second by the engine's own measured steps: fewer drafts than the settings
-    allow, or none."""
+    """Verify the drafts that give the most tokens per second by the engine's own measured steps: fewer than the
+    settings allow, or none."""
     max_step_tokens: int | None = None
-    """Draft tokens of all requests together in one step; ``None`` is as many as vLLM's own limits take."""
+    """Most draft tokens of all requests together in one step; ``None`` is as many as vLLM's own limits take."""
     enabled: bool = True
-    """``False``: learn from what is said, and draft nothing."""
+    """``False``: learn from the sampled tokens, and draft nothing."""
     forest: ForestConfig = field(default_factory=ForestConfig)
-    """Of the store. Without ``end_tokens`` it takes the model's own."""
+    """Settings of the store. Without ``end_tokens`` it takes the model's own."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_probability <= 1:
@@ -46,10 +46,10 @@ class DrafterSettings:
 
     @classmethod
     def from_additional_config(cls, values: Any) -> DrafterSettings:
-        """Read vLLM's ``additional_config``; the defaults where it has no section of ours.
+        """Read vLLM's ``additional_config``; the defaults if it has no section of turntree's.
 
         Raises:
-            ValueError: If the section is no mapping, or has an unknown key or a value that is not allowed.
+            ValueError: If the section is not a mapping, or has an unknown key or an invalid value.
 
         Example:
             >>> DrafterSettings.from_additional_config({"turntree": {"adaptive": False}}).adaptive
@@ -67,7 +67,7 @@ class DrafterSettings:
         """Read settings from plain data; ``forest`` is a mapping of ``ForestConfig``'s fields.
 
         Raises:
-            ValueError: If a key is unknown or a value not allowed.
+            ValueError: If a key is unknown or a value invalid.
         """
         check_keys(values, cls, "of turntree's drafter")
         given = dict(values)
@@ -79,16 +79,16 @@ class DrafterSettings:
             raise ValueError(f"a setting of turntree's drafter has the wrong type: {error}") from None
 
     def to_additional_config(self) -> dict[str, Any]:
-        """What to give vLLM as ``additional_config``: plain data, as JSON has them."""
+        """The value for vLLM's ``additional_config``: plain JSON data."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values["forest"] = asdict(self.forest) | {"end_tokens": sorted(self.forest.end_tokens)}
         return {SECTION: values}
 
 
 def speculative_config(max_tokens: int = 8) -> dict[str, Any]:
-    """What to give vLLM as ``speculative_config`` for turntree's drafter.
+    """The value for vLLM's ``speculative_config`` for turntree's drafter.
 
     Args:
-        max_tokens: Length of a draft at most.
+        max_tokens: Greatest length of a draft.
     """
     return {"method": "custom_class", "model": DRAFTER, "num_speculative_tokens": max_tokens}

@@ -1,6 +1,6 @@
-"""What travels beside a request into vLLM's processes, in ``SamplingParams.extra_args``.
+"""Entries sent with a request into vLLM's processes, in ``SamplingParams.extra_args``.
 
-The entries of ``request_wire``. Over HTTP they are ``vllm_xargs``, which takes no
+They are those of ``request_wire``. Over HTTP they are ``vllm_xargs``, which takes no
 mappings, so a state goes as JSON text; both forms are read.
 
 Invariant: nothing here imports vLLM, so that both ends can use it.
@@ -23,10 +23,10 @@ def flat(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def state_of(entries: Mapping[str, Any] | None) -> DialogueState | None:
-    """The state of a request in either form, ``None`` where it brings none.
+    """The state of a request in either form, ``None`` if it has none.
 
     Raises:
-        ValueError: If the entry is no state.
+        ValueError: If the entry is not a state.
     """
     value = (entries or {}).get(KEY)
     return request_wire.state_of({KEY: json.loads(value)} if isinstance(value, str) else entries)

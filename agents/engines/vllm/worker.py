@@ -1,4 +1,4 @@
-"""What turntree asks of vLLM's workers, as methods that vLLM mixes into them (``worker_extension_cls``)."""
+"""Methods that vLLM mixes into its workers for turntree (``worker_extension_cls``)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class WorkerExtension:
     model_runner: Any
 
     def turntree_draft_stats(self, request_ids: Sequence[str]) -> dict[str, tuple[int, int, int]]:
-        """Verify steps, drafted and accepted tokens by request; those that are over are forgotten here.
+        """Verify steps, drafted and accepted tokens by request; finished ones are then dropped here.
 
         Args:
-            request_ids: As the caller named them. Those that the drafter does not know are left out.
+            request_ids: The callers' ids. Those that the drafter does not know are left out.
         """
         take = getattr(getattr(self.model_runner, "drafter", None), "take_stats", None)
         if take is None:
@@ -24,7 +24,7 @@ class WorkerExtension:
         return {request_id: counters for request_id, counters in found.items() if counters is not None}
 
     def turntree_drafter_stats(self) -> dict[str, float]:
-        """Counters of turntree's drafter since the engine started; empty where it has another one or none."""
+        """Counters of turntree's drafter since the engine started; empty with another drafter or none."""
         stats = getattr(getattr(self.model_runner, "drafter", None), "stats", None)
         return {} if stats is None else dict(stats())
 

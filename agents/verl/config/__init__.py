@@ -1,4 +1,4 @@
-"""From options and YAML to verl's whole configuration, and turntree's sections in it, checked.
+"""Composition and checks of verl's whole configuration, with turntree's sections in it, from options and YAML.
 
 Not here: starting anything.
 """

@@ -1,8 +1,8 @@
-"""From options and one of our YAML files to the whole configuration of verl's ``main_ppo``.
+"""Composition of the whole configuration of verl's ``main_ppo``, from options and one of turntree's YAML files.
 
-verl's defaults come first, then an option of every group (``groups``), then what
-the file says itself, then what the command line says. A file has a section
-``turntree`` (the environment, the run folder) and, beside it, what differs, under
+verl's defaults come first, then an option of every group (``groups``), then the
+file's own keys, then the command line's. A file has a section ``turntree`` (the
+environment, the run folder) and, beside it, the differences to the options, under
 verl's names; ``groups`` in it names its options. Every key is checked against
 verl's configuration before a process is started.
 """
@@ -30,7 +30,7 @@ from turntree.agents.verl.config.sglang_config import fit_sglang
 from turntree.agents.verl.config.vllm_config import fit_vllm
 
 _OPEN = ("engine_kwargs", "custom", "override_config", "ray_init", "override_optimizer_config")
-"""Sections of verl that it hands on without looking at their keys."""
+"""Sections of verl that it passes on without checking their keys."""
 HIDDEN = {
     "reward.custom_reward_function": ("reward_kwargs",),
     "actor_rollout_ref.actor.fsdp_config": ("mixed_precision",),
@@ -39,8 +39,8 @@ HIDDEN = {
     "actor_rollout_ref.rollout.agent": ("agent_loop_manager_class",),
     "critic.fsdp": ("mixed_precision",),
 }
-"""Keys that verl reads and its YAML does not show. ``fields_of`` finds those of dataclasses too, but imports verl for
-it, which takes seconds: what shipped configurations name stands here."""
+"""Keys that verl reads and its YAML does not have. ``fields_of`` finds those of dataclasses too, but imports verl
+for it, which takes seconds: those that shipped configurations name are listed here."""
 _MANAGER = "turntree.agents.verl.playing.manager.EpisodeManager"
 
 
@@ -49,7 +49,7 @@ class Composition:
     """A checked configuration."""
 
     choice: Choice
-    """The options that it is made of."""
+    """The chosen options."""
     settings: TrainSettings
     """turntree's section."""
     verl: DictConfig
@@ -64,17 +64,17 @@ def list_configs() -> tuple[str, ...]:
 
 
 def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
-    """Put a training together.
+    """Compose the configuration of a training.
 
     Args:
-        config: Name of a shipped configuration, path of a YAML file, or the first of the overrides; ``None``
-            is the options alone.
+        config: Name of a shipped configuration, or path of a YAML file; it may also be the first of the overrides.
+            ``None`` uses only the options.
         overrides: ``key=value`` in Hydra's grammar. A group's name chooses its option (``engine=vllm``,
-            ``speculation=[tree,exact]``), ``turntree.`` keys are ours, all others verl's.
+            ``speculation=[tree,exact]``), ``turntree.`` keys are turntree's, all others verl's.
 
     Raises:
-        ConfigError: If the configuration, an option, a key or a value is unknown or missing, or options do not go
-            together.
+        ConfigError: If the configuration, an option, a key or a value is unknown or missing, or options are
+            incompatible.
         MissingExtra: If verl or Hydra is not installed.
     """
     if config is not None and "=" in config:
@@ -107,7 +107,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
 
 
 def _choose(own: DictConfig, changes: Sequence[tuple[str, Any]]) -> Choice:
-    """The options that a file and the command line name; takes those keys out of the file."""
+    """The options that a file and the command line name; removes those keys from the file."""
     named = plain(own.pop("groups", None) or {})
     if not isinstance(named, dict):
         raise ConfigError(f"groups names an option by group, for example groups: {{engine: local}}; got {named!r}")
@@ -152,7 +152,7 @@ def _parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
 
 @lru_cache(maxsize=1)
 def verl_defaults() -> tuple[DictConfig, Mapping[str, Any]]:
-    """verl's configuration, and the same as plain values; not to be changed."""
+    """verl's configuration, and the same as plain values; not to be modified."""
     spec = importlib.util.find_spec("verl")
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtra("training", "train")
@@ -167,7 +167,7 @@ def verl_defaults() -> tuple[DictConfig, Mapping[str, Any]]:
 
 
 def _check_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -> None:
-    """Every key of ``ours`` is known to verl. Both are plain, interpolations as text."""
+    """Check that verl knows every key of ``ours``. Both are plain, interpolations as text."""
     for key, value in ours.items():
         if key not in theirs and key not in HIDDEN.get(path, ()) and key not in fields_of(theirs):
             known = {
@@ -178,13 +178,13 @@ def _check_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -
             }
             raise unknown_key(key, known, path or "verl")
         section = theirs.get(key)
-        # An empty section, or none, is one that verl leaves to its user.
+        # verl leaves the keys of an empty section, or of none, to its user.
         if isinstance(value, dict) and isinstance(section, dict) and section and key not in _OPEN:
             _check_keys(value, section, f"{path}.{key}" if path else key)
 
 
 def fields_of(section: Mapping[str, Any]) -> set[str]:
-    """Fields of the dataclass that verl makes of a section; it may have more than verl's YAML shows."""
+    """Fields of the dataclass that verl builds from a section; it may have more than verl's YAML."""
     target = section.get("_target_")
     if not target:
         return set()
@@ -194,7 +194,7 @@ def fields_of(section: Mapping[str, Any]) -> set[str]:
 
 
 def _check_sections(config: DictConfig) -> None:
-    """Errors that only the running processes would meet are raised before they are started."""
+    """Raise before the start those errors that only the running processes would find."""
     if OmegaConf.is_missing(config.actor_rollout_ref.model, "path"):
         raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
     model = str(config.actor_rollout_ref.model.path)
@@ -206,7 +206,7 @@ def _check_sections(config: DictConfig) -> None:
 
 
 def _check_rewards(settings: TrainSettings, config: DictConfig) -> None:
-    """Rewards are computed by a part that the configuration starts."""
+    """Check that the configuration starts a part that computes the rewards."""
     manager = config.actor_rollout_ref.rollout.agent.agent_loop_manager_class
     ours = manager == _MANAGER
     if settings.score_in_verl and (ours or not config.reward.num_workers):
@@ -223,7 +223,7 @@ def _check_rewards(settings: TrainSettings, config: DictConfig) -> None:
 
 
 def _check_run_ahead(settings: TrainSettings, config: DictConfig) -> None:
-    """Run-ahead needs turntree's own agent-loop manager."""
+    """Check that run-ahead has turntree's own agent-loop manager."""
     manager = config.actor_rollout_ref.rollout.agent.agent_loop_manager_class
     if settings.run_ahead.enabled and manager != _MANAGER:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""The section of turntree's engine, ``engine_kwargs.turntree``, under an engine of other make.
+"""The section of turntree's engine, ``engine_kwargs.turntree``, read for an external engine.
 
-What such an engine takes of it is how much is drafted, and the store; anything
-else that is asked for is an error, never left out silently.
+An external engine uses the settings of speculation and of the store; any other
+key is an error, never silently ignored.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _READ = ("speculation", "forest")
 
 
 def drafts_of(config: DictConfig, name: str, title: str, reuse: ReuseMode) -> EngineSettings | None:
-    """What an engine is to draft.
+    """Draft settings of an external engine.
 
     Args:
         config: verl's whole configuration.
-        name: The engine's, ``rollout.name``.
-        title: As its makers write it.
+        name: The engine's name in ``rollout.name``.
+        title: The name as its makers write it.
         reuse: How the run uses earlier trajectories.
 
     Returns:
-        ``None`` where another engine runs, or nothing is drafted.
+        ``None`` if another engine runs, or nothing is drafted.
 
     Raises:
-        ConfigError: If something is asked for that only turntree's own engine does, or the model is to draft as well.
+        ConfigError: If a setting is supported only by turntree's own engine, or the model is to draft as well.
     """
     rollout = OmegaConf.select(config, ROLLOUT)
     if rollout is None or rollout.name != name:

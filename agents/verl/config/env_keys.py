@@ -1,6 +1,6 @@
-"""Whether an environment takes what a configuration gives it, asked before a process is started.
+"""Checks of an environment's settings by name, before a process is started.
 
-The environment is not made: that may read a data set. Values are its own affair.
+The environment is not created: that may read a data set. Values are not checked.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def check_env(env_id: str, settings: Mapping[str, Any], where: str) -> None:
     Args:
         env_id: Registered id, or ``module:Class``.
         settings: Its keyword arguments; ``limits`` is a mapping.
-        where: Section that they stand in.
+        where: Name of their section, for messages.
 
     Raises:
-        ConfigError: If the environment or a name is unknown, or a limit cannot be.
+        ConfigError: If the environment or a name is unknown, or a limit is invalid.
     """
     known = _keywords(_creator(env_id))
     for key in settings:
@@ -50,7 +50,7 @@ def _creator(env_id: str) -> Any:
 
 
 def _keywords(creator: Any) -> set[str] | None:
-    """Names that a creator takes, its base classes' among them where it hands others on; ``None``: any name."""
+    """Names that a creator takes, with those of base classes that get its other keywords; ``None``: any name."""
     kinds = [kind for kind in inspect.getmro(creator) if "__init__" in vars(kind)] if inspect.isclass(creator) else []
     names: set[str] = set()
     for function in [vars(kind)["__init__"] for kind in kinds] or [creator]:

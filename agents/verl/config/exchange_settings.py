@@ -1,4 +1,4 @@
-"""How the replicas of a run share their finished turns: a section of the configuration."""
+"""The configuration section for sharing finished turns between the replicas of a run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ class ExchangeSettings:
     """Section ``rollout.engine_kwargs.turntree.exchange``: how replicas share their turns."""
 
     max_bytes: int = 1 << 28
-    """Memory of the hub's log."""
+    """Memory of the hub's log, bytes."""
     homes: int = 2
     """A replica fetches the turns of tasks for which it is among the first so many in the routing order; 0 fetches
-    all turns. With 2, the replica that takes over a lost one's task, or one too many, knows the task already."""
+    all turns. With 2, the replica that takes over a task from a lost or full one has its turns already."""
     max_tokens: int = 1 << 22
-    """Tokens of one fetch at most, the newest first."""
+    """Most tokens of one fetch, the newest first."""
 
     def __post_init__(self) -> None:
         if self.max_bytes < 1 or self.max_tokens < 1:

@@ -1,12 +1,12 @@
-"""The groups of options that a training is put together from: engine, size, environment, algorithm, speculation.
+"""The groups of options that a training is composed of: engine, size, environment, algorithm, speculation.
 
-An option is a file ``configs/GROUP/OPTION.yaml`` of our keys and verl's. Beside them it may say
+An option is a file ``configs/GROUP/OPTION.yaml`` of turntree's keys and verl's. Beside them it may have
 
-- ``base``: the machine that it is for, a file of ``configs/base`` (a size says so);
-- ``over: GROUP/OPTION``: the option of which it says the differences alone;
-- ``requires: {GROUP: [OPTION, ...]}``: what it goes with; anything else is refused.
+- ``base``: its machine, a file of ``configs/base`` (given by a size);
+- ``over: GROUP/OPTION``: the option that it only changes;
+- ``requires: {GROUP: [OPTION, ...]}``: the options that it is compatible with; others are refused.
 
-Options are laid over each other in the order of ``GROUPS``, the machine first.
+Options are merged in the order of ``GROUPS``, the machine first; later ones override.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ GROUPS: Mapping[str, str] = {
     "algorithm": "grpo",
     SPECULATION: "tree",
 }
-"""The option of each group where none is named."""
+"""The default option of each group."""
 _NOT_MACHINES = ("common",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """An option of every group; checked to go together."""
+    """An option of every group; checked to be compatible."""
 
     base: str
     """Machine: a file of ``configs/base``."""
     engine: str
-    """What generates."""
+    """Engine that generates."""
     size: str
-    """Size of the policy, and what it is trained on."""
+    """Size of the policy, and its training hardware."""
     env: str | None
-    """Environment; ``None`` where the configuration names one of its own."""
+    """Environment; ``None`` if the configuration names one of its own."""
     algorithm: str
-    """What the gradient is made of."""
+    """Algorithm of the update."""
     speculation: tuple[str, ...]
-    """How earlier turns are used, laid over each other in this order."""
+    """Uses of earlier turns, merged in this order."""
 
     @property
     def name(self) -> str:
-        """The options in one word, for folders and experiments.
+        """The options as one name, for folders and experiments.
 
         >>> Choice(
         ...     base="cpu", engine="local", size="tiny", env="gsm8k", algorithm="ppo", speculation=("none", "exact")
@@ -67,7 +67,7 @@ class Choice:
 
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
-        """Group and option in the order in which they are laid over each other."""
+        """Group and option in the order in which they are merged."""
         env = [("env", self.env)] if self.env else []
         return (
             *((BASE, self.base), ("engine", self.engine), ("size", self.size), *env, ("algorithm", self.algorithm)),
@@ -83,15 +83,15 @@ def list_options(group: str) -> tuple[str, ...]:
 
 
 def choose(named: Mapping[str, Any], *, base: str | None = None, own_env: bool = False) -> Choice:
-    """Complete the named options, and check that they go together.
+    """Complete the named options, and check that they are compatible.
 
     Args:
         named: Options by group; those of speculation may be a list.
         base: Machine; ``None`` takes that of the size.
-        own_env: Whether the configuration names an environment itself, so that the group's default is left out.
+        own_env: Whether the configuration itself names an environment, so that the group's default is left out.
 
     Raises:
-        ConfigError: If a group or an option is unknown, or two of them do not go together.
+        ConfigError: If a group or an option is unknown, or two of them are incompatible.
     """
     for group in named:
         if group not in GROUPS:
@@ -111,14 +111,14 @@ def choose(named: Mapping[str, Any], *, base: str | None = None, own_env: bool =
 
 
 def merged(choice: Choice) -> DictConfig:
-    """The options over each other."""
+    """The merged options."""
     config = OmegaConf.merge(*(_read(group, option)[0] for group, option in choice.options))
     assert isinstance(config, DictConfig)
     return config
 
 
 def offered() -> Iterator[Choice]:
-    """Every combination of one option a group that goes together."""
+    """Every compatible combination of one option per group."""
     names = [list_options(group) for group in GROUPS]
     for options in itertools.product(*names):
         try:
@@ -128,7 +128,7 @@ def offered() -> Iterator[Choice]:
 
 
 class Incompatible(ConfigError):
-    """Two options that do not go together."""
+    """Two options that are incompatible."""
 
 
 def _check_together(choice: Choice) -> None:
@@ -152,7 +152,7 @@ def _several(names: Any) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=64)
 def _read(group: str, option: str) -> tuple[DictConfig, Mapping[str, Any]]:
-    """The keys of an option, and what it says of itself: ``base`` and ``requires``."""
+    """The keys of an option, and its own ``base`` and ``requires``."""
     path = resources.files("turntree.configs").joinpath(group, f"{option}.yaml")
     config = OmegaConf.create(path.read_text(encoding="utf-8"))
     assert isinstance(config, DictConfig)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class ConfigError(AgentError, ValueError):
-    """A training configuration has an unknown key or a value that cannot be."""
+    """A training configuration has an unknown key or an invalid value."""
 
 
 def unknown_key(key: str, known: Collection[str], where: str) -> ConfigError:
@@ -24,7 +24,7 @@ def unknown_key(key: str, known: Collection[str], where: str) -> ConfigError:
 
 
 def from_mapping(kind: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Make the dataclass ``kind`` of ``values``.
+    """Create the dataclass ``kind`` from ``values``.
 
     Raises:
         ConfigError: If a key is unknown, or ``kind`` refuses a value.
@@ -40,5 +40,5 @@ def from_mapping(kind: type[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def plain(section: Any) -> Any:
-    """An OmegaConf section as plain values, interpolations as text; anything else as it is."""
+    """An OmegaConf section as plain values, interpolations as text; anything else unchanged."""
     return OmegaConf.to_container(section) if OmegaConf.is_config(section) else section

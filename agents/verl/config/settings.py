@@ -1,8 +1,8 @@
 """turntree's own settings inside verl's configuration, checked.
 
-verl passes two dictionaries through untouched, and turntree reads them:
+verl passes two dictionaries on unchanged, and turntree reads them:
 ``actor_rollout_ref.rollout.engine_kwargs.turntree`` (the engine and its store)
-and ``actor_rollout_ref.rollout.custom.turntree`` (what a run records).
+and ``actor_rollout_ref.rollout.custom.turntree`` (the records of a run).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from turntree.spec_tree import ForestConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """Section ``rollout.engine_kwargs.turntree``; what verl itself decides (batch, context, dtype) is not
+    """Section ``rollout.engine_kwargs.turntree``; values that verl sets (batch, context, dtype) are not
     repeated here."""
 
     speculation: Speculation | None = field(default_factory=Speculation)
-    """How much is drafted; ``null`` switches speculation off."""
+    """Settings of drafting; ``null`` switches speculation off."""
     forest: ForestConfig = field(default_factory=ForestConfig)
-    """The store of earlier turns."""
+    """Settings of the store of earlier turns."""
     device: str = "cpu"
     """Torch device of the engine."""
     threads: int | None = None
@@ -42,7 +42,7 @@ class EngineSettings:
     monitors: bool = True
     """As ``LocalEngineConfig.monitors``; without it no z-scores are logged."""
     exchange: ExchangeSettings | None = field(default_factory=ExchangeSettings)
-    """How several replicas share their turns; ``null``: each keeps to its own."""
+    """Settings of the exchange of turns between replicas; ``null``: each keeps its own."""
 
     @classmethod
     def parse(cls, values: Mapping[str, Any] | None) -> EngineSettings:
@@ -62,7 +62,7 @@ class EngineSettings:
         return from_mapping(cls, sections, where)
 
     def engine_config(self, *, max_batch: int, max_context: int, dtype: str, seed: int) -> LocalEngineConfig:
-        """The engine's configuration, with what verl decides."""
+        """The engine's configuration, with the values that verl sets."""
         return LocalEngineConfig(
             max_batch=max_batch,
             max_context=max_context,
@@ -79,25 +79,25 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaySettings:
-    """How a run plays, records and scores: what section ``turntree`` says, and every process of the run reads."""
+    """Settings of playing, recording and scoring: in section ``turntree``, and read by every process of the run."""
 
     run_dir: str = ""
-    """Folder of what the run records; empty records nothing."""
+    """Folder of the run's records; empty records nothing."""
     record_episodes: bool = True
     """Write every training episode to ``run_dir``/episodes."""
     save_policy_every: int = 0
-    """Keep the weights that sampled every so many steps, the first one included; 0 keeps none."""
+    """Save the weights that sampled every so many steps, the first one included; 0 saves none."""
     reuse: ReuseConfig = field(default_factory=ReuseConfig)
-    """How earlier trajectories are used again: ``{mode: exact}``; empty uses none."""
+    """Reuse of earlier trajectories: ``{mode: exact}``; empty uses none."""
     run_ahead: RunAheadConfig = field(default_factory=RunAheadConfig)
-    """How much of the next step is rolled out ahead: ``{enabled: true}``; empty is nothing."""
+    """Precomputation of the next step's rollouts: ``{enabled: true}``; empty precomputes none."""
     memo_results: int = 0
-    """Results of deterministic tools that a process remembers; 0 remembers none."""
+    """Results of deterministic tools that a process caches; 0 caches none."""
     rewards: Mapping[str, Any] = field(default_factory=dict)
     """Rewards by name, each a weight or ``{weight, low, high}``: ``{answer: 1, few_turns: 0.1}``; weight 0 is a
     metric only. Empty leaves the reward to the environment."""
     contract: str | None = None
-    """Data set by whose rules answers are compared where the tasks' own has none."""
+    """Data set whose rules compare answers if the tasks' own has none."""
     score_in_verl: bool = False
     """Leave the reward to verl's reward loop: section ``reward``. Recorded episodes keep the environment's."""
 
@@ -111,10 +111,10 @@ class PlaySettings:
 
     @classmethod
     def read(cls, section: Mapping[str, Any], where: str) -> Self:
-        """Settings of a section's plain values.
+        """Read a section's plain values.
 
         Raises:
-            ConfigError: If a key is unknown, or a value cannot be.
+            ConfigError: If a key is unknown, or a value invalid.
         """
         values = dict(section)
         for name, kind in (("reuse", ReuseConfig), ("run_ahead", RunAheadConfig)):
@@ -123,7 +123,7 @@ class PlaySettings:
         return from_mapping(cls, values, where)
 
     def played(self) -> dict[str, Any]:
-        """These settings as plain values, without what a sub-class adds."""
+        """These settings as plain values, without the fields of a sub-class."""
         names = {f.name for f in fields(PlaySettings)}
         values = {name: value for name, value in asdict(self).items() if name in names}
         return values | {"reuse": values["reuse"] | {"mode": str(self.reuse.mode)}}
@@ -134,15 +134,15 @@ class RunSettings(PlaySettings):
     """Section ``rollout.custom.turntree``."""
 
     checkpoint_dir: str = ""
-    """Folder of verl's checkpoints, from which a resumed run takes its stores; empty: it begins with empty ones."""
+    """Folder of verl's checkpoints, from which a resumed run loads its stores; empty: it begins with empty ones."""
 
     @classmethod
     def parse(cls, custom: Mapping[str, Any] | None) -> RunSettings:
-        """Read ``rollout.custom``; what is not turntree's in it is left alone."""
+        """Read ``rollout.custom``; keys that are not turntree's are ignored."""
         return cls.read((custom or {}).get("turntree") or {}, "actor_rollout_ref.rollout.custom.turntree")
 
     def scorer(self) -> Scorer | None:
-        """What gives the rewards; ``None`` leaves them to the environment, or to verl."""
+        """The scorer of the rewards; ``None`` leaves them to the environment, or to verl."""
         return None if self.score_in_verl else make_scorer(self.rewards, self.contract)
 
     @property
@@ -158,9 +158,9 @@ class TrainSettings(PlaySettings):
     env: str
     """Id of the environment."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Its settings, JSON values; ``limits`` is a mapping."""
+    """Settings of the environment, JSON values; ``limits`` is a mapping."""
     val_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """What differs in them for validation, for example ``{split: test}``."""
+    """Settings that differ for validation, for example ``{split: test}``."""
     train_tasks: int = 1024
     """Tasks to train on; a step takes ``data.train_batch_size`` of them, an epoch all."""
     val_tasks: int = 32
@@ -178,10 +178,10 @@ class TrainSettings(PlaySettings):
 
 
 def make_scorer(rewards: Mapping[str, Any], contract: str | None) -> Scorer | None:
-    """The scorer of a section; ``None`` where no rewards are named.
+    """The scorer of a section; ``None`` if no rewards are named.
 
     Raises:
-        ConfigError: If a reward or the contract is unknown, or the rewards do not fit together.
+        ConfigError: If a reward or the contract is unknown, or the rewards are incompatible.
     """
     try:
         if contract is not None:

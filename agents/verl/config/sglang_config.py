@@ -1,14 +1,14 @@
-"""The section of turntree's engine, in the words of an SGLang that runs under verl.
+"""Conversion of turntree's engine section to arguments of SGLang under verl.
 
-A configuration says once how much is drafted, ``engine_kwargs.turntree.speculation``
+A configuration has one place for the drafts, ``engine_kwargs.turntree.speculation``
 and ``.forest``, whatever the engine. The arguments name a built-in algorithm,
-``NGRAM``, so that verl's own server takes them too, which makes them before SGLang
-loads plugins; turntree's plugin replaces its worker where the environment variable
-of its settings says so. That variable goes to all of Ray's processes.
+``NGRAM``, so that verl's own server accepts them too, which builds them before
+SGLang loads plugins; turntree's plugin replaces its worker if the environment
+variable of its settings says so. That variable goes to all of Ray's processes.
 
-Tried on the CPU, in training steps: all of verl's way through its SGLang server,
-on stand-ins for SGLang's kernels. Not tried, as it needs CUDA: those kernels, and
-the handles of device memory by which verl hands weights over.
+Tested on the CPU, in training steps: all of verl's path through its SGLang server,
+with stand-ins for SGLang's kernels. Not tested, as it needs CUDA: those kernels, and
+the handles of device memory by which verl transfers weights.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _DRAFTS = ("speculative_algorithm", "speculative_num_draft_tokens")
 
 
 def fit_sglang(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE) -> None:
-    """Put turntree's worker into the arguments of SGLang; leaves other engines alone.
+    """Put turntree's worker into the arguments of SGLang; other engines are left unchanged.
 
     Args:
-        config: verl's whole configuration, changed in place.
-        reuse: How the run uses earlier trajectories.
+        config: verl's whole configuration, modified in place.
+        reuse: The run's reuse of earlier trajectories.
 
     Raises:
-        ConfigError: If something is asked for that only turntree's own engine does, or two drafters are.
+        ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters.
     """
     settings = drafts_of(config, "sglang", "SGLang", reuse)
     if settings is None:
@@ -75,7 +75,7 @@ def _drafts(settings: EngineSettings) -> SglangEngineConfig:
 
 def _arguments(drafts: SglangEngineConfig) -> dict[str, Any]:
     made = drafts.to_engine_args("")
-    # More than one child a node, or FA3 takes no mask of a tree; SGLang derives it from the breadth of its own search.
+    # More than one child per node, or FA3 takes no tree mask; SGLang derives it from the breadth of its own search.
     breadth = {"speculative_ngram_max_bfs_breadth": max(2, drafts.draft_tokens - 1)}
     steps = {"speculative_num_steps": drafts.draft_tokens - 1}
     return {**{key: made[key] for key in _DRAFTS}, **steps, **breadth, "page_size": 1}

@@ -1,8 +1,8 @@
-"""The section of turntree's engine, in the words of a vLLM that runs under verl.
+"""Conversion of turntree's engine section to arguments of vLLM under verl.
 
-A configuration says once how much is drafted, ``engine_kwargs.turntree.speculation``
+A configuration has one place for the drafts, ``engine_kwargs.turntree.speculation``
 and ``.forest``, whatever the engine. For ``rollout.name=vllm`` that becomes
-vLLM's ``speculative_config`` and ``additional_config``, which verl hands on.
+vLLM's ``speculative_config`` and ``additional_config``, which verl passes on.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from turntree.agents.verl.config.settings import EngineSettings
 
 
 def fit_vllm(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE) -> None:
-    """Put turntree's drafter into the arguments of vLLM; leaves other engines alone.
+    """Put turntree's drafter into the arguments of vLLM; other engines are left unchanged.
 
     Args:
-        config: verl's whole configuration, changed in place.
-        reuse: How the run uses earlier trajectories.
+        config: verl's whole configuration, modified in place.
+        reuse: The run's reuse of earlier trajectories.
 
     Raises:
-        ConfigError: If something is asked for that only turntree's own engine does, or two drafters are.
+        ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters.
     """
     settings = drafts_of(config, "vllm", "vLLM", reuse)
     if settings is None:

@@ -1,13 +1,13 @@
 """Advantages for episodes whose turns have rewards of their own; ``algorithm.adv_estimator=turn_returns`` in verl.
 
-A token is credited with what came from its turn on, beside what the siblings got as whole episodes:
+A token is credited with the rewards from its turn on, less the siblings' rewards of whole episodes:
 
     A[i, t] = sum of the rewards of i at t and later - mean over the other samples j of the task of their whole reward
 
-The baseline is the same at every token and owes nothing to sample i, so it adds nothing to the expected gradient: the
+The baseline is the same at every token and independent of sample i, so it adds nothing to the expected gradient: the
 estimator is unbiased, however the policy decides when to stop, as long as the loss gives every token the same constant
 weight (``loss_agg_mode=seq-mean-token-sum-norm``). Normalising turn k among the samples that reached a turn k, as is
-common, weighs later turns by how many happened to get there, and is biased.
+common, weighs later turns by how many samples got there, and is biased.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def turn_returns(
             in no baseline.
         index: Task of each sample, shape (samples,).
         config: verl's section ``algorithm``; unused.
-        unused: What else verl gives to estimators.
+        unused: Other arguments that verl gives to estimators.
 
     Returns:
         Advantages and returns, both of shape (samples, tokens), 0 where the policy did not sample.

@@ -1,7 +1,7 @@
-"""Rows of a turntree environment as verl reads them.
+"""Rows of verl's data set for the tasks of a turntree environment.
 
-A row names a task; the agent loop makes the environment and asks it for that
-task again, so a row holds the prompt only for verl's length filter and logs.
+A row names a task; the agent loop creates the environment and draws that task
+again, so a row holds the prompt only for verl's length filter and logs.
 The command line writes a file by hand; ``turntree train`` does it by itself.
 """
 
@@ -24,15 +24,15 @@ AGENT_NAME = "turntree_env"
 
 
 def make_env(env_id: str, settings: Mapping[str, Any]) -> Env:
-    """Make an environment from plain values.
+    """Create an environment from plain values.
 
     Args:
         env_id: Registered id, or ``module:Class`` of an environment that no package registers.
         settings: Keyword arguments; ``limits`` is a mapping of ``Limits`` fields.
 
     Raises:
-        ConfigError: If a limit is unknown, or there is no such class.
-        UnknownEnvironment: If there is no such id.
+        ConfigError: If a limit is unknown, or the class does not exist.
+        UnknownEnvironment: If the id does not exist.
     """
     kwargs = dict(settings)
     if "limits" in kwargs:
@@ -68,7 +68,7 @@ def rows(env_id: str, settings: Mapping[str, Any], *, count: int, split: str) ->
         split: ``train`` or ``val``; only episodes of ``train`` are recorded.
 
     Raises:
-        ConfigError: If the environment has fewer tasks, or a tool of it could read their answers from disk.
+        ConfigError: If the environment has fewer tasks, or one of its tools could read their answers from disk.
     """
     env = make_env(env_id, settings)
     for toolset in env.toolsets:
@@ -81,7 +81,7 @@ def rows(env_id: str, settings: Mapping[str, Any], *, count: int, split: str) ->
     available = env.num_tasks
     if available is not None and count > available:
         raise ConfigError(f"{env_id} has {available} tasks with {dict(settings)}, {count} were asked for")
-    # Arrow would unite structs over all rows, so settings travel as text.
+    # Arrow would unify structs over all rows, so settings are stored as text.
     text = json.dumps(settings, sort_keys=True)
     for index in range(count):
         task = env.task(index)

@@ -1,4 +1,4 @@
-"""Our tools as verl's ``FunctionTool``, for its own tool agent loop."""
+"""turntree's tools as verl's ``FunctionTool``, for its own tool agent loop."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from turntree.envs.tools.tool import Tool
 
 
 def function_tools(tools: Sequence[Tool]) -> list[Any]:
-    """Tools to give to verl, schemas unchanged as far as verl keeps them.
+    """Convert tools for verl, schemas unchanged as far as verl keeps them.
 
-    Mistakes of the model are told to it; verl runs each call in a thread.
+    The model sees its own mistakes as answers; verl runs each call in a thread.
 
     Args:
         tools: Functions decorated with ``@tool``; verl's are stateless, so neither methods nor tools with a
@@ -36,7 +36,7 @@ def function_tools(tools: Sequence[Tool]) -> list[Any]:
 
 
 def register(tools: Sequence[Tool]) -> None:
-    """Put the tools into verl's registry; call it in the file that ``function_tool_path`` names."""
+    """Add the tools to verl's registry; call it in the file that ``function_tool_path`` names."""
     from verl.tools.function_tool import FUNCTION_TOOL_REGISTRY
 
     for made in function_tools(tools):

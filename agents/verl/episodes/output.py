@@ -30,22 +30,22 @@ class EpisodeOutput(AgentLoopOutput):
     turn_rewards: list[float] = []
     """Reward of each turn; empty where verl's reward loop gives one for the episode."""
     masked: bool = False
-    """Whether nothing may be learnt from the episode."""
+    """Whether the episode is excluded from training."""
     token_levels: list[int] = []
     """Exactness of each response token: 1 for A to 4 for D, 0 where the policy did not sample."""
     behaviour_logprobs: list[float] = []
-    """Log-probability of each response token under the law that drew it, 0 where the policy did not sample."""
+    """Log-probability of each response token under the distribution that drew it, 0 where the policy did not sample."""
 
     def as_dict(self) -> dict[str, Any]:
         """verl's row; ``rm_scores`` holds the turns' rewards instead of their sum at the end.
 
-        Two columns more lie beside ``responses``: ``token_levels`` (int8) and ``behaviour_log_probs`` (float32),
-        by which a trainer may mask or reweight.
+        Two further columns have the shape of ``responses``: ``token_levels`` (int8) and ``behaviour_log_probs``
+        (float32), by which a trainer may mask or reweight.
         """
         row: dict[str, Any] = super().as_dict()
         ends, rewards = row.pop("turn_ends"), row.pop("turn_rewards")
         info = self.extra_fields["reward_extra_info"]
-        # verl's reward loop, a process of its own, can say so in this way alone.
+        # verl's reward loop, a process of its own, can report it only in this way.
         masked = row.pop("masked") or bool(info.get("undecided"))
         row["extra_fields"].pop(SAMPLE, None)
         scores = torch.zeros_like(row["rm_scores"])
@@ -73,15 +73,15 @@ def to_output(
     rewards: Sequence[str] = (),
     score_in_verl: bool = False,
 ) -> EpisodeOutput:
-    """Lay an episode out for verl.
+    """Convert an episode to verl's output.
 
     Args:
-        episode: What was rolled out.
-        weights_version: Version of the weights, for an episode that has no turn to tell.
+        episode: The finished episode.
+        weights_version: Version of the weights, for an episode without turns.
         filler_id: Token id that stands in for the prompt and response of an episode without turns.
-        lost: To what attempts at the episode were lost, the last one included if it was.
+        lost: Kinds of failure of the failed attempts, the last one included if it failed.
         rewards: Names of the components to log, the same for all episodes of a run.
-        score_in_verl: Leave the score to verl's reward loop, which is given the policy's own words.
+        score_in_verl: Leave the score to verl's reward loop, which is given only the policy's own text.
     """
     view = TokenView.of(episode)
     masked, failed = episode.masked, episode.stop_reason is StopReason.FAILURE
@@ -134,14 +134,14 @@ def to_output(
 
 
 def _verdict(episode: Episode, score: float) -> float:
-    """What says whether the task was solved, without what is paid for form beside it."""
+    """The score for solving the task, without that for form."""
     return episode.rewards.get("correct", episode.rewards.get(ENVIRONMENT, score))
 
 
 def neutralise(outputs: Sequence[EpisodeOutput]) -> None:
     """Give the masked episodes of a group the mean score of the others, so that they do not move its baseline.
 
-    verl knows no mask for samples, and their scores are part of the group's mean. The group's spread shrinks a
+    verl has no mask for samples, and their scores are part of the group's mean. The group's spread shrinks a
     little by them.
 
     Args:

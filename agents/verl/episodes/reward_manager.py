@@ -6,8 +6,8 @@
     reward.reward_manager.module.path=pkg://turntree.agents.verl.episodes.reward_manager
     reward.reward_manager.name=PolicyTextRewardManager
 
-It takes the rewards from ``turntree.rewards`` and ``turntree.contract``. What it
-does with samples that cannot be judged is said in ``rewards``.
+It takes the rewards from ``turntree.rewards`` and ``turntree.contract``.
+For samples that cannot be judged see ``rewards``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from turntree.agents.verl.episodes.scored_text import SAMPLE, sample_of_row
 
 
 class PolicyTextRewardManager(RewardManagerBase):
-    """Scores what the policy itself said; verl's own managers score tool output as well.
+    """Scores only the policy's own text; verl's own managers score tool output as well.
 
     Args:
         config: verl's whole configuration.

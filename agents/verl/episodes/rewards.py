@@ -4,8 +4,8 @@ Name ``compute_score``, or ``compute_score_async``, which does not occupy a thre
 of verl's while answers are compared. Every result has the same keys, all numbers
 but ``status``, ``answer`` and ``method``.
 
-What could not be judged is left out of training and never counts as wrong: where
-turntree's agent loop played the episode it comes back with ``undecided`` 1 and
+A sample that cannot be judged is left out of training and never counts as wrong. If
+turntree's agent loop played the episode it is returned with ``undecided`` 1 and
 the loop masks it; other loops of verl have no mask, so ``Undecided`` is raised,
 upon which verl's V1 trainers go on without this sample.
 """
@@ -24,7 +24,7 @@ from turntree.agents.verl.episodes.scored_text import SAMPLE, sample_of_row
 from turntree.rewards import Sample
 
 DEFAULT_REWARDS: Mapping[str, Any] = {ANSWER: 1.0}
-"""What is scored where nothing else is asked for."""
+"""The default reward."""
 
 
 class Undecided(AgentError):
@@ -44,11 +44,11 @@ def compute_score(
     """Score one response.
 
     Args:
-        data_source: Data set of the row; it chooses the rules of comparison.
+        data_source: Data set of the row; it selects the rules of comparison.
         solution_str: The response as text.
         ground_truth: The right answer.
-        extra_info: Columns of the row and extra fields of the agent loop; what the policy itself said is
-            taken from them where turntree's loop played.
+        extra_info: Columns of the row and extra fields of the agent loop; the policy's own text is taken from
+            them if turntree's loop played.
         rewards: As ``Scorer`` takes them, by ``reward_kwargs``; ``None`` compares the answer.
         contract: As ``Scorer`` takes it, by ``reward_kwargs``.
         unused: verl's, for reward models.
@@ -59,7 +59,7 @@ def compute_score(
 
     Raises:
         UnknownContract: The data set has no rules of comparison and ``contract`` names no other.
-        ConfigError: A dialogue was played by a loop that does not tell the policy's words from a tool's, or a
+        ConfigError: A dialogue was played by a loop that does not tell the policy's text from a tool's, or a
             reward needs all samples of a task.
         Undecided: See the module's docstring.
     """
@@ -87,15 +87,15 @@ async def compute_score_async(
 
 
 def result(scorer: Scorer, scored: Scored | None, *, masks: bool) -> dict[str, Any]:
-    """What verl is told of one sample.
+    """verl's result of one sample.
 
     Args:
-        scorer: What scored it.
-        scored: ``None`` for an episode that the surroundings broke.
-        masks: Whether the loop that played it masks what is undecided.
+        scorer: The scorer.
+        scored: ``None`` for an episode that failed.
+        masks: Whether the loop that played it masks undecided samples.
 
     Raises:
-        Undecided: If it could not be judged and nobody masks it.
+        Undecided: If it could not be judged and is not masked.
     """
     undecided = scored is None or scored.reward is None
     answer = scored.answer if scored is not None else None
@@ -118,7 +118,7 @@ def result(scorer: Scorer, scored: Scored | None, *, masks: bool) -> dict[str, A
 
 
 def single_scorer(rewards: Mapping[str, Any] | None, contract: str | None) -> Scorer:
-    """A scorer for samples that come one by one, as they do in verl's reward loop.
+    """A scorer for single samples, as verl's reward loop gives them.
 
     Raises:
         ConfigError: If a reward needs all samples of a task.

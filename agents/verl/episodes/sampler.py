@@ -1,14 +1,13 @@
 """verl's replay buffer with a short poll, as a custom sampler.
 
-verl's own asks every two seconds whether the episodes are there, which a small
-policy waits for longer than for its episodes; a custom sampler is the way to
-set the interval. verl gives a custom sampler no group filter, so DAPO's is
-passed on here, with the bound on its work that verl's synchronous sampler
-ignores.
+verl's own polls every two seconds for the episodes, longer than those of a small
+policy take; a custom sampler is the way to set the interval. verl gives a custom
+sampler no group filter, so DAPO's is passed on here, with the bound on its work
+that verl's synchronous sampler ignores.
 
-What a sampler returns beside the episodes, verl logs: turntree's figures of the
-step go that way (``metrics``). And a sampler is made where advantages are
-computed, so turntree's estimators are registered from here.
+verl logs what a sampler returns beside the episodes: turntree's figures of the
+step are returned that way (``metrics``). And a sampler is created where advantages
+are computed, so turntree's estimators are registered from here.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from turntree.agents.verl.records.metrics import PlayedRow, engine_metrics, epis
 logger = logging.getLogger(__name__)
 
 _SERVER = re.compile(r"turntree_server_\d+")
-"""Names of the servers of the policy, see ``replica.server_name``."""
+"""Names of the policy's servers, see ``replica.server_name``."""
 _ANSWER_SECONDS = 30.0
-"""A server that takes longer is left out of the step's figures."""
+"""Seconds after which a server is left out of the step's figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +39,7 @@ class SamplerSettings:
     """Section ``trainer.v1.sampler.sampler_kwargs``."""
 
     poll_interval: float = 0.1
-    """Seconds between two looks at the episodes."""
+    """Seconds between two polls for the episodes."""
     filter_groups_metric: str | None = None
     """DAPO: groups in which this metric is the same for all are replaced; ``None`` filters nothing."""
     train_batch_size: int | None = None
@@ -48,7 +47,7 @@ class SamplerSettings:
     max_inflight_gen_batches: int = 1
     """DAPO: batches of prompts generated at once."""
     max_num_gen_batches: int = 10
-    """DAPO: batches of prompts that one step may generate; 0 is no bound."""
+    """DAPO: most batches of prompts that one step may generate; 0 is no bound."""
 
     def __post_init__(self) -> None:
         if self.poll_interval <= 0:
@@ -62,7 +61,7 @@ class PromptReplayBuffer(ReplayBuffer):
 
     Args:
         sampler_kwargs: As ``SamplerSettings``.
-        refill_fn: verl's: submits so many new prompts.
+        refill_fn: verl's: submits the given number of new prompts.
         kwargs: verl's.
     """
 
@@ -94,7 +93,7 @@ class PromptReplayBuffer(ReplayBuffer):
             The batch, and figures for verl's log.
 
         Raises:
-            RuntimeError: If DAPO's filter threw away more groups than ``max_num_gen_batches`` allows.
+            RuntimeError: If DAPO's filter dropped more groups than ``max_num_gen_batches`` allows.
         """
         self._submitted = 0
         batch, logged = super().sample(*args, **kwargs)
@@ -107,7 +106,7 @@ class PromptReplayBuffer(ReplayBuffer):
         if self._most and self._submitted > self._most:
             raise RuntimeError(
                 f"the group filter asked for {self._submitted} new prompts in one step, the bound is {self._most}: "
-                "nearly all groups score the same throughout; use easier or harder tasks, a larger rollout.n, or "
+                "in nearly all groups all scores are equal; use easier or harder tasks, a larger rollout.n, or "
                 "raise sampler_kwargs.max_num_gen_batches"
             )
         assert self._submit is not None
@@ -115,7 +114,7 @@ class PromptReplayBuffer(ReplayBuffer):
 
 
 def _played_rows(batch: Any) -> list[PlayedRow]:
-    """What the rows of a batch say of their episodes; rows that verl has padded it with say nothing."""
+    """The rows of a batch with their episodes' figures; verl's padding rows have none."""
     keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
     data = transfer_queue.kv_batch_get(
         keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields", "token_levels"]
@@ -125,12 +124,12 @@ def _played_rows(batch: Any) -> list[PlayedRow]:
 
 
 def read_counters() -> list[Mapping[str, float]]:
-    """What each of turntree's servers counted since it was asked last; none with another engine."""
+    """The counters of each of turntree's servers since the last call; empty with another engine."""
     counted: list[Mapping[str, float]] = []
     for name in filter(_SERVER.fullmatch, ray.util.list_named_actors()):
         try:
             answer: Any = ray.get(ray.get_actor(name).step_counters.remote(), timeout=_ANSWER_SECONDS)
             counted.append(answer)
         except (ray.exceptions.RayError, ValueError):
-            logger.warning("the server %s does not say what it counted", name, exc_info=True)
+            logger.warning("the counters of server %s cannot be read", name, exc_info=True)
     return counted

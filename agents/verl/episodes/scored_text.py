@@ -1,8 +1,8 @@
-"""What verl's reward loop is given of an episode, and the words in verl's rows that are the policy's own.
+"""The policy's own text in an episode, for verl's reward loop, and in verl's rows.
 
 verl decodes a whole response, tool output included, and calls it the solution.
-Invariant: a sample made here holds the policy's own words only; a row that does
-not tell them apart is refused.
+Invariant: a sample made here holds only the policy's own text; a row that does
+not tell it apart is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from turntree.agents.verl.config.sections import ConfigError
 from turntree.rewards import Sample
 
 SAMPLE = "turntree_sample"
-"""Extra field of an episode's output: its sample, or ``None`` where the surroundings failed."""
+"""Extra field of an episode's output: its sample, or ``None`` if it failed."""
 
 
 def sample_to_dict(episode: Episode) -> dict[str, Any] | None:
@@ -37,15 +37,15 @@ def sample_of_row(
         data_source: Column ``data_source``.
         solution: The whole response as text.
         gold: ``reward_model.ground_truth``.
-        extra_info: Column ``extra_info``, with the extra fields of the agent loop's output; its ``question`` is what
-            was asked.
-        num_turns: Messages of the dialogue, the prompt's and the response's; ``None`` where verl does not say.
+        extra_info: Column ``extra_info``, with the extra fields of the agent loop's output; its ``question`` is the
+            prompt.
+        num_turns: Messages of the dialogue, the prompt's and the response's; ``None`` if verl does not report it.
 
     Returns:
-        The sample; ``None`` if the surroundings failed.
+        The sample; ``None`` if the episode failed.
 
     Raises:
-        ConfigError: If the response has words of others in it that cannot be told apart.
+        ConfigError: If the response has text of others in it that cannot be told apart.
     """
     if SAMPLE in extra_info:
         values = extra_info[SAMPLE]

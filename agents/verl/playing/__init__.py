@@ -1,4 +1,4 @@
-"""Episodes played in verl's rollout workers: agent loop, manager, and what is played ahead.
+"""Playing of episodes in verl's rollout workers: agent loop, manager, and precomputed episodes.
 
 Not here: the servers that sample (``serving``).
 """

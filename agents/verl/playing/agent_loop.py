@@ -1,7 +1,7 @@
-"""verl's agent loop ``turntree_env``: plays a turntree environment by turntree's one loop.
+"""verl's agent loop ``turntree_env``: plays a turntree environment by turntree's episode loop.
 
 It works with verl's own manager and any rollout backend. ``manager`` plays the
-same episodes with less traffic, where the backend is turntree's.
+same episodes with less traffic, if the backend is turntree's.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from turntree.agents.verl.playing.player import EpisodePlayer
 
 @register(AGENT_NAME)
 class EnvAgentLoop(AgentLoopBase):
-    """One episode. verl makes an object per episode; what they share is made once per process.
+    """One episode. verl creates an object per episode; shared parts are created once per process.
 
     Args:
         trainer_config: verl's wrapped configuration.
         server_manager: verl's client of the rollout servers.
         tokenizer: The policy's tokenizer.
-        kwargs: What else verl gives to loops; unused.
+        kwargs: Other arguments that verl gives to loops; unused.
     """
 
     def __init__(self, trainer_config: Any, server_manager: Any, tokenizer: Any, **kwargs: Any) -> None:
@@ -37,7 +37,7 @@ class EnvAgentLoop(AgentLoopBase):
         self.tokenizer = tokenizer
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> EpisodeOutput:
-        """Play the episode of ``row``; raises where the configuration is wrong alone, see ``EpisodePlayer``."""
+        """Play the episode of ``row``; raises only if the configuration is wrong, see ``EpisodePlayer``."""
         backend = self.rollout_config.name
         player = _player(_ById(self.tokenizer), _ById(self.rollout_config))
         return await player.play(sampling_params, row, lambda: VerlEngine(self.server_manager, backend=backend))

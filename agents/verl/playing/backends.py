@@ -1,7 +1,7 @@
-"""What a turn is asked for with: verl hands parameters on as they are, and rollout backends differ in names.
+"""The parameters of a turn's request, which verl passes on unchanged and rollout backends name differently.
 
-Beside the parameters travels the dialogue state, which keys the drafts. verl's
-servers take no further arguments, but each engine has a place for private data;
+The dialogue state, the key of the drafts, is sent with the parameters. verl's
+servers take no further arguments, but each engine has a field for private data;
 turntree's own server takes the state itself.
 """
 
@@ -22,7 +22,7 @@ _SHARED = (
 
 
 class ServerCall(NamedTuple):
-    """How ``server_manager.generate`` is called."""
+    """Arguments of a call of ``server_manager.generate``."""
 
     parameters: dict[str, Any]
     """``sampling_params``."""
@@ -34,8 +34,8 @@ def server_call(backend: str, sampling: Sampling, state: DialogueState | None) -
     """The call for a turn.
 
     Args:
-        backend: ``rollout.name``; one that is not known here gets no state.
-        sampling: How to draw.
+        backend: ``rollout.name``; an unknown one gets no state.
+        sampling: Sampling parameters.
         state: The dialogue state.
     """
     parameters: dict[str, Any] = {name: getattr(sampling, name) for name in _SHARED}
@@ -54,7 +54,7 @@ def _turntree(parameters: dict[str, Any], sampling: Sampling, state: DialogueSta
 
 
 def _vllm(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> ServerCall:
-    # A turn ends where turntree says; vLLM adds the model's own end tokens otherwise.
+    # A turn ends at turntree's stop tokens; vLLM adds the model's own end tokens otherwise.
     parameters["ignore_eos"] = True
     parameters["extra_args"] = request_entries(state=state, seed=sampling.seed)
     return ServerCall(parameters, {})
@@ -63,7 +63,7 @@ def _vllm(parameters: dict[str, Any], sampling: Sampling, state: DialogueState |
 def _sglang(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> ServerCall:
     from turntree.agents.engines.sglang.wire import custom_params
 
-    # Marked as turntree's, a turn ends where turntree says.
+    # Marked as turntree's, a turn ends at turntree's stop tokens.
     parameters["custom_params"] = custom_params(state=state, seed=sampling.seed)
     return ServerCall(parameters, {})
 

@@ -1,6 +1,6 @@
-"""verl's rollout servers as a turntree engine, so that training plays episodes by the same loop as all else.
+"""verl's rollout servers as a turntree engine, so that training plays episodes by the same loop as everything else.
 
-One object is one episode: verl routes all turns with one request id to the
+One object serves one episode: verl routes all turns with one request id to the
 same server, which has the dialogue's keys and values.
 """
 
@@ -27,7 +27,7 @@ class VerlEngine:
         self._request_id = uuid4().hex
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn; its ``draft`` does not travel.
+        """Sample one turn; the request's ``draft`` is not sent.
 
         Raises:
             RuntimeError: If the server returned no log-probabilities.
@@ -63,7 +63,7 @@ class VerlEngine:
 def _finish_reason(output: Any, sampling: Sampling) -> FinishReason:
     if output.stop_reason in ("aborted", "abort"):
         return FinishReason.ABORT
-    # Servers differ in what they call a full response; the tokens do not.
+    # Servers name the end of a full response differently; the tokens are the same.
     if output.token_ids and output.token_ids[-1] in sampling.stop_token_ids:
         return FinishReason.STOP
     return FinishReason.LENGTH

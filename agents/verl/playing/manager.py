@@ -1,10 +1,10 @@
 """verl's agent-loop manager for turntree: the same episodes, with far fewer calls between processes.
 
-verl's own worker makes three Ray calls a turn and three TransferQueue calls an
-episode, which is nothing beside a large model and most of the time beside a
-small one. This one sends turns in bulk (``TurnPipe``) and hands finished
-episodes over in bulk. Tasks are spread over the replicas so that all rollouts
-of a task meet in one store (``ReplicaTurns``).
+verl's own worker makes three Ray calls per turn and three TransferQueue calls per
+episode, negligible beside a large model and most of the time beside a small one.
+This one sends turns in bulk (``TurnPipe``) and hands finished episodes over in
+bulk. Tasks are spread over the replicas so that all rollouts of a task share one
+store (``ReplicaTurns``).
 
 For ``rollout.name=turntree`` and synchronous training; with other backends or
 trainer modes leave ``agent_loop_manager_class`` unset.
@@ -44,9 +44,9 @@ from turntree.agents.verl.serving.turn_pipe import TurnPipe
 logger = logging.getLogger(__name__)
 
 _RESTARTS = 4
-"""Times that Ray starts a worker again; it then asks it again for the episodes of the batch."""
+"""Times that Ray restarts a worker; it is then called again for the episodes of the batch."""
 _HAND_OVER_SECONDS = 0.5
-"""Finished groups wait at most so long for company before they are handed over."""
+"""Longest time that finished groups wait for others before they are handed over, seconds."""
 
 
 class EpisodeManager(AgentLoopManagerTQ):
@@ -68,7 +68,7 @@ class EpisodeManager(AgentLoopManagerTQ):
         """Start the episodes of a batch and return; they are handed over as they finish.
 
         The workers also get the rows that the next step is expected to play. A worker whose process dies is
-        started again and plays what it had not handed over.
+        started again and plays the episodes that it had not handed over.
         """
         ahead: list[dict[str, Any]] = []
         if self._forecast is not None and not _validates(prompts):
@@ -113,7 +113,7 @@ class EpisodeWorker:
         self._replicas = ReplicaTurns(pipes, _serving)
         self._restarted = is_restarted()
         if self._restarted:
-            logger.warning("this agent-loop worker was restarted; what it had not handed over is played again")
+            logger.warning("this agent-loop worker was restarted; episodes not handed over are played again")
         self._groups: set[asyncio.Task[None]] = set()
         self._outbox: list[_Group] = []
         self._carrier: asyncio.Task[None] | None = None
@@ -124,11 +124,11 @@ class EpisodeWorker:
     async def generate_sequences(self, batch: TensorDict, ahead: Sequence[Mapping[str, Any]] = ()) -> None:
         """Play the episodes of a batch; returns when all are handed over.
 
-        In a later life of this process the groups that an earlier one has handed over are left out.
+        After a restart the groups that the earlier process has handed over are left out.
 
         Args:
             batch: Rows of the data set.
-            ahead: Rows of the next step, to be played ahead where there is room.
+            ahead: Rows of the next step, to be precomputed in idle slots.
         """
         validate = _validates(batch)
         batch.pop("validate", None)
@@ -173,11 +173,11 @@ class EpisodeWorker:
 
 
 def _end_run_on_error(playing: Future[None]) -> None:
-    """End the trainer's process where episodes can come no more: verl would wait for them for ever."""
+    """End the trainer's process if no more episodes can come: verl would wait for them forever."""
     error = playing.exception()
     if error is None or not ray.is_initialized():
         return
-    logger.error("episodes are lost for good, so the run ends here: %s", error, exc_info=error)
+    logger.error("episodes are permanently lost, so the run ends here: %s", error, exc_info=error)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -204,7 +204,7 @@ class _Group:
 
 
 def _field(row: dict[str, Any], session: int, output: EpisodeOutput) -> tuple[dict[str, Any], dict[str, Any]]:
-    """An episode as verl's trainer reads it: its row, and the tag that the replay buffer looks at."""
+    """An episode as verl's trainer reads it: its row, and the tag that the replay buffer checks."""
     field = {**output.as_dict(), **row, "session_id": session}
     tokens = torch.cat([field["prompts"], field["responses"]])
     field.update(
@@ -244,7 +244,7 @@ async def _put(groups: list[_Group], partition: str) -> None:
 
 
 def _validates(batch: TensorDict) -> bool:
-    # Only an item's access unwraps a value that is no tensor; pop() does not.
+    # Only item access unwraps a value that is not a tensor; pop() does not.
     return "validate" in batch and bool(batch["validate"])
 
 

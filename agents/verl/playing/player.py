@@ -1,8 +1,7 @@
-"""Plays the episodes that a row of the data set names. Made once per process, used by every episode in it.
+"""The player of the episodes that a row of the data set names. Created once per process, used by all its episodes.
 
-Nothing here raises. An episode that the surroundings broke is tried once more
-with the same seeds; if that fails too it comes back as a failure, which
-``to_output`` masks.
+Nothing here raises. An episode that failed is tried once more with the same
+seeds; if that fails too it is returned as a failure, which ``to_output`` masks.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from turntree.spec_tree import DialogueState
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 2
-"""How often an episode is tried."""
+"""Most attempts at an episode."""
 
 
 class _Played(NamedTuple):
@@ -41,13 +40,13 @@ class _Played(NamedTuple):
 
     episode: Episode
     lost: tuple[FailureKind, ...]
-    """To what the attempts were lost, the last one too if it was."""
+    """Kinds of failure of the failed attempts, the last one included if it failed."""
     labels: dict[str, int]
     recorded: bool
 
 
 class EpisodePlayer:
-    """Rows in, verl's outputs out.
+    """Plays rows of the data set and returns verl's outputs.
 
     Args:
         rollout_config: verl's ``actor_rollout_ref.rollout``.
@@ -66,7 +65,7 @@ class EpisodePlayer:
         self._score_in_verl = settings.score_in_verl
         self._memos: dict[tuple[str, str], ResultMemo] = {}
         self._memo_results = settings.memo_results
-        # Between two episodes, by id and settings: making an environment may read a data set.
+        # Idle environments, by id and settings: creating an environment may read a data set.
         self._idle: dict[tuple[str, str], list[Env]] = defaultdict(list)
 
     @property
@@ -82,16 +81,16 @@ class EpisodePlayer:
         Args:
             sampling_params: verl's: temperature, top_p, top_k.
             row: Columns of the data set, and verl's ``session_id`` and ``global_steps``.
-            engine: Makes the engine of one attempt.
+            engine: Creates the engine of one attempt.
         """
         return (await self._finish([await self._play(sampling_params, row, engine)]))[0]
 
     async def play_group(
         self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine], *, size: int
     ) -> list[EpisodeOutput]:
-        """Play ``size`` episodes of ``row`` at once, scored together.
+        """Play ``size`` episodes of ``row`` concurrently, scored together.
 
-        Those that are masked are given the mean score of the others, so that no baseline is moved by them.
+        Masked ones are given the mean score of the others, so that they do not move the baseline.
         """
         plays = (self._play(sampling_params, {**row, "session_id": session}, engine) for session in range(size))
         outputs = await self._finish(await asyncio.gather(*plays))
@@ -119,19 +118,19 @@ class EpisodePlayer:
         return _Played(episode, tuple(lost), labels, recorded)
 
     async def play_ahead(self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Engine) -> None:
-        """Play one episode of ``row`` for a later step, and keep nothing: ``engine`` remembers its turns.
+        """Play one episode of ``row`` for a later step, and return nothing: ``engine`` stores its turns.
 
         Args:
             sampling_params: As in ``play``.
             row: As in ``play``; ``global_steps`` is the step that it is for.
-            engine: Cancels the episode where it gives a turn up.
+            engine: Cancels the episode if a turn is aborted.
         """
         index, step = int(row["index"]), int(row["global_steps"])
         sampling = self._sampling(sampling_params, step, index, int(row["session_id"]))
         env_id, settings = row["env_id"], row.get("env_kwargs") or "{}"
         idle = self._idle[env_id, settings]
         env = idle.pop() if idle else self.make(env_id, settings)
-        broken = not env.quick  # given up in the middle of a step, it may still be at work in a thread
+        broken = not env.quick  # cancelled in the middle of a step, it may still run in a thread
         try:
             limits = env.limits.within(self._bounds)
             episode = await rollout(env, engine, self._renderer, limits, index=index, seed=index, sampling=sampling)
@@ -152,7 +151,7 @@ class EpisodePlayer:
         return dialogue_state(prompt, task_id=info["task_id"], calls=(), env_id=env_id_of(env))
 
     def _sampling(self, sampling_params: Mapping[str, Any], step: int, index: int, session: int) -> Sampling:
-        """How an episode is drawn: its seed is a function of the run's, of its step, its task and its session."""
+        """Sampling parameters of an episode: its seed is a function of the run's, of its step, task and session."""
         return Sampling(
             temperature=float(sampling_params["temperature"]),
             top_p=float(sampling_params["top_p"]),
@@ -161,7 +160,7 @@ class EpisodePlayer:
         )
 
     async def _finish(self, played: Sequence[_Played]) -> list[EpisodeOutput]:
-        """Score, record and lay out what was played."""
+        """Score, record and convert finished episodes."""
         episodes = [one.episode for one in played]
         if self._scorer is not None:
             episodes = await judge_episodes(episodes, self._scorer)
@@ -200,7 +199,7 @@ class EpisodePlayer:
                 sampling=sampling,
             )
         except Exception as error:
-            # rollout() turns what breaks inside an episode into a failure; this is what breaks before it.
+            # rollout() turns errors inside an episode into a failure; this is for errors before it.
             logger.exception("an episode of %s could not be started", env_id)
             return Episode(
                 env_id=env_id,
@@ -216,9 +215,9 @@ class EpisodePlayer:
         return episode
 
     def make(self, env_id: str, settings: str) -> Env:
-        """A new environment; ``settings`` are JSON."""
+        """Create an environment; ``settings`` are JSON."""
         env = make_env(env_id, json.loads(settings))
         if self._memo_results:
-            # One memo for all environments of the same settings: siblings and later epochs meet in it.
+            # One memo for all environments of the same settings, shared by siblings and later epochs.
             env.memo = self._memos.setdefault((env_id, settings), ResultMemo(self._memo_results))
         return env

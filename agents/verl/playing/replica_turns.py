@@ -1,9 +1,8 @@
-"""Turns of one process over all replicas: each dialogue goes to the replica that knows its task.
+"""Routing of one process's turns over all replicas: each dialogue goes to the replica that knows its task.
 
-A replica that is lost is routed around until it serves again, which is when it
-has the trainer's weights. An episode that it was playing is the player's to try
-again; here only the next place is found. Where no replica is left, turns wait
-for one to come back.
+A lost replica is avoided until it serves again, that is, once it has the
+trainer's weights. The player retries an episode that it was playing; here only
+the next replica is found. If no replica is left, turns wait for one to come back.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ logger = logging.getLogger(__name__)
 
 
 class ReplicaTurns:
-    """The replicas, as one process sees them.
+    """The replicas, as one process uses them.
 
     Args:
         engines: Engine of each replica, by rank.
         serving: Returns once the replica of a rank serves; raises while it cannot be reached.
-        patience: Seconds that a turn waits where all replicas are lost.
-        look_seconds: Between two questions whether a lost replica is back.
+        patience: Seconds that a turn waits if all replicas are lost.
+        look_seconds: Seconds between two checks whether a lost replica is back.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class ReplicaTurns:
         return _Dialogue(self)
 
     async def place(self, key: str) -> int:
-        """A replica for one turn.
+        """Choose a replica for one turn.
 
         Raises:
             EngineLost: If all replicas are lost, and none came back in time.
@@ -66,7 +65,7 @@ class ReplicaTurns:
         return self.routes.acquire(key)
 
     async def ask(self, rank: int, key: str, request: TurnRequest) -> Completion:
-        """One turn of a replica that was placed."""
+        """Sample one turn at a chosen replica."""
         try:
             return await self._engines[rank].generate(request)
         except EngineLost:
@@ -88,8 +87,8 @@ class ReplicaTurns:
             await asyncio.sleep(self._look_seconds)
             try:
                 await self._serving(rank)
-            except Exception as error:  # whatever keeps it away, it is asked again
-                logger.debug("engine replica %d is away: %s", rank, error)
+            except Exception as error:  # whatever the cause, it is tried again
+                logger.debug("engine replica %d cannot be reached: %s", rank, error)
                 continue
             del self._returns[rank]
             self.routes.restore(rank)
@@ -105,7 +104,7 @@ class _Dialogue:
         self._rank: int | None = None
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn where the dialogue's earlier ones were sampled, if that replica is alive.
+        """Sample one turn at the replica of the dialogue's earlier ones, if it is alive.
 
         Raises:
             EngineLost: If the replica is lost while it samples.

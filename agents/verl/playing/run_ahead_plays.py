@@ -1,8 +1,8 @@
-"""The episodes that one worker plays ahead: whole ones, each in an environment of its own.
+"""Precomputation of whole episodes by one worker, each in an environment of its own.
 
-A turn's prompt depends on what the environment said before, so what is made ahead
-of a dialogue is of use as far as the environment says the same again; a turn is
-promoted by its exact prompt, whatever led there.
+A turn's prompt depends on the environment's earlier answers, so the precomputed
+turns of a dialogue are useful as far as the environment answers the same again; a
+turn is promoted by its exact prompt, however that was reached.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ logger = logging.getLogger(__name__)
 
 
 class AheadPlays:
-    """Plays rows ahead, at most so many episodes at once as the engine has slots for.
+    """Precomputes episodes of rows, at most as many at once as the engines have slots for it.
 
     Args:
         player: Plays the episodes.
-        pipes: To the replicas, by rank.
-        slots: Of each engine, for turns made ahead.
+        pipes: Connections to the replicas, by rank.
+        slots: Slots of each engine for precomputed turns.
     """
 
     def __init__(self, player: EpisodePlayer, pipes: Mapping[int, TurnPipe], *, slots: int) -> None:
@@ -39,7 +39,7 @@ class AheadPlays:
         self._plays: set[asyncio.Task[None]] = set()
 
     async def begin_step(self, step: int) -> None:
-        """Training step ``step`` begins: nothing is played ahead for it any longer, and what was is promoted."""
+        """Training step ``step`` begins: nothing is precomputed for it any longer, and its turns can be promoted."""
         for play in self._plays:
             play.cancel()
         told = await asyncio.gather(*(pipe.begin_step(step) for pipe in self._pipes.values()), return_exceptions=True)
@@ -48,11 +48,11 @@ class AheadPlays:
                 logger.warning("a rollout server was not told that step %d begins: %s", step, error)
 
     def start(self, rows: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any], *, size: int) -> None:
-        """Begin to play ``size`` episodes of each row.
+        """Begin to precompute ``size`` episodes of each row.
 
         Args:
             rows: Rows of the data set; ``global_steps`` is the step that they are for.
-            sampling: As that step will ask.
+            sampling: Sampling parameters, as that step will request.
             size: Samples of a row.
         """
         self._keep(self._announce(rows))
@@ -67,18 +67,18 @@ class AheadPlays:
         task.add_done_callback(self._plays.discard)
 
     async def _announce(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Let the stores get ready for the first turns of ``rows``, also of those that are not played ahead."""
+        """Let the stores prepare for the first turns of ``rows``, including those that are not precomputed."""
         states: dict[int, list[DialogueState]] = defaultdict(list)
         for row in rows:
             await asyncio.sleep(0)
             try:
                 state = self._player.first_state(row)
-            except Exception:  # an environment that breaks does so again in its own episode, which says it
-                logger.debug("a row could not be announced", exc_info=True)
+            except Exception:  # an environment that fails does so again in its own episode, which reports it
+                logger.debug("a row could not be announced to the stores", exc_info=True)
                 continue
             states[_home(state, self._pipes)].append(state)
         calls = (self._pipes[rank].announce(some) for rank, some in states.items())
-        await asyncio.gather(*calls, return_exceptions=True)  # a lost server has nothing to get ready
+        await asyncio.gather(*calls, return_exceptions=True)  # a lost server has nothing to prepare
 
     async def _play(self, row: Mapping[str, Any], sampling: Mapping[str, Any], slots: asyncio.Semaphore) -> None:
         async with slots:
@@ -86,13 +86,13 @@ class AheadPlays:
             try:
                 await self._player.play_ahead(sampling, row, engine)
             except Exception:
-                logger.warning("an episode could not be played ahead", exc_info=True)
+                logger.warning("an episode could not be precomputed", exc_info=True)
 
 
 class _AheadPipes:
-    """The engine of one episode that is played ahead; cancels it where a turn is given up.
+    """The engine of one precomputed episode; cancels it when a turn is aborted.
 
-    A turn is made at the home of its task, where its step will most likely ask for it.
+    A turn is sampled at the home of its task, where its step will most likely request it.
     """
 
     def __init__(self, pipes: Mapping[int, TurnPipe], step: int) -> None:
@@ -100,15 +100,15 @@ class _AheadPipes:
         self._step = step
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn ahead."""
+        """Sample one turn for a later step."""
         pipe = self._pipes[_home(request.state or DialogueState.from_tokens(request.prompt_ids), self._pipes)]
         turn = await pipe.generate(replace(request, ahead_for=self._step))
         if turn.finish_reason is FinishReason.ABORT:
-            raise asyncio.CancelledError(f"nothing more is made ahead for step {self._step}")
+            raise asyncio.CancelledError(f"nothing more is precomputed for step {self._step}")
         return turn
 
 
 def _home(state: DialogueState, pipes: Mapping[int, TurnPipe]) -> int:
-    """Rank of the replica at which the turns of a task meet."""
+    """Rank of the replica to which all turns of a task go."""
     rank: int = preference(route_key(state), list(pipes))[0]
     return rank

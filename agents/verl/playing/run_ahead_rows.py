@@ -1,12 +1,12 @@
-"""Which rows verl's trainer will ask for next.
+"""Forecast of the rows that verl's trainer will request next.
 
 The trainer's data loader takes rows in an order that its configuration fixes:
 one after the other, or shuffled by a seeded generator. The same data set and the
-same sampler give the same order here; each batch that the trainer submits tells
+same sampler give the same order here; each batch that the trainer submits shows
 where in it the trainer is, also after a resume.
 
-Only a forecast: where it is wrong (shuffling without a seed, rows that are taken
-out of turn), what was made ahead is asked for by nobody, and nothing else follows.
+If the forecast is wrong (shuffling without a seed, rows taken out of turn), the
+precomputed turns are never requested, and nothing else follows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 _USED = ("index", "env_id", "env_kwargs", "agent_name")
-"""Columns that an episode played ahead needs."""
+"""Columns that a precomputed episode needs."""
 
 
 class RowForecast:
@@ -27,10 +27,10 @@ class RowForecast:
 
     Args:
         dataset: The trainer's rows, each with its ``index``.
-        order: The sampler: every pass over it is an epoch's order of places in ``dataset``.
-        fetched: Rows that the loader takes at a time; what is left of an epoch is dropped.
+        order: The sampler: every pass over it is an epoch's order of indices in ``dataset``.
+        fetched: Rows that the loader takes at a time; the remainder of an epoch is dropped.
         batch: Rows of a training step.
-        last_step: The last training step; nothing is expected behind it.
+        last_step: The last training step; no rows are expected after it.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class RowForecast:
             max_samples=data.get("train_max_samples", -1),
         )
         if data.shuffle and data.get("seed") is None:
-            logger.warning("data.shuffle without data.seed: the next rows are not known, and nothing is made ahead")
+            logger.warning("data.shuffle without data.seed: the next rows are not known, and nothing is precomputed")
         return cls(
             dataset,
             create_rl_sampler(data, dataset),
@@ -77,7 +77,7 @@ class RowForecast:
         )
 
     def after(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The rows of the step that follows the one that ``rows`` were submitted for, as far as they are known."""
+        """The rows of the step after the one that ``rows`` were submitted for, as far as they are known."""
         step = int(rows[0]["global_steps"]) + 1
         if self._last_step is not None and step > self._last_step:
             return []
@@ -89,12 +89,12 @@ class RowForecast:
         return [{**self._needed(place), "global_steps": step} for place in places]
 
     def _follow(self, submitted: list[int]) -> bool:
-        """Move on to behind the rows that were just submitted; whether they were found."""
+        """Advance past the rows that were just submitted; returns whether they were found."""
         for _ in range(2 * max(1, len(self._indices) // self._fetched)):
             chunk = self._ready.popleft() if self._ready else next(self._chunks)
             if [self._indices[place] for place in chunk] == submitted:
                 return True
-        logger.warning("the submitted rows are not where they were expected; nothing is made ahead for a step")
+        logger.warning("the submitted rows are not where they were expected; nothing is precomputed for one step")
         return False
 
     def _needed(self, place: int) -> dict[str, Any]:

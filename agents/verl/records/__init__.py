@@ -1,4 +1,4 @@
-"""What a training writes while it goes on: episodes, metrics, step reports, lost steps.
+"""Records of a training while it runs: episodes, metrics, step reports, failed steps.
 
-Not here: reading them for people (``viewer``).
+Not here: showing them to people (``viewer``).
 """

@@ -1,8 +1,8 @@
-"""Tells of a run that plays nothing to its end: every episode lost, and so nothing learnt.
+"""Detection of a run in which every episode fails, so that nothing is learnt.
 
-One such step may be a search service that was away for a while. Two in a row
-are a run that only burns time, and a run in which every step was one has
-trained nothing, whatever verl's exit status says.
+One such step may be a search service that was down for a while. Two in a row
+are a run that only wastes time, and a run in which every step was one has
+trained nothing, whatever verl's exit status is.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from turntree.agents.verl.records.metrics import PREFIX
 from turntree.agents.verl.records.recording import RunFolder
 
 IN_A_ROW = 2
-"""Steps without one played episode after which a run is ended."""
+"""Consecutive steps without one played episode after which a run is ended."""
 _ROUNDING = 1e-6
-"""Of two shares that sum to 1."""
+"""Rounding tolerance of two shares that sum to 1."""
 
 
 class LostSteps:
-    """Counts the steps of one run in which every episode was lost.
+    """Counts the steps of one run in which every episode failed.
 
     Args:
-        folder: Of the run; what an episode was lost to is read from its records.
+        folder: Folder of the run; the causes of failures are read from its records.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -37,8 +37,8 @@ class LostSteps:
         """Count a step.
 
         Args:
-            step: Its number.
-            metrics: verl's, with turntree's among them.
+            step: Number of the step.
+            metrics: verl's metrics, with turntree's among them.
         """
         self._steps += 1
         broken, undecided = (metrics.get(PREFIX + name, 0.0) for name in ("failures", "undecided"))

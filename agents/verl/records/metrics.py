@@ -1,4 +1,4 @@
-"""What turntree adds to verl's log, by name, and how each figure is made.
+"""turntree's metrics in verl's log, by name, and how each figure is computed.
 
 ``METRICS`` is the whole list; ``docs/metrics.md`` is its table. A figure that has no data in a step (no drafts, no
 stored turns, another engine) is left out of that step, never given as 0.
@@ -16,7 +16,7 @@ from turntree.agents.episodes.failures import FailureKind
 from turntree.spec_tree.rules.level import Level
 
 EPISODE = "turntree_episode"
-"""Name of the counts of an episode among verl's extra fields; verl's reward loop replaces ``reward_extra_info``."""
+"""Key of an episode's counts among verl's extra fields; verl's reward loop replaces ``reward_extra_info``."""
 
 PREFIX = "turntree/"
 
@@ -26,9 +26,9 @@ class Metric:
     """One figure of a training step."""
 
     name: str
-    """As it is logged."""
+    """Name in the log."""
     meaning: str
-    """What it says, with its unit."""
+    """Meaning, with its unit."""
 
 
 def _several(pairs: Iterable[tuple[str, str]], prefix: str = PREFIX) -> tuple[Metric, ...]:
@@ -46,7 +46,7 @@ EPISODE_METRICS = _several(
         ("with_tool_calls", "share of the episodes with a tool call"),
         ("truncated", "share of the episodes that a limit or a failure ended"),
         ("retried", "share of the episodes that were tried more than once"),
-        ("failures", "share of the episodes that the surroundings broke, twice; nothing is learnt from them"),
+        ("failures", "share of the episodes that the infrastructure broke, twice; nothing is learnt from them"),
         *((f"lost_{kind}", f"attempts at an episode that were lost to: {kind}") for kind in FailureKind),
         ("undecided", "share of the episodes whose answer nobody could judge; nothing is learnt from them"),
         ("tokens", "tokens sampled"),
@@ -70,11 +70,11 @@ ENGINE_METRICS = _several(
         ("reuse_whole", "turns in which all stored tokens stayed"),
         ("run_ahead_turns", "turns begun ahead of their step"),
         ("run_ahead_tokens", "tokens sampled ahead"),
-        ("run_ahead_offered", "tokens made ahead that were verified for their step"),
+        ("run_ahead_offered", "precomputed tokens that were verified for their step"),
         ("run_ahead_promoted", "those that became rollouts, at level B"),
-        ("run_ahead_wasted", "tokens made ahead that were rejected, or never asked for"),
-        ("run_ahead_preempted", "turns made ahead that gave their slot to a wanted one"),
-        ("run_ahead_refused", "turns made ahead that were not promoted, as the policy was trained on their noise"),
+        ("run_ahead_wasted", "precomputed tokens that were rejected, or never asked for"),
+        ("run_ahead_preempted", "precomputed turns that gave their slot to a requested one"),
+        ("run_ahead_refused", "precomputed turns that were not promoted, as the policy was trained on their noise"),
         ("hub_given", "turns given to the stores of other replicas"),
         ("hub_taken", "turns of other replicas taken into the store"),
         ("hub_missed", "turns of other replicas that came too late to be had"),
@@ -102,12 +102,12 @@ _COUNTED = {
 }
 """Counters of the engine under the names of the log; those of reuse, run-ahead and the hub keep theirs."""
 _ADDED = {metric.name for metric in ENGINE_METRICS}
-"""What is summed up over replicas, under the names of the log."""
+"""Counters summed over replicas, by their names in the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedRow:
-    """What a row of verl's batch says of its episode."""
+    """The part of a row of verl's batch that describes its episode."""
 
     extra: Mapping[str, Any]
     """verl's ``extra_fields``, with ``EPISODE`` among them."""
@@ -120,7 +120,7 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
     if not rows:
         return {}
     infos = [row.extra[EPISODE] for row in rows]
-    # What verl's reward loop could not decide, the episode does not know of.
+    # The episode does not know whether verl's reward loop left it undecided.
     undecided = [bool(row.extra.get("reward_extra_info", {}).get("undecided")) for row in rows]
     turns, calls = ([float(info[name]) for info in infos] for name in ("turns", "tool_calls"))
     levels = Counter(level for row in rows for level in row.levels if level)
@@ -155,7 +155,7 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
 
 
 def engine_metrics(replicas: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Figures of the engines of a step, one mapping of counters and z-scores a replica."""
+    """Figures of the engines of a step, one mapping of counters and z-scores per replica."""
     totals: dict[str, float] = {}
     scores: dict[str, list[float]] = {}
     for counters in replicas:
@@ -170,7 +170,7 @@ def engine_metrics(replicas: Sequence[Mapping[str, float]]) -> dict[str, float]:
         values[f"{PREFIX}drafter_share"] = totals["draft_seconds"] / totals["seconds"]
     if totals.get("prompt_tokens"):
         values[f"{PREFIX}cached_prompt"] = totals["cached_tokens"] / totals["prompt_tokens"]
-    # Independent standard normal scores of n replicas, put together, are one again.
+    # The scaled sum of n independent standard normal scores is standard normal again.
     values |= {name: sum(several) / math.sqrt(len(several)) for name, several in scores.items()}
     return values
 

@@ -1,4 +1,4 @@
-"""What a training run leaves in its folder, and where.
+"""The files of a training run in its folder.
 
 Several processes write, each its own files, except for the episodes of a step,
 which every agent-loop worker appends to; ``EpisodeWriter`` keeps their lines
@@ -30,17 +30,17 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        """verl's metrics, one line ``{"step", "data"}`` a step."""
+        """verl's metrics, one line ``{"step", "data"}`` per step."""
         return self.root / "metrics.jsonl"
 
     @property
     def engine(self) -> Path:
-        """The engine's counters, one line a step."""
+        """The engine's counters, one line per step."""
         return self.root / "engine.jsonl"
 
     @property
     def log(self) -> Path:
-        """Everything that verl and Ray said."""
+        """All output of verl and Ray."""
         return self.root / "train.log"
 
     @property
@@ -71,7 +71,7 @@ class RunFolder:
         return self.root / "metrics_before.jsonl"
 
     def clear(self) -> None:
-        """Remove what an earlier run left; files that a run does not write are kept."""
+        """Remove the files of an earlier run; others are kept."""
         stale = [self.metrics, self.earlier_metrics, self.engine, self.log, self.config]
         stale += [*self.root.glob("episodes/step_*.jsonl"), *self.root.glob("weights/step_*.safetensors")]
         for path in stale:
@@ -82,7 +82,7 @@ class EpisodeRecorder:
     """Writes the episodes of a run, each to the file of its training step.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -92,10 +92,10 @@ class EpisodeRecorder:
         """Append one episode.
 
         Args:
-            episode: What was rolled out.
+            episode: The finished episode.
             step: Training step, from 1.
             index: Row of the data set.
-            session: Which sample of the row's group.
+            session: Number of the sample in the row's group.
             seed: Sampling seed of the rollout.
         """
         with EpisodeWriter(self.folder.episodes(step)) as writer:

@@ -1,4 +1,4 @@
-"""What a training step was, and reading it from what a run writes while it goes on."""
+"""Reports of finished training steps, read from the records of a running training."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class StepReport:
     """One finished training step."""
 
     step: int
-    """From 1."""
+    """Number of the step, from 1."""
     metrics: Mapping[str, float]
     """verl's metrics."""
     engine: Mapping[str, float]
-    """What the engine did in this step; empty with another rollout backend, and where the replica was lost after it."""
+    """The engine's counters of this step; empty with another rollout backend, and if the replica was lost after it."""
 
     @property
     def reward(self) -> float:
@@ -40,10 +40,10 @@ class StepReport:
 
 
 class StepReader:
-    """Reads what a run has recorded since the last look."""
+    """Reads the records that a run has added since the last call."""
 
     def __init__(self, folder: RunFolder) -> None:
-        """Begin at the first step."""
+        """Start at the first step."""
         self._metrics = _Lines(folder.metrics)
         self._engine = _Lines(folder.engine)
         self._counters: dict[int, dict[str, Any]] = {}
@@ -54,7 +54,7 @@ class StepReader:
         for counters in self._engine.new():
             self._counters[counters["step"]] = counters
         for row in rows:
-            # Validation before training is logged as step 0, and has no training step in it.
+            # Validation before training is logged as step 0, which is not a training step.
             if "training/global_step" in row["data"]:
                 yield StepReport(step=row["step"], metrics=row["data"], engine=self._counters.pop(row["step"], {}))
 

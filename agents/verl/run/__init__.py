@@ -1,4 +1,4 @@
-"""The processes of ``turntree train``: starting them quickly, and going on after a stop.
+"""The processes of ``turntree train``: starting them quickly, and resuming after a stop.
 
-Not here: the configuration (``config``) and ``launch`` itself, which stands in ``verl``.
+Not here: the configuration (``config``) and ``launch`` itself, which is in ``verl``.
 """

@@ -1,8 +1,8 @@
-"""The command that stands for a Python interpreter: ``python fork_client.py SOCKET SCRIPT [ARGUMENT]...``.
+"""A command that stands in for a Python interpreter: ``python fork_client.py SOCKET SCRIPT [ARGUMENT]...``.
 
-Asks the fork server behind SOCKET for a fork that runs the script with this process's environment, folder, signals and
-streams, waits for its end and ends alike. Where no server answers, the script runs in this interpreter. Needs the
-standard library alone, so that it may be started without packages (``python -S``).
+It asks the fork server behind SOCKET for a fork that runs the script with this process's environment, folder, signals
+and streams, waits for its end and ends with its status. If no server answers, the script runs in this interpreter.
+Needs only the standard library, so that it may be started without packages (``python -S``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def receive_message(connection: socket.socket) -> tuple[bytes, list[int]]:
     """Receive what ``send_message`` sent: the bytes, and as many descriptors as there are standard streams.
 
     Raises:
-        OSError: If the other end went away before it had sent everything.
+        OSError: If the other end closed before it had sent everything.
     """
     head, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, len(STREAMS))
     if len(head) != _LENGTH.size or len(descriptors) != len(STREAMS):

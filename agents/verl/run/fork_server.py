@@ -1,12 +1,12 @@
-"""Ray's workers as forks of one process that has imported what all of them need.
+"""A fork server: Ray's workers as forks of one process that has imported what all of them need.
 
 verl's imports take seconds of processor time in each of its eight processes. Ray starts a worker by the command
-``runtime_env.py_executable``; here that is ``fork_client``, which hands its arguments, environment, working folder,
-signal mask and standard streams to the server, and stays until the fork that stands for it has ended.
+``runtime_env.py_executable``; here that is ``fork_client``, which sends its arguments, environment, working folder,
+signal mask and standard streams to the server, and waits until the fork that stands for it has ended.
 
-Invariant: a fork differs from a new interpreter in what is imported already and in nothing else: ``become`` sets all
-that a process inherits. It holds where no thread of Python runs and no accelerator is initialised when the server
-forks, so this serves trainings on the CPU alone. Linux and other POSIX systems.
+Invariant: a fork differs from a new interpreter only in the modules already imported: ``become`` sets all
+that a process inherits. This holds if no Python thread runs and no accelerator is initialised when the server
+forks, so this serves only trainings on the CPU. Linux and other POSIX systems.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from turntree.agents.verl.run.fork_client import STREAMS, receive_message
 
 _FORKED = signal.SIGCHLD
 _PATIENCE = 10.0
-"""Seconds in which a client has sent its request, which it does at once."""
+"""Seconds in which a client must send its request; it does so at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a new interpreter would have been started with."""
+    """The inputs of a new interpreter."""
 
     argv: list[str]
     """A script and its arguments."""
     env: dict[str, str]
     cwd: str
     blocked: list[int]
-    """Signals that are blocked."""
+    """Blocked signals."""
     group: int
     """Process group."""
 
@@ -49,10 +49,10 @@ def listen(path: Path) -> socket.socket:
     """Bind a server's socket; clients may connect from now on, and wait.
 
     Args:
-        path: Of the socket, about 100 bytes at most.
+        path: Path of the socket, about 100 bytes at most.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    path.unlink(missing_ok=True)  # of a server that is gone
+    path.unlink(missing_ok=True)  # left by a server that has ended
     listener.bind(str(path))
     listener.listen(64)
     return listener
@@ -66,7 +66,7 @@ def serve(listener: socket.socket, parent: int) -> Request | None:
         parent: File descriptor of the pipe's reading end.
 
     Returns:
-        In a fork, what it is to ``become``; in the server, ``None`` at the end.
+        In a fork, the request that it is to ``become``; in the server, ``None`` at the end.
     """
     if threading.active_count() > 1:
         raise RuntimeError(f"threads run, and do not live on in a fork: {threading.enumerate()}")
@@ -103,7 +103,7 @@ def serve(listener: socket.socket, parent: int) -> Request | None:
                     for pid, status in _ended():
                         if pid in clients:
                             _leave(selector, clients.pop(pid), status)
-                elif key.data in clients:  # the client was killed, and with it goes what it stands for
+                elif key.data in clients:  # the client was killed, so its fork is ended too
                     os.kill(key.data, signal.SIGKILL)
                     selector.unregister(key.fileobj)
 
@@ -115,7 +115,7 @@ def _fork(client: socket.socket) -> tuple[int | None, Request | None]:
         message, descriptors = receive_message(client)
         request = Request(**json.loads(message))
     except (OSError, ValueError, TypeError):
-        client.close()  # which a client takes for the lack of a server
+        client.close()  # which a client treats as a missing server
         return None, None
     pid = os.fork()
     if pid == 0:
@@ -150,7 +150,7 @@ def _leave(selector: selectors.BaseSelector, client: socket.socket, status: int)
 
 def become(request: Request) -> None:
     """Set all that a process inherits, and run the script as the main module."""
-    with contextlib.suppress(OSError):  # a group of another session is not to be joined
+    with contextlib.suppress(OSError):  # a group of another session cannot be joined
         os.setpgid(0, request.group)
     os.chdir(request.cwd)
     os.environ.clear()

@@ -46,7 +46,7 @@ PRELOADED = (
     "turntree.agents.scoring.scorer",
     "turntree.spec_tree.store.forest",
 )
-"""What verl's processes spend their start on importing. Nothing here imports Ray, which reads what is a worker's own
+"""Modules that take most of the start of verl's processes. None imports Ray, which reads a worker's own values
 (its job, its parent) from the environment when it is imported."""
 
 
@@ -54,8 +54,8 @@ def command(socket: Path | None, arguments: Sequence[str]) -> list[str]:
     """The command line of a driver.
 
     Args:
-        socket: Where the fork server is to listen; ``None`` starts none.
-        arguments: Of verl's ``main_ppo``.
+        socket: Path on which the fork server listens; ``None`` starts none.
+        arguments: Arguments of verl's ``main_ppo``.
     """
     own = [] if socket is None else [f"{_SOCKET}{socket}"]
     return [sys.executable, "-m", __spec__.name, *own, *arguments]
@@ -68,22 +68,22 @@ def py_executable(socket: Path) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Fork the server, import verl, wait for the word, be verl."""
+    """Fork the server, import verl, wait for the line on standard input, and run verl."""
     sockets = [word.removeprefix(_SOCKET) for word in arguments if word.startswith(_SOCKET)]
-    gc.disable()  # imports make objects that stay
+    gc.disable()  # imports create objects that stay
     if sockets:
         _start_server(Path(sockets[0]))
     importlib.import_module(DRIVER)
     gc.freeze()
     gc.enable()
     if sys.stdin.readline() == "":
-        return  # whoever prepared the run has given up
+        return  # the process that prepared the run has stopped
     sys.argv = [DRIVER, *(word for word in arguments if not word.startswith(_SOCKET))]
     runpy.run_module(DRIVER, run_name="__main__", alter_sys=True)
 
 
 def _start_server(path: Path) -> None:
-    """Import what workers need and fork the server. It ends with this process, whose end of a pipe is closed then."""
+    """Import what workers need and fork the server. It ends with this process, whose end of a pipe is then closed."""
     from turntree.agents.verl.run.fork_server import become, listen, serve
 
     for name in PRELOADED:

@@ -1,9 +1,9 @@
-"""A run that goes on where a checkpoint was made: which step that is, and what of the records holds.
+"""Resuming a run from a checkpoint: its step, and the records to keep.
 
-What was recorded of later steps is recorded again, so it is removed; the rest is
-kept. verl empties its file of metrics when it starts: what it held is put aside
-meanwhile, and joined with the new one at the end, or at the next start if there
-was no end.
+Records of later steps are removed, as they are written again; the rest is
+kept. verl empties its file of metrics when it starts: the old content is moved
+away meanwhile, and joined with the new one at the end, or at the next start if
+there was no regular end.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ def checkpoints_of(trainer: Mapping[str, Any], folder: RunFolder) -> Path:
 
     Args:
         trainer: verl's section ``trainer``.
-        folder: Of the run.
+        folder: Folder of the run.
     """
     path = resume_path(trainer)
     return folder.checkpoints if path is None else Path(path).parent
 
 
 def resume_path(trainer: Mapping[str, Any]) -> str | None:
-    """The checkpoint that a run is told to resume from, as an absolute path; ``None`` if it is told none.
+    """The checkpoint that the configuration names to resume from, as an absolute path; ``None`` if it names none.
 
     Raises:
-        ConfigError: If it should be told one and is not.
+        ConfigError: If it must name one and does not.
     """
     if trainer["resume_mode"] != "resume_path":
         return None
@@ -48,10 +48,10 @@ def resume_path(trainer: Mapping[str, Any]) -> str | None:
 
 
 def resumed_step(trainer: Mapping[str, Any], folder: RunFolder) -> int:
-    """Updates that the policy has seen when the run begins; 0 where it begins anew.
+    """Updates that the policy has seen when the run begins; 0 for a new run.
 
     Raises:
-        ConfigError: If the checkpoint that is named is not there, or verl's note of the latest cannot be read.
+        ConfigError: If the named checkpoint does not exist, or verl's file of the latest step cannot be read.
     """
     if trainer["resume_mode"] == "disable":
         return 0
@@ -87,7 +87,7 @@ def keep_records(folder: RunFolder, step: int) -> None:
 
 
 def join_metrics(folder: RunFolder) -> None:
-    """Put what was put aside before the new metrics; nothing was, where nothing is there."""
+    """Put the metrics that were moved away before the new ones, if there are any."""
     aside = folder.earlier_metrics
     if not aside.exists():
         return
@@ -97,7 +97,7 @@ def join_metrics(folder: RunFolder) -> None:
 
 
 def _keep_lines(path: Path, keeps: Callable[[Mapping[str, Any]], bool]) -> None:
-    """Keep the whole lines of which ``keeps`` holds; a line that a crash has cut off goes."""
+    """Keep the whole lines that ``keeps`` selects; a line cut off by a crash is removed."""
     if not path.exists():
         return
     lines = path.read_bytes().split(b"\n")[:-1]

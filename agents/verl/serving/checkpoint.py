@@ -1,13 +1,13 @@
 """The rollout servers' part of verl's checkpoints.
 
 verl calls ``StoreCheckpoint`` after it has saved the trainer (``trainer.save_freq``)
-and names the folder; each server writes what it has into it. When verl resumes
+and passes the folder; each server writes its state into it. When verl resumes
 (``trainer.resume_mode``), the first weights that reach a server carry the step,
-and the server takes its part of that step's checkpoint.
+and the server loads its part of that step's checkpoint.
 
 A run that is killed between the two savings leaves a checkpoint without the
-servers' part. It is resumed with a warning and with empty stores, which moves no
-rollout's law.
+servers' part. It is resumed with a warning and with empty stores, which changes
+no rollout's distribution.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class StoreCheckpoint(CheckpointCallback):  # type: ignore[misc]
             trainer: verl's.
             global_step: Updates that were made.
             checkpoint_dir: verl's folder of this checkpoint.
-            async_save: Whether verl is still writing its own part; ours is written when this returns.
+            async_save: Whether verl is still writing its own part; the servers' part is written when this returns.
             kwargs: verl's.
 
         Raises:
-            OSError: If a part cannot be written: a checkpoint that is asked for is to be whole. A server that is
-                lost, and its stores with it, has nothing to write.
+            OSError: If a part cannot be written, as a requested checkpoint must be complete. A lost server, whose
+                stores are gone with it, has nothing to write.
         """
         if self.config.actor_rollout_ref.rollout.name != ROLLOUT_NAME:
             return

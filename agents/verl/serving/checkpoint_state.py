@@ -1,12 +1,12 @@
-"""What a rollout server adds to a checkpoint of the trainer, and takes from it when the run goes on.
+"""A rollout server's part of a trainer's checkpoint, written and read.
 
-The store of drafts, the ledger of stored turns, and what was made ahead. A run
-that is resumed so does what the unbroken one would have done: the seeds of its
+It has the store of drafts, the ledger of stored turns, and the precomputed turns. A
+resumed run then continues as the unbroken one would have: the seeds of its
 rollouts are functions of the run's seed and the step, so they need no saving.
 
 A folder holds everything of one server. It is written under another name and
-renamed when it is whole; a list of digests in it says what whole means. Reading
-takes nothing on trust: what is not whole, or not of this version, is refused.
+renamed when it is complete; a list of digests in it defines completeness. Reading
+verifies everything: an incomplete folder, or one of another version, is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LIST, _FOREST, _LEDGER, _AHEAD = "state.json", "forest.npz", "ledger.npz", "run
 
 
 def state_folder(checkpoint: Path, replica_rank: int) -> Path:
-    """Where a server's part of a checkpoint lies."""
+    """Folder of a server's part of a checkpoint."""
     return checkpoint / "turntree" / f"replica_{replica_rank}"
 
 
@@ -46,7 +46,7 @@ def checkpoint_folder(checkpoints: Path, step: int) -> Path:
 
 
 class DamagedCheckpoint(AgentError):
-    """A server's part of a checkpoint is not whole, or of another version."""
+    """A server's part of a checkpoint is incomplete, or of another version."""
 
 
 class ServerState:
@@ -55,7 +55,7 @@ class ServerState:
     Args:
         forest: The store of drafts.
         reuse: Earlier trajectories.
-        ahead: What is made ahead.
+        ahead: The engine that precomputes turns.
     """
 
     def __init__(self, forest: SpecForest | None, reuse: PrefixReuse | None, ahead: RunAhead | None) -> None:
@@ -64,7 +64,7 @@ class ServerState:
         self._ahead = ahead
 
     def collect(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """What must be read while nothing changes it, by file; to be given to ``write``."""
+        """Arrays that must be read while nothing changes them, by file; to be given to ``write``."""
         found: dict[str, dict[str, NDArray[Any]]] = {}
         if self._reuse is not None:
             found[_LEDGER] = ledger_arrays(self._reuse.ledger)
@@ -76,9 +76,9 @@ class ServerState:
         """Write everything to ``folder``, whole or not at all.
 
         Args:
-            folder: Is put in the place of one of that name.
-            found: From ``collect``.
-            step: Updates of the policy, of the checkpoint.
+            folder: Replaces a folder of that name.
+            found: Result of ``collect``.
+            step: Updates of the policy at the checkpoint.
 
         Raises:
             OSError: If it cannot be written.
@@ -104,10 +104,10 @@ class ServerState:
             raise
 
     def read(self, folder: Path, *, step: int) -> None:
-        """Take what ``write`` put into ``folder``. Parts that the saved run did not have stay empty.
+        """Load what ``write`` put into ``folder``. Parts that the saved run did not have stay empty.
 
         Raises:
-            DamagedCheckpoint: If it is not whole, of another version or of another step.
+            DamagedCheckpoint: If it is incomplete, of another version or of another step.
         """
         files = _checked(folder, step)
         try:
@@ -123,7 +123,7 @@ class ServerState:
 
 
 def _checked(folder: Path, step: int) -> set[str]:
-    """Names of the files, all of them whole."""
+    """Names of the files, after checking that all are complete."""
     try:
         listed = json.loads((folder / _LIST).read_text(encoding="utf-8"))
         version, saved_step, digests = listed["format"], listed["step"], listed["files"]

@@ -1,9 +1,9 @@
-"""The hub: a Ray actor through which the replicas of a run tell each other their finished turns.
+"""The hub: a Ray actor through which the replicas of a run exchange their finished turns.
 
-It holds a bounded log and nothing else, so losing it costs what others have
+It holds only a bounded log, so losing it costs only the turns that others have
 not fetched yet: Ray starts it again, and meanwhile every replica goes on with
-its own store. A replica fetches the turns of those tasks alone that may be
-routed to it, so traffic does not grow with the square of the replicas.
+its own store. A replica fetches only the turns of tasks that may be routed to
+it, so traffic does not grow with the square of the replicas.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from turntree.spec_tree.exchange.turn_batch import TurnBatch
 from turntree.spec_tree.exchange.turn_log import Cursor, News, TurnLog
 
 HUB_NAME = "turntree_hub"
-"""Name of the actor, one a run."""
+"""Name of the actor, one per run."""
 _PATIENCE = 30.0
-"""Seconds that an exchange may take."""
+"""Time limit of an exchange, seconds."""
 _TASKS = 1 << 16
-"""Whose homes are remembered."""
+"""Most tasks whose homes are cached."""
 
 
 class HubStats(NamedTuple):
-    """What the hub has done."""
+    """Counters of the hub."""
 
     turns: int
-    """Held."""
+    """Turns held."""
     nbytes: int
     """Held."""
     dropped: int
-    """Turns let go."""
+    """Turns dropped."""
     received: int
-    """Bytes of turns that were given."""
+    """Bytes of turns received."""
     sent: int
-    """Bytes of turns that were fetched."""
+    """Bytes of turns fetched."""
     members: int
     """Replicas that have called."""
 
 
 class TurnHub:
-    """What runs in the actor; plain Python, so that it can be used without Ray.
+    """The class of the actor; plain Python, so that it can be used without Ray.
 
     Args:
-        settings: Of the exchange.
+        settings: Settings of the exchange.
     """
 
     def __init__(self, settings: ExchangeSettings) -> None:
@@ -65,14 +65,14 @@ class TurnHub:
         self._received = self._sent = 0
 
     def swap(self, rank: int, source: str, own: TurnBatch, first: int, cursor: Cursor | None) -> News:
-        """Add a replica's turns, and return those of others that it may be asked for.
+        """Add a replica's turns, and return those of others whose tasks may be routed to it.
 
         Args:
-            rank: Of the replica.
-            source: Its name in this life.
+            rank: Rank of the replica.
+            source: Its name, new after each restart.
             own: Its turns since the last call.
-            first: Turns that it sent before.
-            cursor: Of the last call.
+            first: Number of turns that it sent before.
+            cursor: Cursor of the last call.
         """
         if rank not in self._members:
             self._members = tuple(sorted({*self._members, rank}))
@@ -91,7 +91,7 @@ class TurnHub:
         return news
 
     def _homes_of(self, batch: TurnBatch) -> NDArray[np.int64]:
-        """Ranks of the replicas that may be asked for each turn, shape (turns, homes)."""
+        """Ranks of the replicas to which each turn's task may be routed, shape (turns, homes)."""
         homes = self._homes.get(batch)
         if homes is None:
             tasks, places = batch.distinct()
@@ -100,7 +100,7 @@ class TurnHub:
         return homes
 
     def stats(self) -> HubStats:
-        """What the hub holds and has done."""
+        """Contents and counters of the hub."""
         log = self._log
         return HubStats(log.held, log.nbytes, log.dropped, self._received, self._sent, len(self._members))
 
@@ -112,11 +112,11 @@ def start_hub(settings: ExchangeSettings) -> Any:
 
 
 class HubExchange:
-    """A replica's way to the hub, from any process of the Ray session.
+    """A replica's connection to the hub, from any process of the Ray session.
 
     Args:
-        rank: Of the replica.
-        patience: Seconds that an exchange may take.
+        rank: Rank of the replica.
+        patience: Time limit of an exchange, seconds.
     """
 
     def __init__(self, rank: int, *, patience: float = _PATIENCE) -> None:
@@ -126,7 +126,7 @@ class HubExchange:
         self._cursor: Cursor | None = None
 
     def swap(self, own: TurnBatch, first: int) -> Swapped:
-        """As ``Exchange.swap``; it blocks, so it is not for an event loop's thread."""
+        """As ``Exchange.swap``; it blocks, so do not call it on an event loop's thread."""
         try:
             hub = ray.get_actor(HUB_NAME)
             call: Any = hub.swap.remote(self._rank, self._source, own, first, self._cursor)

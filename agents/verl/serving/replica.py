@@ -14,16 +14,16 @@ from turntree.agents.verl.serving.hub import start_hub
 from turntree.agents.verl.serving.server import TurntreeServer
 
 _RESTARTS = 8
-"""Times that Ray starts a server again."""
+"""Times that Ray restarts a server."""
 
 
 class TurntreeReplica(RolloutReplica):
-    """Starts the server actor of one replica, on the node of its trainer; Ray starts it again where it dies."""
+    """Starts the server actor of one replica, on the node of its trainer; Ray restarts it if it dies."""
 
     _replicas = 1
 
     async def init_hybrid(self, worker_group: Any) -> None:
-        """As verl's, and notes how many replicas there are."""
+        """As verl's, and records the number of replicas."""
         self._replicas = len(worker_group.workers) // self.world_size
         await super().init_hybrid(worker_group)
 
@@ -45,7 +45,7 @@ class TurntreeReplica(RolloutReplica):
         trainer = self.workers[0] if alone else None
         exchange = None if alone else EngineSettings.parse(plain(self.config.engine_kwargs.get("turntree"))).exchange
         if exchange is not None:
-            self._hub = start_hub(exchange)  # held: the actor lives as long as somebody here knows it
+            self._hub = start_hub(exchange)  # the actor lives as long as this reference
         server = (
             ray.remote(TurntreeServer)
             .options(

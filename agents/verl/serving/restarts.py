@@ -1,8 +1,8 @@
-"""What a server does when Ray has started it again after its process died.
+"""Recovery of a server that Ray has restarted after its process died.
 
-It has the weights that the run began with, which are not the policy's any more.
-Where the trainer is one process, that process is idle while episodes are played
-and sends its weights once more; where it is several, they gather weights
+It has the weights that the run began with, which are no longer the policy's.
+If the trainer is one process, that process is idle while episodes are played
+and sends its weights again; if it is several, they gather weights
 together, and the server waits for the next update.
 """
 
@@ -20,12 +20,12 @@ RESEND = -1
 
 
 def retry_after_restart(method: Method) -> Method:
-    """Mark an actor's method: a call that its death interrupts, or finds it away, is made again once it is back."""
+    """Mark an actor's method: a call that fails because the actor died is made again once it is back."""
     return cast(Method, ray.method(max_task_retries=-1)(method))
 
 
 def is_restarted() -> bool:
-    """Whether this process is an actor in a later life than its first."""
+    """Whether this process is a restarted actor."""
     if not ray.is_initialized():
         return False
     context = ray.get_runtime_context()
@@ -33,7 +33,7 @@ def is_restarted() -> bool:
 
 
 def ask_for_weights(trainer: Any) -> None:
-    """Let the trainer's process send its weights again, when it has time.
+    """Ask the trainer's process to send its weights again, when it is idle.
 
     Args:
         trainer: Handle of its actor; verl names the method after the actor's roles.

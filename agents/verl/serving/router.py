@@ -1,10 +1,10 @@
-"""A router between the replicas of vLLM or SGLang under verl's own agent loops: samples of a task meet in one store.
+"""A router of requests to vLLM or SGLang replicas under verl's own agent loops, one store for all samples of a task.
 
 Selected by ``actor_rollout_ref.rollout.router_config_path``, a YAML file with
 ``router_class: turntree.agents.verl.serving.router.TaskRouter``; a training that names
-no file is given ``turntree.configs/routers/task.yaml``. A request without a dialogue state is
-routed by its own name. Servers are asked now and then whether they live, and
-those that do not are routed around.
+no file gets ``turntree.configs/routers/task.yaml``. A request without a dialogue state is
+routed by its own id. Servers are polled from time to time, and those that do not
+answer are avoided.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSettings:
-    """What the router's file may say beside ``router_class``."""
+    """Keys of the router's file beside ``router_class``."""
 
     slack: float = 1.25
     """A server that plays this many times its share takes no new tasks; at least 1."""
     remembered: int = 100_000
-    """Dialogues whose server is remembered."""
+    """Most dialogues whose server is remembered."""
     look_seconds: float = 2.0
-    """Between two questions whether the servers live; 0 never asks."""
+    """Seconds between two polls of the servers; 0 never polls."""
 
 
 class _Route(NamedTuple):
@@ -45,7 +45,7 @@ class _Route(NamedTuple):
 
 
 class TaskRouter:
-    """verl's ``RequestLoadBalancer``; verl makes an actor of it.
+    """verl's ``RequestLoadBalancer``; verl runs it as an actor.
 
     Args:
         servers: Actor handles by server id.
@@ -64,11 +64,11 @@ class TaskRouter:
         self.add_servers(servers)
 
     def require_acquire_fields(self) -> list[str]:
-        """Arguments of ``generate`` in which the state travels."""
+        """Arguments of ``generate`` that may hold the state."""
         return ["sampling_params", "state"]
 
     def require_release_fields(self) -> list[str]:
-        """A request's name tells which task it was for."""
+        """Arguments of a release: the request's id identifies its task."""
         return ["request_id"]
 
     def acquire_server(
@@ -85,7 +85,7 @@ class TaskRouter:
             RuntimeError: If there is no server.
         """
         if self._routes is None:
-            raise RuntimeError("No available servers in load balancer")  # verl knows these words
+            raise RuntimeError("No available servers in load balancer")  # verl matches this text
         self._look()
         before = self._placed.pop(request_id, None)
         if before is not None and self._routes.hold(before.key, before.server):
@@ -101,7 +101,7 @@ class TaskRouter:
         return route.server, self._servers[route.server]
 
     def release_server(self, server_id: str, request_id: str | None = None) -> None:
-        """A turn has ended."""
+        """Record that a turn has ended."""
         if self._running[server_id]:
             self._running[server_id] -= 1
         route = self._placed.get(request_id or "")
@@ -109,7 +109,7 @@ class TaskRouter:
             self._routes.release(route.key, server_id)
 
     def add_servers(self, servers: Mapping[str, Any]) -> None:
-        """Servers join."""
+        """Add servers."""
         for name, handle in dict(servers).items():
             self._servers[name] = handle
             if self._routes is None:
@@ -118,7 +118,7 @@ class TaskRouter:
                 self._routes.add(name)
 
     def remove_servers(self, server_ids: Sequence[str]) -> None:
-        """Servers leave."""
+        """Remove servers."""
         for name in server_ids:
             self._servers.pop(name, None)
             self._running.pop(name, None)
@@ -128,15 +128,15 @@ class TaskRouter:
             self._routes = None
 
     def get_all_servers(self) -> list[str]:
-        """Ids of the servers that are routed to."""
+        """Ids of the servers that requests are routed to."""
         return self._routes.alive if self._routes is not None else []
 
     def get_total_inflight(self) -> int:
-        """Turns that run now."""
+        """Number of running turns."""
         return self._running.total()
 
     def clear_sticky_cache(self) -> dict[str, Any]:
-        """Forget where dialogues were, so that each is placed anew."""
+        """Forget the servers of dialogues, so that each is routed anew."""
         cleared = len(self._placed)
         self._placed.clear()
         self._routes = None
@@ -153,7 +153,7 @@ class TaskRouter:
         }
 
     def _look(self) -> None:
-        """Take in which servers have answered, and ask again from time to time; waits for none."""
+        """Process the answers of polled servers, and poll again from time to time; never waits."""
         now, every = time.monotonic(), self._settings.look_seconds
         if not every or now < self._looked + every:
             return
@@ -181,7 +181,7 @@ class TaskRouter:
 
 
 def _state_in(parameters: Mapping[str, Any]) -> DialogueState | None:
-    """The state that travels in an engine's private parameters."""
+    """The state in an engine's private parameters."""
     for place in ("extra_args", "custom_params"):
         values = (parameters.get(place) or {}).get(KEY)
         if values is not None:

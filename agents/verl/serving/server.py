@@ -1,7 +1,7 @@
-"""The server of ``rollout.name=turntree``: what runs in the Ray actor around the local engine.
+"""The server of ``rollout.name=turntree``: the local engine in a Ray actor.
 
 The actor lives for the whole run, and so does its ``SpecForest``: a weight
-update drops keys and values and keeps what was said, from which later steps
+update drops keys and values and keeps the sampled turns, from which later steps
 draft. One call is one turn, token ids in and token ids out.
 
 Not covered: more than one device per replica, LoRA adapters, quantised
@@ -43,15 +43,15 @@ logger = logging.getLogger(__name__)
 
 
 class TurntreeServer:
-    """What runs in the Ray actor.
+    """The class of the Ray actor.
 
     Args:
         config: verl's rollout configuration.
         model_config: verl's model configuration; its ``path`` is loaded.
         replica_rank: Rank of the replica; moves the seed.
-        trainer: The trainer's only process: a restarted server asks it for the weights. ``None`` waits for the
+        trainer: The trainer's only process, which a restarted server asks for the weights. ``None`` waits for the
             next update.
-        exchange: How it shares its turns through the hub; ``None`` keeps them.
+        exchange: Settings of the exchange of turns through the hub; ``None`` exchanges none.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class TurntreeServer:
         self._desk = TurnBatchServer(self._turns, None if self._ahead is None else self._sample_ahead)
         self._books = StepCounters(run, replica_rank, monitors, self._reuse, self._ahead)
         self._state = ServerState(self.engine.forest, self._reuse, self._ahead)
-        # A server that Ray has started again takes nothing: turns of the checkpoint may have been used since.
+        # A restarted server loads nothing: turns of the checkpoint may have been used since.
         self._resumable = bool(run.checkpoint_dir) and not is_restarted()
         self._checkpoints = Path(run.checkpoint_dir)
         self._rank = replica_rank
@@ -121,11 +121,11 @@ class TurntreeServer:
 
     @retry_after_restart
     async def ready(self) -> str:
-        """Returns once the model is loaded: the name of this life of the server."""
+        """Wait until the model is loaded; returns an id of this process of the server."""
         return self._life
 
     async def serving(self) -> None:
-        """Returns once the weights are the trainer's, which those of a restarted server are not at first."""
+        """Wait until the weights are the trainer's, which a restarted server does not have at first."""
         await self._current.wait()
 
     async def generate(
@@ -149,7 +149,7 @@ class TurntreeServer:
             state: The dialogue state, for the drafter.
         """
         if image_data or video_data:
-            raise ConfigError("the turntree engine reads text alone; use rollout.name=vllm or sglang for images")
+            raise ConfigError("the turntree engine reads only text; use rollout.name=vllm or sglang for images")
         if self._rejecting:
             raise RuntimeError("the rollout server takes no requests until resume_generation()")
         await self._current.wait()
@@ -159,7 +159,7 @@ class TurntreeServer:
         return to_token_output(completion, self._global_steps)
 
     async def submit_turns(self, client: str, requests: Sequence[NumberedRequest]) -> str:
-        """Start turns for a ``TurnPipe``; returns the name by which they are collected.
+        """Start turns for a ``TurnPipe``; returns the id by which they are collected.
 
         Raises:
             EngineLost: If the server was restarted and has no weights yet.
@@ -178,7 +178,7 @@ class TurntreeServer:
 
         Args:
             named: Tensors by their Hugging Face names.
-            life: What ``ready`` said when the update began; ``None`` does not check.
+            life: The id that ``ready`` returned when the update began; ``None`` does not check.
 
         Raises:
             EngineLost: If the server was restarted since.
@@ -190,7 +190,7 @@ class TurntreeServer:
         await asyncio.to_thread(self.engine.update_weights, list(named.items()), version=self._global_steps)
 
     async def set_global_steps(self, global_steps: int, life: str | None = None) -> None:
-        """The weights are now those of ``global_steps``; closes the books of that step.
+        """Set the version of the weights to ``global_steps``, and close the counters of that step.
 
         Args:
             global_steps: Updates that the trainer has made.
@@ -198,7 +198,7 @@ class TurntreeServer:
         """
         self._check_life(life)
         self._global_steps = global_steps
-        # The buckets came under the last version's name: verl gives the new one when they are all there.
+        # The buckets came under the last version: verl gives the new one when all have arrived.
         await asyncio.to_thread(self.engine.update_weights, (), version=global_steps)
         await self._resume_once(global_steps)
         if self._shared is not None:
@@ -209,12 +209,12 @@ class TurntreeServer:
         self._current.set()
 
     async def announce(self, states: Sequence[DialogueState]) -> None:
-        """Turns will soon begin at ``states``: the store makes what it knows there ready, in the background."""
+        """Let the store prepare, in the background, for turns that will soon begin at ``states``."""
         if self.engine.forest is not None:
             self.engine.forest.announce(states)
 
     async def _resume_once(self, step: int) -> None:
-        """Where the first weights are those of a resumed run: go on with the checkpoint's stores."""
+        """Load the checkpoint's stores if the first weights are those of a resumed run."""
         if not self._resumable:
             return
         self._resumable = False
@@ -224,10 +224,10 @@ class TurntreeServer:
         if folder.is_dir():
             await asyncio.to_thread(self._state.read, folder, step=step)
         else:
-            logger.warning("the run goes on at step %d with empty stores: there is no %s", step, folder)
+            logger.warning("the run resumes at step %d with empty stores: %s does not exist", step, folder)
 
     async def save_state(self, folder: str, step: int) -> None:
-        """Write what outlives this process; ``step`` updates were made.
+        """Write the state that outlives this process; ``step`` updates were made.
 
         Raises:
             OSError: If it cannot be written.
@@ -241,7 +241,7 @@ class TurntreeServer:
                 self._ahead.resume()
 
     async def begin_step(self, step: int) -> None:
-        """Training step ``step`` is about to ask for its turns; returns once none is made ahead for it."""
+        """Training step ``step`` is about to request its turns; returns once none is precomputed for it."""
         if self._ahead is not None:
             await self._ahead.begin_step(step)
 
@@ -249,7 +249,7 @@ class TurntreeServer:
         assert self._ahead is not None
         sampling, seed = request.sampling, request.sampling.seed
         if self._reuse is not None and seed is not None:
-            # By then so many steps more are closed, each of which gives the same seed other noise.
+            # By then so many more steps are closed, each of which changes the noise of a seed.
             after = request.ahead_for - 1 - self._global_steps
             sampling = replace(sampling, seed=self._reuse.base_seed(seed, after=after))
         return await self._ahead.sample_ahead(request.prompt_ids, sampling, step=request.ahead_for, state=request.state)
@@ -259,12 +259,12 @@ class TurntreeServer:
             raise EngineLost("it was restarted during an update of its weights")
 
     async def step_counters(self) -> dict[str, float]:
-        """What was counted since this was asked last, for verl's log; see ``metrics``."""
+        """Counters since the last call, for verl's log; see ``metrics``."""
         return self._books.read(self.engine.stats(), None if self._shared is None else self._shared.counts)
 
     @retry_after_restart
     async def abort_all_requests(self, reject_request: bool = False) -> dict[str, Any]:
-        """End what runs and hold (or reject) what comes until ``resume_generation``."""
+        """End running requests and hold (or reject) new ones until ``resume_generation``."""
         self._running.clear()
         self._rejecting = reject_request
         if self._ahead is not None:
@@ -289,20 +289,20 @@ class TurntreeServer:
 
     @retry_after_restart
     async def sleep(self) -> None:
-        """The rollouts of a step are done: drop all keys and values, and stop run-ahead where it is to stop now."""
+        """The rollouts of a step are done: drop all keys and values, and stop run-ahead if it is to stop now."""
         if self._ahead is not None and not self._ahead.config.during_update:
             await self._ahead.pause()
         await asyncio.to_thread(self.engine.reset_prefix_cache)
-        if self._shared is not None:  # all give here, and take when the weights come: nobody is a step behind
+        if self._shared is not None:  # all send here, and fetch when the weights come: no replica is a step behind
             await asyncio.to_thread(self._shared.swap)
 
     @retry_after_restart
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Nothing was given away."""
+        """Nothing to do: no memory was released."""
 
     @retry_after_restart
     async def resume_kv_cache(self) -> None:
-        """Nothing was given away."""
+        """Nothing to do: no memory was released."""
 
     @retry_after_restart
     async def start_profile(self, **kwargs: Any) -> None:

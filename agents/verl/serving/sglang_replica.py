@@ -1,8 +1,8 @@
 """verl's SGLang server with turntree's worker in it: ``rollout.name=sglang``.
 
-verl starts and feeds SGLang as ever; this loads SGLang's plugins before verl makes
-its arguments, and adds to each turn what the worker counted, under the names that
-verl logs. Registered in the place of verl's own replica, which it is in all else.
+verl starts and calls SGLang as usual; this loads SGLang's plugins before verl builds
+its arguments, and adds the worker's counters to each turn, under the names that
+verl logs. Registered instead of verl's own replica, and otherwise identical.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from turntree.agents.engines.sglang.answers import draft_stats
 from turntree.agents.engines.sglang.wire import DRAFTED
 
 _ANSWER: ContextVar[dict[str, Any] | None] = ContextVar("answer", default=None)
-"""Where the turn that is being generated writes what SGLang said of it; verl keeps the tokens alone."""
+"""Context variable for SGLang's metadata of the turn being generated; verl keeps only the tokens."""
 
 
 class DraftingSglangServer(SGLangHttpServer):
-    """What runs in the Ray actor; arguments are verl's."""
+    """The class of the Ray actor; arguments are verl's."""
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> None:
         """As verl's."""
@@ -36,7 +36,7 @@ class DraftingSglangServer(SGLangHttpServer):
             manager.generate_request = noted(manager.generate_request)
 
     async def generate(self, *args: Any, **kwargs: Any) -> TokenOutput:
-        """As verl's; the worker's counters come along where it drafts."""
+        """As verl's, with the worker's counters if it drafts."""
         answer: dict[str, Any] = {}
         before = _ANSWER.set(answer)
         try:
@@ -62,7 +62,7 @@ class DraftingSglangReplica(SGLangReplica):
 
 
 def noted(generate: Callable[..., AsyncIterator[dict[str, Any]]]) -> Callable[..., AsyncIterator[dict[str, Any]]]:
-    """The same, whose answers are also written where the caller's context wants them."""
+    """The same generator, with answers also written to the caller's context variable, if set."""
 
     async def generate_request(*args: Any, **kwargs: Any) -> AsyncIterator[dict[str, Any]]:
         async for answer in generate(*args, **kwargs):

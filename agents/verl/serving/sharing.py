@@ -1,4 +1,4 @@
-"""An engine whose finished turns are noted for the other replicas."""
+"""An engine whose finished turns are recorded for the other replicas."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from turntree.spec_tree.exchange.exchange import SharedTurns
 
 
 class SharingEngine:
-    """Passes turns on, and notes those that ended by themselves.
+    """Passes turns on, and records those that ended regularly.
 
     Args:
-        engine: What samples.
+        engine: The engine that samples.
         shared: The store's membership in the exchange.
     """
 
@@ -19,7 +19,7 @@ class SharingEngine:
         self._shared = shared
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """As the engine's."""
+        """The engine's own turn."""
         completion = await self._engine.generate(request)
         if request.state is not None and completion.finish_reason is not FinishReason.ABORT:
             self._shared.note(request.state, completion.token_ids)

@@ -1,4 +1,4 @@
-"""What the server of a run writes down at the end of each step: counters, z-scores, weights."""
+"""Records of a run's server at the end of each step: counters, z-scores, weights."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class StepCounters:
-    """The books of one server.
+    """The counters of one server.
 
     Args:
-        settings: Of the run.
+        settings: Settings of the run.
         replica_rank: Rank of the replica; the first one writes, since all hold the same weights.
-        monitors: Of the turns that the server gives out.
-        reuse: Its earlier trajectories, if it uses them.
-        ahead: What it makes ahead, if it does.
+        monitors: Exactness monitors of the turns that the server returns.
+        reuse: Its reuse of earlier trajectories, if any.
+        ahead: Its precomputation of turns, if any.
     """
 
     def __init__(
@@ -47,17 +47,17 @@ class StepCounters:
         self._weights: dict[str, Any] = {}
 
     def collect(self, named: Mapping[str, Any]) -> None:
-        """Remember a bucket of the coming weights, if they may be saved."""
+        """Keep a bucket of the coming weights, if they may be saved."""
         if self._every:
             self._weights.update(named)
 
     def close_step(self, global_steps: int, stats: EngineStats, shared: SwapCounts | None = None) -> None:
-        """``global_steps`` updates were made: what was sampled since the last call was that step, and trained on.
+        """Close a step: what was sampled since the last call was trained on, and ``global_steps`` updates were made.
 
         Args:
             global_steps: Updates that the trainer has made.
-            stats: Of the engine, since its start.
-            shared: What was exchanged with other replicas, since the start.
+            stats: The engine's counters since its start.
+            shared: Counters of the exchange with other replicas, since the start.
 
         A warning names the monitors that are far from 0.
         """
@@ -79,7 +79,7 @@ class StepCounters:
         self._weights = {}
 
     def read(self, stats: EngineStats, shared: SwapCounts | None = None) -> dict[str, float]:
-        """What was counted since this was called last, and the z-scores since the step began.
+        """Counters since the last call of this method, and the z-scores since the step began.
 
         Args:
             stats: As in ``close_step``.

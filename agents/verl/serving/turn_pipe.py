@@ -1,9 +1,9 @@
-"""Turns from one process to one server actor, many at a time.
+"""Bulk transfer of turns from one process to one server actor.
 
 A turn of a small policy takes milliseconds, and so does a Ray call; with
-hundreds of episodes at once the calls would cost more than the model. All turns
-that are asked for in one go of the event loop are sent in one call, and one
-waiting call brings back everything that has finished since the last.
+hundreds of concurrent episodes the calls would cost more than the model. All
+turns requested in one iteration of the event loop are sent in one call, and one
+waiting call returns all that have finished since the last.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from turntree.spec_tree import DialogueState
 
 
 class NumberedRequest(NamedTuple):
-    """A turn that a client asks for."""
+    """A turn that a client requests."""
 
     number: int
-    """Unique for the client."""
+    """Number, unique for the client."""
     turn: TurnRequest
-    """What is asked."""
+    """The request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnReply:
-    """What became of it."""
+    """The outcome of a request."""
 
     number: int
     """Number of the request."""
     completion: Completion | None = None
     """The turn; ``None`` if the engine raised."""
     error: str = ""
-    """What the engine raised, in one line."""
+    """The engine's exception, in one line."""
 
 
 class TurnPipe:
@@ -59,7 +59,7 @@ class TurnPipe:
 
     @property
     def waiting(self) -> int:
-        """Turns that have not come back."""
+        """Number of turns that have not come back."""
         return len(self._waiting)
 
     async def generate(self, request: TurnRequest) -> Completion:
@@ -67,7 +67,7 @@ class TurnPipe:
 
         Raises:
             EngineFailed: If the engine refused or failed.
-            EngineLost: If the server's process is gone, or is another one than was asked.
+            EngineLost: If the server's process has ended, or was restarted since.
         """
         loop = asyncio.get_running_loop()
         self._sent += 1
@@ -79,11 +79,11 @@ class TurnPipe:
         return completion
 
     async def begin_step(self, step: int) -> None:
-        """Tell the server that training step ``step`` begins; returns once nothing is made ahead for it."""
+        """Tell the server that training step ``step`` begins; returns once nothing is precomputed for it."""
         await self._server.begin_step.remote(step)
 
     async def announce(self, states: Sequence[DialogueState]) -> None:
-        """Tell the server's store where turns will soon begin."""
+        """Tell the server's store the states at which turns will soon begin."""
         await self._server.announce.remote(list(states))
 
     def _send(self) -> None:
@@ -116,7 +116,7 @@ class TurnPipe:
             self._lose(list(self._waiting), error)
 
     def _lose(self, numbers: Sequence[int], error: Exception) -> None:
-        """Fail the requests; the one boundary where a server's end becomes an error of the episode."""
+        """Fail the requests; the one boundary where the end of a server becomes an error of the episode."""
         for number in numbers:
             future = self._waiting.pop(number, None)
             if future is not None and not future.done():
@@ -124,11 +124,11 @@ class TurnPipe:
 
 
 class TurnBatchServer:
-    """The server's end, over its engine. Lives in the server's event loop.
+    """The server's side, over its engine. Lives in the server's event loop.
 
     Args:
-        engine: What samples the turns.
-        ahead: What samples those that are made ahead; ``None`` gives them up at once.
+        engine: Samples the turns.
+        ahead: Samples precomputed turns; ``None`` aborts them at once.
     """
 
     def __init__(self, engine: Engine, ahead: Callable[[TurnRequest], Awaitable[Completion]] | None = None) -> None:
@@ -141,11 +141,11 @@ class TurnBatchServer:
 
     @property
     def held(self) -> int:
-        """Turns that run, and clients whose turns have finished and were not collected."""
+        """Number of running turns, and of clients with finished turns that were not collected."""
         return len(self._running) + len(self._finished)
 
     def submit(self, client: str, requests: Sequence[NumberedRequest]) -> str:
-        """Start turns for ``client``; returns the name of this desk's life, by which they are collected."""
+        """Start turns for ``client``; returns the id of this process, by which they are collected."""
         for request in requests:
             task = asyncio.create_task(self._run(client, request))
             self._running.add(task)
@@ -153,10 +153,10 @@ class TurnBatchServer:
         return self._life
 
     async def collect(self, client: str, life: str) -> list[TurnReply]:
-        """Wait until a turn of ``client`` has finished; all that have, since the last call.
+        """Wait until a turn of ``client`` has finished; returns all that have since the last call.
 
         Raises:
-            EngineLost: If the turns were asked of a process that has been restarted since: they will never come.
+            EngineLost: If the process was restarted since the turns were requested: they will never finish.
         """
         if life != self._life:
             raise EngineLost("it was restarted")
@@ -169,7 +169,7 @@ class TurnBatchServer:
             completion = await self._sample(request.turn)
             reply = TurnReply(number=request.number, completion=completion)
         except Exception as error:
-            # The client's side of this boundary raises it again, inside the episode that asked.
+            # The client's side of this boundary raises it again, inside the episode that requested the turn.
             reply = TurnReply(number=request.number, error=f"{type(error).__name__}: {error}")
         self._finished.setdefault(client, []).append(reply)
         self._event(client).set()

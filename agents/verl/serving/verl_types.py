@@ -1,4 +1,4 @@
-"""verl's words for a turn: its sampling parameters read, and a completion in the form that it expects."""
+"""Conversion of verl's sampling parameters, and of a completion to verl's form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def to_sampling(parameters: Mapping[str, Any], *, default_max_tokens: int) -> Sa
     """Read verl's sampling parameters.
 
     Raises:
-        ConfigError: If a parameter is unknown, or has a value that cannot be.
+        ConfigError: If a parameter is unknown, or its value is invalid.
     """
     known = [name for name in Sampling.__dataclass_fields__]
     values: dict[str, Any] = {"max_tokens": default_max_tokens}

@@ -1,8 +1,8 @@
 """verl's vLLM server with turntree's drafter in it: ``rollout.name=vllm``.
 
-verl starts and feeds vLLM as ever; this adds to each turn what the drafter
-counted, under the names that verl logs, and on the CPU what verl has no GPU for.
-Registered in the place of verl's own replica, which it is in all else.
+verl starts and calls vLLM as usual; this adds the drafter's counters to each turn,
+under the names that verl logs, and on the CPU replaces what needs a GPU.
+Registered instead of verl's own replica, and otherwise identical.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
 _CPU_ENVIRONMENT = {
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # one core is pinned per worker otherwise, whatever else runs there
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # otherwise one core is pinned per worker, even a busy one
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""Of the processes that vLLM starts, where the caller has not set them."""
+"""Variables of the processes that vLLM starts, unless the caller has set them."""
 
 
 class DraftingVllmServer(vLLMHttpServer):
-    """What runs in the Ray actor; arguments are verl's."""
+    """The class of the Ray actor; arguments are verl's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._on_cpu = get_platform().device_name == "cpu"
@@ -37,7 +37,7 @@ class DraftingVllmServer(vLLMHttpServer):
     async def generate(
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
     ) -> TokenOutput:
-        """As verl's; the drafter's counters come along where it drafts."""
+        """As verl's, with the drafter's counters if it drafts."""
         output = await super().generate(prompt_ids, sampling_params, request_id, *args, **kwargs)
         if self._drafts:
             ranks = await self.engine.collective_rpc("turntree_draft_stats", args=([request_id],))

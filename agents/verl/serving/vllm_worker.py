@@ -1,10 +1,10 @@
 """verl's methods of a vLLM worker, with turntree's beside them.
 
-On the CPU also how weights are taken. verl copies new weights into the model's
-parameters; vLLM's linear layers on the CPU have none left, since they are
+On the CPU they also load weights differently. verl copies new weights into the
+model's parameters; vLLM's linear layers on the CPU have none left, since they are
 repacked and emptied when the model is loaded (vLLM 0.27 to 0.32,
 ``dispatch_cpu_unquantized_gemm``). vLLM's own way to load again in place repacks
-them too, but wants all weights at once.
+them too, but needs all weights at once.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from turntree.agents.engines.vllm.worker import WorkerExtension
 
 
 class DraftingWorkerExtension(vLLMColocateWorkerExtension, WorkerExtension):
-    """On an accelerator: verl's as they are."""
+    """On an accelerator: verl's methods unchanged."""
 
 
 class CpuWorkerExtension(DraftingWorkerExtension):
     """On the CPU: weights are loaded again by vLLM."""
 
     reload_weights: Callable[..., None]
-    """The worker's own."""
+    """The worker's own method."""
 
     def update_weights_from_ipc(
         self, peft_config: dict[str, Any] | None = None, base_sync_done: bool = False, use_shm: bool = False
@@ -47,7 +47,7 @@ class CpuWorkerExtension(DraftingWorkerExtension):
         weights: list[tuple[str, torch.Tensor]] = []
 
         def keep(bucket: list[tuple[str, torch.Tensor]], is_last: bool) -> None:
-            # Copies: the next bucket comes in the same memory.
+            # Copies, since the next bucket reuses the memory.
             weights.extend((name, tensor.clone()) for name, tensor in bucket)
 
         receiver = BucketedWeightReceiver(

@@ -1,6 +1,6 @@
-"""The rollout backend ``rollout.name=turntree``, weight side: sends the trainer's weights to the server.
+"""The weight side of the rollout backend ``rollout.name=turntree``: sends the trainer's weights to the server.
 
-It lives in the trainer's process. Tensors travel through Ray's object store in
+It lives in the trainer's process. Tensors are sent through Ray's object store in
 buckets, one at a time, so that the store never holds the whole model.
 """
 
@@ -30,13 +30,13 @@ class WeightSender(BaseRollout):
     Args:
         config: verl's rollout configuration.
         model_config: verl's model configuration.
-        device_mesh: Of the trainer.
+        device_mesh: Device mesh of the trainer.
         replica_rank: Rank of the replica to feed; -1 takes the trainer's rank.
     """
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         super().__init__(config, model_config, device_mesh)
-        # A replica is one device wide, so every trainer rank has a replica of its own.
+        # A replica is one device wide, so every trainer rank has its own replica.
         rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
         self._name = server_name(rank)
         self._global_steps: int | None = None

@@ -168,7 +168,7 @@ def test_a_run_that_plays_nothing_to_its_end_is_a_failed_one(
     assert run(script, on_step=reports.append) == (1 if said else 0)
     assert len(reports) == played
     assert all(part in caplog.text for part in said)
-    assert ("given up" in caplog.text) is bool(said)
+    assert ("the training was stopped" in caplog.text) is bool(said)
 
 
 def test_a_ray_that_was_slow_to_start_gets_a_second_chance(run: Run) -> None:

@@ -1,10 +1,10 @@
 """Attention over the slot cache, plugged into any Hugging Face decoder.
 
 The model runs once over the flattened new tokens of all requests, as one
-sequence; only attention knows rows. It writes the new keys and values into
-the slots and lets each token see its own row's past and its ancestors among
-the row's new tokens. The plan of a step travels through the model's keyword
-arguments, so there is no global state.
+sequence; only attention distinguishes rows. It writes the new keys and values
+into the slots and lets each token see its own row's past and its ancestors
+among the row's new tokens. The plan of a step is passed through the model's
+keyword arguments, so there is no global state.
 
 Not covered: models whose attention is not softmax over keys (state-space
 layers), logit soft-capping and attention sinks; they are refused.
@@ -35,13 +35,13 @@ class Segment:
     width: int
     """New tokens of the longest row."""
     length: int
-    """Columns of the cache that the longest row sees."""
+    """Most columns of the cache that a row sees."""
     flat: Tensor
     """Indices of the segment's tokens in the flattened step, shape (tokens,)."""
     padded: Tensor | None
-    """Where they go in (rows * width); ``None`` when they fill it in order."""
+    """Their places in (rows * width); ``None`` if they fill it in order."""
     mask: Tensor
-    """What each query sees: 0 or minus infinity, shape (rows, width, length)."""
+    """Columns that each query sees: 0 or minus infinity, shape (rows, width, length)."""
     distance: Tensor | None = None
     """Position of the query minus position of the column, shape (rows, width, length); only for
     models with sliding windows."""
@@ -61,7 +61,7 @@ class Segment:
 
 @dataclass(slots=True, kw_only=True)
 class AttentionPlan:
-    """Where the tokens of one step go and what they see."""
+    """Cache places of a step's tokens, and the columns that they see."""
 
     cache: SlotCache
     """The keys and values."""
@@ -70,7 +70,7 @@ class AttentionPlan:
     columns: Tensor
     """Column of each token in its slot, shape (tokens,)."""
     segments: list[Segment]
-    """Together they hold every token once."""
+    """Segments that together hold every token once."""
 
 
 def attend(
@@ -94,9 +94,9 @@ def attend(
         value: Shape (1, key heads, tokens, value size).
         attention_mask: Ignored; the plan has the mask.
         scaling: Factor of the scores.
-        sliding_window: Positions that a token sees, its own included.
-        turntree_plan: The step.
-        kwargs: What other attention kinds would need; a soft cap or sinks are refused.
+        sliding_window: Positions that a token sees, itself included.
+        turntree_plan: Plan of the step.
+        kwargs: Options of other kinds of attention; a soft cap or sinks are refused.
 
     Returns:
         The mixed values, shape (1, tokens, heads, value size), and ``None`` for the weights.

@@ -1,7 +1,7 @@
-"""The policy: a Hugging Face decoder run through its own forward, with our attention.
+"""The policy: a Hugging Face decoder run through its own forward pass, with turntree's attention.
 
-Knows how to load one, which kinds cannot run, and how to take new weights in
-place. Does not know of requests.
+Loads a model, refuses kinds that cannot run, and updates weights in place.
+Does not know of requests.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Policy:
         """Load a model from a directory or a Hugging Face id.
 
         Raises:
-            FileNotFoundError: If ``path`` looks like a directory and is none.
+            FileNotFoundError: If ``path`` looks like a directory and does not exist.
         """
         try:
             from transformers import AutoModelForCausalLM
@@ -65,7 +65,7 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return next(self.model.parameters()).device
 
     def logits(self, tokens: Tensor, positions: Tensor, keep: Tensor, plan: attention.AttentionPlan) -> Tensor:
@@ -74,8 +74,8 @@ class Policy:
         Args:
             tokens: int64, shape (tokens,).
             positions: int64, shape (tokens,).
-            keep: Indices of the tokens whose logits are wanted, shape (n,).
-            plan: The step for the attention layers.
+            keep: Indices of the tokens whose logits are needed, shape (n,).
+            plan: Plan of the step for the attention layers.
 
         Returns:
             Shape (n, vocabulary).
@@ -97,7 +97,7 @@ class Policy:
             named: Parameter names as in the model's ``state_dict``, and tensors of the same shapes.
 
         Returns:
-            How many tensors were copied.
+            Number of tensors copied.
 
         Raises:
             KeyError: If a name is unknown; the nearest known name is given. Nothing after it was copied.

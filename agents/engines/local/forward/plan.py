@@ -1,9 +1,9 @@
-"""From live requests and their drafts to the flat arrays of one forward pass.
+"""Conversion of live requests and their drafts to the flat arrays of one forward pass.
 
 Row ``b`` contributes its pending tokens (a chain) and then its draft nodes (a
 tree that hangs on the last pending token). Everything is flattened in row
 order; ``start[b]`` is where row ``b`` begins. Nodes that continue the pending
-tokens in one line are causal like them; only the others need to be told their
+tokens as a chain are causal like them; only the others need a list of their
 ancestors, so a long chain costs no more than as many tokens of a prompt.
 """
 
@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 _LONG = 32
 """Rows with more new tokens than this get segments of their own."""
 _GAP = 0.34
-"""Share of idle slots that a segment may hold."""
+"""Greatest share of idle slots in a segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +44,18 @@ class StepPlan:
     start: Ints
     """First token of each row, shape (rows + 1,)."""
     causal: Ints
-    """Pending tokens of each row and the nodes that follow them in one line, shape (rows,)."""
+    """Pending tokens of each row and the nodes that continue them as a chain, shape (rows,)."""
     branching: Ints
     """The other nodes, as indices of the draft, shape (branching,)."""
     ancestors: NDArray[np.bool_]
-    """Which nodes of its row lie on the path to a branching node, itself included, shape (branching, longest
+    """Nodes of its row on the path to a branching node, itself included, shape (branching, longest
     row)."""
     draft: DraftBatch
     """The drafts."""
     slot: Ints
     """Slot of each row, ascending, shape (rows,)."""
     computed: Ints
-    """Columns that each row has already, shape (rows,)."""
+    """Columns already computed of each row, shape (rows,)."""
     pending: Ints
     """Tokens of each row that are not drafts, shape (rows,)."""
 
@@ -70,7 +70,7 @@ def plan_step(
         computed: Columns in the cache, shape (rows,).
         pending: Number of pending tokens, at least 1, shape (rows,).
         pending_tokens: The tokens themselves, one sequence a row.
-        draft: One tree a row.
+        draft: One tree per row.
     """
     counts = np.diff(draft.offsets)
     start = np.zeros(len(slot) + 1, np.int64)
@@ -108,7 +108,7 @@ def plan_step(
 
 
 def _lead(draft: DraftBatch, node_row: Ints, node: Ints) -> Ints:
-    """How many nodes of each row come in one line before the first that does not, shape (rows,)."""
+    """Number of leading nodes of each row that form a chain, shape (rows,)."""
     lead = np.diff(draft.offsets)
     branches = np.flatnonzero(draft.parents != node - 1)
     np.minimum.at(lead, node_row[branches], node[branches])
@@ -130,13 +130,13 @@ def _ancestors(draft: DraftBatch, branching: Ints, node: Ints, lead: Ints) -> ND
 
 
 def attention_plan(step: StepPlan, cache: SlotCache, *, windows: bool, device: torch.device) -> AttentionPlan:
-    """The step as attention sees it.
+    """The step in the form that attention takes.
 
     Args:
         step: The step.
-        cache: Where keys and values go.
+        cache: Keys and values.
         windows: Whether some layer has a sliding window.
-        device: Where the tensors go.
+        device: Device of the tensors.
     """
     width = np.diff(step.start)
     segments = [

@@ -1,8 +1,8 @@
 """Keys and values of every live or parked sequence, one slot each, written in place.
 
-Columns of a slot are the tokens of its sequence in order. Layers are allocated
-when the model first reaches them, with the shapes that it brings, so that any
-decoder fits.
+Columns of a slot are the tokens of its sequence in order. A layer is allocated
+when the model first reaches it, with the shapes of its keys and values, so that
+any decoder fits.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ class SlotCache:
         self.slots = slots
         self.columns = columns
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
-        """Keys and values of those that the model has reached."""
+        """Keys and values of the layers that the model has reached."""
 
     def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of a layer, shape (slots, key heads, columns, size) each.
 
         Args:
-            index: The layer.
+            key: New keys, shape (1, key heads, tokens, size); they set the shape of the allocation.
             key: New keys, shape (1, key heads, tokens, size): the pattern for the allocation.
             value: New values, likewise.
         """
@@ -56,5 +56,5 @@ class SlotCache:
 
     @property
     def bytes(self) -> int:
-        """Memory of all layers."""
+        """Memory of all layers, bytes."""
         return sum(t.element_size() * t.nelement() for pair in self.layers.values() for t in pair)

@@ -1,4 +1,4 @@
-"""How requests of turntree draw inside SGLang, and where SGLang's versions differ in it.
+"""Sampling of turntree's requests inside SGLang, and the differences between SGLang's versions.
 
 Not here: drafts and their verification (``worker``).
 """

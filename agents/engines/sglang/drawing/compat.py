@@ -1,10 +1,10 @@
-"""Where SGLang 0.5.12 and 0.5.23 differ.
+"""Differences between SGLang 0.5.12 and 0.5.23.
 
 0.5.12 verifies in ``NgramVerifyInput`` and samples plain tensors; 0.5.23 verifies
 in ``eagle_sample``, on the CPU greedily even where tokens are sampled, and samples
-pairs. Its weights are updated between a call that begins and one that ends it.
-It also reserves places in the cache for more tokens of a request than a pass can
-have, in a table whose rows it does not widen for them.
+pairs. Its updates of the weights lie between a call that begins and one that ends
+them. It also reserves places in the cache for more tokens of a request than a pass
+can have, in a table whose rows it does not widen for them.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from turntree.agents.engines.sglang.drawing.noise_rows import noises_of
 
 @lru_cache(maxsize=1)
 def is_v2() -> bool:
-    """Whether SGLang's speculative workers are of the second generation alone, as in 0.5.23: they can overlap with
+    """Whether SGLang has only second-generation speculative workers, as in 0.5.23: they can overlap with
     the scheduler, and verify in ``eagle_sample``."""
     return importlib.util.find_spec("sglang.srt.speculative.eagle_worker") is None
 
 
 def worker_class() -> type:
-    """The draft worker."""
+    """The class of the draft worker."""
     name, module = ("TurntreeWorker0523", "worker_0_5_23") if is_v2() else ("TurntreeWorker", "worker")
     worker: type = getattr(importlib.import_module(f"turntree.agents.engines.sglang.worker.{module}"), name)
     return worker
 
 
 def version_hooks() -> dict[str, Callable[..., Any]]:
-    """Targets of SGLang's hook registry, and what goes around them."""
+    """Targets of SGLang's hook registry, and the wrappers of each."""
     if is_v2():
         return {
             "sglang.srt.speculative.ngram_worker.eagle_sample": _eagle_sample,
@@ -47,7 +47,7 @@ def version_hooks() -> dict[str, Callable[..., Any]]:
 
 
 def sampled(tokens: Tensor) -> Any:
-    """What ``Sampler._sample_from_probs`` returns."""
+    """``tokens`` in the form that ``Sampler._sample_from_probs`` returns."""
     return (tokens, None) if is_v2() else tokens
 
 
@@ -63,7 +63,7 @@ def _at_nodes(logits: Tensor, sampling: Any, noises: list[Noise], verify_input: 
 def _sampling_verify(
     original: Callable[..., None], verify_input: Any, batch: Any, logits_output: Any, sampling: Any
 ) -> None:
-    """0.5.12: as ``NgramVerifyInput._greedy_verify``, with drawn tokens in the stead of the most probable ones."""
+    """0.5.12: as ``NgramVerifyInput._greedy_verify``, with sampled tokens instead of the most probable ones."""
     noises = noises_of(sampling)
     if noises is None:
         return original(verify_input, batch, logits_output, sampling)
@@ -93,7 +93,7 @@ def _eagle_sample(
     grammar_mask: Any = None,
     **options: Any,
 ) -> Any:
-    """0.5.23: the same, after what ``eagle_sample`` does to the logits before it draws."""
+    """0.5.23: the same, with the logits that ``eagle_sample`` prepares before it draws."""
     sampling = batch.sampling_info
     noises = None if batch.forward_mode.is_idle() or sampling.is_all_greedy else noises_of(sampling)
     if noises is None:
@@ -121,10 +121,10 @@ def _eagle_sample(
 
 
 def extra_places(original: Callable[[], int]) -> int:
-    """0.5.23: places of a request's row beyond the context, enough for what SGLang reserves there before each pass.
+    """0.5.23: places of a request's row beyond the context, enough for SGLang's reservation before each pass.
 
-    It reserves twice the depth of a tree times its breadth, and widens the row for that only where pages have several
-    tokens. A turn near the end of its context would write its reserve behind its row.
+    It reserves twice the depth of a tree times its breadth, and widens the row for that only if pages have several
+    tokens. A turn near the end of its context would write its reservation beyond its row.
     """
     sizing = importlib.import_module("sglang.srt.mem_cache.allocation_sizing")
     return max(original(), int(sizing.get_alloc_reserve_per_decode()))

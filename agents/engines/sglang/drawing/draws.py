@@ -1,19 +1,19 @@
-"""How the requests of turntree draw inside SGLang: sample, then match.
+"""Sampling of turntree's requests inside SGLang: sample, then match.
 
 Every token, the first and those at the nodes of a draft tree alike, is the
-winner of a race of exponential clocks under the law after all transforms
+winner of a race of exponential clocks under the distribution after all transforms
 (min-p, top-k, top-p, as ``agents.engines.local`` has them). With a seed the
-clocks depend on the seed, the position and the token alone, so that what is
-said depends neither on the drafts nor on the batch, and a turn that was sampled
+clocks depend on the seed, the position and the token alone, so that the sampled
+tokens depend neither on the drafts nor on the batch, and a turn that was sampled
 with the same seed is replayed by drafting it; without one they are fresh. The
-draft tree is then walked down along what was drawn. That is exact for any tree,
-also where siblings are alike, and accepts as much as any rule can that knows no
-more than the tokens of a draft.
+draft tree is then walked along the drawn tokens. That is exact for any tree,
+also with equal siblings, and accepts as much as any rule can that knows only
+the tokens of a draft.
 
-SGLang's own rules are left to the requests of others: its seeded sampler hashes
-(seed, position, token) for plain decoding, but its verification of trees tosses
-coins that have nothing to do with that noise (in 0.5.12 not even seeded), so a
-seeded turn would depend on its drafts.
+Other requests keep SGLang's own rules: its seeded sampler hashes (seed, position,
+token) for plain decoding, but its verification of trees uses random numbers
+independent of that noise (in 0.5.12 not even seeded), so a seeded turn would
+depend on its drafts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from turntree.agents.engines.sglang.wire import is_ours, shifted_seed
 
 
 class Noise(NamedTuple):
-    """Where the noise of one request comes from."""
+    """The source of one request's noise."""
 
     ours: bool
     """Whether the request is drawn here."""
@@ -42,7 +42,7 @@ class Noise(NamedTuple):
 
     @classmethod
     def of(cls, request: Any) -> Noise:
-        """That of SGLang's request; noise is keyed by the place in the turn, SGLang knows the place in the context."""
+        """The noise of SGLang's request; noise is keyed by the position in the turn, SGLang counts in the context."""
         entries = request.sampling_params.custom_params
         seed = seed_of(entries)
         before = len(request.origin_input_ids) - 1
@@ -50,12 +50,12 @@ class Noise(NamedTuple):
 
 
 def draw(laws: Tensor, noises: Sequence[Noise], positions: NDArray[np.int64]) -> Tensor:
-    """Draw a token a row.
+    """Draw one token per row.
 
     Args:
         laws: Probabilities, shape (rows, vocabulary).
-        noises: Of each row.
-        positions: Place in the context of the token before the one that is drawn, shape (rows,).
+        noises: Noise of each row.
+        positions: Position in the context of the token before the drawn one, shape (rows,).
 
     Returns:
         int64, shape (rows,).
@@ -63,7 +63,7 @@ def draw(laws: Tensor, noises: Sequence[Noise], positions: NDArray[np.int64]) ->
     seeded = [row for row, noise in enumerate(noises) if noise.seed is not None]
     seeds = np.array([noise.seed or 0 for noise in noises], np.uint64)
     if laws.device.type == "cpu":
-        # A compiled loop, many times faster than a logarithm per token. PyTorch's own generator makes the fresh
+        # A compiled loop is many times faster than a logarithm per token. PyTorch's own generator makes the fresh
         # seeds, since SGLang seeds it alike on all ranks.
         fresh = torch.randint(-(1 << 63), (1 << 63) - 1, (len(noises),), dtype=torch.int64).numpy().view(np.uint64)
         fresh[seeded] = seeds[seeded]
@@ -80,7 +80,7 @@ def reshaped(laws: Tensor, sampling: Any, *, repeat: int = 1) -> Tensor:
     Args:
         laws: At the requests' temperatures, shape (rows * repeat, vocabulary).
         sampling: SGLang's ``SamplingBatchInfo`` of the rows.
-        repeat: Consecutive laws of each row.
+        repeat: Consecutive distributions of each row.
     """
     if not (sampling.need_top_k_sampling or sampling.need_top_p_sampling or sampling.need_min_p_sampling):
         return laws
@@ -105,8 +105,8 @@ def draw_at_nodes(logits: Tensor, sampling: Any, noises: Sequence[Noise], positi
     Args:
         logits: After penalties, shape (rows * width, vocabulary).
         sampling: SGLang's ``SamplingBatchInfo``.
-        noises: Of each row.
-        positions: Place in the context of each node, shape (rows * width,).
+        noises: Noise of each row.
+        positions: Position in the context of each node, shape (rows * width,).
         width: Nodes of a tree.
 
     Returns:

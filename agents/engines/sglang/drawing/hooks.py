@@ -1,8 +1,8 @@
-"""Puts ``draws`` in the places of SGLang where tokens are drawn, through its own hook registry.
+"""Hooks that install ``draws`` where SGLang draws tokens, through its own hook registry.
 
-What is drawn follows SGLang's call; its log-probabilities, penalties and
+A token is drawn after SGLang's own call; log-probabilities, penalties and
 grammars stay SGLang's. Invariant: a batch without requests of turntree, in an
-engine without turntree's worker, goes the way that it went before.
+engine without turntree's worker, is sampled as without the hooks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INFO = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
 
 
 def install() -> None:
-    """Register the hooks, once in a process; SGLang applies them when all plugins are loaded."""
+    """Register the hooks, once per process; SGLang applies them when all plugins are loaded."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     around = {
@@ -49,7 +49,7 @@ def _sample_from_probs(
 
 
 def _check_token_based_finish(original: Callable[..., bool], request: Any, *rest: Any, **options: Any) -> bool:
-    """A turn ends at its own stop tokens alone, whatever the model's end tokens are."""
+    """A turn ends only at its own stop tokens, whatever the model's end tokens are."""
     if not is_ours(request.sampling_params.custom_params):
         return original(request, *rest, **options)
     ends, tokenizer = request.eos_token_ids, request.tokenizer

@@ -1,9 +1,9 @@
-"""The noise of each request of a batch, on its way through SGLang.
+"""The noise of each request of a batch, carried through SGLang.
 
-Where its noise comes from is known where a batch is made of requests; from
-there it rides on SGLang's ``SamplingBatchInfo`` as one attribute more, through
-all that can happen to a batch. The functions here go around the methods of the
-same names.
+The source of the noise is known where a batch is built from requests; from
+there it is an extra attribute of SGLang's ``SamplingBatchInfo``, through
+all operations on a batch. The functions here wrap the methods of the same
+names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _everyone = False
 
 
 def draw_for_all() -> None:
-    """From now on all requests of this process are drawn by ``draws``: its worker is turntree's."""
+    """Draw all further requests of this process by ``draws``: its worker is turntree's."""
     global _everyone
     _everyone = True
 
@@ -37,14 +37,14 @@ def noises_of(sampling: Any) -> list[Noise] | None:
 
 
 def from_schedule_batch(original: Callable[..., Any], cls: type, batch: Any, *rest: Any, **options: Any) -> Any:
-    """A batch is made of requests."""
+    """Attach the noise to a batch built from requests."""
     info = original(cls, batch, *rest, **options)
     setattr(info, _NOISES, [Noise.of(request) for request in batch.reqs])
     return info
 
 
 def filter_batch(original: Callable[..., None], info: Any, keep: Sequence[int], *rest: Any, **options: Any) -> None:
-    """Some rows stay."""
+    """Keep the noise of the remaining rows."""
     noises = getattr(info, _NOISES, None)
     original(info, keep, *rest, **options)
     if noises is not None:
@@ -52,14 +52,14 @@ def filter_batch(original: Callable[..., None], info: Any, keep: Sequence[int], 
 
 
 def merge_batch(original: Callable[..., None], info: Any, other: Any) -> None:
-    """Rows of another batch follow."""
+    """Append the noise of another batch."""
     noises = [*getattr(info, _NOISES, ()), *getattr(other, _NOISES, ())]
     original(info, other)
     setattr(info, _NOISES, noises)
 
 
 def copy_for_forward(original: Callable[..., Any], info: Any, *rest: Any, **options: Any) -> Any:
-    """The scheduler goes on while a copy is drawn from."""
+    """Copy the noise: the scheduler goes on while a copy is drawn from."""
     copied = original(info, *rest, **options)
     if hasattr(info, _NOISES):
         setattr(copied, _NOISES, list(getattr(info, _NOISES)))

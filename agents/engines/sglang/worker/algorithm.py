@@ -1,4 +1,4 @@
-"""The algorithm as SGLang's scheduler sees it: an n-gram algorithm of another name."""
+"""Turntree's algorithm for SGLang's scheduler: an n-gram algorithm under another name."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
 
 class TurntreeAlgorithm(CustomSpecAlgo):  # type: ignore[misc]
-    """Takes every branch of ``NGRAM``: no draft model, no cache of its own, trees of a caller's making.
+    """An algorithm that takes every branch of ``NGRAM``: no draft model, no cache of its own, given trees.
 
-    ``CustomSpecAlgo`` lacks methods of the built-in algorithms that the scheduler calls; ``NGRAM`` answers them.
+    ``CustomSpecAlgo`` lacks methods of the built-in algorithms that the scheduler calls; ``NGRAM`` provides them.
     """
 
     def is_ngram(self) -> bool:

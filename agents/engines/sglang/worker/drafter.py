@@ -1,11 +1,11 @@
-"""What the requests of a pass draft, and what the store learns from it.
+"""Drafts for the requests of a pass, and the updates of the store after it.
 
-``TreeDrafter`` stands between SGLang's requests and the store, and knows of
-SGLang only what ``live_turn`` reads of a request. Invariant: the
-store hears each token that the policy sampled once, in the order of the batch,
-and nothing else; what is drafted follows from that alone up to rounding, so
-ranks that serve the same requests need to agree on the store's drafts and on
-nothing more (the seconds of a step are nominal there).
+``TreeDrafter`` stands between SGLang's requests and the store, and uses of
+SGLang only the attributes in ``live_turn``. Invariant: the store is told each
+token that the policy sampled once, in the order of the batch, and nothing else.
+Drafts follow from that alone up to rounding, so ranks that serve the same
+requests need to agree on the store's drafts and on nothing more (the seconds of
+a step are nominal there).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from turntree.spec_tree.exchange.exchange import SharedTurns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCounts:
-    """What a step gave its requests."""
+    """Draft counts of a step, per request."""
 
     drafted: list[int]
-    """Nodes that were verified of each, padding left out."""
+    """Verified nodes of each, padding left out."""
     accepted: list[int]
     """Of these, nodes that the policy sampled."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Step:
-    """A pass between its drafts and its outcome."""
+    """A pass between its drafts and its result."""
 
     turns: list[LiveTurn]
     draft: DraftBatch
@@ -62,15 +62,15 @@ class TreeDrafter:
         shared: SharedTurns | None = None,
         agree: Callable[[DraftBatch], DraftBatch] | None = None,
     ) -> None:
-        """Begin with a store.
+        """Start with a store.
 
         Args:
-            settings: How to draft.
+            settings: Settings of drafting.
             forest: The store.
-            widest: Tokens of one request in one pass at most.
-            clock: Measures steps; ``None`` where several ranks must decide alike.
-            shared: The way to other engines' stores.
-            agree: What several ranks draft in the stead of what each offers.
+            widest: Most tokens of one request in one pass.
+            clock: Measures steps; ``None`` if several ranks must decide alike.
+            shared: Exchange with other engines' stores.
+            agree: Replaces each rank's drafts by those that all ranks verify.
         """
         self._session = DraftingSession(forest=forest)
         self.forest = forest
@@ -85,11 +85,11 @@ class TreeDrafter:
 
     @property
     def counts(self) -> DraftCounts:
-        """What was done so far."""
+        """Counters so far."""
         return self._session.counts
 
     def propose(self, requests: Sequence[Served]) -> TreeRows:
-        """Trees for all requests of a pass.
+        """Draft trees for all requests of a pass.
 
         Args:
             requests: Each has sampled one token at least.
@@ -119,15 +119,15 @@ class TreeDrafter:
         return [] if self._step is None else np.diff(self._step.draft.offsets).tolist()
 
     def settle_if_any(self, seconds: float) -> None:
-        """As ``settle``, where a pass was proposed and not settled; ``seconds`` is what it took, NaN if unknown."""
+        """Call ``settle`` if a pass is still open; ``seconds`` is its duration, NaN if unknown."""
         if self._step is not None:
             self.settle(seconds)
 
     def settle(self, seconds: float | None = None) -> StepCounts:
-        """The pass is over and its requests have their new tokens: tell the store, and learn what it gave.
+        """Finish a pass: tell the store its requests' new tokens, and count the accepted ones.
 
         Args:
-            seconds: What the pass took, NaN if that is not known; ``None`` measures until now.
+            seconds: Duration of the pass, NaN if unknown; ``None`` measures until now.
         """
         step, self._step = self._step, None
         if step is None:
@@ -155,13 +155,13 @@ class TreeDrafter:
         return StepCounts(drafted=counts.tolist(), accepted=by_row.tolist())
 
     def idle(self) -> None:
-        """No request is left: end what was given up unseen, and meet the other engines."""
+        """Without live requests: end turns that were aborted unseen, and exchange turns with the other engines."""
         self._end(list(self._live.values()))
         if self._shared is not None:
             self._shared.swap()
 
     def _chosen(self, turns: list[LiveTurn], offered: DraftBatch) -> _Step:
-        """What is verified of what the store offers, and the callers' guesses before it."""
+        """The nodes to verify: the store's offers after the callers' guesses."""
         guesses = [turn.guessed(min(self.widths[-1] - 1, turn.room)) for turn in turns]
         width = self.chooser.choose(offered) if self._settings.adaptive else self._fitting(offered)
         draft = best_nodes(offered, width - 1)
@@ -189,7 +189,7 @@ class TreeDrafter:
         self._session.commit(behind, [turn.news for turn in behind])
 
     def _sweep(self, requests: Sequence[Served]) -> None:
-        """End turns that were finished while they were not in the batch; a retracted one comes back."""
+        """End turns that finished while they were not in the batch; a retracted one comes back."""
         if len(self._live) > len(requests):
             self._end([turn for turn in self._live.values() if turn.request.finished_reason is not None])
 

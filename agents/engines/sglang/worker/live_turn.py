@@ -1,7 +1,7 @@
-"""A turn that SGLang is sampling, as the drafter sees it.
+"""A turn that SGLang is sampling, in the drafter's view.
 
-``Served`` names all that is read of SGLang's requests, so that nothing here
-depends on its version.
+``Served`` lists all attributes of SGLang's requests that are used, so that nothing
+here depends on its version.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 
 
 class Served(Protocol):
-    """What is read of a request."""
+    """The attributes of a request that are used."""
 
     @property
     def rid(self) -> str:
-        """SGLang's name of the request."""
+        """SGLang's id of the request."""
         ...
 
     @property
@@ -49,12 +49,12 @@ class Served(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class LiveTurn(DraftTurn):
-    """A turn that is being sampled."""
+    """A turn in progress."""
 
     request: Served
-    """Whose it is."""
+    """The request that it belongs to."""
     state: DialogueState
-    """Where it is said."""
+    """Its dialogue state."""
 
     @classmethod
     def of(cls, request: Served) -> LiveTurn:
@@ -64,24 +64,24 @@ class LiveTurn(DraftTurn):
 
     @property
     def room(self) -> int:
-        """Tokens that a draft may have: the policy adds one."""
+        """Most tokens of a draft: the policy adds one."""
         most = self.request.sampling_params.max_new_tokens
         return max(0, (1 << 20 if most is None else most) - len(self.request.output_ids) - 1)
 
     @property
     def keeps(self) -> bool:
-        """Whether the turn may draft others: it ended by itself."""
+        """Whether the turn may draft others: it ended regularly."""
         reason = self.request.finished_reason
         return reason is not None and reason.to_json().get("type") in ("stop", "length")
 
     @property
     def news(self) -> list[int]:
-        """Sampled tokens that the store was not told of yet."""
+        """Sampled tokens that the store was not told yet."""
         return list(self.request.output_ids[self.committed :])
 
 
 def state_of_request(request: Served) -> DialogueState:
-    """The state that came with the request; without one its prompt is the key."""
+    """The state sent with the request; without one its prompt is the key."""
     try:
         state = state_of(request.sampling_params.custom_params)
     except ValueError as error:

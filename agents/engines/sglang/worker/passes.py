@@ -1,7 +1,7 @@
-"""What SGLang keeps for passes of one width, for each width of the worker.
+"""SGLang's attention and graphs of each width of a verify pass.
 
 On an accelerator the attention of 0.5.12 fixes the width of a verify pass when
-it is made (its index arrays and its mask are laid out for it), and graphs are
+it is created (its index arrays and its mask are laid out for it), and graphs are
 captured for it. A pass of another width needs an attention and graphs of its
 own, as SGLang keeps them for the step counts of its adaptive EAGLE. On the CPU
 attention takes any width, and there are no graphs.
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Passes(NamedTuple):
-    """What passes of one width run with."""
+    """Attention and graphs of one width."""
 
     attention: Any
     """SGLang's attention backend."""
@@ -27,15 +27,15 @@ class Passes(NamedTuple):
 
 
 class PassesByWidth:
-    """Puts the right ones in place before a pass."""
+    """Installs the attention and graphs of a width before a pass."""
 
     def __init__(self, model_runner: Any, widths: tuple[int, ...], *, graphs: Callable[..., Any] | None = None) -> None:
-        """Make what is missing: SGLang has made the attention and the graphs of the widest itself.
+        """Create what is missing: SGLang has created the attention and the graphs of the widest itself.
 
         Args:
-            model_runner: Of the policy.
+            model_runner: The policy's model runner.
             widths: Ascending; the widest is ``speculative_num_draft_tokens``.
-            graphs: Makes SGLang's graph runner; ``None`` imports it.
+            graphs: Creates SGLang's graph runner; ``None`` imports it.
         """
         self._runner = model_runner
         self._made: dict[int, Passes] = {}
@@ -75,7 +75,7 @@ def _graph_runner() -> Callable[..., Any]:
 
 @contextmanager
 def _as_if_widest(runner: Any, width: int) -> Iterator[None]:
-    """Attention reads the width off the server's arguments; capture runs with the runner's own attention."""
+    """Run the block with the width set where attention reads it, and the runner's own attention for capture."""
     arguments = runner.server_args
     before = (
         arguments.speculative_num_draft_tokens,

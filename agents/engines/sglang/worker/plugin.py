@@ -1,8 +1,8 @@
-"""Loaded by SGLang in each of its processes, by entry point.
+"""The plugin that SGLang loads in each of its processes, by entry point.
 
-Two ways lead to the worker. The algorithm ``TURNTREE`` is SGLang's own way for
-plugins. Launchers that make server arguments before plugins are loaded, or that
-look for built-in names (verl does), keep the name ``NGRAM``: with the setting
+The worker is selected in two ways. The algorithm ``TURNTREE`` is SGLang's own way
+for plugins. Launchers that create server arguments before plugins are loaded, or
+that look for built-in names (verl does), keep the name ``NGRAM``: with the setting
 ``replace_ngram`` its worker is replaced.
 """
 
@@ -18,13 +18,13 @@ from turntree.agents.engines.sglang.worker.refusals import check_sampling, check
 logger = logging.getLogger(__name__)
 
 DRAFT_TOKENS = 8
-"""``speculative_num_draft_tokens`` where it is not given."""
+"""``speculative_num_draft_tokens`` if it is not given."""
 RUNNING_REQUESTS = 48
-"""``max_running_requests`` where it is not given: SGLang's own for speculation."""
+"""``max_running_requests`` if it is not given: SGLang's own for speculation."""
 
 
 def register() -> None:
-    """Register the algorithm and what it refuses. Calling it again changes nothing."""
+    """Register the algorithm and the checks of requests. Calling it again changes nothing."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
     from sglang.srt.speculative.spec_registry import get_spec
@@ -51,10 +51,10 @@ def register() -> None:
 
 
 def arrange(server_args: Any) -> None:
-    """Complete a server's arguments as SGLang does for its own n-gram drafts, and look through them.
+    """Complete a server's arguments as SGLang does for its own n-gram drafts, and check them.
 
     Raises:
-        RefusedSettings: If draft trees do not go together with them.
+        RefusedSettings: If they do not work with draft trees.
     """
     from turntree.agents.engines.sglang.drawing import compat
 
@@ -84,12 +84,12 @@ def _worker(server_args: Any) -> type:
 
 
 def create_worker(original: Callable[..., Any], algorithm: Any, server_args: Any) -> Any:
-    """The worker of an algorithm: turntree's in the place of SGLang's n-gram drafts, else SGLang's own."""
+    """The worker of an algorithm: turntree's instead of SGLang's n-gram worker, else SGLang's own."""
     return _worker(server_args) if algorithm.is_ngram() else original(algorithm, server_args)
 
 
 def _validate_request(manager: Any, request: Any, *_: Any, **__: Any) -> None:
-    """Refuse what the worker cannot verify, where the caller still hears of it."""
+    """Refuse a request that the worker cannot verify, early enough that its caller gets the error."""
     if is_ours(manager.server_args):
         check_sampling(request.sampling_params)
 

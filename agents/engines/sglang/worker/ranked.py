@@ -1,9 +1,9 @@
-"""What tensor-parallel ranks must do alike: verify the same drafts, insert the same turns in the same order.
+"""Agreement of tensor-parallel ranks: the same drafts verified, the same turns inserted in the same order.
 
-Every rank has noted the same turns of its own. The first gives them and takes
-the others', and tells the other ranks what came, a failure included. Its drafts
-are everybody's too: the ranks compute the same ones up to the rounding of
-kernels that each compiled for itself, and near a threshold that is not the same.
+Every rank has recorded the same turns of its own. The first rank exchanges them
+for the others', and broadcasts the result, a failure included. Its drafts are
+broadcast too: the ranks compute the same ones up to the rounding of kernels that
+each compiled for itself, and near a threshold they may differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Ranks(Protocol):
     rank_in_group: int
 
     def broadcast_object(self, obj: Any | None = None, src: int = 0) -> Any:
-        """What rank ``src`` gave, on every rank."""
+        """The object of rank ``src``, on every rank."""
         ...
 
 
@@ -29,23 +29,23 @@ class RankedDrafts:
     """The first rank's drafts, on every rank."""
 
     def __init__(self, ranks: Ranks) -> None:
-        """Agree in a group, all of which draft together."""
+        """Use a group of ranks, all of which draft together."""
         self._ranks = ranks
 
     def __call__(self, drafts: DraftBatch) -> DraftBatch:
-        """What all ranks verify, whatever this one would have drafted."""
+        """The drafts that all ranks verify."""
         agreed: DraftBatch = self._ranks.broadcast_object(None if self._ranks.rank_in_group else drafts)
         return agreed
 
 
 class RankedExchange:
-    """The first rank's exchange, seen alike by all."""
+    """The first rank's exchange, with the same result on all ranks."""
 
     def __init__(self, exchange: Exchange, ranks: Ranks) -> None:
         """Wrap an exchange.
 
         Args:
-            exchange: Used on the first rank alone.
+            exchange: Used on the first rank only.
             ranks: All of them call ``swap`` together.
         """
         self._exchange = exchange

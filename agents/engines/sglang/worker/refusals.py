@@ -1,6 +1,6 @@
-"""What the worker cannot do, said at the start of an engine or when a request comes.
+"""Checks of settings and requests that the worker cannot serve, at the start or when a request comes.
 
-Each of these would otherwise run and be wrong without a sign.
+Each of these would otherwise run and silently give wrong results.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ class RefusedSampling(ValueError):
 
 
 _PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_new_tokens": 0}
-"""Parameters whose law depends on the tokens before, and the value at which it does not."""
+"""Parameters whose effect depends on earlier tokens, and the value at which they have none."""
 _TREE_BACKENDS = ("flashinfer", "fa3", "triton", "torch_native")
-"""Attention that takes a tree mask."""
+"""Attention backends that take a tree mask."""
 
 
 def check_server(server_args: Any) -> None:
-    """Look through the arguments of a server.
+    """Check the arguments of a server.
 
     Raises:
-        RefusedSettings: If the worker would be wrong, or not run at all, with them.
+        RefusedSettings: If the worker would give wrong results, or not run at all, with them.
     """
     width = server_args.speculative_num_draft_tokens
     if width is None or width < 1:
@@ -36,10 +36,10 @@ def check_server(server_args: Any) -> None:
         value = getattr(server_args, name)
         if value != 1.0:
             raise RefusedSettings(
-                f"{name} must be 1.0, got {value}: below it tokens are accepted more often than the policy says them"
+                f"{name} must be 1.0, got {value}: below it tokens are accepted more often than the policy samples them"
             )
     if server_args.enable_dp_attention:
-        raise RefusedSettings("data-parallel attention does not go together with draft trees; drop enable_dp_attention")
+        raise RefusedSettings("data-parallel attention does not work with draft trees; drop enable_dp_attention")
     if server_args.pp_size != 1:
         raise RefusedSettings(f"draft trees need pp_size 1, got {server_args.pp_size}")
     if server_args.page_size not in (None, 1):
@@ -52,10 +52,10 @@ def check_server(server_args: Any) -> None:
 
 
 def check_sampling(parameters: Mapping[str, Any]) -> None:
-    """Look through a request's sampling parameters.
+    """Check a request's sampling parameters.
 
     Raises:
-        RefusedSampling: If the nodes of one tree would need different laws.
+        RefusedSampling: If the nodes of one tree would need different distributions.
     """
     for name, neutral in _PENALTIES.items():
         value = parameters.get(name)

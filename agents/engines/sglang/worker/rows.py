@@ -1,11 +1,10 @@
 """Draft trees in the form that SGLang's verification takes.
 
 All requests of a pass have the same width: node 0 is the last token that the
-policy sampled, drafts follow, and a chain of padding sees the last of them. No
-link leads there from the tree, so that none is ever accepted. Invariant:
-siblings are distinct. (Padding as siblings, or twice the same token below one
-parent, would be counted twice by a rule that adds up the children's
-probabilities.)
+policy sampled, drafts follow, and a chain of padding comes after them, which no
+link of the tree reaches, so that none is ever accepted. Invariant: siblings are
+distinct. (Padding as siblings, or the same token twice below one parent, would
+be counted twice by a rule that adds up the children's probabilities.)
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeRows:
-    """Trees of one width, one a request."""
+    """Trees of one width, one per request."""
 
     tokens: Ints
     """Token of each node, shape (rows, width)."""
@@ -45,7 +44,7 @@ class TreeRows:
 def best_nodes(draft: DraftBatch, most: int) -> DraftBatch:
     """The ``most`` most probable nodes of each row.
 
-    What is left is a tree: a path is never more probable than the shorter path above it, and of equals the first stays.
+    The rest is a tree: a path is never more probable than the shorter path above it, and of equals the first stays.
     """
     counts = np.diff(draft.offsets)
     if counts.max(initial=0) <= most:
@@ -68,7 +67,7 @@ def best_nodes(draft: DraftBatch, most: int) -> DraftBatch:
 
 
 def tree_rows(draft: DraftBatch, last: Ints, width: int) -> TreeRows:
-    """Lay out one tree a row.
+    """Lay out one tree per row.
 
     Args:
         draft: At most ``width - 1`` nodes a row.
@@ -89,12 +88,12 @@ def tree_rows(draft: DraftBatch, last: Ints, width: int) -> TreeRows:
     tokens[row, node] = draft.tokens
     parents[row, node] = draft.parents + 1
     linked = _linked(tokens, parents)
-    linked.child[np.arange(rows), counts] = -1  # below the last drafted node there is padding alone
+    linked.child[np.arange(rows), counts] = -1  # below the last drafted node there is only padding
     return linked
 
 
 def _linked(tokens: Ints, parents: Ints) -> TreeRows:
-    """All that follows from ``parents``, of shape (rows, width), -1 at the root."""
+    """The trees of ``tokens`` and ``parents``, of shape (rows, width), -1 at the root."""
     rows, width = parents.shape
     every = np.arange(rows)
     seen = np.zeros((rows, width, width), bool)

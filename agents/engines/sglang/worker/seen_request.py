@@ -1,10 +1,10 @@
-"""Requests of a scheduler that runs ahead of what was sampled.
+"""Requests of a scheduler that runs ahead of the sampled tokens.
 
-SGLang 0.5.23 starts a pass before it has told the requests what the last one
-gave; each pass hands its tokens to the next. Most times those are unknown to the
-request then, but not where a pass for prompts came between, or where nothing
-could be started: so how many are missing is counted, by the keys and values that
-the cache holds of it. (Taken on trust, tokens would be there twice, and where
+SGLang 0.5.23 starts a pass before it has added the last one's tokens to the
+requests; each pass hands its tokens to the next. Mostly those are not yet in the
+request then, but they are if a pass for prompts came between, or if nothing
+could be started. So the missing ones are counted, by the keys and values that
+the cache holds of the request. (Otherwise tokens could be there twice, and if
 the turn's limit then cuts them the pass would go on from the wrong one.)
 """
 
@@ -17,16 +17,16 @@ from turntree.agents.engines.sglang.wire import is_ours
 
 
 class SeenRequest:
-    """A request with the tokens that its scheduler has not heard of yet."""
+    """A request with the sampled tokens that its scheduler has not recorded yet."""
 
     def __init__(self, request: Any) -> None:
-        """Begin with what the scheduler knows."""
+        """Start with the tokens that the scheduler has recorded."""
         self.request = request
         self._pending: list[int] = []
 
     @property
     def rid(self) -> str:
-        """SGLang's name of the request."""
+        """SGLang's id of the request."""
         return str(self.request.rid)
 
     @property
@@ -36,12 +36,12 @@ class SeenRequest:
 
     @property
     def sampling_params(self) -> Any:
-        """SGLang's."""
+        """SGLang's ``SamplingParams``."""
         return self.request.sampling_params
 
     @property
     def finished_reason(self) -> Any:
-        """SGLang's, ``None`` while the turn goes on."""
+        """SGLang's reason, ``None`` while the turn goes on."""
         return self.request.finished_reason
 
     @property
@@ -54,10 +54,10 @@ class SeenRequest:
         return [*known, *self._until_end(len(known))]
 
     def hear(self, handed: Sequence[int], length: int) -> None:
-        """A pass begins.
+        """Record the tokens known at the beginning of a pass.
 
         Args:
-            handed: What the last pass of this request gave it.
+            handed: Tokens of this request from its last pass.
             length: Tokens of the context with keys and values: all but the one sampled last.
 
         Raises:
@@ -74,11 +74,11 @@ class SeenRequest:
         self._pending = list(handed[max(0, len(handed) - missing) :])
 
     def rest(self) -> None:
-        """The request has left the batch, for good or until it comes back; what it said it hears meanwhile."""
+        """Drop pending tokens: the request has left the batch, and gets them from the scheduler meanwhile."""
         self._pending = []
 
     def _until_end(self, known: int) -> list[int]:
-        """The pending tokens; with those behind a stop token the turn will not go on."""
+        """The pending tokens, up to the end of the turn."""
         most = self.request.sampling_params.max_new_tokens
         pending = self._pending if most is None else self._pending[: max(0, most - known)]
         ends = set(self.request.sampling_params.stop_token_ids or ())

@@ -1,4 +1,4 @@
-"""Padded trees as the tensors that SGLang's verification reads."""
+"""Conversion of padded trees to the tensors that SGLang's verification reads."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from turntree.agents.engines.sglang.worker.rows import TreeRows
 
 
 def tree_tensors(rows: TreeRows, lengths: torch.Tensor, device: Any) -> list[torch.Tensor]:
-    """Tokens and positions, flat, and places, first children and next siblings, of shape (rows, width).
+    """Flat tokens and positions, and indices, first children and next siblings of shape (rows, width).
 
     Args:
         rows: The trees.
         lengths: Tokens before each tree, shape (rows,).
-        device: Of the tensors.
+        device: Device of the tensors.
     """
     order = np.arange(rows.tokens.size).reshape(rows.tokens.shape)
     tokens, depths, places, child, sibling = (
@@ -27,12 +27,12 @@ def tree_tensors(rows: TreeRows, lengths: torch.Tensor, device: Any) -> list[tor
 
 
 def full_mask(rows: TreeRows, lengths: np.ndarray, device: Any) -> torch.Tensor:
-    """Each row's (width, length + width) flags, one row after the other: all that came before, and the tree.
+    """Each row's (width, length + width) flags, one row after the other: all earlier tokens, and the tree.
 
     Args:
         rows: The trees.
         lengths: Tokens before each tree, shape (rows,).
-        device: Of the mask.
+        device: Device of the mask.
     """
     width = rows.width
     begin = width * (np.cumsum(lengths) - lengths) + width * width * np.arange(len(lengths))

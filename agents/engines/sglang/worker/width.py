@@ -1,13 +1,13 @@
-"""How wide the trees of a step are, learnt from the engine's own steps.
+"""Choice of the width of a step's trees, learnt from the engine's own steps.
 
 All requests of a pass have the same width, and each pays for it, with drafts or
 without. So the question is not which nodes are worth their cost, as in
 ``spec_tree.budget``, but which of a few widths gives the batch the most tokens
-per second: those that the most probable nodes promise, by how often nodes of
-the same estimate were accepted of late, over what a pass of that width costs.
+per second: the expected accepted nodes, by how often nodes of the same estimate
+were accepted recently, over the cost of a pass of that width.
 
-Invariant: the choice is a function of what was offered, what was accepted and
-the seconds that it was told. Fed alike, two choosers choose alike; where ranks
+Invariant: the choice is a function of the offered and accepted nodes and of the
+reported seconds. With the same input, two choosers choose alike; where ranks
 must agree, the seconds are nominal.
 """
 
@@ -25,22 +25,22 @@ _CLASSES = 16
 """Classes of estimated probability, of the same width."""
 _CENTER = (np.arange(_CLASSES) + 0.5) / _CLASSES
 _PRIOR = 4.0
-"""Nodes that the estimate itself counts for in its class."""
+"""Weight of the estimate itself in its class, in nodes."""
 _RECENT = 0.98
-"""Share of what was counted that remains after a step with drafts."""
+"""Share of the counts that remains after a step with drafts."""
 _PROBE_SHARE = 0.01
-"""Share of the time that trying another width may cost."""
+"""Share of the time that trying other widths may cost."""
 
 
 class WidthChooser:
     """Chooses among a few widths."""
 
     def __init__(self, widths: tuple[int, ...], *, cost: StepCost | None = None) -> None:
-        """Begin with the store's estimates, and the prior of what steps cost.
+        """Start with the store's estimates and the prior cost of steps.
 
         Args:
-            widths: Ascending; the first is what a step without drafts has.
-            cost: What steps cost, as far as it was measured already.
+            widths: Ascending; the first is that of a step without drafts.
+            cost: Cost of steps, as far as it was measured already.
         """
         self.cost = cost or StepCost()
         self._widths = np.array(widths)
@@ -52,7 +52,7 @@ class WidthChooser:
         """The width of the next step.
 
         Args:
-            draft: What the store offers, shape (rows,) trees.
+            draft: The store's trees, one per row.
         """
         most = int(np.diff(draft.offsets).max(initial=0))
         if most == 0:
@@ -69,7 +69,7 @@ class WidthChooser:
 
     @property
     def heard(self) -> float:
-        """Nodes that it has learnt from, the recent ones in full."""
+        """Effective number of observed nodes, recent ones in full."""
         return float(self._drafted.sum())
 
     def _rates(self, draft: DraftBatch, widths: NDArray[np.int64]) -> Floats:
@@ -84,7 +84,7 @@ class WidthChooser:
         return np.asarray((rows + promised) / self.cost.seconds(rows, rows * widths))
 
     def _untried(self, best: int, rows: int, widths: NDArray[np.int64]) -> int | None:
-        """A width that little is known of: the next wider one, or the plain step where its cost was never seen."""
+        """A width with few observations: the next wider one, or the plain step if its cost was never measured."""
         if best > 0 and self.cost.weight(rows * int(widths[0])) < 1:
             return 0
         return best + 1 if best + 1 < len(widths) else None
@@ -93,11 +93,11 @@ class WidthChooser:
         """Learn from a step.
 
         Args:
-            rows: Requests.
+            rows: Number of requests.
             width: Tokens of each.
             estimates: The store's path probability of each verified node, shape (nodes,).
             accepted: Whether the policy sampled it, shape (nodes,).
-            seconds: What the step took; NaN where that is not known.
+            seconds: Duration of the step; NaN if unknown.
         """
         if seconds == seconds:
             self.cost.observe(rows, rows * width, seconds)

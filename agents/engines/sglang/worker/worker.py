@@ -1,11 +1,11 @@
-"""SGLang's draft worker, with turntree's store in the place of its n-gram corpus.
+"""SGLang's draft worker, with turntree's store instead of its n-gram corpus.
 
 The worker of SGLang 0.5.12 for the algorithm ``NGRAM`` runs the passes; this one
-says what they verify. It differs in three ways: drafts come from the store, by
-dialogue state; each pass may have another width, from a plain step of one token
-a request up; and the store outlives the key-value cache. ``clear_cache_pool``,
-called at every flush, weight update and release of memory, forgets nothing: all
-ranks and requests rest then, so it is where other engines' turns come in.
+chooses the nodes that they verify. It differs in three ways: drafts come from the
+store, by dialogue state; each pass may have another width, from a plain step of
+one token per request up; and the store outlives the key-value cache.
+``clear_cache_pool``, called at every flush, weight update and release of memory,
+drops nothing: all ranks and requests are idle then, so other engines' turns are taken in.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ logger = logging.getLogger(__name__)
 
 
 class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
-    """Drafts from a ``SpecForest``."""
+    """A draft worker that drafts from a ``SpecForest``."""
 
     def __init__(self, server_args: Any, *, target_worker: Any, tp_rank: int, **_: Any) -> None:
-        """Take the place of ``NGRAMWorker``; its own corpus and buffers are not made.
+        """Replace ``NGRAMWorker``; its own corpus and buffers are not created.
 
         Raises:
             RefusedSettings: If the server's arguments do not allow draft trees.
@@ -65,7 +65,7 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
         self._outcome: StepCounts | None = None
 
     def forward_batch_generation(self, batch: Any) -> Any:
-        """Run a pass, and say beside its tokens what was drafted and what of it was kept."""
+        """Run a pass, and return with its tokens the numbers of drafted and accepted ones."""
         self._outcome = None
         result = super().forward_batch_generation(batch)
         if self._outcome is not None:
@@ -101,7 +101,7 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
         self._outcome = self.drafter.settle()
 
     def clear_cache_pool(self) -> None:
-        """The key-value cache is void; what was said is not."""
+        """Exchange turns; the key-value cache is emptied, the store is kept."""
         self.drafter.idle()
 
     def update_weights_from_disk(self, recv_req: Any) -> tuple[bool, str]:
@@ -113,7 +113,7 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
         return True, "the draft worker has no weights"
 
     def figures(self) -> dict[str, float | int]:
-        """What was drafted, and what the store holds."""
+        """Counters of drafting and of the store."""
         return {
             **asdict(self.drafter.counts),
             **{f"forest_{k}": v for k, v in asdict(self.drafter.forest.stats()).items()},
@@ -121,7 +121,7 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
 
 
 class NoCorpus:
-    """What is left of SGLang's corpus: what it is told of requests that ended."""
+    """The part of SGLang's corpus that is called when requests end."""
 
     def erase_match_state(self, request_ids: list[str]) -> None:
         """Nothing to erase."""
@@ -131,9 +131,9 @@ def make_drafter(server_args: Any, model_config: Any, widest: int, *, one_width:
     """A drafter with an empty store, for one rank of an engine.
 
     Args:
-        server_args: SGLang's.
-        model_config: SGLang's, of the policy.
-        widest: Tokens of one request in one pass at most.
+        server_args: SGLang's server arguments.
+        model_config: SGLang's configuration of the policy.
+        widest: Most tokens of one request in one pass.
         one_width: Whether all passes must be that wide.
     """
     warm_up()

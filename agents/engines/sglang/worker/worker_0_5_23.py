@@ -1,12 +1,12 @@
-"""``TurntreeWorker`` for SGLang 0.5.23, whose scheduler may run ahead of what was sampled.
+"""``TurntreeWorker`` for SGLang 0.5.23, whose scheduler may run ahead of the sampled tokens.
 
-There a pass hands its tokens to the next one on the device (``spec_info``), and
-the requests hear of them while that one runs. So what a pass gave is told to the
-store when the next one begins, from the tokens that it was handed
-(``seen_request``). A turn that has ended by then may take part in one pass more;
-what that says is dropped.
+A pass hands its tokens to the next one on the device (``spec_info``), and the
+requests get them while that one runs. So the store is told a pass's tokens when
+the next one begins, from the tokens that it was handed (``seen_request``). A turn
+that has ended by then may take part in one more pass; the tokens of that are
+dropped.
 
-On the CPU each pass may have another width; what it returns is padded to the
+On the CPU each pass may have another width; its result is padded to the
 widest, since batches of different widths are merged. On an accelerator all have
 the widest, for which SGLang has laid out its attention and captured its graphs.
 """
@@ -42,10 +42,10 @@ from turntree.agents.engines.sglang.worker.worker import NoCorpus, TurntreeWorke
 
 
 class TurntreeWorker0523(TurntreeWorker):
-    """Drafts from a ``SpecForest``, with or without overlap."""
+    """A draft worker that drafts from a ``SpecForest``, with or without overlap."""
 
     def __init__(self, server_args: Any, gpu_id: int, nccl_port: int, target_worker: Any) -> None:
-        """Take the place of ``NGRAMWorker``; its own corpus and buffers are not made."""
+        """Replace ``NGRAMWorker``; its own corpus and buffers are not created."""
         BaseSpecWorker.__init__(self)
         draw_for_all()
         self.server_args = server_args
@@ -70,7 +70,7 @@ class TurntreeWorker0523(TurntreeWorker):
         self._began: float | None = None
 
     def alloc_memory_pool(self, **_: Any) -> None:
-        """The target's pools are made by now."""
+        """Do nothing: the target's pools exist by now."""
         self.req_to_token_pool, self.token_to_kv_pool_allocator = self.target_worker.get_memory_pool()
 
     def forward_batch_generation(self, batch: Any, on_publish: Any = None, pp_proxy_tensors: Any = None) -> Any:
@@ -84,7 +84,7 @@ class TurntreeWorker0523(TurntreeWorker):
         return self._verifying_pass(batch, on_publish, pp_proxy_tensors)
 
     def _learn(self, batch: Any) -> None:
-        """Hear what the last pass gave, as far as its requests are still here."""
+        """Record the tokens of the last pass for the requests that are still here."""
         here = {request.rid for request in batch.reqs}
         again = here & self._seen.keys()
         for rid in self._seen.keys() - here:
@@ -102,7 +102,7 @@ class TurntreeWorker0523(TurntreeWorker):
         self.drafter.settle_if_any(seconds)
 
     def _handed(self, batch: Any) -> list[list[int]]:
-        """What the last pass gave each request, known to it or not."""
+        """Tokens of each request from the last pass, whether the request has them or not."""
         if not self.enable_overlap or batch.grammar_needs_sync():
             return [[] for _ in batch.reqs]
         tokens = batch.spec_info.accept_tokens.cpu().view(len(batch.reqs), -1).tolist()
@@ -162,7 +162,7 @@ class TurntreeWorker0523(TurntreeWorker):
     def _result(
         self, result: Any, said: torch.Tensor, handed: torch.Tensor, lengths: torch.Tensor, new_lengths: torch.Tensor
     ) -> Any:
-        """What the scheduler takes; ``handed`` goes on to the next pass, (rows, widest) flattened."""
+        """The scheduler's result; ``handed`` goes to the next pass, (rows, widest) flattened."""
         return GenerationBatchResult(
             logits_output=result.logits_output,
             next_token_ids=said,
@@ -191,14 +191,14 @@ class TurntreeWorker0523(TurntreeWorker):
         )
 
     def clear_cache_pool(self) -> None:
-        """The key-value cache is void; what was said is not."""
+        """Exchange turns; the key-value cache is emptied, the store is kept."""
         self._seen.clear()
         self.drafter.settle_if_any(float("nan"))
         self.drafter.idle()
 
 
 class _Numbers:
-    """Numbers on the device as plain ones, which go over HTTP. SGLang reads them once the pass is done."""
+    """Device numbers as Python ones, for JSON over HTTP. SGLang reads them once the pass is done."""
 
     def __init__(self, values: torch.Tensor) -> None:
         self._values = values

@@ -31,7 +31,7 @@ def runner() -> ScriptedRunner:
     [
         ({KEY: to_wire(DialogueState(exact=9, task="x"))}, DialogueState(exact=9, task="x"), ""),
         (None, DialogueState.from_tokens(PROMPT), ""),
-        ({KEY: {"exact": "no number"}}, DialogueState.from_tokens(PROMPT), "not to be read"),
+        ({KEY: {"exact": "no number"}}, DialogueState.from_tokens(PROMPT), "cannot be read"),
     ],
     ids=["the wire's state", "without one the prompt's tokens", "and where it cannot be read"],
 )

@@ -141,7 +141,7 @@ async def test_the_caches_can_be_dropped_at_any_time(server: TurntreeServer) -> 
 
 
 async def test_images_are_refused(server: TurntreeServer) -> None:
-    with pytest.raises(ConfigError, match="text alone"):
+    with pytest.raises(ConfigError, match="only text"):
         await server.generate([1], {}, "r", image_data=["x"])
 
 

@@ -95,7 +95,7 @@ async def test_a_server_without_its_part_of_the_checkpoint_begins_empty_and_says
 ) -> None:
     server = servers.start()
     assert (await next_step(server, 9)).levels == ""
-    assert "goes on at step 1 with empty stores" in caplog.text
+    assert "resumes at step 1 with empty stores" in caplog.text
 
 
 async def test_a_damaged_part_ends_the_resume(servers: Servers) -> None:
