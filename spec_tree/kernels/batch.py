@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from turntree.spec_tree.kernels.candidates import find_places
 from turntree.spec_tree.kernels.compiled import int64, kernel, part
-from turntree.spec_tree.kernels.growth import grow
+from turntree.spec_tree.kernels.growth import grow, is_end
 from turntree.spec_tree.kernels.indexing import claim, index_run
 from turntree.spec_tree.kernels.layout import (
     BACK,
@@ -28,8 +28,10 @@ from turntree.spec_tree.kernels.layout import (
     TAIL,
     TASK_KEY,
     ContextLog,
+    DraftLimits,
+    DraftNodes,
+    DraftSources,
     TokenLog,
-    TurnKeys,
     Weights,
 )
 from turntree.spec_tree.kernels.learning import accepted, learn_nodes, learn_places
@@ -43,25 +45,28 @@ LONGEST_PIECE = 128
 def draft(
     slots: NDArray[np.int64],
     room: NDArray[np.int64],
-    budget: int,
-    floor: float,
-    chain: bool,
-    ends: NDArray[np.int32],
+    limits: DraftLimits,
     live: NDArray[np.void],
-    log: TokenLog,
-    turns: TurnKeys,
-    contexts: ContextLog,
+    sources: DraftSources,
     weights: Weights,
     work: NDArray[np.void],
-    tokens: NDArray[np.int32],
-    parents: NDArray[np.int32],
-    depths: NDArray[np.int32],
-    paths: NDArray[np.float32],
+    out: DraftNodes,
+    start: int,
     counts: NDArray[np.int64],
 ) -> int:
-    """Draft for each of ``slots``, one after another into the outputs of shape (rows * budget,).
+    """Draft for some live turns; the nodes of all are counted as handed out.
 
-    Row ``b`` has ``counts[b]`` nodes; all are counted as handed out.
+    Args:
+        slots: Rows of ``live``, shape (rows,).
+        room: Depth at most of each row, shape (rows,).
+        limits: What else the caller allows.
+        live: The live turns, of type ``LIVE_TURN``.
+        sources: What drafts are copied from.
+        weights: The model.
+        work: Room to work in, a ``SCRATCH``, shape (1,).
+        out: One row's nodes after the other's, filled; room for ``rows * limits.budget`` from ``start`` on.
+        start: Where they begin.
+        counts: Nodes of each row, filled, shape (rows,).
 
     Returns:
         The nodes of all rows.
@@ -70,32 +75,12 @@ def draft(
     total: int = int64(0)
     for b in range(len(slots)):
         if b % TOGETHER == 0:
-            look_ahead(slots, b, live, log, turns, own)
+            look_ahead(slots, b, live, sources.log, sources.turns, own)
         turn = live[slots[b]]
         turn.place_count, turn.node_count, counts[b] = 0, 0, 0
-        ended = room[b] < 1
-        for end in ends:
-            ended = ended or turn.tail[turn.last] == end
-        if not ended:
-            find_places(turn, b % TOGETHER, log, turns, contexts, own)
-            counts[b] = grow(
-                turn,
-                room[b],
-                budget,
-                floor,
-                chain,
-                ends,
-                log,
-                turns,
-                contexts,
-                weights[0],
-                own,
-                total,
-                tokens,
-                parents,
-                depths,
-                paths,
-            )
+        if room[b] >= 1 and not is_end(turn.tail[turn.last], limits.ends):
+            find_places(turn, b % TOGETHER, sources, own)
+            counts[b] = grow(turn, room[b], limits, sources, weights[0], own, start + total, out)
         turn.drafted = counts[b]
         total += counts[b]
     return total
@@ -104,7 +89,7 @@ def draft(
 @kernel
 def move_on(
     slots: NDArray[np.int64],
-    said: NDArray[np.int32],
+    sampled: NDArray[np.int32],
     offsets: NDArray[np.int64],
     live: NDArray[np.void],
     log: TokenLog,
@@ -112,14 +97,14 @@ def move_on(
     weights: Weights,
     head: NDArray[np.int64],
 ) -> int:
-    """Append ``said[offsets[b]:offsets[b + 1]]`` to each turn and learn from it; returns the accepted tokens.
+    """Append ``sampled[offsets[b]:offsets[b + 1]]`` to each turn and learn from it; returns the accepted tokens.
 
-    The log from ``head[0]`` on must be free for what is said and a piece more for each row.
+    The log from ``head[0]`` on must be free for these tokens and a piece more for each row.
     """
     total = 0
     for b in range(len(slots)):
         turn = live[slots[b]]
-        new = said[offsets[b] : offsets[b + 1]]
+        new = sampled[offsets[b] : offsets[b + 1]]
         if len(new) == 0:
             continue
         total += accepted(turn, new)
@@ -161,9 +146,10 @@ def _append(turn: Any, new: NDArray[np.int32], log: TokenLog, head: NDArray[np.i
             log.tokens[start], log.links[EXACT1, start] = BACK, at - 1
             log.tokens[start + 1] = END
             log.links[EXACT1, at] = start
-            log.tokens[at] = JUMP
+            log.tokens[at] = JUMP  # last of all: what it leads to stands when a reader sees it
             at, limit = start + 1, start + size
         count = min(len(new) - done, limit - 1 - at)
+        # the end first, then the tokens from the last on: a reader never runs past what is written
         log.tokens[at + count] = END
         for i in range(count - 1, -1, -1):
             log.tokens[at + i] = new[done + i]

@@ -1,4 +1,4 @@
-"""How a token log finds what was said before.
+"""How a token log finds what was sampled before.
 
 Each position links to the newest earlier one with the same key: exact state
 and token, task and last two tokens, environment and last two, environment and
@@ -103,7 +103,7 @@ def _before(at: int, log: TokenLog) -> tuple[int, np.int32]:
 
 @part
 def claim(start: int, stop: int, turn: int, log: TokenLog) -> None:
-    """Let ``turn`` own the granules of ``start:stop``, where nothing of what was said there is found any more."""
+    """Let ``turn`` own the granules of ``start:stop``, where nothing that stood there is found any more."""
     for at in range(start, stop):
         log.tokens[at] = END
     for granule in range(start // GRANULE, (stop + GRANULE - 1) // GRANULE):

@@ -3,9 +3,10 @@
 All state that a kernel reads or writes lies in these arrays, so that threads
 may read while one writes. Nothing here knows how they are used.
 
-A token log holds runs of tokens. A run begins with ``START``, is followed by
-``END`` and goes on elsewhere where it says ``JUMP``; the piece that follows
-begins with ``BACK``. The link of a ``JUMP`` or ``BACK`` says where.
+A token log holds turns, one token a position. A turn begins with ``START``, and
+``END`` stands after its last token. It may lie in several pieces: where one is
+full stands ``JUMP``, and the next one begins with ``BACK``; their links (row
+``EXACT1``) say where the other piece is.
 """
 
 from __future__ import annotations
@@ -28,23 +29,47 @@ CANDIDATES = 160
 NODES = 256
 """Nodes that one draft may weigh, those that are left out in the end included."""
 ANCHORS = 12
-"""Places kept of each live turn where earlier turns were last alike."""
-KINDS = 10
-"""How a place was found; see ``candidates``."""
+"""Places kept of each live turn where earlier turns last agreed with it."""
 FEW = 8
-"""Votes are told apart up to here."""
+"""Numbers of votes are told apart up to here."""
 FOLLOWERS = 8
 """Tokens that are remembered to have followed one."""
 FOLLOWED = 1 << 15
 """Tokens of which that is remembered, by hash."""
-LENGTHS = 24
-"""Classes of agreement; see ``candidates``."""
 HASHED = 8192
 """Entries of a table of weights that is looked up by hash."""
 TABLES = 4
-"""Tables of such weights; see ``growth``."""
+"""Tables of such weights; see ``weighing``."""
 INPUTS, HIDDEN = 16, 16
-"""Shape of the network that weighs a node; see ``growth``."""
+"""Shape of the network that weighs a node; see ``weighing``."""
+
+# Kinds: how a place was found. They are rows of the fitted and the saved weights, so none may change its number.
+EXACT = 0
+"""In a turn at the same exact state."""
+TASK = 1
+"""In a turn of the same task, after other tool calls."""
+ENV = 2
+"""In a turn of the same environment, with another task."""
+UNMATCHED = 3
+"""At an anchor or beside it, where the last token does not agree."""
+CONTEXT = 4
+"""In the turn's own context."""
+AT_ANCHOR = 5
+"""At an anchor where, as in the next two kinds, the last token agrees."""
+NEAR_ANCHOR = 6
+"""1 or 2 tokens from an anchor."""
+AROUND_ANCHOR = 7
+"""3 to ``candidates.WINDOW`` tokens from an anchor."""
+TOOLS = 8
+"""In a turn of the same task, after the same tool calls."""
+FOLLOWER = 9
+"""No place: a token that followed the last one before, in the same environment."""
+KINDS = 10
+"""How many of them."""
+LENGTHS = 24
+"""Columns of the weights by kind. Of a place: the class of its agreement, see ``candidates.length_class``. Of
+``UNMATCHED``: 8 times where beside the anchor (0 at it, 1 before, 2 after), plus the anchor's age up to 7. Of
+``FOLLOWER``: twice the number of votes up to ``FEW``, plus 1 below the root."""
 
 LIVE_TURN = np.dtype(
     [
@@ -74,31 +99,32 @@ LIVE_TURN = np.dtype(
     ],
     align=True,
 )
-"""A row of ``LiveTurns``."""
+"""A live turn; ``LiveTurns`` explains the fields."""
 
 EXACT1, TASK2, ENV2, ENV4 = range(4)
-"""Rows of links: by the exact state and the last token, by the task and the last two, by the environment and the last
-two, and by the environment and the last four, this from the second token of a turn on."""
+"""Kinds of links, each to the newest earlier position with the same key: exact state and last token; task and last two
+tokens; environment and last two; environment and last four, this from the second token of a turn on."""
 LINKS = 4
 """How many of them."""
 EXACT_KEY, TOOLS_KEY, TASK_KEY, ENV_KEY = range(4)
-"""Places of a turn's keys."""
+"""Columns of a turn's keys, see ``DialogueState.ladder``."""
 
 
 class TokenLog(NamedTuple):
-    """What was said, and where the same was said before."""
+    """What was sampled, and where the same was sampled before."""
 
     tokens: NDArray[np.int32]
     """Tokens and marks, shape (capacity,)."""
     links: NDArray[np.int32]
-    """Newest earlier position that is alike, shape (LINKS, capacity); in row ``EXACT1`` the target of a ``JUMP`` or
-    ``BACK``."""
+    """Newest earlier position with the same key, shape (LINKS, capacity); in row ``EXACT1`` also where a ``JUMP`` or
+    ``BACK`` leads."""
     heads: NDArray[np.int32]
-    """Newest position by hash of what is alike, shape (LINKS, a power of two)."""
+    """Newest position by hash of the key, shape (LINKS, a power of two)."""
     owner: NDArray[np.int32]
     """Slot of the turn that a granule belongs to, 0 for none, shape (capacity / GRANULE,)."""
     followers: NDArray[np.int32]
-    """What came last after a token in an environment, a ring, -1 where nothing did, shape (FOLLOWED, FOLLOWERS)."""
+    """The last tokens after a token in an environment, a ring, -1 where there are fewer, shape (FOLLOWED,
+    FOLLOWERS)."""
     followed: NDArray[np.int32]
     """How often it was followed, shape (FOLLOWED,)."""
 
@@ -108,32 +134,67 @@ TurnKeys = NDArray[np.uint64]
 
 
 class ContextLog(NamedTuple):
-    """What live turns were asked, for their own drafts alone."""
+    """The prompts of live turns, for their own drafts alone."""
 
     tokens: NDArray[np.int32]
     """Tokens, shape (capacity,)."""
     link: NDArray[np.int32]
-    """Newest earlier position in the same context with the same last two tokens."""
+    """Newest earlier position in the same context with the same last two tokens, shape (capacity,)."""
     heads: NDArray[np.int32]
     """Newest position by hash, shape (a power of two,)."""
 
 
+class DraftSources(NamedTuple):
+    """What a draft is copied from."""
+
+    log: TokenLog
+    """The turns of the store."""
+    turns: TurnKeys
+    """Their keys."""
+    contexts: ContextLog
+    """The prompts of the live turns."""
+
+
+class DraftLimits(NamedTuple):
+    """What the caller of a draft allows, for every row."""
+
+    budget: int
+    """Nodes of a row at most."""
+    floor: float
+    """Probability that the whole path to a node must have."""
+    chain: bool
+    """Only the best child of a node."""
+    ends: NDArray[np.int32]
+    """Tokens after which nothing is drafted."""
+
+
+class DraftNodes(NamedTuple):
+    """The nodes of drafts, row after row, parents before their children; every array has shape (nodes,)."""
+
+    tokens: NDArray[np.int32]
+    """Token ids."""
+    parents: NDArray[np.int32]
+    """Index in the row's draft, -1 for children of the root."""
+    depths: NDArray[np.int32]
+    """Tokens from the root on, from 1."""
+    paths: NDArray[np.float32]
+    """Probability of the whole path."""
+
+
 WEIGHTS = np.dtype(
     [
-        ("odds", np.float32, (KINDS, LENGTHS)),
-        ("tried", np.float64, (KINDS, LENGTHS, 2)),
-        ("hashed", np.float32, (TABLES, HASHED)),
-        ("scale", np.float32),
-        ("inner", np.float32, (INPUTS, HIDDEN)),
-        ("bias", np.float32, HIDDEN),
-        ("outer", np.float32, HIDDEN),
-        ("updates", np.int64),
+        ("odds", np.float32, (KINDS, LENGTHS)),  # weight of a vote by kind and column, see ``LENGTHS``
+        ("tried", np.float64, (KINDS, LENGTHS, 2)),  # votes, and how many of them were right; older ones count less
+        ("hashed", np.float32, (TABLES, HASHED)),  # log-odds by hashed properties of a node, learnt online
+        ("scale", np.float32),  # factor of the log-odds of a node's votes, learnt online
+        ("inner", np.float32, (INPUTS, HIDDEN)),  # first layer of the network
+        ("bias", np.float32, HIDDEN),  # of its hidden units
+        ("outer", np.float32, HIDDEN),  # second layer of the network
+        ("updates", np.int64),  # verdicts learnt from
     ],
     align=True,
 )
-"""What is learnt of how drafts come true, as the kernels take it. The weight of the vote of a place by kind and length;
-votes and how many were right; log-odds by hashed properties of a node; the weight of the votes' log-odds; the first
-layer of the network, and its bias; the second layer; verdicts learnt from."""
+"""What is learnt of how drafts come true, one record for a forest."""
 Weights = NDArray[np.void]
 """Of type ``WEIGHTS``, shape (1,)."""
 
@@ -148,23 +209,23 @@ class LiveTurns(NamedTuple):
     """What the kernels take, of type ``LIVE_TURN``."""
 
     keys: NDArray[np.uint64]
-    """Exact, tools, task, environment, shape (slots, 4)."""
+    """By ``EXACT_KEY`` to ``ENV_KEY``, shape (slots, 4)."""
     tail: NDArray[np.int32]
     """The last tokens, shape (slots, TAIL)."""
     last: NDArray[np.int32]
     """Where the newest token is in ``tail``."""
     length: NDArray[np.int32]
-    """Tokens said so far."""
+    """Tokens sampled so far."""
     turn: NDArray[np.int32]
     """Slot in ``TurnKeys``; 0 where the turn is not in the log."""
     position: NDArray[np.int64]
-    """Of the newest token in the log."""
+    """Where the newest token is in the log."""
     limit: NDArray[np.int64]
     """End of the piece of the log that the turn writes into."""
     context: NDArray[np.int64]
     """Begin and end of the context, shape (slots, 2)."""
     anchors: NDArray[np.int32]
-    """Places in the log where earlier turns were last alike, moved on since, shape (slots, ANCHORS)."""
+    """Places in the log where earlier turns last agreed, moved on with the turn since, shape (slots, ANCHORS)."""
     ages: NDArray[np.int32]
     """Tokens since an anchor was last confirmed, shape (slots, ANCHORS)."""
     anchor_count: NDArray[np.int32]
@@ -172,9 +233,9 @@ class LiveTurns(NamedTuple):
     places: NDArray[np.int32]
     """Places that the last draft followed, shape (slots, CANDIDATES)."""
     matches: NDArray[np.int32]
-    """Their agreement, shape (slots, CANDIDATES)."""
+    """Tokens that agree up to there; the column of ``LENGTHS`` for ``UNMATCHED``; shape (slots, CANDIDATES)."""
     kinds: NDArray[np.int32]
-    """How they were found, shape (slots, CANDIDATES)."""
+    """How they were found, ``EXACT`` to ``TOOLS``, shape (slots, CANDIDATES)."""
     place_count: NDArray[np.int32]
     """Places in use."""
     node_token: NDArray[np.int32]
@@ -188,7 +249,7 @@ class LiveTurns(NamedTuple):
     node_probability: NDArray[np.float32]
     """Estimated probability given the parent, shape (slots, NODES)."""
     node_hashes: NDArray[np.int16]
-    """Entries of the hashed tables, shape (slots, NODES, TABLES)."""
+    """Entries of the hashed tables; -1 in column 1 where only table 0 counts; shape (slots, NODES, TABLES)."""
     node_count: NDArray[np.int32]
     """Nodes in use."""
     drafted: NDArray[np.int32]

@@ -13,13 +13,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.kernels.candidates import CONTEXT, ENV, FOLLOWER, UNMATCHED, length_class, step_on
+from turntree.spec_tree.kernels.candidates import length_class, step_on
 from turntree.spec_tree.kernels.compiled import float32, inlined, int64, part
 from turntree.spec_tree.kernels.indexing import follow_row
-from turntree.spec_tree.kernels.layout import ANCHORS, FEW, FOLLOWERS, KINDS, LENGTHS, TABLES, ContextLog, TokenLog
+from turntree.spec_tree.kernels.layout import (
+    ANCHORS,
+    CONTEXT,
+    ENV,
+    ENV_KEY,
+    FEW,
+    FOLLOWER,
+    FOLLOWERS,
+    KINDS,
+    LENGTHS,
+    TABLES,
+    UNMATCHED,
+    ContextLog,
+    TokenLog,
+)
 
-_RATE = np.float32(0.08)
-_SCALE_RATE = np.float32(0.001)
+_RATE, _SCALE_RATE = np.float32(0.08), np.float32(0.001)
+"""Step sizes of the weights by token, and of the factor of the votes."""
 _SHARPNESS = 2.0
 """Exponent of the odds: how much more a likely place counts than an unlikely one."""
 _TEACH_EVERY, _SETTLE_EVERY = 4, 64
@@ -42,11 +56,12 @@ def settle_odds(weights: Any) -> None:
 
 
 @part
-def learn_places(turn: Any, said: NDArray[np.int32], log: TokenLog, contexts: ContextLog, weights: Any) -> None:
-    """Count right and wrong votes of a turn's places after ``said``; move its anchors on and renew them."""
+def learn_places(turn: Any, sampled: NDArray[np.int32], log: TokenLog, contexts: ContextLog, weights: Any) -> None:
+    """Count right and wrong votes of a turn's places after ``sampled``; move its anchors on and renew them."""
     anchors, ages = turn.anchors, turn.ages
-    length = len(said)
+    length = len(sampled)
     anchored = int64(0)
+    # the turn went on, and its anchors with it; those that are kept move together at the front
     for i in range(turn.anchor_count):
         if ages[i] + length <= _STALE and anchors[i] + length < len(log.tokens) - 1:
             anchors[anchored], ages[anchored] = anchors[i] + length, ages[i] + length
@@ -60,10 +75,10 @@ def learn_places(turn: Any, said: NDArray[np.int32], log: TokenLog, contexts: Co
             place, token = step_on(place, kind, turn.context[1], log, contexts)
             if token < 0:
                 break
-            if teach and (kind != UNMATCHED or agreed == 0):
+            if teach and (kind != UNMATCHED or agreed == 0):  # once it agrees, it is no ``UNMATCHED`` place any more
                 of = match if kind == UNMATCHED else length_class(match + agreed)
-                _count(weights.tried[kind, of], token == said[agreed])
-            if token != said[agreed]:
+                _count(weights.tried[kind, of], token == sampled[agreed])
+            if token != sampled[agreed]:
                 break
             agreed += 1
         if kind == CONTEXT or token < 0:
@@ -73,10 +88,10 @@ def learn_places(turn: Any, said: NDArray[np.int32], log: TokenLog, contexts: Co
             continue
         if agreed == length:
             anchored = _anchor(place, int64(0), anchors, ages, anchored)
-        elif agreed >= length - 2 and kind != ENV:
+        elif agreed >= length - 2 and kind != ENV:  # it differs at its end: as if it had agreed
             anchored = _anchor(place - 1 + length - agreed, int64(length - agreed), anchors, ages, anchored)
     if teach:
-        _learn_followers(turn, said, log, weights)
+        _learn_followers(turn, sampled, log, weights)
     if teach and weights.updates % _SETTLE_EVERY == 0:
         settle_odds(weights)
     turn.anchor_count = anchored
@@ -84,6 +99,7 @@ def learn_places(turn: Any, said: NDArray[np.int32], log: TokenLog, contexts: Co
 
 @inlined
 def _count(tried: NDArray[np.float64], right: bool) -> None:
+    """Count a vote; the older ones fade, for the policy changes."""
     tried[0] += 1.0
     if right:
         tried[1] += 1.0
@@ -93,20 +109,20 @@ def _count(tried: NDArray[np.float64], right: bool) -> None:
 
 
 @part
-def _learn_followers(turn: Any, said: NDArray[np.int32], log: TokenLog, weights: Any) -> None:
+def _learn_followers(turn: Any, sampled: NDArray[np.int32], log: TokenLog, weights: Any) -> None:
     """Count how often what followed a token before does so again: at the root and, for all numbers of votes, below."""
     few = min(turn.place_count, FEW)
-    for level in range(min(len(said), 2)):
-        row = follow_row(turn.keys[3], turn.tail[turn.last] if level == 0 else said[0])
+    for level in range(min(len(sampled), 2)):
+        row = follow_row(turn.keys[ENV_KEY], turn.tail[turn.last] if level == 0 else sampled[0])
         for i in range(FOLLOWERS):
             token = log.followers[row, i]
             if token < 0:
                 break
             if level == 0:
-                _count(weights.tried[FOLLOWER, 2 * few], token == said[0])
+                _count(weights.tried[FOLLOWER, 2 * few], token == sampled[0])
             else:
                 for votes in range(FEW + 1):
-                    _count(weights.tried[FOLLOWER, 2 * votes + 1], token == said[1])
+                    _count(weights.tried[FOLLOWER, 2 * votes + 1], token == sampled[1])
 
 
 @part
@@ -130,12 +146,12 @@ def _anchor(place: int, age: int, anchors: NDArray[np.int32], ages: NDArray[np.i
 
 
 @part
-def learn_nodes(turn: Any, said: NDArray[np.int32], weights: Any) -> None:
+def learn_nodes(turn: Any, sampled: NDArray[np.int32], weights: Any) -> None:
     """Take a gradient step for the children of every node on the accepted path."""
     tokens, parents, hashes = turn.node_token, turn.node_parent, turn.node_hashes
     votes, probabilities = turn.node_votes, turn.node_probability
     current = 0
-    for token in said:
+    for token in sampled:
         right = -1
         for z in range(current + 1, turn.node_count):
             if parents[z] != current:
@@ -146,7 +162,7 @@ def learn_nodes(turn: Any, said: NDArray[np.int32], weights: Any) -> None:
             error = truth - probabilities[z]
             weights.scale += _SCALE_RATE * error * votes[z]
             for j in range(TABLES if hashes[z, 1] >= 0 else 1):
-                rate = _RATE if j < 2 else _RATE * float32(0.5)
+                rate = _RATE if j < 2 else _RATE * float32(0.5)  # 0 and 1 go by a single token
                 weights.hashed[j, hashes[z, j]] += rate * error
         if right < 0:
             return
@@ -154,17 +170,17 @@ def learn_nodes(turn: Any, said: NDArray[np.int32], weights: Any) -> None:
 
 
 @part
-def accepted(turn: Any, said: NDArray[np.int32]) -> int:
-    """How many tokens of ``said`` lie on one path of the nodes that were handed out."""
+def accepted(turn: Any, sampled: NDArray[np.int32]) -> int:
+    """How many tokens of ``sampled`` lie on one path of the nodes that were handed out."""
     tokens, parents, order = turn.node_token, turn.node_parent, turn.node_order
     current = 0
-    for depth in range(len(said)):
+    for depth in range(len(sampled)):
         right = -1
         for z in range(current + 1, turn.node_count):
-            if parents[z] == current and tokens[z] == said[depth]:
+            if parents[z] == current and tokens[z] == sampled[depth]:
                 right = z
                 break
         if right < 0 or order[right] < 0 or order[right] >= turn.drafted:
             return depth
         current = right
-    return len(said)
+    return len(sampled)

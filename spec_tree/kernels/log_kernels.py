@@ -26,31 +26,31 @@ from turntree.spec_tree.kernels.layout import (
 
 @part
 def _write_turn(
-    start: int, stop: int, said: NDArray[np.int32], turn: int, keys: NDArray[np.uint64], log: TokenLog
+    start: int, stop: int, sampled: NDArray[np.int32], turn: int, keys: NDArray[np.uint64], log: TokenLog
 ) -> None:
     """Write a turn into the free piece ``start:stop`` and index it, its beginning by its tool history.
 
     Args:
         start: A multiple of ``GRANULE``.
         stop: The same; at least two positions more than the turn has tokens.
-        said: The turn so far.
+        sampled: The turn so far.
         turn: Its slot.
         keys: Exact, tools, task, environment.
         log: To write into.
     """
     claim(start, stop, turn, log)
-    log.tokens[start + len(said) + 1] = END
-    for i in range(len(said) - 1, -1, -1):
-        log.tokens[start + 1 + i] = said[i]
+    log.tokens[start + len(sampled) + 1] = END
+    for i in range(len(sampled) - 1, -1, -1):
+        log.tokens[start + 1 + i] = sampled[i]
     log.tokens[start] = START
     index_run(start, start + 1, keys[EXACT_KEY], keys[TOOLS_KEY], keys[ENV_KEY], log)
-    index_run(start + 1, start + 1 + len(said), keys[EXACT_KEY], keys[TASK_KEY], keys[ENV_KEY], log)
+    index_run(start + 1, start + 1 + len(sampled), keys[EXACT_KEY], keys[TASK_KEY], keys[ENV_KEY], log)
 
 
 @kernel
 def write_turns(
     bounds: NDArray[np.int64],
-    said: NDArray[np.int32],
+    sampled: NDArray[np.int32],
     begins: NDArray[np.int64],
     lengths: NDArray[np.int64],
     slots: NDArray[np.int64],
@@ -58,7 +58,7 @@ def write_turns(
     log: TokenLog,
     turns: TurnKeys,
 ) -> None:
-    """Write ``lengths[i]`` tokens of ``said`` from ``begins[i]`` on into ``bounds[i]:bounds[i + 1]``, for all turns.
+    """Write ``lengths[i]`` tokens of ``sampled`` from ``begins[i]`` on into ``bounds[i]:bounds[i + 1]``, for all turns.
 
     ``keys`` of shape (turns, 4) are those of ``slots``.
     """
@@ -66,7 +66,7 @@ def write_turns(
         slot, key = slots[i], keys[i]
         for j in range(4):
             turns[slot, j] = key[j]
-        _write_turn(bounds[i], bounds[i + 1], said[begins[i] : begins[i] + lengths[i]], slot, key, log)
+        _write_turn(bounds[i], bounds[i + 1], sampled[begins[i] : begins[i] + lengths[i]], slot, key, log)
 
 
 @kernel

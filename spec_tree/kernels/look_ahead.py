@@ -1,8 +1,8 @@
-"""Asks for the memory that the drafts of some rows will read, for all of them at once.
+"""Prefetches the memory that the drafts of some rows will read, for all of them at once.
 
-A place in the log is seldom in a cache, and where the next older one is stands at
-the place itself. One row after another, a draft would mostly wait; here the
-walks of several rows go on side by side, a link each in turn.
+A place in the log is seldom in a cache, and its link, which says where the next
+older place is, has to be read first. Row by row, a draft would mostly wait; here
+the walks of several rows go on side by side, a link each in turn.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.kernels.candidates import WALK, WINDOW
-from turntree.spec_tree.kernels.compiled import index, int64, part
+from turntree.spec_tree.kernels.compiled import index, inlined, int64, part
 from turntree.spec_tree.kernels.indexing import head_of, lengthened, mix
 from turntree.spec_tree.kernels.instructions import fetch
 from turntree.spec_tree.kernels.layout import (
@@ -33,11 +33,11 @@ from turntree.spec_tree.kernels.layout import (
 )
 
 TOGETHER = 16
-"""Rows that are looked ahead for at once."""
+"""Rows whose memory is asked for at once."""
 _LINE = 16
 """Numbers of 32 bits in a line of the cache."""
 _PLACES = 48
-"""Places that a turn has, about."""
+"""Places of a turn that are asked for; few have more."""
 
 
 @part
@@ -53,6 +53,16 @@ def look_ahead(rows: NDArray[np.int64], first: int, live: Any, log: TokenLog, tu
         work: A ``SCRATCH``; ``newest_links`` is filled, shape (TOGETHER, LINKS).
     """
     count = min(len(rows) - first, TOGETHER)
+    # one stage for all rows after another: what a stage reads has been asked for by the one before
+    _ask_turns(rows, first, count, live)
+    _heads(rows, first, count, live, log, work)
+    _ask_anchors(rows, first, count, live, log)
+    _walk_together(count, log, turns, work)
+
+
+@inlined
+def _ask_turns(rows: NDArray[np.int64], first: int, count: int, live: Any) -> None:
+    """Ask for what a draft reads and writes of the turns themselves."""
     for b in range(count):
         row = rows[first + b]
         fetch(live[row].keys, int64(0))
@@ -66,15 +76,23 @@ def look_ahead(rows: NDArray[np.int64], first: int, live: Any, log: TokenLog, tu
             fetch(turn.places, int64(at))
             fetch(turn.matches, int64(at))
             fetch(turn.kinds, int64(at))
-    _heads(rows, first, count, live, log, work)
-    size = len(log.tokens)
+
+
+@inlined
+def _ask_anchors(rows: NDArray[np.int64], first: int, count: int, live: Any, log: TokenLog) -> None:
+    """Ask for what lies around the anchors."""
     for b in range(count):
         turn = live[rows[first + b]]
         for i in range(turn.anchor_count):
             anchor = int64(turn.anchors[i])
             fetch(log.tokens, max(anchor - WINDOW, int64(0)))
-            fetch(log.tokens, min(anchor + WINDOW, size - 1))
+            fetch(log.tokens, min(anchor + WINDOW, len(log.tokens) - 1))
             fetch(log.owner, anchor // GRANULE)
+
+
+@inlined
+def _walk_together(count: int, log: TokenLog, turns: TurnKeys, work: Any) -> None:
+    """Follow all links of ``count`` rows, a step each in turn; ``newest_links`` holds heads before, places after."""
     at, before, newest = work.at_links, work.before_links, work.newest_links
     for b in range(count):
         for link in range(LINKS):
@@ -87,6 +105,7 @@ def look_ahead(rows: NDArray[np.int64], first: int, live: Any, log: TokenLog, tu
         for b in range(count):
             for link in range(LINKS):
                 place = at[b, link]
+                # the owner of a place was asked for a step ago, only now its keys can be
                 if before[b, link] >= 0:
                     fetch(turns, int64(log.owner[index(before[b, link] // GRANULE)]))
                 before[b, link] = place
@@ -102,7 +121,7 @@ def look_ahead(rows: NDArray[np.int64], first: int, live: Any, log: TokenLog, tu
 
 @part
 def _heads(rows: NDArray[np.int64], first: int, count: int, live: Any, log: TokenLog, work: Any) -> None:
-    """Where the newest places of the rows are named; -1 where a turn has too few tokens."""
+    """Fill ``newest_links`` with where the rows' newest places are named, -1 where a turn has too few tokens."""
     newest = work.newest_links
     for b in range(count):
         turn = live[rows[first + b]]

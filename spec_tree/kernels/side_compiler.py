@@ -14,12 +14,13 @@ import time
 from typing import Any
 
 import numba
+import numpy as np
 
+from turntree.spec_tree.kernels import layout
 from turntree.spec_tree.kernels.batch import move_on
 from turntree.spec_tree.kernels.candidates import find_places
-from turntree.spec_tree.kernels.compiled import float32, int32, int64, is_kept
+from turntree.spec_tree.kernels.compiled import int64, is_kept
 from turntree.spec_tree.kernels.growth import SCRATCH, grow
-from turntree.spec_tree.kernels.layout import GRANULE, LIVE_TURN, WEIGHTS, context_log, token_log, turn_keys
 
 SHARE = (grow, move_on)
 """What the second process compiles, in this order."""
@@ -65,14 +66,18 @@ class SideCompiler:
 
 def signatures() -> dict[Any, tuple[Any, ...]]:
     """What ``SHARE`` and ``find_places`` are called with, as numba's types."""
-    live, weights, work = (numba.from_dtype(kind) for kind in (LIVE_TURN, WEIGHTS, SCRATCH))
-    log, turns, contexts = (numba.typeof(empty) for empty in (token_log(GRANULE), turn_keys(1), context_log(1)))
-    rows, tokens, reals = int64[::1], int32[::1], float32[::1]
-    budget = (int64, int64, numba.float64, numba.boolean)
+    live, weights, work = (numba.from_dtype(kind) for kind in (layout.LIVE_TURN, layout.WEIGHTS, SCRATCH))
+    rows, tokens, paths = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32)
+    log = layout.token_log(layout.GRANULE)
+    sources = layout.DraftSources(log=log, turns=layout.turn_keys(1), contexts=layout.context_log(1))
+    limits = layout.DraftLimits(budget=1, floor=0.0, chain=True, ends=tokens)
+    out = layout.DraftNodes(tokens=tokens, parents=tokens, depths=tokens, paths=paths)
+    asked, found, drafted = (numba.typeof(value) for value in (limits, sources, out))
+    written, contexts, sampled, places = (numba.typeof(value) for value in (log, sources.contexts, tokens, rows))
     return {
-        find_places: (live, int64, log, turns, contexts, work),
-        grow: (live, *budget, tokens, log, turns, contexts, weights, work, int64, tokens, tokens, tokens, reals),
-        move_on: (rows, tokens, rows, live[::1], log, contexts, weights[::1], rows),
+        find_places: (live, int64, found, work),
+        grow: (live, int64, asked, found, weights, work, int64, drafted),
+        move_on: (places, sampled, places, live[::1], written, contexts, weights[::1], places),
     }
 
 

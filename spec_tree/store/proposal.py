@@ -16,7 +16,16 @@ from turntree.spec_tree.config import MOST_THREADS
 from turntree.spec_tree.draft import DraftBatch
 from turntree.spec_tree.kernels import batch as kernels
 from turntree.spec_tree.kernels.growth import AGAIN_VOTERS, scratch
-from turntree.spec_tree.kernels.layout import ContextLog, LiveTurns, TokenLog, TurnKeys, Weights
+from turntree.spec_tree.kernels.layout import (
+    ContextLog,
+    DraftLimits,
+    DraftNodes,
+    DraftSources,
+    LiveTurns,
+    TokenLog,
+    TurnKeys,
+    Weights,
+)
 
 MOST_NODES = 128
 """Nodes of one row at most."""
@@ -74,8 +83,15 @@ def propose(
         raise ValueError(f"room needs one entry a row: expected {len(rows)}, got {len(room)}")
     budget, count = max(0, min(max_nodes, MOST_NODES)), len(rows)
     size = count * budget
-    tokens, parents, depths = np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size, np.int32)
-    paths, counts = np.empty(size, np.float32), np.empty(count, np.int64)
+    nodes = DraftNodes(
+        tokens=np.empty(size, np.int32),
+        parents=np.empty(size, np.int32),
+        depths=np.empty(size, np.int32),
+        paths=np.empty(size, np.float32),
+    )
+    counts = np.empty(count, np.int64)
+    limits = DraftLimits(budget=budget, floor=float(min_probability), chain=chain, ends=ends)
+    sources = DraftSources(log=log, turns=turns, contexts=contexts)
     deepest = np.asarray(room, np.int64) if budget else np.zeros(count, np.int64)
     again = AGAIN_VOTERS if count <= _FEW_ROWS else -1
 
@@ -86,20 +102,13 @@ def propose(
         drafted = kernels.draft(
             rows[start:stop],
             deepest[start:stop],
-            budget,
-            float(min_probability),
-            chain,
-            ends,
+            limits,
             live.records,
-            log,
-            turns,
-            contexts,
+            sources,
             weights,
             work,
-            tokens[first:],
-            parents[first:],
-            depths[first:],
-            paths[first:],
+            nodes,
+            first,
             counts[start:stop],
         )
         return slice(first, first + drafted)
@@ -112,15 +121,16 @@ def propose(
         others = [_pool().submit(part, *edge) for edge in pairwise(edges[:-1])]
         last = part(*edges[-2:])
         places = [*(other.result() for other in others), last]
-    nodes = [_joined(array, places) for array in (tokens, parents, depths, paths)]
+    drafts = [_joined(array, places) for array in nodes]
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     if total_nodes is not None and offsets[-1] > total_nodes:
-        kept = _most_probable(nodes[3], max(total_nodes, 0))
-        nodes = [array[kept] for array in nodes]
+        kept = _most_probable(drafts[3], max(total_nodes, 0))
+        drafts = [array[kept] for array in drafts]
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])[offsets]
         live.drafted[rows] = np.diff(offsets)
-    return DraftBatch(tokens=nodes[0], parents=nodes[1], depths=nodes[2], probabilities=nodes[3], offsets=offsets)
+    tokens, parents, depths, paths = drafts
+    return DraftBatch(tokens=tokens, parents=parents, depths=depths, probabilities=paths, offsets=offsets)
 
 
 def _joined(array: NDArray[Any], places: Sequence[slice]) -> NDArray[Any]:

@@ -3,8 +3,8 @@ import pytest
 from forest_checks import Said, paths, rows_of
 
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
-from turntree.spec_tree.kernels.candidates import EXACT, LENGTH_CLASSES
-from turntree.spec_tree.kernels.layout import MATCH
+from turntree.spec_tree.kernels.candidates import LENGTH_CLASSES
+from turntree.spec_tree.kernels.layout import EXACT, MATCH
 from turntree.spec_tree.kernels.look_ahead import TOGETHER
 
 ALIKE = int(LENGTH_CLASSES[MATCH])
