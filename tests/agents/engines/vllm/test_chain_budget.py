@@ -30,7 +30,7 @@ def run(budget: ChainBudget, *, rows: int, hits: float, cost: Any, steps: int = 
         nodes = budget.allow(rows).nodes
         allowed.append(nodes)
         depth = min(4, -(-nodes // rows))
-        live = [SimpleNamespace(step=step, guessed=False, drafted=depth, hits=0) for _ in range(rows)]
+        live = [SimpleNamespace(step=step, by_guess=False, drafted=depth, hits=0) for _ in range(rows)]
         for row in live:
             row.hits = int(rng.binomial(depth, hits))
         budget.drafted(live, batch(rows, depth, 0.9) if depth else None)  # type: ignore[arg-type]

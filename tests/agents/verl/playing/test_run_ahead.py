@@ -101,7 +101,7 @@ class Pipe(RecordingEngine):
     """A server that answers by itself, or gives each turn up once it may."""
 
     def __init__(self, engine: ScriptedEngine | None = None) -> None:
-        super().__init__(engine.generate if engine else self.give_up)
+        super().__init__(engine or self.give_up)
         self.begun: list[int] = []
         self.announced: list[DialogueState] = []
         self.answered = asyncio.Event()
