@@ -1,4 +1,4 @@
-"""What a policy talks to: environments, tasks, tools, limits.
+"""The policy's side of the world: environments, tasks, tools, limits.
 
 Importing this registers the installed environments with Gymnasium, so
 ``gymnasium.make("turntree/Arithmetic-v0")`` works afterwards; without an import

@@ -21,11 +21,11 @@ class Entry:
     entry_point: str
     """``module:Class``."""
     summary: str
-    """What it is, in one line."""
+    """One-line description."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Default arguments of the constructor."""
     needs_data: bool = False
-    """Whether tasks are read from a file, a folder or the Hugging Face hub, see the argument ``data``."""
+    """Whether tasks are read from a file, a folder or the Hugging Face hub; see the argument ``data``."""
 
 
 CATALOGUE: tuple[Entry, ...] = (
@@ -103,7 +103,7 @@ CATALOGUE: tuple[Entry, ...] = (
         for math in MATH_SETS
     ),
 )
-"""All of them, in the order in which they are documented."""
+"""All entries, in the order in which they are documented."""
 
 
 def find_entry(id: str) -> Entry | None:

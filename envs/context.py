@@ -1,8 +1,8 @@
-"""What a tool may know of the episode that calls it, without the model seeing it.
+"""The episode's state that a tool may read, hidden from the model.
 
 A parameter annotated ``Context`` is filled in by the environment and left out
-of the schema. Its dictionary ``state`` is where a plain function keeps what
-one episode must remember; it goes into snapshots, so it holds what pickles.
+of the schema. In its dictionary ``state`` a plain function keeps the values
+that one episode must remember; it goes into snapshots, so they must pickle.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from turntree.envs.task import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The episode around one call."""
+    """The episode in which a tool is called."""
 
     task: Task
-    """What the episode is about, the answer included."""
+    """The episode's task, the answer included."""
     np_random: np.random.Generator
-    """The environment's generator: what a tool draws is decided by the seed of ``reset``."""
+    """The environment's generator; its draws are determined by the seed of ``reset``."""
     turn: int
     """Turns of the policy so far, the calling one included."""
     state: dict[str, Any] = field(default_factory=dict)
-    """Whatever the tools of this episode want to keep; empty at first, shared by all of them."""
+    """Values that the tools of this episode keep; empty at first, shared by all of them."""

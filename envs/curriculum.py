@@ -1,8 +1,8 @@
-"""Tasks that grow harder as the policy grows better.
+"""Curricula: tasks that become harder as the policy improves.
 
 A stage is an environment's arguments: harder tasks, more turns, or both. The
-curriculum moves on when the success rate of the newest episodes of its stage is
-high enough, and comes back to earlier stages now and then. Each process has
+curriculum advances when the success rate of the newest episodes of its stage is
+high enough, and reviews earlier stages from time to time. Each process has
 its own; nothing is shared between the workers of a training run.
 """
 
@@ -32,13 +32,13 @@ class Stage:
 
 
 class Curriculum:
-    """Which stage to play, by how the newest episodes went.
+    """Selects the stage to play by the outcomes of the newest episodes.
 
     Args:
         stages: Number of stages.
         advance_at: Success rate at which the next stage begins, in (0, 1].
-        fall_back_at: Success rate below which the stage before comes back; ``None`` never.
-        window: Newest episodes of a stage that count; it is left only after so many.
+        fall_back_at: Success rate below which the previous stage returns; ``None`` never.
+        window: Number of newest episodes of a stage that count; the stage changes only after so many.
         review: Share of episodes that play an earlier stage.
 
     Raises:
@@ -76,7 +76,7 @@ class Curriculum:
 
     @property
     def success_rate(self) -> float | None:
-        """Of the newest episodes of the stage; ``None`` before the first."""
+        """Success rate of the newest episodes of the stage; ``None`` before the first."""
         return sum(self._newest) / len(self._newest) if self._newest else None
 
     def pick(self, rng: np.random.Generator) -> int:
@@ -86,7 +86,7 @@ class Curriculum:
         return self.stage
 
     def note(self, stage: int, success: bool) -> None:
-        """Note how an episode went; those of other stages than the newest do not count."""
+        """Record the outcome of an episode; those of other stages than the newest do not count."""
         if stage != self.stage:
             return
         self._newest.append(success)
@@ -99,11 +99,11 @@ class Curriculum:
             self._move(-1)
 
     def state(self) -> dict[str, Any]:
-        """Where the curriculum stands, JSON values."""
+        """State of the curriculum, JSON values."""
         return {"stage": self.stage, "newest": list(self._newest)}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go back to where ``state()`` was taken.
+        """Restore a state that ``state()`` returned.
 
         Raises:
             ValueError: If there is no such stage.
@@ -121,8 +121,8 @@ class Curriculum:
 class CurriculumEnv(gymnasium.Wrapper[str, str, str, str]):
     """Plays the stages of a curriculum; a Gymnasium wrapper, so ``rollout()`` takes it as it is.
 
-    ``unwrapped`` is the environment of the running episode's stage. An episode that ends in a failure says
-    nothing about the policy and is not counted.
+    ``unwrapped`` is the environment of the running episode's stage. An episode that ends in a failure is
+    no verdict on the policy and is not counted.
     """
 
     def __init__(
@@ -138,8 +138,8 @@ class CurriculumEnv(gymnasium.Wrapper[str, str, str, str]):
         Args:
             make: Makes an environment, given a stage's arguments.
             stages: The easiest first.
-            curriculum: Decides; may be shared by environments of one process. ``None`` makes one.
-            success: Reward of an episode, summed over its turns, from which it counts as a success.
+            curriculum: Selects the stages; may be shared by environments of one process. ``None`` makes one.
+            success: Least reward of a successful episode, summed over its turns.
 
         Raises:
             ValueError: If the curriculum has another number of stages.
@@ -166,7 +166,7 @@ class CurriculumEnv(gymnasium.Wrapper[str, str, str, str]):
         self.playing = self.curriculum.pick(self._rng)
         self.env = self._envs[self.playing]
         self._reward = 0.0
-        if self.playing in self._unseeded:  # so that one seed decides what every stage draws
+        if self.playing in self._unseeded:  # so that one seed determines the draws of every stage
             self._unseeded.remove(self.playing)
             seed = int(self._rng.integers(2**31)) if seed is None else seed
         return self.env.reset(seed=seed, options=options)

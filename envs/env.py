@@ -1,10 +1,10 @@
 """The environment: a Gymnasium environment whose observations and actions are text.
 
 Authors write ``task``, ``reply`` and, where the task's prompt is not the whole
-opening, ``start``. The base class parses tool calls, runs the tools, keeps every
+opening, ``start``. The base class parses tool calls, runs the tools, enforces every
 limit but those counted in tokens, and turns an exception of a tool or of
 ``reply`` into a truncated episode. Invariant: an episode ends exactly once,
-as terminated (the task decided) or as truncated (a limit, a failure), never as
+as terminated (the task ended it) or as truncated (a limit, a failure), never as
 both.
 """
 
@@ -43,7 +43,7 @@ _Toolset = TypeVar("_Toolset", bound=Toolset)
 
 DEFAULT_LIMITS = Limits()
 _MANY_TASKS = 2**31
-"""Indices are drawn below this where the number of tasks has no bound."""
+"""Upper bound of drawn indices where the number of tasks has no bound."""
 _FAILURE_LENGTH = 500
 
 
@@ -64,26 +64,26 @@ class Env(gymnasium.Env[str, str], ABC):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}
     tools: tuple[Tool, ...] = ()
-    """Tools of the policy; methods decorated with ``@tool`` are added by themselves."""
+    """Tools of the policy; methods decorated with ``@tool`` are added automatically."""
     toolsets: tuple[Toolset, ...] = ()
     """Prototypes of tools with state: every episode gets a copy of its own."""
     executor: ToolExecutor = ToolExecutor()
-    """Runs the tools; this one sets no deadline. Many environments may share one. Set it before ``reset``."""
+    """Runs the tools; this one sets no deadline. Environments may share one. Set it before ``reset``."""
     memo: ResultMemo | None = None
-    """Remembers results of tools that declare themselves deterministic; ``None`` remembers none. Set it before
+    """Cache of results of tools declared deterministic; ``None`` caches none. Set it before
     ``reset``."""
     num_tasks: int | None = None
-    """How many tasks there are; ``None`` means no end."""
+    """Number of tasks; ``None`` is no bound."""
     quick: bool = False
-    """The author's word that ``reset``, ``step`` and all tools take microseconds, so that an event loop may run them
-    itself. Every class says it for itself: what a subclass adds may block."""
+    """The author's assertion that ``reset``, ``step`` and all tools take microseconds, so that an event loop may run
+    them itself. Every class makes it for itself: a subclass may add code that blocks."""
     static_attributes: ClassVar[frozenset[str]] = frozenset(
         {
             *("limits", "tool_format", "render_mode", "spec", "action_space", "observation_space", "quick"),
             *("tools", "toolsets", "offered_tools", "executor", "parser", "memo", "_tools_json", "_system_prompt"),
         }
     )
-    """Attributes that no episode changes; snapshots leave them out."""
+    """Attributes that no episode changes; snapshots omit them."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -98,17 +98,17 @@ class Env(gymnasium.Env[str, str], ABC):
         system_prompt: str | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """Set up what all episodes share.
+        """Set up the state that all episodes share.
 
         Args:
             limits: Bounds of an episode.
             tool_format: How the policy writes tool calls, see ``get_parser``.
-            system_prompt: First message; ``None`` takes the class's own, an empty text none.
+            system_prompt: First message; ``None`` uses the class's own, an empty text none.
             render_mode: ``ansi`` or ``None``.
 
         Raises:
-            UnknownParser: If there is no such ``tool_format``.
-            ValueError: If there is no such ``render_mode``.
+            UnknownParser: If ``tool_format`` is unknown.
+            ValueError: If ``render_mode`` is unknown.
         """
         get_parser(tool_format)
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
@@ -126,7 +126,7 @@ class Env(gymnasium.Env[str, str], ABC):
         """The task with this index; the same one in every process."""
 
     def start(self, task: Task) -> Sequence[Message]:
-        """Open the dialogue, after the system prompt; by default the user says ``task.prompt``."""
+        """Open the dialogue, after the system prompt; by default with ``task.prompt`` as the user's message."""
         return [Message(role=Role.USER, content=task.prompt)]
 
     @abstractmethod
@@ -134,7 +134,7 @@ class Env(gymnasium.Env[str, str], ABC):
         """Answer a turn of the policy that calls no tool."""
 
     def default_system_prompt(self) -> str:
-        """The system prompt where the caller gives none; empty for none."""
+        """The system prompt if the caller gives none; empty for none."""
         return ""
 
     @property
@@ -149,17 +149,17 @@ class Env(gymnasium.Env[str, str], ABC):
 
     @property
     def wants_special_tokens(self) -> bool:
-        """Whether ``step`` is to be given the special tokens of a turn too: some formats of calls are made of them."""
+        """Whether ``step`` must be given the special tokens of a turn: some formats write calls with them."""
         return bool(getattr(self.parser, "special_tokens", False))
 
     @cached_property
     def offered_tools(self) -> tuple[Tool, ...]:
-        """All that the model may call: ``tools`` and those of ``toolsets``."""
+        """All tools that the model may call: ``tools`` and those of ``toolsets``."""
         return all_tools(self.tools, self.toolsets)
 
     @property
     def current_task(self) -> Task:
-        """What the running episode is about.
+        """The task of the running episode.
 
         Raises:
             ResetNeeded: Before the first ``reset``.
@@ -240,7 +240,7 @@ class Env(gymnasium.Env[str, str], ABC):
         progress.turn += 1
         try:
             reply = self._answer(message, parsed, progress)
-        except Exception as error:  # the one place where a failure of the surroundings becomes a stop reason
+        except Exception as error:  # the one place where an infrastructure failure becomes a stop reason
             logger.warning("%s failed in task %s", progress.doing, progress.task.id, exc_info=True)
             progress.stop = EnvStop.FAILURE
             progress.failure = _one_line(f"{progress.doing} raised {type(error).__name__}: {error}")
@@ -258,13 +258,13 @@ class Env(gymnasium.Env[str, str], ABC):
     def snapshot(self) -> bytes:
         """The state of the running episode, the random generator included.
 
-        It is a pickle: restore only what you have taken yourself. It holds every attribute that is not
+        It is a pickle: restore only those that you have taken yourself. It holds every attribute that is not
         among ``static_attributes``.
         """
         return pickle.dumps((type(self).__qualname__, self._dynamic_attributes()))
 
     def restore(self, state: bytes) -> None:
-        """Go back to a snapshot, taken by an environment made with the same arguments.
+        """Restore a snapshot taken by an environment made with the same arguments.
 
         Raises:
             SnapshotError: If ``state`` is no snapshot of this class.
@@ -288,7 +288,7 @@ class Env(gymnasium.Env[str, str], ABC):
         vars(self).update(attributes)
 
     def close(self) -> None:
-        """End the running episode and what its tools hold; may be called again."""
+        """End the running episode and release the resources of its tools; may be called again."""
         self._leave()
         super().close()
 
@@ -428,7 +428,7 @@ def _close(progress: Progress) -> None:
     for toolset in progress.toolsets:
         try:
             toolset.close()
-        except Exception:  # the episode is over: nothing of it can fail any more
+        except Exception:  # the episode is over and can no longer fail
             logger.warning("closing %s failed", type(toolset).__name__, exc_info=True)
 
 

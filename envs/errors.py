@@ -1,6 +1,6 @@
-"""Every error that an environment raises on purpose.
+"""The errors that environments raise deliberately.
 
-A ``ToolError`` is said to the model and the episode goes on; all others are
+A ``ToolError`` is reported to the model and the episode goes on; all others are
 meant for whoever writes, configures or drives the environment.
 """
 
@@ -26,7 +26,7 @@ class ToolDefinitionError(EnvError, TypeError):
 
 
 class ToolError(EnvError):
-    """The model used a tool wrongly; the text is its answer, in a tool message."""
+    """The model used a tool wrongly; the text is returned to it in a tool message."""
 
 
 class OptionsError(EnvError, TypeError):
@@ -42,7 +42,7 @@ class ResetNeeded(EnvError, gymnasium.error.ResetNeeded):
 
 
 class SnapshotError(EnvError, ValueError):
-    """The bytes given to ``restore`` were not taken from such an environment."""
+    """The bytes given to ``restore`` were not taken from an environment of this class."""
 
 
 class DataError(EnvError, ValueError):
@@ -58,4 +58,4 @@ class ConformanceError(EnvError, AssertionError):
 
 
 class UndecidedAnswer(EnvError):
-    """The verifier could say neither right nor wrong; the episode has no verdict."""
+    """The verifier could decide neither right nor wrong; the episode has no verdict."""

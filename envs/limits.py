@@ -1,7 +1,7 @@
-"""How long an episode may last.
+"""Limits on the length of an episode.
 
-The environment keeps those of turns, tool calls, seconds and errors; the rollout
-keeps the limits that are counted in tokens, which an environment cannot see.
+The environment enforces those of turns, tool calls, seconds and errors; the rollout
+enforces the limits counted in tokens, which an environment cannot see.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of one episode. ``None`` means no bound."""
+    """Limits of one episode. ``None`` means no limit."""
 
     max_turns: int | None = 8
-    """Turns of the policy."""
+    """Most turns of the policy."""
     max_tool_calls: int | None = None
-    """Tool calls in the whole episode."""
+    """Most tool calls in the whole episode."""
     max_seconds: float | None = None
-    """Time from ``reset`` on, the policy's own included; a tool that is at work then is given up."""
+    """Time from ``reset`` on, the policy's own included; a tool still running then is abandoned."""
     max_errors: int | None = None
-    """Turns in a row in which a tool call could not be read, or every call was answered with an error."""
+    """Most turns in a row in which a tool call could not be read, or every call was answered with an error."""
     max_turn_tokens: int | None = 512
-    """Tokens that the policy samples in one turn."""
+    """Most tokens that the policy samples in one turn."""
     max_episode_tokens: int | None = None
-    """Tokens after the first prompt: sampled ones and observations together (verl's response length)."""
+    """Most tokens after the first prompt: sampled ones and observations together (verl's response length)."""
     max_context_tokens: int | None = None
-    """Tokens of prompt and response together (the model's context)."""
+    """Most tokens of prompt and response together (the model's context)."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -38,7 +38,7 @@ class Limits:
                 raise ValueError(f"Limits.{f.name} must be a positive integer or None, got {value!r}")
 
     def within(self, other: Limits) -> Limits:
-        """These limits, none wider than the other's.
+        """These limits, each at most the other's.
 
         >>> Limits(max_turns=8).within(Limits(max_turns=None, max_turn_tokens=64)).max_turn_tokens
         64

@@ -1,4 +1,4 @@
-"""One message of a dialogue, in the shape of the OpenAI chat format.
+"""One message of a dialogue, in the form of the OpenAI chat format.
 
 Invariant: a ``Message`` survives ``from_openai(to_openai())`` unchanged. It
 knows nothing of token ids or chat templates.
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The speaker of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -45,12 +45,12 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What one side said."""
+    """One message of a dialogue."""
 
     role: Role
     """Speaker."""
     content: str
-    """Text; for the policy this is exactly what it sampled, tool calls included."""
+    """Text; for the policy exactly the text that it sampled, tool calls included."""
     tool_calls: tuple[ToolCall, ...] = ()
     """Calls parsed from ``content`` (assistant only)."""
     tool_call_id: str = ""

@@ -1,4 +1,4 @@
-"""The hint of an error about a name that is not known."""
+"""The hint in an error about an unknown name."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Collection
 
 
 def nearest_hint(name: object, known: Collection[str], otherwise: str, *, cutoff: float = 0.6) -> str:
-    """``did you mean 'NAME'?`` where a known name is near, else what is known.
+    """``did you mean 'NAME'?`` if a known name is near, else the list of known names.
 
     Args:
-        name: What was asked for.
-        known: Names that there are.
-        otherwise: Said before them where none is near: ``known are``. Without names it is followed by ``none``.
-        cutoff: How near, from 0 to 1, see ``difflib.get_close_matches``.
+        name: The unknown name.
+        known: The known names.
+        otherwise: Text before the list if none is near: ``known are``. An empty list is written as ``none``.
+        cutoff: Similarity that counts as near, from 0 to 1, see ``difflib.get_close_matches``.
 
     >>> nearest_hint("gms8k", ["gsm8k", "math"], "known are"), nearest_hint("x", ["gsm8k", "math"], "known are")
     ("did you mean 'gsm8k'?", 'known are: gsm8k, math')

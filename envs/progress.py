@@ -1,4 +1,4 @@
-"""How far an episode has come, as the environment counts it."""
+"""The progress of an episode, as the environment counts it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from turntree.envs.tools.toolset import Toolset
 
 
 class EnvStop(StrEnum):
-    """Why an environment ended the episode, as ``info["stop_reason"]`` says it."""
+    """Why an environment ended the episode, as given in ``info["stop_reason"]``."""
 
     RUNNING = ""
     DONE = "done"
-    """The task decided."""
+    """The task ended it."""
     MAX_TURNS = "max_turns"
     MAX_TOOL_CALLS = "max_tool_calls"
     MAX_SECONDS = "max_seconds"
@@ -28,7 +28,7 @@ class EnvStop(StrEnum):
 
     @property
     def terminated(self) -> bool:
-        """Whether the task decided."""
+        """Whether the task ended the episode."""
         return self is EnvStop.DONE
 
     @property
@@ -39,10 +39,10 @@ class EnvStop(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """The running episode; all that the base class keeps between steps."""
+    """The running episode: all state that the base class keeps between steps."""
 
     task: Task
-    """What the episode is about."""
+    """The task of the episode."""
     messages: list[Message] = field(default_factory=list)
     """The whole dialogue."""
     turn: int = 0
@@ -52,9 +52,9 @@ class Progress:
     errors: int = 0
     """Turns in a row whose calls all failed or could not be read."""
     toolsets: list[Toolset] = field(default_factory=list)
-    """This episode's own."""
+    """This episode's own toolsets."""
     tool_state: dict[str, Any] = field(default_factory=dict)
-    """What tools keep in ``Context.state``."""
+    """Values that tools keep in ``Context.state``."""
     clock: Stopwatch | None = None
     """Runs where seconds are limited."""
     rewards: Counter[str] = field(default_factory=Counter)
@@ -64,6 +64,6 @@ class Progress:
     failure: str = ""
     """What failed, in one line."""
     history: str = ""
-    """Digest of all that was said and called (see ``memo``); empty where no results are remembered."""
+    """Digest of all turns and calls so far (see ``memo``); empty where no results are cached."""
     doing: str = ""
-    """What runs at the moment, to name it should it fail."""
+    """The operation running now, to name it if it fails."""

@@ -1,7 +1,7 @@
-"""Environments by id.
+"""The registry of environments by id.
 
-Gymnasium's registry holds them, so ``gymnasium.make`` finds what ``register``
-adds. The package's own stand in ``catalogue``; environments of other packages come from the entry-point group
+Gymnasium's registry holds them, so ``gymnasium.make`` finds those that ``register``
+adds. The package's own are listed in ``catalogue``; environments of other packages come from the entry-point group
 ``turntree.envs`` (``"my/Env-v0" = "module:Class"``) and are imported when they
 are made, not before.
 """
@@ -43,7 +43,7 @@ def register(id: str, entry_point: str | Callable[..., Env], **kwargs: Any) -> N
 
 
 def unregister(id: str) -> None:
-    """Forget an environment, here and with Gymnasium; nothing happens where there is none.
+    """Remove an environment, here and from Gymnasium; an unknown id is ignored.
 
     Args:
         id: As in ``register``.
@@ -62,7 +62,7 @@ def make(id: str, **kwargs: Any) -> Env:
     Raises:
         ModuleNotFoundError: If there is no such module.
         UnknownEnvironment: If there is no such id; the message names the nearest.
-        TypeError: If the id belongs to an environment that is no ``turntree.envs.Env``.
+        TypeError: If the id belongs to an environment that is not a ``turntree.envs.Env``.
     """
     module, colon, rest = str(id).partition(":")
     if colon:
@@ -83,7 +83,7 @@ def list_envs() -> list[str]:
 
 
 def register_with_gymnasium() -> None:
-    """Register the catalogue and what installed packages offer; ids that Gymnasium knows already are left alone."""
+    """Register the catalogue and the environments of installed packages; ids known to Gymnasium are left alone."""
     for entry in CATALOGUE:
         if entry.id not in gymnasium.registry:
             register(entry.id, entry.entry_point, **entry.arguments)

@@ -1,4 +1,4 @@
-"""What an environment answers to a turn that calls no tool."""
+"""The environment's answer to a turn that calls no tool."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Reply:
     """The environment's answer to one turn."""
 
     messages: Sequence[Message] = ()
-    """What it says; may be empty once the episode is over."""
+    """New messages; may be empty once the episode is over."""
     reward: float = 0.0
     """Reward of the turn."""
     done: bool = False
-    """Whether the task has decided."""
+    """Whether the task ends the episode."""
     rewards: Mapping[str, float] = field(default_factory=dict)
-    """Named components, for the record; ``reward`` alone is what trains."""
+    """Named components, for the record; only ``reward`` is used in training."""
 
     def __post_init__(self) -> None:
         for name, value in {"reward": self.reward, **self.rewards}.items():

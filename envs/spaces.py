@@ -1,7 +1,7 @@
 """The space of all text.
 
 Gymnasium's ``Text`` wants a character set written out; ``Unicode`` takes every
-Python string up to a length, because a language model may say anything.
+Python string up to a length, because a language model may write anything.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Unicode(Space[str]):
         """Make the space.
 
         Args:
-            max_length: Characters (code points) at most.
+            max_length: Most characters (code points).
             seed: Seed or generator for ``sample``.
 
         Raises:
@@ -58,7 +58,7 @@ class Unicode(Space[str]):
         return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Draw a text of mixed scripts; short ones are likelier, whatever ``max_length`` is.
+        """Draw a text of mixed scripts; short texts are likelier for every ``max_length``.
 
         Raises:
             ValueError: If a mask or a probability is given; this space has neither.

@@ -9,15 +9,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What an episode is about; the same for every sample of a group."""
+    """The task of an episode; the same for every sample of a group."""
 
     id: str
     """Identifier, stable across epochs and processes; keys the stored rollouts of the task."""
     prompt: str
-    """The question, as the environment puts it to the policy."""
+    """The question, as the environment presents it to the policy."""
     answer: str = ""
     """The gold answer, in the form that the environment's verifier reads; never shown to the policy."""
     data_source: str = ""
-    """Where the row comes from, for example ``gsm8k``."""
+    """Data set of the row, for example ``gsm8k``."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Anything else, JSON values."""

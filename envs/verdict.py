@@ -1,6 +1,6 @@
-"""The verdict of the rewards package on what a policy said.
+"""The verdict of the rewards package on a text of the policy.
 
-Invariant: an answer that could not be judged is never wrong in silence. It
+Invariant: an answer that could not be judged never silently counts as wrong. It
 raises, so the episode ends as a failure and is left out of training.
 """
 
@@ -12,10 +12,10 @@ from turntree.rewards import EXACT, Contract, Score, score
 
 
 def judge_answer(text: str, task: Task, contract: Contract | str = EXACT) -> Score:
-    """Compare the answer in a text with the task's; giving the question back is no answer.
+    """Compare the answer in a text with the task's; repeating the question is no answer.
 
     Args:
-        text: What the policy itself said.
+        text: The policy's own text.
         task: Its ``answer`` is the right one.
         contract: Rules of the data set, or its name.
 

@@ -1,6 +1,6 @@
-"""Rewards: answers found in text, compared with the gold answer in isolation, and put together by rubrics.
+"""Rewards: answers found in text, compared with the gold answer in isolation, and combined by rubrics.
 
-Knows text and answers, never environments or models.
+Works on text and answers, never on environments or models.
 """
 
 from turntree.rewards import components  # registers the rewards that ship with the package

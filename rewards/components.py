@@ -1,6 +1,6 @@
-"""Rewards that ship with the package: the answer, and small ones for the way to it.
+"""Rewards that ship with the package: the answer, and small shaping rewards.
 
-Invariant: all values lie in [0, 1]. Only ``answer`` judges the answer; the others see form and effort and stay
+Invariant: all values lie in [0, 1]. Only ``answer`` judges the answer; the others judge form and effort and are
 bounded by the rubric.
 """
 
@@ -25,7 +25,7 @@ _DEFAULT_TURNS = 8
 
 @reward("answer", group=True, decides=True)
 def answer(samples: Sequence[Sample]) -> list[float | None]:
-    """1 where the last turn's answer is right, 0 where it is wrong, ``None`` where it is undecided."""
+    """1 if the last turn's answer is right, 0 if it is wrong, ``None`` if it is undecided."""
     contracts = []
     for sample in samples:
         try:
@@ -43,7 +43,7 @@ def answer(samples: Sequence[Sample]) -> list[float | None]:
 
 @reward("answer_format")
 def answer_format(sample: Sample) -> float:
-    r"""1 where the last turn names one answer in a box or behind ``####``, 0 otherwise."""
+    r"""1 if the last turn names one answer in a box or behind ``####``, 0 otherwise."""
     boxes = find_boxes(sample.answer_text)
     if boxes is not None:
         return float(boxes.status is Status.OK and len(boxes.contents) == 1)
@@ -52,7 +52,7 @@ def answer_format(sample: Sample) -> float:
 
 @reward("think_format")
 def think_format(sample: Sample) -> float:
-    """1 where every turn thinks at most once, and closes its thought; 0 otherwise."""
+    """1 if every turn thinks at most once and closes its thought; 0 otherwise."""
     for turn in sample.turns:
         opened, closed = len(_OPEN.findall(turn)), len(_CLOSE.findall(turn))
         if closed > 1 or opened > closed:
@@ -62,7 +62,7 @@ def think_format(sample: Sample) -> float:
 
 @reward("few_turns")
 def few_turns(sample: Sample) -> float:
-    """1 for one turn, falling evenly to 0 at ``metadata["max_turns"]`` turns (8 where it is not given)."""
+    """1 for one turn, falling linearly to 0 at ``metadata["max_turns"]`` turns (8 if it is not given)."""
     most = max(2, int(sample.metadata.get("max_turns", _DEFAULT_TURNS)))
     return min(1.0, max(0.0, (most - len(sample.turns)) / (most - 1)))
 
@@ -77,7 +77,7 @@ def tool_use(sample: Sample) -> float:
 
 @reward("finished")
 def finished(sample: Sample) -> float:
-    """1 where no limit ended the attempt."""
+    """1 if no limit ended the attempt."""
     return float(not sample.truncated)
 
 

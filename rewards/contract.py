@@ -1,7 +1,7 @@
-"""What counts as the same answer, data set by data set.
+"""Comparison rules of each data set: which answers count as the same.
 
-A contract never loosens what a hack could use: it says which type the gold
-answer has and which tolerance the data set grants, and nothing else.
+A contract never loosens a rule that a hack could use: it states the type of the gold
+answer and the tolerance that the data set grants, and nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Kind(StrEnum):
     """The type of a data set's answers."""
 
     MATH = "math"
-    """Anything that LaTeX can say."""
+    """Any LaTeX expression."""
     INTEGER = "integer"
     """One non-negative integer (AIME)."""
     OPTION = "option"
@@ -26,7 +26,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """The rules under which an answer is compared."""
+    """The rules by which an answer is compared."""
 
     name: str
     """Name of the data set."""
@@ -37,7 +37,7 @@ class Contract:
     absolute_tolerance: float = 0.0
     """Accepted absolute error of a single number; 0 asks for equality."""
     rounded: bool = False
-    """Whether a gold decimal is a rounded one, so that any answer which rounds to it is right."""
+    """Whether a gold decimal is rounded, so that any answer which rounds to it is right."""
     options: int = 26
     """Number of choices, for ``Kind.OPTION``."""
 
@@ -91,7 +91,7 @@ def contract_for(data_source: str) -> Contract:
         data_source: Name or a known alias, any case, for example ``math500`` or ``openai/gsm8k``.
 
     Raises:
-        UnknownContract: No data set has the name; the message lists those that are known.
+        UnknownContract: No data set has the name; the message lists the known ones.
     """
     key = data_source.strip().lower()
     try:

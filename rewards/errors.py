@@ -1,4 +1,4 @@
-"""Every error that this package raises on purpose; a bad answer is never one of them."""
+"""The errors that this package raises deliberately; a bad answer is never one of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class UnknownReward(RewardError, LookupError):
 
 
 class RewardDefinitionError(RewardError, ValueError):
-    """A reward or a rubric is put together in a way that cannot work."""
+    """A reward or a rubric is defined in a way that cannot work."""
 
 
 class IsolationError(RewardError, RuntimeError):

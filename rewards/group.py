@@ -1,4 +1,4 @@
-"""The samples of one task, found in a batch.
+"""Grouping of a batch into the samples of each task.
 
 Invariant: grouping keeps the order of the batch, and every sample is in exactly one group.
 """
@@ -11,13 +11,13 @@ from turntree.rewards.sample import Sample
 
 
 def groups_of(samples: Sequence[Sample]) -> list[list[int]]:
-    """Places of the samples of each task; a sample without a task id is a group of its own.
+    """Indices of the samples of each task; a sample without a task id is a group of its own.
 
     Args:
         samples: Samples, shape (samples,).
 
     Returns:
-        Places in ``samples``, one list a task, in order of first appearance.
+        Indices in ``samples``, one list a task, in order of first appearance.
 
     Example:
         >>> groups_of([Sample(turns=("a",), task_id="1"), Sample(turns=("b",), task_id="1"), Sample(turns=("c",))])

@@ -1,7 +1,7 @@
-"""Who compares an answer with the gold answer: fast path, cache, worker pool, in this order.
+"""The judge of answers: fast path, cache, worker pool, in this order.
 
 Invariant: only verdicts of comparisons that ended are remembered, under a key that holds
-the verifier's version, so a time-out or a killed worker never speaks twice.
+the verifier's version, so the outcome of a time-out or a killed worker is never reused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from turntree.rewards.reading.fast import compare_fast
 from turntree.rewards.result import Status, Verdict
 
 VERIFIER_VERSION = "2"
-"""Changes whenever a verdict may; part of every cache key."""
+"""Version of the verdicts, part of every cache key; changes whenever a verdict may."""
 
 _Key = tuple[str, str, Answer, Contract, str]
 
@@ -29,7 +29,7 @@ class Judge:
     """Compares answers; safe to use from any number of threads and event loops."""
 
     def __init__(self, settings: PoolSettings | None = None, *, cache_size: int = 1 << 14) -> None:
-        """Start nothing yet: workers come with the first comparison that needs one.
+        """Start nothing yet: workers start with the first comparison that needs one.
 
         Args:
             settings: Deadline, workers and limits of the pool.
@@ -41,13 +41,13 @@ class Judge:
         self._lock = threading.Lock()
 
     def compare(self, gold: str, answer: Answer, contract: Contract, question: str = "") -> Verdict | Future[Verdict]:
-        """The verdict where it comes at once, else the future of it.
+        """The verdict if it is available at once, else its future.
 
         Args:
             gold: The right answer.
-            answer: What the text answers.
+            answer: The answer found in the text.
             contract: Rules of the data set.
-            question: What the policy was asked, as far as it is known.
+            question: The question asked of the policy, if known.
 
         Raises:
             IsolationError: The judge is closed, or its workers cannot be started.
@@ -73,11 +73,11 @@ class Judge:
         return self._pool.worker_pids()
 
     def server_pid(self) -> int | None:
-        """Process id of the fork server; ``None`` where it does not run."""
+        """Process id of the fork server; ``None`` if it does not run."""
         return self._pool.server_pid()
 
     def cached(self) -> int:
-        """Verdicts remembered now."""
+        """Number of verdicts remembered."""
         return len(self._cache)
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ _default_lock = threading.Lock()
 
 
 def default_judge() -> Judge:
-    """The judge that the whole process shares."""
+    """The judge shared by the whole process."""
     global _default
     with _default_lock:
         if _default is None:

@@ -1,37 +1,37 @@
-"""How large an answer may be; everything else is refused before it is read.
+"""Size limits of answers; anything larger is refused before it is read.
 
-Invariant: checking costs time linear in the answer. The limits stand far above
-every answer of the public data sets and far below what hurts.
+Invariant: checking costs time linear in the answer. The limits are far above
+every answer of the public data sets and far below a harmful size.
 """
 
 from __future__ import annotations
 
 MAX_TEXT = 1_000_000
-"""Characters of a text that are looked at; of a longer one, the last ones."""
+"""Characters of a text that are read; of a longer one, the last ones."""
 MAX_ANSWER = 4_000
-"""Characters of an answer."""
+"""Most characters of an answer."""
 MAX_GOLD = 20_000
-"""Characters of a gold answer."""
+"""Most characters of a gold answer."""
 MAX_TOKENS = 1_500
-"""Tokens of an answer."""
+"""Most tokens of an answer."""
 MAX_NESTING = 40
-"""Brackets, groups and commands inside one another."""
+"""Greatest nesting of brackets, groups and commands."""
 MAX_DIGITS = 1_500
-"""Digits of one number."""
+"""Most digits of one number."""
 MAX_BITS = 200_000
-"""Bits of an exact number that comes up on the way."""
+"""Most bits of an intermediate exact number."""
 MAX_POWER_BITS = 10**12
-"""Binary magnitude of an inexact power."""
+"""Greatest binary magnitude of an inexact power."""
 MAX_FACTORIAL = 5_000
-"""Argument of an exact factorial; beyond, up to ``MAX_GAMMA``, it is approximated."""
+"""Greatest argument of an exact factorial; beyond, up to ``MAX_GAMMA``, it is approximated."""
 MAX_GAMMA = 10**6
-"""Argument of any factorial or binomial."""
+"""Greatest argument of any factorial or binomial."""
 MAX_TERMS = 20_000
-"""Terms of a finite sum or product."""
+"""Most terms of a finite sum or product."""
 MAX_ELEMENTS = 400
-"""Elements of a set, tuple or matrix."""
+"""Most elements of a set, tuple or matrix."""
 MAX_STEPS = 60_000
-"""Nodes that evaluating one expression once may visit."""
+"""Most nodes visited in one evaluation of an expression."""
 
 
 class LimitExceeded(Exception):

@@ -1,7 +1,7 @@
-"""Reward functions by name: those registered here, and those that installed packages bring.
+"""The registry of reward functions by name: those registered here, and those of installed packages.
 
 Invariant: a name means one function; a second registration is refused. Nothing
-is imported before it is asked for.
+is imported before it is requested.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class RewardFunction(Protocol):
     """Judges one sample."""
 
     def __call__(self, sample: Sample, /) -> float | None:
-        """A value, or ``None`` where it could not be decided."""
+        """A value, or ``None`` if undecided."""
 
 
 class GroupRewardFunction(Protocol):
     """Judges the samples of one task together."""
 
     def __call__(self, samples: Sequence[Sample], /) -> Sequence[float | None]:
-        """One value a sample, in order; ``None`` where one could not be decided."""
+        """One value a sample, in order; ``None`` if undecided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +38,13 @@ class Reward:
     """A named reward function."""
 
     name: str
-    """What configurations call it."""
+    """Its name in configurations."""
     function: RewardFunction | GroupRewardFunction
     """The function itself."""
     group: bool = False
     """Whether it takes all samples of a task at once."""
     decides: bool = False
-    """Whether it judges the answer, not the way to it."""
+    """Whether it judges the answer itself; others are shaping."""
 
     def values(self, samples: Sequence[Sample]) -> list[float | None]:
         """One value a sample.
@@ -71,12 +71,12 @@ def reward(name: str, *, group: bool = False, decides: bool = False) -> Callable
     """Register a reward function under a name.
 
     Args:
-        name: What configurations call it.
+        name: Its name in configurations.
         group: The function takes all samples of one task and returns one value each.
         decides: The function judges the answer; all others are shaping, which a ``Rubric`` bounds.
 
     Raises:
-        RewardDefinitionError: The name is taken by another function.
+        RewardDefinitionError: The name belongs to another function.
     """
 
     def register(function: _F) -> _F:
@@ -89,16 +89,16 @@ def reward(name: str, *, group: bool = False, decides: bool = False) -> Callable
 
 
 def unregister(name: str) -> None:
-    """Forget the reward of a name, where there is one."""
+    """Remove the reward of a name, if there is one."""
     _registered.pop(name, None)
 
 
 def get_reward(name: str) -> Reward:
-    """The reward of a name; entry points of installed packages count.
+    """The reward of a name; entry points of installed packages are included.
 
     Raises:
         UnknownReward: Neither a registered reward nor an entry point has the name.
-        RewardDefinitionError: An entry point loads something that is no function.
+        RewardDefinitionError: An entry point loads something that is not a function.
     """
     if name not in _registered:
         for entry in entry_points(group=GROUP, name=name):

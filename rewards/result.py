@@ -1,8 +1,8 @@
-"""What a verdict looks like.
+"""The verdict on an answer and the score of a text.
 
-Invariant: ``correct`` is ``False`` only where the answer was judged; where the
-verifier could not decide it is ``None`` and ``status`` says why. Only the gold answer or the machinery can make
-a sample undecided: an answer of which the verifier makes less than of the gold answer is wrong.
+Invariant: ``correct`` is ``False`` only if the answer was judged; if the
+verifier could not decide it is ``None`` and ``status`` states why. Only the gold answer or the infrastructure can make
+a sample undecided: an answer that the verifier understands less than the gold answer is wrong.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Status(StrEnum):
     UNPARSEABLE = "unparseable"
     """The answer is not well-formed or cannot be computed (wrong), or the gold answer cannot be read (undecided)."""
     TIMEOUT = "timeout"
-    """The comparison ran past its deadline twice: wrong, unless the gold answer alone or the machine is to blame."""
+    """The comparison exceeded its deadline twice: wrong, unless the gold answer alone or the machine is the cause."""
     MEMORY = "memory"
     """The comparison needed more memory than allowed twice: wrong, unless the gold answer alone does."""
     CRASHED = "crashed"
-    """The comparison failed, or its worker died: wrong where the answer did that every time, else undecided."""
+    """The comparison failed, or its worker died: wrong if the answer caused that every time, else undecided."""
     REJECTED_LIMITS = "rejected_limits"
-    """The answer is larger than any that is accepted (wrong), or the gold answer is (undecided)."""
+    """The answer exceeds the size limits (wrong), or the gold answer does (undecided)."""
     HACK_SUSPECT = "hack_suspect"
-    """The text asks for credit without committing to one value: wrong; ``flags`` say how."""
+    """The text asks for credit without committing to one value: wrong; ``flags`` name the reasons."""
     UNDECIDED = "undecided"
-    """The gold answer can be read, but has no value that could be computed."""
+    """The gold answer can be read, but its value cannot be computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Verdict:
     status: Status = Status.OK
     """How the comparison ended."""
     method: str = ""
-    """What decided: ``string``, ``number``, ``typed``, ``numeric``, ``sympy`` or ``""`` where nothing did."""
+    """The deciding method: ``string``, ``number``, ``typed``, ``numeric``, ``sympy`` or ``""`` if none decided."""
     flags: tuple[str, ...] = ()
     """Suspicions of hacking, by the names in ``turntree.rewards.reading.flags``."""
     seconds: float = 0.0
@@ -53,21 +53,21 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """The reward of one text, and how it came about."""
+    """The score of one text, and how it was determined."""
 
     score: float
     """1.0 where the answer is right, else 0.0; an undecided answer scores 0.0, so look at ``correct``."""
     correct: bool | None
-    """Right, wrong, or undecided; undecided samples are better left out of an average."""
+    """Right, wrong, or undecided; undecided samples should be left out of an average."""
     status: Status
     """How scoring ended."""
     answer: str | None = None
-    """The answer that was found in the text."""
+    """The answer found in the text."""
     method: str = ""
-    """What decided, as in ``Verdict``."""
+    """The deciding method, as in ``Verdict``."""
     components: Mapping[str, float] = field(default_factory=dict)
     """Values in [0, 1] for logs: ``answered`` (an answer was found) and ``decided``."""
     flags: tuple[str, ...] = ()
     """Suspicions of hacking."""
     seconds: float = 0.0
-    """Wall time spent on this text; of a batch, its comparison's own time."""
+    """Wall time spent on this text; in a batch, only its comparison's."""

@@ -1,8 +1,8 @@
-"""Several rewards put together into one.
+"""Rubrics: several rewards combined into one.
 
 Invariant: no sum of shaping rewards outweighs a right answer, whatever the functions return: every part is
 clamped, and a rubric in which a wrong answer with perfect form could beat a right one with the worst form is
-refused. A part that could not be decided is named in the result, never taken as zero in silence.
+refused. An undecided part is named in the result, never silently taken as zero.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Part:
     reward: str | Reward
     """The reward, or its registered name."""
     weight: float = 1.0
-    """Factor in the sum; 0 keeps the value as a metric only."""
+    """Factor in the sum; 0 records the value as a metric only."""
     low: float = 0.0
-    """Smallest value taken; what lies below is clamped."""
+    """Smallest value; smaller ones are clamped."""
     high: float = 1.0
-    """Largest value taken; what lies above is clamped."""
+    """Largest value; larger ones are clamped."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.weight) and math.isfinite(self.low) and math.isfinite(self.high)):
@@ -38,7 +38,7 @@ class Part:
 
     @property
     def span(self) -> float:
-        """How far the part can move the sum."""
+        """The part's greatest effect on the sum."""
         return abs(self.weight) * (self.high - self.low)
 
 
@@ -51,7 +51,7 @@ class RubricResult:
     parts: dict[str, float]
     """Clamped value of every decided part, by name."""
     undecided: tuple[str, ...] = ()
-    """Parts that could not be decided; leave the sample out of an average where one of them judges the answer."""
+    """Undecided parts; leave the sample out of an average if one of them judges the answer."""
 
 
 class Rubric:
@@ -98,7 +98,7 @@ class Rubric:
             One result a sample, in order.
 
         Raises:
-            RewardDefinitionError: A reward returned something that is no number.
+            RewardDefinitionError: A reward returned something that is not a number.
         """
         values = [self._values(reward, samples) for reward in self._rewards]
         return [self._result([column[place] for column in values]) for place in range(len(samples))]

@@ -1,7 +1,7 @@
-"""What a reward function is given: text and answers, nothing of environments.
+"""The input of a reward function: text and answers, without environments.
 
-Invariant: ``turns`` holds the policy's own words only. Whoever fills a sample
-leaves out what tools, users and the environment said.
+Invariant: ``turns`` holds the policy's own text only. Callers that fill a sample
+leave out the text of tools, users and the environment.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Sample:
     gold: str = ""
     """The right answer; empty where the task has none."""
     question: str = ""
-    """What the policy was asked; an answer that gives it back is wrong. Empty where it is not known."""
+    """The question asked of the policy; an answer that repeats it is wrong. Empty if it is not known."""
     data_source: str = ""
-    """Data set of the task; names the contract of the comparison."""
+    """Data set of the task; selects the contract of the comparison."""
     task_id: str = ""
     """Samples with the same id are attempts at the same task."""
     tool_calls: int = 0
@@ -32,11 +32,11 @@ class Sample:
     truncated: bool = False
     """Whether a limit ended the attempt."""
     answered: bool = True
-    """Whether the last turn may hold the answer; ``False`` where it called a tool, so that no argument is one."""
+    """Whether the last turn may hold the answer; ``False`` if it called a tool, whose arguments are no answer."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Anything else that the task's rewards need, JSON values."""
+    """Other values that the task's rewards need, JSON values."""
 
     @property
     def answer_text(self) -> str:
-        """The last turn, where the answer is looked for; empty where the policy gave none."""
+        """The last turn, which is searched for the answer; empty if the policy gave none."""
         return self.turns[-1] if self.turns and self.answered else ""

@@ -1,7 +1,7 @@
-"""Texts in, scores out.
+"""Scores of texts.
 
 Invariant: a score depends on the text, the gold answer and the contract alone,
-whichever thread, process or order it was computed in. Everything beyond
+in whichever thread, process or order it was computed. Everything beyond
 strings and fractions runs in the worker pool, never in the caller.
 """
 
@@ -22,7 +22,7 @@ _WRONG = Verdict(correct=False)
 
 
 class _Begun(NamedTuple):
-    """A text whose answer was found, and the comparison that is under way."""
+    """A text whose answer was found, and its comparison in progress."""
 
     extraction: Extraction
     verdict: Verdict | Future[Verdict]
@@ -35,14 +35,14 @@ def score(
     r"""Score one text.
 
     Args:
-        prediction: What the policy itself wrote; never tool output, never the environment's words.
+        prediction: The policy's own text; never tool output or text of the environment.
         gold: The right answer, plain or LaTeX.
         contract: Rules of the data set, or the data set's name.
-        question: What the policy was asked; with it, an answer that gives the question back is wrong.
-        judge: Who compares; by default one that the whole process shares.
+        question: The question asked of the policy; with it, an answer that repeats the question is wrong.
+        judge: The judge; by default one shared by the whole process.
 
     Returns:
-        The score; it takes little more than the judge's deadline and a quarter at most (the deadline is a second),
+        The score; it takes at most little more than 1.25 times the judge's deadline (a second),
         whatever the text holds.
 
     Raises:
@@ -69,15 +69,15 @@ def score_batch(
         predictions: The policy's texts, shape (samples,).
         golds: The right answers, shape (samples,).
         contract: One for all, or one a sample.
-        questions: What the policy was asked, shape (samples,); an empty one is not known.
-        judge: Who compares; by default one that the whole process shares.
+        questions: The questions asked of the policy, shape (samples,); an empty one is not known.
+        judge: The judge; by default one shared by the whole process.
 
     Returns:
         One score a text, in order.
 
     Raises:
         ValueError: The arguments differ in length.
-        UnknownContract: A contract is named that does not exist.
+        UnknownContract: A contract does not exist.
     """
     return [_finish(begun) for begun in _begin_all(predictions, golds, contract, questions, judge)]
 
@@ -90,7 +90,7 @@ async def ascore_batch(
     questions: Sequence[str] | None = None,
     judge: Judge | None = None,
 ) -> list[Score]:
-    """``score_batch`` for an event loop, which goes on while answers are found and compared."""
+    """``score_batch`` for an event loop, which continues while answers are found and compared."""
     begun = await asyncio.to_thread(_begin_all, predictions, golds, contract, questions, judge)
     pending = [asyncio.wrap_future(entry.verdict) for entry in begun if isinstance(entry.verdict, Future)]
     if pending:

@@ -1,7 +1,7 @@
-"""Prefix trees of what was said before at each dialogue state, as a model-free draft.
+"""A model-free drafter: prefix trees of the turns sampled earlier at each dialogue state.
 
 The store itself needs numba (``pip install "turntree[tree]"``) and is loaded
-when it is first asked for; the data around it need numpy alone.
+on first use; the data types around it need only numpy.
 """
 
 from __future__ import annotations

@@ -7,26 +7,26 @@ from dataclasses import dataclass
 
 _MOST_TOKENS = 2**30
 MOST_THREADS = 16
-"""Threads that draft a batch at most."""
+"""Most threads that draft a batch."""
 _MOST_TOKEN = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForestConfig:
-    """How much a ``SpecForest`` keeps."""
+    """Size limits of a ``SpecForest``."""
 
     end_tokens: frozenset[int] = frozenset()
     """Tokens that end a turn; nothing is drafted after one."""
     rollouts_per_state: int = 32
-    """Finished turns kept of each dialogue state; the oldest go first."""
+    """Most finished turns kept of each dialogue state; the oldest go first."""
     max_tokens: int = 4_000_000
-    """Positions of the token log, the indexed part: about 24 bytes each, taken as they are needed."""
+    """Positions of the token log, the indexed part: about 24 bytes each, allocated as needed."""
     max_cold_tokens: int = 40_000_000
-    """Tokens kept without an index, 2 to 4 bytes each; the least recently used states go first."""
+    """Most tokens kept without an index, 2 to 4 bytes each; the least recently used states go first."""
     max_context_tokens: int = 1_000_000
-    """Tokens of what live turns were asked, for their own drafts: 12 bytes each, taken as they are needed."""
+    """Most tokens of live turns' contexts, for their own drafts: 12 bytes each, allocated as needed."""
     context_window: int = 8192
-    """Tokens at the end of what a turn was asked that its drafts look at."""
+    """Last tokens of a turn's context that its drafts use."""
 
     threads: int = 0
     """Threads that draft a batch of 64 rows or more; 0 takes one a core, at most 4."""
@@ -54,5 +54,5 @@ class ForestConfig:
 
     @property
     def draft_threads(self) -> int:
-        """How many threads draft."""
+        """Number of threads that draft."""
         return self.threads or min(4, os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""A forest's settings as text, for files and the settings of engines."""
+"""A forest's settings as text, for files and for the settings of engines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def config_from_text(text: str | bytes) -> ForestConfig:
     """The settings that ``config_to_text`` wrote.
 
     Raises:
-        ValueError: If the text is no JSON object, or has an unknown key or a value that is not allowed.
+        ValueError: If the text is not a JSON object, or has an unknown key or a value that is not allowed.
     """
     values = json.loads(text)
     if not isinstance(values, dict):
@@ -33,12 +33,12 @@ def config_from_text(text: str | bytes) -> ForestConfig:
 
 
 def check_keys(keys: Iterable[str], settings: type[Any], where: str) -> None:
-    """Refuse keys that are no fields of a dataclass.
+    """Reject keys that are not fields of a dataclass.
 
     Args:
         keys: Names of settings.
         settings: The dataclass.
-        where: They stand, for the message: ``of ForestConfig``.
+        where: Their place, for the message: ``of ForestConfig``.
 
     Raises:
         ValueError: If one is unknown.

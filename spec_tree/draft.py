@@ -27,7 +27,7 @@ class DraftBatch:
     probabilities: NDArray[np.float32]
     """Estimated probability that the whole path down to the node is accepted, shape (nodes,)."""
     offsets: NDArray[np.int64]
-    """Where each row begins, shape (rows + 1,)."""
+    """First node of each row, shape (rows + 1,)."""
 
     @classmethod
     def empty(cls, rows: int) -> DraftBatch:

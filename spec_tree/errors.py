@@ -1,15 +1,15 @@
-"""What can go wrong with a forest."""
+"""The errors of a forest."""
 
 from __future__ import annotations
 
 
 class ForestError(Exception):
-    """Anything that a forest refuses."""
+    """Base of all errors of a forest."""
 
 
 class UnknownTurn(ForestError, LookupError):
-    """A handle that ``begin`` did not give, or whose turn has ended."""
+    """A handle that ``begin`` did not return, or whose turn has ended."""
 
 
 class DamagedForest(ForestError, ValueError):
-    """A file that is not a forest, is another version's, or is not whole."""
+    """A file that is not a forest, is of another version, or is incomplete."""

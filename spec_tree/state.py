@@ -1,7 +1,7 @@
-"""The key of a turn.
+"""Dialogue states, the keys of turns.
 
 ``DialogueState`` is the exact token ids up to the policy's next token, hashed,
-with what is known of how the dialogue got there. It is opaque to the store but
+with what is known of how the dialogue got there. It is opaque to the store except
 for its ladder: the keys under which earlier turns may be found, nearest first.
 """
 
@@ -24,7 +24,7 @@ def _digest(*parts: bytes) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialogueState:
-    """Where in which dialogue the policy speaks next."""
+    """The position in a dialogue at which the policy speaks next."""
 
     exact: int
     """64-bit hash of the token ids up to the policy's next token."""

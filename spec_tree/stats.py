@@ -1,4 +1,4 @@
-"""What a forest holds and has done."""
+"""Contents and counts of a forest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForestStats:
-    """What a forest holds and has done."""
+    """Contents and counts of a forest."""
 
     states: int
     """Dialogue states held."""
@@ -24,9 +24,9 @@ class ForestStats:
     cold_bytes: int
     """Memory of the turns without an index, in bytes."""
     context_bytes: int
-    """Memory of what live turns were asked, in bytes."""
+    """Memory of live turns' contexts, in bytes."""
     live_bytes: int
-    """Memory of the live turns' drafts and of what is learnt, in bytes."""
+    """Memory of the live turns' drafts and of the learnt weights, in bytes."""
     drafted: int
     """Draft nodes returned since the beginning."""
     accepted: int

@@ -88,10 +88,10 @@ class TurnRequest:
     state: DialogueState | None = None
     """The dialogue state, by which the store of drafts is keyed; ``None`` keys it by the tokens alone."""
     draft: Sequence[int] = ()
-    """The caller's guess of the turn, verified first, in one pass where it fits: it never changes what is sampled.
+    """The caller's guess of the turn, verified first, in one pass where it fits. It never changes what is sampled.
     With a seed and a turn that was sampled with the same seed this is seeded replay."""
     ahead_for: int = 0
-    """The later training step that the turn is precomputed for; 0: it is needed now. A precomputed turn uses an idle
+    """The later training step that the turn is precomputed for, 0 for one that is needed now. It uses an idle
     slot, and is aborted with its tokens so far when the slot is needed. Only for the local engine."""
 
 

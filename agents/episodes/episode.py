@@ -42,7 +42,7 @@ class Turn:
     completion: Completion
     """What the engine returned: token ids, log-probabilities, draft counters."""
     text: str
-    """The response decoded without special tokens: the action given to the environment."""
+    """The response decoded, special tokens left out; the action given to the environment."""
     observation: tuple[Message, ...] = ()
     """What the environment answered."""
     reward: float = 0.0

@@ -47,7 +47,7 @@ async def chat_rollout(
         env: A ``turntree.envs.Env``, or a wrapper around one.
         server: Generates the turns.
         limits: Only ``max_turn_tokens`` counts; the server knows its context length, and an episode that fills it
-        ends with ``max_tokens``.
+            ends with ``max_tokens``.
         tool_calls: Which side parses the calls in a turn.
         task: The task to play.
         index: Number of the task, instead of ``task``.

@@ -45,12 +45,12 @@ async def rollout(
         index: Number of the task in the environment, instead of ``task``.
         seed: Given to ``env.reset``.
         sampling: Sampling parameters. A turn has at most ``limits.max_turn_tokens`` tokens and what is left of
-        the other bounds; ``sampling.max_tokens`` counts only where ``max_turn_tokens`` is ``None``. The stop
-        tokens of the renderer are added. Each turn gets its own seed, derived from ``sampling.seed``
-        (else from ``seed``) and the turn's number: samples of one task differ only if one of the two
-        does. Without either the noise is fresh.
+            the other bounds; ``sampling.max_tokens`` counts only where ``max_turn_tokens`` is ``None``. The stop
+            tokens of the renderer are added. Each turn gets its own seed, derived from ``sampling.seed``
+            (else from ``seed``) and the turn's number: samples of one task differ only if one of the two
+            does. Without either the noise is fresh.
         executor: Where ``env.reset`` and ``env.step`` run; ``None`` runs them in the event loop if the
-        environment declares itself ``quick``, and in threads of the process otherwise.
+            environment declares itself ``quick``, and in threads of the process otherwise.
 
     Returns:
         The episode. If the environment or the engine raised, its ``stop_reason`` is ``FAILURE``, ``failure``

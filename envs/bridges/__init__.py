@@ -1,4 +1,4 @@
-"""Environments of other libraries as ours, and ours as theirs.
+"""Adapters: environments of other libraries as turntree environments, and the reverse.
 
 Each module stands alone and imports its library only when it is used.
 """

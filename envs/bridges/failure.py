@@ -1,4 +1,4 @@
-"""What is raised to a trainer that has no way to leave an episode out."""
+"""The error raised to a trainer that has no way to leave an episode out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from turntree.envs.errors import EnvError
 
 
 class EpisodeFailure(EnvError):
-    """The surroundings failed: the episode says nothing of the policy and must not become a reward of 0."""
+    """The infrastructure failed: the episode is no verdict on the policy and must not become a reward of 0."""
 
 
 def require_verdict(info: Mapping[str, Any]) -> None:
@@ -19,7 +19,7 @@ def require_verdict(info: Mapping[str, Any]) -> None:
         info: What ``Env.step`` returned.
 
     Raises:
-        EpisodeFailure: If it did.
+        EpisodeFailure: If it failed.
     """
     if info["failure"]:
         raise EpisodeFailure(f"task {info['task_id']}: {info['failure']}")

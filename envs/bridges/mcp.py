@@ -1,4 +1,4 @@
-"""Tools over the Model Context Protocol: a server's tools as ours, ours as a server."""
+"""Tools over the Model Context Protocol: an MCP server's tools as turntree tools, and the reverse."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from turntree.envs.tools.toolset import Toolset
 class McpTools(Toolset):
     """The tools of an MCP server; put it into an environment's ``toolsets``.
 
-    Every episode connects anew, at its first call, and so has the server's state for itself where the server
+    Every episode opens its own connection at its first call, and so has its own server state where the server
     keeps it by connection. ``server`` is what ``mcp.Client`` takes: parameters of a command, a URL, a server object.
     """
 
@@ -25,7 +25,7 @@ class McpTools(Toolset):
         """Ask the server for its tools.
 
         Args:
-            server: What to connect to.
+            server: The server to connect to.
             seconds: Deadline of connecting and of each call.
 
         Raises:
@@ -42,7 +42,7 @@ class McpTools(Toolset):
         """Call a tool of the server.
 
         Raises:
-            ToolError: If the server says that the call was wrong.
+            ToolError: If the server rejects the call.
         """
         self._connection = self._connection or _Connection(self._server, self._seconds).__enter__()
         result = self._connection.ask(lambda client: client.call_tool(name, arguments))
@@ -52,7 +52,7 @@ class McpTools(Toolset):
         return text
 
     def fresh(self) -> McpTools:
-        """The tools with a connection of their own."""
+        """A copy of the tools with its own connection."""
         copy = object.__new__(type(self))
         vars(copy).update(vars(self) | {"_connection": None})
         return copy
@@ -68,7 +68,7 @@ class McpTools(Toolset):
 
 
 class McpTool(Tool):
-    """A tool that a server has described."""
+    """A tool described by a server."""
 
     def __init__(self, entry: Any) -> None:
         schema = dict(getattr(entry, "input_schema", None) or getattr(entry, "inputSchema", None) or {})

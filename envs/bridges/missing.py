@@ -1,4 +1,4 @@
-"""Imports a library that a bridge leads to."""
+"""Import of an optional library, with an error that names the package to install."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def library(module: str, package: str) -> ModuleType:
 
     Args:
         module: Dotted name.
-        package: What to install.
+        package: Package to install.
 
     Raises:
         MissingExtra: If it is not installed.

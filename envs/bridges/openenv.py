@@ -29,13 +29,13 @@ class OpenEnv(Env):
         name: str = "openenv",
         **kwargs: Any,
     ) -> None:
-        """Say how to speak to the environment.
+        """Set up the adapter.
 
         Args:
             make: Makes one.
             to_action: The text of a turn as the environment's action.
             to_text: An observation as text.
-            name: Stands in the ids of tasks.
+            name: Prefix of task ids.
             **kwargs: Arguments of ``Env``.
         """
         super().__init__(**kwargs)

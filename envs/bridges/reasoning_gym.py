@@ -15,7 +15,7 @@ from turntree.rewards import final_answer
 class ReasoningGym(Env):
     """One question a task; the first turn that calls no tool answers it.
 
-    What stands after ``####`` is the answer, else the whole turn. The reward is the data set's score, 0 to 1.
+    The text after ``####`` is the answer, else the whole turn. The reward is the data set's score, 0 to 1.
     """
 
     static_attributes = Env.static_attributes | {"_dataset", "num_tasks", "_name"}
@@ -26,7 +26,7 @@ class ReasoningGym(Env):
         Args:
             name: For example ``chain_sum``.
             size: Number of tasks.
-            data_seed: Decides them.
+            data_seed: Seed of the tasks.
             settings: Further arguments of the data set, by name.
             **kwargs: Arguments of ``Env``.
         """
@@ -41,7 +41,7 @@ class ReasoningGym(Env):
         return "Think step by step. End with the final answer on a line of its own: #### answer"
 
     def task(self, index: int) -> Task:
-        """The question in this place of the data set."""
+        """The question at this index of the data set."""
         entry = self._dataset[index]
         id = f"reasoning_gym/{self._name}/{self._dataset.seed}/{index}"
         answer = str(entry["answer"])

@@ -1,4 +1,4 @@
-"""Our environments as SkyRL-Gym's ``BaseTextEnv``."""
+"""Turntree environments as SkyRL-Gym's ``BaseTextEnv``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def skyrl_environment(make: Callable[[], Env]) -> type[Any]:
     """A class to register with ``skyrl_gym.envs.registration.register``.
 
     The row's ``extras`` name the task: ``{"extra_info": {"index": 17}}`` or ``{"index": 17}``. The prompt of the
-    row is replaced by the environment's own opening. A failure of the surroundings is raised.
+    row is replaced by the environment's own opening. An infrastructure failure is raised.
 
     Args:
         make: Makes the environment of one episode.

@@ -13,10 +13,10 @@ from turntree.envs.task import Task
 
 
 class TextArena(Env):
-    """One game an episode, begun by the task's number as its seed.
+    """One game an episode, with the task's index as its seed.
 
     The game's own move format applies, for example ``[5]``. Games draw from the global random state while they
-    are set up, which is put back afterwards. A game cannot be part of a snapshot unless it pickles.
+    are set up; that state is restored afterwards. A game cannot be part of a snapshot unless it pickles.
     """
 
     def __init__(self, name: str, *, settings: Any = None, **kwargs: Any) -> None:

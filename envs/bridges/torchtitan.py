@@ -1,4 +1,4 @@
-"""Our environments as torchtitan's ``MessageEnv`` (``torchtitan.experiments.rl``)."""
+"""Turntree environments as torchtitan's ``MessageEnv`` (``torchtitan.experiments.rl``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def torchtitan_environment(make: Callable[[], Env]) -> type[Any]:
     """A ``MessageEnv`` class; ``env_input`` is the index of the task.
 
     torchtitan parses tool calls itself, so they are written back in the environment's own format. The reward
-    stands in ``env_rewards["reward"]``. A failure of the surroundings is raised.
+    is in ``env_rewards["reward"]``. An infrastructure failure is raised.
 
     Args:
         make: Makes the environment of one episode.

@@ -1,4 +1,4 @@
-"""Our environments as the ``environment_factory`` of TRL's ``GRPOTrainer``."""
+"""Turntree environments as the ``environment_factory`` of TRL's ``GRPOTrainer``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from turntree.envs.tools.tool import Tool
 def trl_environment(make: Callable[[], Env]) -> type[Any]:
     """A class whose methods are the environment's tools, for ``environment_factory=``.
 
-    A row names its task by ``index``. TRL does not tell the environment the last answer, so give ``trl_reward``
+    A row names its task by ``index``. TRL does not pass the last answer to the environment, so add ``trl_reward``
     to the trainer's ``reward_funcs``.
 
     Args:
@@ -48,14 +48,14 @@ def trl_environment(make: Callable[[], Env]) -> type[Any]:
 
 
 def trl_reward(completions: Sequence[Any], environments: Sequence[Any], **_: Any) -> list[float | None]:
-    """A reward function for TRL: tells each environment the last answer and asks for the episode's reward.
+    """A reward function for TRL: passes each environment its last answer and returns the episode's reward.
 
     Args:
         completions: Texts or messages, shape (episodes,).
-        environments: What ``trl_environment`` made for them, shape (episodes,).
+        environments: The environments that ``trl_environment`` made for them, shape (episodes,).
 
     Returns:
-        Rewards, shape (episodes,); ``None``, which TRL leaves out, for an episode whose surroundings failed.
+        Rewards, shape (episodes,); ``None``, which TRL leaves out, for an episode whose infrastructure failed.
     """
     totals: list[float | None] = []
     for completion, environment in zip(completions, environments, strict=True):

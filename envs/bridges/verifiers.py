@@ -1,4 +1,4 @@
-"""Task sets of verifiers that need no tools: a prompt, one answer, the task's own score."""
+"""Task sets of the verifiers library that need no tools: a prompt, one answer, the task's own score."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Verifiers(Env):
         """Read the tasks.
 
         Args:
-            taskset: What iterates over tasks with ``data`` (a prompt, text or messages).
-            score: Given the task and the answer, returns its reward or a coroutine of it.
-            name: Stands in the ids of tasks.
-            max_tasks: Tasks read at most; task sets may be endless.
+            taskset: Iterable of tasks with ``data`` (a prompt, text or messages).
+            score: Function of the task and the answer that returns the reward or a coroutine of it.
+            name: Prefix of task ids.
+            max_tasks: Most tasks read; task sets may be endless.
             **kwargs: Arguments of ``Env``.
         """
         super().__init__(**kwargs)
@@ -42,13 +42,13 @@ class Verifiers(Env):
         self.num_tasks = len(self._rows)
 
     def task(self, index: int) -> Task:
-        """The task in this place."""
+        """The task at this index."""
         prompt = self._rows[index].data.prompt
         text = prompt if isinstance(prompt, str) else "\n\n".join(str(_part(m, "content")) for m in prompt)
         return Task(id=f"{self._name}/{index}", prompt=text, data_source=self._name, metadata={"index": index})
 
     def start(self, task: Task) -> Sequence[Message]:
-        """Say the prompt, message by message."""
+        """Return the prompt as messages."""
         prompt = self._rows[task.metadata["index"]].data.prompt
         if isinstance(prompt, str):
             return [Message(role=Role.USER, content=prompt)]

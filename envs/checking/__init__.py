@@ -1,4 +1,4 @@
-"""What every environment must keep, checked by playing it.
+"""Conformance checks that play an environment and report broken rules.
 
-Not here: what a tool call must look like (``tools``).
+Not here: the form of a tool call (``tools``).
 """

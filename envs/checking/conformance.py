@@ -1,8 +1,8 @@
-"""What every environment must keep, checked by playing it.
+"""Conformance checks of an environment, run by playing it.
 
-Each check takes freshly made environments and a script, and complains by
-raising; ``check_environment`` turns complaints into findings. Two plays of one
-script prove nothing about scripts that were not played: give the turns that
+Each check takes freshly made environments and a script, and raises on a broken
+rule; ``check_environment`` turns these errors into findings. Two plays of one
+script prove nothing about scripts that were not played: pass the turns that
 reach the interesting places of your environment.
 
 Not covered: whether the rewards are right, and how fast the environment is.
@@ -28,11 +28,11 @@ from turntree.envs.errors import ConformanceError, ResetNeeded
 
 _SEED = 1234
 _MIDDLE = 3
-"""Snapshots are taken after each of the first turns, so many at most."""
+"""Number of first turns after each of which a snapshot is taken."""
 _NO_SPEC = "due to the environment not having a spec"
-"""Gymnasium's remark about an environment that was made without an id, which is no fault."""
+"""Gymnasium's warning about an environment that was made without an id, which is no fault."""
 _BEYOND = (r"\gcd(x,7)", r"\pi \bmod 2", r"\mathbb{E}[X]", r"\sum_{k=1}^{n} k", r"\cot 0", r"\gcd(9^{9^9},3)")
-"""Answers of which a verifier makes little or nothing; a policy must not escape judgement by them."""
+"""Answers that a verifier understands little or not at all; they must still be judged."""
 _HOSTILE = (
     *("", "\x00", "\ud800", "<tool_call>{", "((((" * 500, "word " * 20_000, "#### ", r"\boxed{", "{}[]()<>\\"),
     *(template % answer for answer in _BEYOND for template in (r"\boxed{%s}", "#### %s")),
@@ -41,16 +41,16 @@ _HOSTILE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """How one check went."""
+    """The result of one check."""
 
     check: str
-    """What the environment must keep, as a short sentence."""
+    """The rule, as a short sentence."""
     problem: str = ""
-    """What is wrong; empty if nothing is."""
+    """How it is broken; empty if it is not."""
 
     @property
     def passed(self) -> bool:
-        """Whether the environment keeps it."""
+        """Whether the environment keeps the rule."""
         return not self.problem
 
 
@@ -59,7 +59,7 @@ def check_environment(make: Callable[[], Env], turns: Sequence[str] | None = Non
 
     Args:
         make: Makes a fresh environment, each time with the same arguments.
-        turns: A script, shape (turns,); ``None`` calls each tool once and says a few plain things.
+        turns: A script, shape (turns,); ``None`` calls each tool once and then gives a few plain turns.
 
     Returns:
         One finding a check, in the order of ``CHECKS``.
@@ -285,4 +285,4 @@ CHECKS: Mapping[str, _Check] = {
     "close() may be called twice": _closes,
     "vector environments play it": _vector,
 }
-"""Every check by what it asks for."""
+"""Every check by the rule that it tests."""

@@ -1,4 +1,4 @@
-"""Dialogues that are fixed beforehand, and what an environment says to them.
+"""Scripted dialogues, played against an environment.
 
 Used to check environments: the same script must lead to the same transcript. A
 script need not win; it should reach the tools and the environment's own reply.
@@ -15,7 +15,7 @@ from turntree.envs.env import Env
 from turntree.envs.message import ToolCall
 
 MAX_STEPS = 24
-"""Turns that are played of an episode that does not end."""
+"""Most turns played of an episode that does not end."""
 _WORDS = ("Let me think.", "3", "#### 2", r"The answer is \boxed{1}.", "")
 _FILLINGS: Mapping[str, Any] = {
     "string": "1+1",
@@ -30,14 +30,14 @@ _FILLINGS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What ``reset`` or ``step`` returned."""
+    """The result of ``reset`` or ``step``."""
 
     observation: str
-    """What the environment said."""
+    """Observation of the environment."""
     reward: float = 0.0
     """Reward of the turn; 0 for ``reset``."""
     terminated: bool = False
-    """Whether the task decided."""
+    """Whether the task ended the episode."""
     truncated: bool = False
     """Whether a limit or a failure ended the episode."""
     info: Mapping[str, Any]
@@ -50,7 +50,7 @@ class Step:
 
 
 def script_for(env: Env) -> tuple[str, ...]:
-    """Turns that call each tool of the environment once and then say a few plain things.
+    """A script that calls each tool of the environment once and then gives a few plain turns.
 
     Args:
         env: Any environment; it is not reset.
@@ -66,13 +66,13 @@ def begin(env: Env, *, seed: int | None) -> Step:
 
 
 def take(env: Env, turns: Sequence[str], *, first: int = 0, last: int = MAX_STEPS) -> list[Step]:
-    """Play on until the episode ends or ``last`` turns are played; the script begins again where it is short.
+    """Continue the episode until it ends or ``last`` turns are played; a short script is repeated.
 
     Args:
         env: An environment in an episode.
         turns: The script, shape (turns,).
         first: Turns of the episode that have been played before.
-        last: Turns of the episode at most, those included.
+        last: Most turns of the episode, those included.
     """
     steps: list[Step] = []
     for number in range(first, last):
@@ -91,7 +91,7 @@ def play(env: Env, turns: Sequence[str], *, seed: int | None) -> list[Step]:
 
 
 def difference(expected: Sequence[Step], got: Sequence[Step]) -> str:
-    """Where two transcripts part, in one line; empty if they are equal."""
+    """The first difference of two transcripts, in one line; empty if they are equal."""
     for number, (one, other) in enumerate(zip(expected, got, strict=False)):
         for name in ("observation", "reward", "terminated", "truncated", "info"):
             left, right = getattr(one, name), getattr(other, name)

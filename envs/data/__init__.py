@@ -1,4 +1,4 @@
-"""Rows of tasks read from files and the hub, and what they must not share.
+"""Rows of tasks read from files and the Hugging Face hub, and overlap with evaluation sets.
 
-Not here: what a row means, which each environment says.
+Not here: the meaning of a row, which each environment defines.
 """

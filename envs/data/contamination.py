@@ -1,6 +1,6 @@
 """Rows of a training set that repeat questions of an evaluation set.
 
-The sets say so themselves: ``overlaps_eval`` lists the evaluation sets whose
+The rows carry this information: ``overlaps_eval`` lists the evaluation sets whose
 question a row repeats, and ``in_math500`` marks those of MATH-500. Nothing is
 compared here, so a set without such fields cannot be cleaned.
 """
@@ -18,7 +18,7 @@ ANY = "any"
 
 
 def overlaps(row: Row) -> frozenset[str]:
-    """Names of the evaluation sets that the row repeats a question of.
+    """Names of the evaluation sets that share a question with the row.
 
     Raises:
         DataError: If a field has the wrong type; the message names the place.

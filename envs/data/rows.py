@@ -1,7 +1,7 @@
 """Rows of tasks from JSONL, Parquet or the Hugging Face hub.
 
-Invariant: every row knows where it stands, so that whoever finds it malformed
-can name file and line. What the columns mean is left to the environment.
+Invariant: every row knows its place, so that an error about a malformed row
+can name file and line. The meaning of the columns is left to the environment.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Row:
     """Columns by name."""
 
     def text(self, field: str) -> str:
-        """A field that must be a text with something in it.
+        """A field that must be a non-empty text.
 
         Raises:
-            DataError: If it is missing, empty or no text; the message names the place.
+            DataError: If it is missing, empty or not a text; the message names the place.
         """
         if field not in self.fields:
             columns = ", ".join(self.fields) or "none"
@@ -45,12 +45,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRows:
-    """A file of rows; equal only while the file is unchanged."""
+    """A file of rows; equal to another only while the file is unchanged."""
 
     path: Path
     """A ``.jsonl`` or ``.parquet`` file."""
     stamp: tuple[int, int]
-    """Time of change in nanoseconds and size in bytes."""
+    """Modification time in nanoseconds and size in bytes."""
 
     def read(self) -> Iterator[Row]:
         """Read the rows in order.
@@ -96,7 +96,7 @@ class HubRows:
 
 
 def find_rows(data: str | Path, *, split: str, subset: str | None = None) -> FileRows | HubRows:
-    """Find where the rows are, without reading them.
+    """Locate the rows without reading them.
 
     Args:
         data: A ``.jsonl`` or ``.parquet`` file, a folder that holds ``SPLIT.jsonl`` or

@@ -1,1 +1,1 @@
-"""Environments whose tools look things up: a store of values, a corpus of texts."""
+"""Environments with lookup tools: a store of values, a corpus of texts."""

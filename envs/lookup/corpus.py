@@ -20,9 +20,9 @@ class Document:
     """One text."""
 
     id: str
-    """How it is asked for."""
+    """Identifier used to fetch it."""
     title: str
-    """What it is about."""
+    """Its title."""
     text: str
     """The whole text."""
 
@@ -31,7 +31,7 @@ class Corpus:
     """Documents that can be searched.
 
     Args:
-        documents: In an order that decides between equal scores; their ids differ.
+        documents: In the order that breaks ties of scores; their ids must differ.
 
     Raises:
         MissingExtra: If bm25s is not installed.
@@ -53,7 +53,7 @@ class Corpus:
         self._index.index([words(f"{d.title} {d.text}") for d in documents], show_progress=False)
 
     def search(self, query: str, count: int) -> list[Document]:
-        """The documents that fit best, best first; those without a word of the query are left out."""
+        """The best matching documents, best first; those without a word of the query are left out."""
         asked = words(query)
         if not asked:
             return []
@@ -67,7 +67,7 @@ class Corpus:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in small letters, the last s of longer ones left off.
+    """The words of a text in lower case, without the final s of longer ones.
 
     >>> words("The Towers of Ardol")
     ['the', 'tower', 'of', 'ardol']

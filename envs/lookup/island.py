@@ -1,4 +1,4 @@
-"""A made-up island: a corpus that no model has read, and questions about it."""
+"""A fictional island: a corpus that no model has read, and questions about it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _TRADES = ("shipbuilding", "salt", "wool", "glass", "honey", "copper", "paper", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Town:
-    """What is known about a town."""
+    """The facts about a town."""
 
     name: str
     """Its name."""
     building: str
     """Its best known building."""
     builder: str
-    """Who built that."""
+    """Builder of the building."""
     year: int
-    """When."""
+    """Year in which it was built."""
     birthplace: str
-    """Where the builder was born."""
+    """Builder's place of birth."""
     trade: str
-    """What the town lives on."""
+    """Main trade of the town."""
 
 
 @cache
@@ -57,7 +57,7 @@ def towns() -> tuple[Town, ...]:
 
 @cache
 def island() -> Corpus:
-    """Two texts a town: one about the town, one about the builder."""
+    """A corpus with two texts a town: one about the town, one about the builder."""
     documents = []
     for number, town in enumerate(towns()):
         about = f"{town.name} is a town on the island. It lives on {town.trade}. "
@@ -69,7 +69,7 @@ def island() -> Corpus:
 
 
 def question(rng: random.Random) -> tuple[str, str, int]:
-    """A question, its answer, and how many texts it takes."""
+    """A question, its answer, and the number of texts needed to answer it."""
     known = {town.name: town for town in towns()}
     town = rng.choice(list(known.values()))
     birthplace = known[town.birthplace]

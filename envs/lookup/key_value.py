@@ -1,4 +1,4 @@
-"""A key-value store to be changed as asked."""
+"""A key-value store that the policy changes as asked."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _WORDS = ("apple", "basil", "cedar", "daisy", "elder", "fig", "grape", "hazel", 
 class KeyValue(Env):
     """Read and change numbers in a store; the first turn without a call ends the episode.
 
-    The task names some operations (copy, add, swap, delete), not the numbers. Reward 1 if the store then holds
-    exactly what it should, else 0.
+    The task names some operations (copy, add, swap, delete), not the numbers. Reward 1 if the store then
+    equals the expected store, else 0.
     """
 
     quick = True
@@ -40,8 +40,8 @@ class KeyValue(Env):
 
         Args:
             keys: Keys in the store at first, 3 to 12.
-            min_operations: Operations at least, from 1.
-            max_operations: Operations at most.
+            min_operations: Least number of operations, from 1.
+            max_operations: Greatest number of operations.
             split: Part of every task's id and seed.
             limits: Bounds of an episode.
             **kwargs: Arguments of ``Env``.
@@ -77,7 +77,7 @@ class KeyValue(Env):
         store = {key: rng.randint(1, 99) for key in rng.sample(_WORDS, self.keys)}
         count = rng.randint(self.min_operations, self.max_operations)
         expected = store
-        while expected == store:  # operations may undo each other, and doing nothing must not win
+        while expected == store:  # operations may cancel out, and doing nothing must not win
             expected = dict(store)
             lines = [_operation(rng, expected) for _ in range(count)]
         prompt = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
@@ -94,7 +94,7 @@ class KeyValue(Env):
         return super().start(task)
 
     def reply(self, message: Message) -> Reply:
-        """Compare the store with what it should hold."""
+        """Compare the store with the expected one."""
         right = float(self.store == self.current_task.metadata["expected"])
         return Reply(reward=right, done=True, rewards={"correct": right})
 
@@ -141,7 +141,7 @@ class KeyValue(Env):
 
 
 def _operation(rng: random.Random, store: dict[str, int]) -> str:
-    """One operation in words; done on ``store``, which keeps at least two keys."""
+    """One operation in words; applied to ``store``, which keeps at least two keys."""
     one, other = rng.sample(sorted(store), 2)
     kind = rng.choice(("copy", "add", "swap", "delete") if len(store) > 2 else ("copy", "add", "swap"))
     if kind == "copy":

@@ -25,10 +25,10 @@ _NOISE = re.compile(r"\b(a|an|the)\b|[^\w\s]")
 
 
 class Search(Env):
-    r"""Find answers in texts; the answer stands in the last ``\boxed{}`` of a turn that calls no tool.
+    r"""Find answers in texts; the answer is in the last ``\boxed{}`` of a turn that calls no tool.
 
-    Without files the corpus is a made-up island and questions have no end. Reward 1 if the answer is the right
-    one but for case, articles and punctuation, else 0.
+    Without files the corpus is a fictional island with unlimited questions. Reward 1 if the answer is right
+    up to case, articles and punctuation, else 0.
     """
 
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"_corpus", "_tasks", "num_tasks", "hits"}
@@ -47,9 +47,9 @@ class Search(Env):
 
         Args:
             corpus: Rows with ``id``, ``title`` and ``text``; ``None`` takes the island.
-            data: Rows with ``question`` and ``answer``, needed beside a corpus of one's own.
+            data: Rows with ``question`` and ``answer``, required with a custom corpus.
             split: Split of ``data``; part of every task's id and seed.
-            hits: Texts that a search finds at most.
+            hits: Most texts returned by a search.
             limits: Bounds of an episode.
             **kwargs: Arguments of ``Env``.
 

@@ -1,7 +1,7 @@
 """Procedural arithmetic: an expression, and a calculator that does one operation a call.
 
 An expression of n numbers takes n - 1 calls and a last turn ``#### x``, so even
-a tiny policy needs several turns and has to mind the precedence of operators.
+a tiny policy needs several turns and has to respect operator precedence.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from turntree.envs.task import Task
 
 OPERATORS = "+-*"
 MAX_INTERMEDIATE = 999
-"""No intermediate result is larger, in absolute value."""
+"""Greatest absolute value of an intermediate result."""
 _ATTEMPTS = 10_000
 
 
 class Arithmetic(Env):
     """Evaluate expressions such as ``2+3*4-1``.
 
-    The episode ends with the first turn that calls no tool: reward 1 if it says ``#### x`` with the
-    right ``x``, else 0. Tasks have no end; the same index is the same task in every process. Small
+    The episode ends with the first turn that calls no tool: reward 1 if it contains ``#### x`` with the
+    right ``x``, else 0. Tasks are unlimited; the same index is the same task in every process. Small
     expressions may occur under several indices and in several splits.
     """
 
@@ -47,8 +47,8 @@ class Arithmetic(Env):
         """Choose the expressions.
 
         Args:
-            min_numbers: Numbers in an expression, at least 1.
-            max_numbers: Numbers in an expression at most.
+            min_numbers: Least count of numbers in an expression, at least 1.
+            max_numbers: Greatest count of numbers in an expression.
             max_value: Numbers are drawn from 1 to this.
             operators: Characters to draw operators from, some of ``+-*``.
             allow_negative: Whether intermediate results may fall below 0.
@@ -56,7 +56,7 @@ class Arithmetic(Env):
             **kwargs: Arguments of ``Env``.
 
         Raises:
-            ValueError: If no expression can be drawn like this.
+            ValueError: If no expression can be drawn from these settings.
         """
         super().__init__(**kwargs)
         if not 1 <= min_numbers <= max_numbers:
@@ -121,14 +121,14 @@ class Arithmetic(Env):
 
 
 def intermediate_results(numbers: list[int], operators: list[str]) -> list[int]:
-    """Every result on the way to the value, products first, then sums from left to right.
+    """Every intermediate result of the expression, products first, then sums from left to right.
 
     Args:
         numbers: Operands, shape (n,).
         operators: Characters of ``+-*`` between them, shape (n - 1,).
 
     Returns:
-        One result an operation, the value last; of a single number, that number.
+        One result an operation, the value last; for a single number, that number.
 
     Example:
         >>> intermediate_results([2, 3, 4, 1], ["+", "*", "-"])

@@ -18,14 +18,14 @@ from turntree.envs.verdict import judge_answer
 
 _EXAMPLES = {"calculator": {"expression": "(16-3-4)*2"}, "python": {"code": "print(sum(range(10)))"}}
 TOOL_NAMES = tuple(_EXAMPLES)
-"""What ``use`` may name."""
+"""Names allowed in ``use``."""
 
 
 class Math(Env):
-    r"""Solve problems; the answer stands in the last ``\boxed{}`` of a turn that calls no tool.
+    r"""Solve problems; the answer is in the last ``\boxed{}`` of a turn that calls no tool.
 
-    With ``attempts=1`` that turn ends the episode. With more, a wrong answer is said to be wrong and the
-    policy may try again. Reward 1 for a right answer, times ``discount`` for each attempt before it.
+    With ``attempts=1`` that turn ends the episode. With more, the policy is told that an answer is wrong
+    and may try again. Reward 1 for a right answer, times ``discount`` for each attempt before it.
     """
 
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {
@@ -50,13 +50,13 @@ class Math(Env):
         """Read the problems; every row is checked here.
 
         Args:
-            dataset: One of ``MATH_SETS``, by name.
+            dataset: Name of one of ``MATH_SETS``.
             data: A ``.jsonl`` or ``.parquet`` file, a folder with one a split, or a Hugging Face data set id;
                 ``None`` takes ``$TURNTREE_DATA/data``, else the published set from the hub.
             split: Split; ``None`` takes the set's first.
             subset: Configuration name of a data set id in ``data``.
             attempts: Answers that the policy may give.
-            discount: Factor of the reward for each attempt that was wrong, in [0, 1].
+            discount: Factor of the reward for each wrong attempt, in [0, 1].
             use: Tools of the policy: ``calculator``, ``python`` (in a sandbox, see ``PythonTool``).
             without: Evaluation sets whose questions are left out, by the rows' own fields, or ``any``.
             min_level: The easiest problems, by the rows' ``level`` or ``difficulty``; ``None`` for no bound.
@@ -102,12 +102,12 @@ class Math(Env):
         return self._tasks[index]
 
     def start(self, task: Task) -> Sequence[Message]:
-        """Put the problem."""
+        """Present the problem."""
         self.attempt = 0
         return super().start(task)
 
     def reply(self, message: Message) -> Reply:
-        """Judge the answer; say that it is wrong while attempts are left."""
+        """Judge the answer; report that it is wrong while attempts are left."""
         verdict = judge_answer(message.content, self.current_task, self.dataset.contract)
         self.attempt += 1
         rewards = {"correct": float(bool(verdict.correct)), "attempts": 1.0}

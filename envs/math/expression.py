@@ -1,4 +1,4 @@
-"""Exact arithmetic on text that a model wrote.
+"""Exact arithmetic on text written by a model.
 
 A recursive-descent parser over numbers, ``+ - * / // % ** ^`` and parentheses,
 with Python's precedence, evaluated in fractions. Invariant: time and memory are
@@ -16,15 +16,15 @@ from operator import add, floordiv, mod, mul, sub, truediv
 from turntree.envs.errors import ToolError
 
 MAX_LENGTH = 200
-"""Characters of an expression."""
+"""Most characters of an expression."""
 MAX_DEPTH = 30
-"""Nested parentheses, signs and powers."""
+"""Most nested parentheses, signs and powers."""
 MAX_BITS = 400
-"""Size of any numerator or denominator, about 120 digits."""
+"""Most bits of any numerator or denominator, about 120 digits."""
 MAX_EXPONENT = 200
-"""Absolute value of an exponent."""
+"""Greatest absolute value of an exponent."""
 SHOWN_DIGITS = 12
-"""Significant digits of a result that is no integer."""
+"""Significant digits of a result that is not an integer."""
 
 _TOKEN = re.compile(r"\s*(?:([0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+\.?[0-9]*|\.[0-9]+)|(\*\*|//|[-+*/%^()]))")
 _SYNONYMS = str.maketrans(
@@ -50,10 +50,10 @@ def evaluate(expression: str, *, max_operations: int | None = None) -> Fraction:
 
     Args:
         expression: Text such as ``2 + 3*(4 - 1)``; thousands separators are allowed.
-        max_operations: Binary operations at most; signs do not count.
+        max_operations: Most binary operations; signs do not count.
 
     Raises:
-        ToolError: If the text is no arithmetic, divides by zero or exceeds a limit.
+        ToolError: If the text is not arithmetic, divides by zero or exceeds a limit.
 
     Example:
         >>> evaluate("2 + 3 * 4"), evaluate("1/3 + 1/6")
@@ -72,7 +72,7 @@ def evaluate(expression: str, *, max_operations: int | None = None) -> Fraction:
 
 
 def numbers_and_operators(expression: str) -> tuple[list[Fraction], list[str]]:
-    """What an expression is made of, in order; parentheses are left out, signs count as operators.
+    """The numbers and operators of an expression, in order; parentheses are left out, signs count as operators.
 
     Raises:
         ToolError: If the text holds anything else.
@@ -101,7 +101,7 @@ def format_number(value: Fraction) -> str:
 
 
 class _Reader:
-    """The parser's place in the tokens, and how many operations it has done."""
+    """The parser's position in the tokens, and the number of operations done."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens

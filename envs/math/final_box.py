@@ -1,4 +1,4 @@
-"""The answer in a worked solution that comes with a data set."""
+"""The answer in a worked solution of a data set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 def final_box(solution: str) -> str | None:
-    r"""What stands in the last box of a text that is known to be right; for the policy's own there is ``extract``.
+    r"""Content of the last box of a text known to be right; for the policy's own texts use ``extract``.
 
     Returns:
         The content, or ``None`` if there is no box or it is not closed.

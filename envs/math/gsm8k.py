@@ -23,7 +23,7 @@ from turntree.rewards import final_answer, parse_number
 class GSM8K(Env):
     """Solve word problems; the episode ends with the first turn that calls no tool.
 
-    Reward 1 if that turn says ``#### x`` with the right number, else 0. Rows need a ``question`` and
+    Reward 1 if that turn contains ``#### x`` with the right number, else 0. Rows need a ``question`` and
     an ``answer`` that ends with ``#### x`` (as published) or is the number itself; an ``id`` is kept.
     """
 
@@ -44,7 +44,7 @@ class GSM8K(Env):
 
         Args:
             data: A ``.jsonl`` or ``.parquet`` file, a folder with one a split, or a Hugging Face data set id;
-                ``None`` takes ``$TURNTREE_DATA/data/gsm8k`` where that is there, else the published set from the hub.
+                ``None`` takes ``$TURNTREE_DATA/data/gsm8k`` if it exists, else the published set from the hub.
             split: Split of the folder or the data set; part of the ids of rows that have none.
             subset: Configuration name on the Hugging Face hub.
             without: Evaluation sets whose questions are left out, by the rows' own fields, or ``any``.

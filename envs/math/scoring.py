@@ -1,4 +1,4 @@
-"""The verdict on a last turn that must say ``#### x``."""
+"""The verdict on a last turn that must contain ``#### x``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The data sets of mathematics: where each is found and how its answers are compared.
+"""The mathematics data sets: where each is found and how its answers are compared.
 
-Rows are read as they are published: the question and the answer may stand in
+Rows are read as published: the question and the answer may be in
 any of the columns named here. One line a set; nothing is downloaded before an
 environment is made.
 """
@@ -37,19 +37,19 @@ class MathSet:
     """One data set."""
 
     name: str
-    """How it is asked for."""
+    """Name used to select it."""
     env_id: str
     """Id of the environment that plays it."""
     title: str
-    """What it is, in a few words."""
+    """Description in a few words."""
     contract: str
-    """How answers are compared, a name that ``turntree.rewards.contract_for`` knows."""
+    """Name of the comparison rules, one that ``turntree.rewards.contract_for`` knows."""
     hub: Mapping[str, Hub]
-    """Where the hub has each split; the first split is played unless another is asked for."""
+    """The hub's name of each split; the first split is played unless another is requested."""
     folder: str = ""
-    """Folder below ``$TURNTREE_DATA/data``; empty if it is called like the set."""
+    """Folder below ``$TURNTREE_DATA/data``; empty if it has the set's name."""
     answers: tuple[str, ...] = ANSWER_COLUMNS
-    """Columns that may hold the answer, the first that is there counts."""
+    """Columns that may hold the answer; the first one present counts."""
     choices: bool = False
     """Whether questions come with choices, and the answer is a letter or its number."""
     extra: tuple[str, ...] = field(default=("subject", "level", "year", "difficulty"))
@@ -57,7 +57,7 @@ class MathSet:
 
     @property
     def default_split(self) -> str:
-        """The split that is played unless another is asked for."""
+        """The split that is played unless another is requested."""
         return next(iter(self.hub))
 
     def rows(self, data: str | Path | None, split: str, subset: str | None = None) -> FileRows | HubRows:
@@ -165,7 +165,7 @@ MATH_SETS: tuple[MathSet, ...] = (
         answers=("answer", "solution"),
     ),
 )
-"""All of them."""
+"""All data sets."""
 
 
 def find_set(name: str) -> MathSet:

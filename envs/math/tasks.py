@@ -1,4 +1,4 @@
-"""A row of a data set -> a task."""
+"""Conversion of a row of a data set to a task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_tasks(name: str, rows: FileRows | HubRows, split: str, without: tuple[s
 
     Args:
         name: Name of the data set.
-        rows: Where the rows are.
+        rows: The rows to read.
         split: Part of the ids of rows that have none.
         without: Evaluation sets whose questions are left out.
 
@@ -69,7 +69,7 @@ def between_levels(tasks: Iterable[Task], lowest: float | None, highest: float |
     """The tasks whose level lies in a range; those without a level lie in none.
 
     Args:
-        tasks: Tasks whose metadata may say ``level`` (``3`` or ``Level 3``) or ``difficulty``.
+        tasks: Tasks whose metadata may hold ``level`` (``3`` or ``Level 3``) or ``difficulty``.
         lowest: The lowest level, inclusive; ``None`` for no bound.
         highest: The highest level, inclusive; ``None`` for no bound.
 
@@ -102,7 +102,7 @@ def _column(row: Row, names: Sequence[str], what: str) -> str:
 
 
 def _answer(row: Row, column: str) -> str:
-    r"""The answer as text; lists are joined, and of a worked solution only what it says in the end counts."""
+    r"""The answer as text; lists are joined, and of a worked solution only the final answer counts."""
     value = row.fields[column]
     if isinstance(value, list | tuple) and value and all(isinstance(part, str) for part in value):
         value = ", ".join(value)

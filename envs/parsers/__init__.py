@@ -1,8 +1,8 @@
-"""Tool calls written in the policy's text, and back.
+"""Parsers and writers of tool calls in the policy's text.
 
-A parser never raises on what a model wrote: a call that cannot be read becomes
-``ParsedTurn.error``, which is said to the model. Not covered: calls that an
-engine has parsed already.
+A parser never raises on text written by a model: a call that cannot be read becomes
+``ParsedTurn.error``, which is reported to the model. Not covered: calls that an
+engine has already parsed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The JSON of one call, read strictly: what is wrong is said in a ``ValueError``."""
+"""Strict reader of the JSON of one call: a ``ValueError`` names the problem."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def read_call(text: str, *, arguments_key: str = "arguments") -> ToolCall:
 
     Args:
         text: JSON.
-        arguments_key: What the format calls the arguments.
+        arguments_key: Key of the arguments in this format.
 
     Raises:
-        ValueError: If it is no such object.
+        ValueError: If it is not such an object.
     """
     call = read_json(text)
     if not isinstance(call, dict):
@@ -34,7 +34,7 @@ def read_arguments(text: str) -> dict[str, Any]:
     """Read a JSON object of arguments.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not one.
     """
     arguments = read_json(text)
     if not isinstance(arguments, dict):
@@ -43,10 +43,10 @@ def read_arguments(text: str) -> dict[str, Any]:
 
 
 def read_json(text: str) -> Any:
-    """Read JSON without the constants that JSON does not have.
+    """Read JSON, rejecting the constants that Python's parser accepts and JSON does not have.
 
     Raises:
-        ValueError: If it is none; the message names the place.
+        ValueError: If it is not JSON; the message names the place.
     """
     try:
         return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)

@@ -1,4 +1,4 @@
-"""Calls for tiny policies: the fewest tokens that can say one."""
+"""Calls for tiny policies, in the fewest possible tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class CompactParser:
     """The whole turn is ``name(argument)``: one call of a tool with exactly one string parameter.
 
     Everything between the first ``(`` and the last ``)`` is the argument, unquoted.
-    A turn of any other form, or with a name that is not declared, is not a call.
+    A turn of any other form, or with an undeclared name, is not a call.
     """
 
     _CALL = re.compile(r"\s*(\w+)\((.*)\)\s*", re.DOTALL)
@@ -37,7 +37,7 @@ class CompactParser:
         return ParsedTurn(content="", calls=(ToolCall(name=name, arguments={self._parameters[name]: argument}),))
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call the way that ``parse`` reads it.
+        """Write a call in the form that ``parse`` reads.
 
         Raises:
             ValueError: If the call does not have exactly one argument, a string.

@@ -15,8 +15,8 @@ from turntree.envs.tools.tool import Tool
 class HarmonyParser:
     """``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>``.
 
-    The content of a turn is what stands on the channel ``final`` (and ``commentary`` without a recipient);
-    ``analysis`` is thinking and left out. The text must hold the special tokens, which ``rollout`` sees to.
+    The content of a turn is the text on the channel ``final`` (and ``commentary`` without a recipient);
+    ``analysis`` is thinking and left out. The text must contain the special tokens, which ``rollout`` ensures.
 
     Example:
         >>> HarmonyParser().parse("<|channel|>final<|message|>Hello<|return|>").content
@@ -57,6 +57,6 @@ class HarmonyParser:
         return ParsedTurn(content="\n".join(content).strip(), calls=tuple(calls))
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call the way that ``parse`` reads it."""
+        """Write a call in the form that ``parse`` reads."""
         arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
         return f"<|channel|>commentary to=functions.{call.name} <|constrain|>json<|message|>{arguments}<|call|>"

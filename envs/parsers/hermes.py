@@ -41,6 +41,6 @@ class HermesParser:
         return ParsedTurn(content="".join(content).strip(), calls=tuple(calls))
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call the way that ``parse`` reads it."""
+        """Write a call in the form that ``parse`` reads."""
         body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
         return f"{self._OPEN}\n{body}\n{self._CLOSE}"

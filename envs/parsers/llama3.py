@@ -14,7 +14,7 @@ from turntree.envs.tools.tool import Tool
 class Llama3JsonParser:
     """``{"name": ..., "parameters": {...}}``, with ``;`` between several, and nothing else in the turn.
 
-    ``<|python_tag|>`` may stand before it. A turn that does not begin like such an object, or whose object has
+    ``<|python_tag|>`` may precede it. A turn that does not begin like such an object, or whose object has
     no ``name``, is not a call.
 
     Example:
@@ -49,7 +49,7 @@ class Llama3JsonParser:
             rest = rest[1:].lstrip()
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call the way that ``parse`` reads it."""
+        """Write a call in the form that ``parse`` reads."""
         return json.dumps({"name": call.name, "parameters": dict(call.arguments)}, ensure_ascii=False)
 
 

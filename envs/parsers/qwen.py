@@ -18,8 +18,8 @@ _PYTHON_WORDS = {"True": True, "False": False, "None": None}
 class QwenXmlParser:
     """``<tool_call><function=name><parameter=key>value</parameter></function></tool_call>``, any number a turn.
 
-    A value is text. Where the tool's schema asks for anything but text it is read as JSON; what cannot be read
-    stays text, and the tool complains.
+    A value is text. Where the tool's schema expects anything but text it is read as JSON; a value that is not
+    JSON stays text, and the tool rejects it.
 
     Example:
         >>> QwenXmlParser().parse("<tool_call><function=now></function></tool_call>").calls[0].name
@@ -32,7 +32,7 @@ class QwenXmlParser:
     _PARAMETER = re.compile(r"\s*<parameter=([^<>\s]+)>(.*?)</parameter>\s*(?=<parameter=|\Z)", re.DOTALL)
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
-        """Make the parser; the schemas of ``tools`` say which values are no text."""
+        """Make the parser; the schemas of ``tools`` determine which values are not text."""
         self._schemas = {tool.name: tool.properties for tool in tools}
 
     def parse(self, text: str) -> ParsedTurn:
@@ -51,7 +51,7 @@ class QwenXmlParser:
         return ParsedTurn(content="".join(content).strip(), calls=tuple(calls))
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call the way that ``parse`` reads it."""
+        """Write a call in the form that ``parse`` reads."""
         lines = [self._OPEN, f"<function={call.name}>"]
         for name, value in call.arguments.items():
             written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

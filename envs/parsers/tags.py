@@ -15,7 +15,7 @@ from turntree.envs.tools.tool import Tool
 class TagsParser:
     """``<name>argument</name>`` for every tool, any number a turn; other tags are text.
 
-    Of a tool with exactly one parameter, a text, the argument stands unquoted, without surrounding white space;
+    The argument of a tool with exactly one parameter, a text, is unquoted, without surrounding white space;
     other tools take a JSON object.
     """
 
@@ -48,7 +48,7 @@ class TagsParser:
         return ParsedTurn(content="".join(content).strip(), calls=tuple(calls))
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call the way that ``parse`` reads it."""
+        """Write a call in the form that ``parse`` reads."""
         parameter = self._text_parameter.get(call.name)
         value = call.arguments.get(parameter) if parameter is not None and len(call.arguments) == 1 else None
         body = value if isinstance(value, str) else json.dumps(dict(call.arguments), ensure_ascii=False)

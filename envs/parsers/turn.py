@@ -1,4 +1,4 @@
-"""What a parser makes of a turn, and what a parser is."""
+"""The parser interface and the parsed form of a turn."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from turntree.envs.message import ToolCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedTurn:
-    """What one turn of the policy means."""
+    """The parsed form of one turn of the policy."""
 
     content: str
     """The text around the calls, stripped."""
     calls: tuple[ToolCall, ...] = ()
-    """Tool calls in the order in which they stand; empty where ``error`` is not."""
+    """Tool calls in the order of the text; empty where ``error`` is not."""
     error: str = ""
-    """What is wrong with a call that cannot be read, said to the model; empty if nothing is."""
+    """Reason why a call cannot be read, reported to the model; empty if there is none."""
 
 
 class ToolParser(Protocol):
-    """One way to write tool calls.
+    """One format of tool calls.
 
     A parser that has the attribute ``special_tokens`` with the value ``True`` is given turns with the special
     tokens of the policy's vocabulary; others are not.
@@ -32,7 +32,7 @@ class ToolParser(Protocol):
         ...
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call the way that ``parse`` reads it."""
+        """Write a call in the form that ``parse`` reads."""
         ...
 
 

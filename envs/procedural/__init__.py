@@ -1,1 +1,1 @@
-"""Tasks without end: each is made from its index and split alone, the same in every process."""
+"""Generated tasks without end: each follows from its index and split alone, the same in every process."""

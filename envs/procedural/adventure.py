@@ -19,8 +19,8 @@ _HELP = "You can: look, inventory, go DIRECTION, take ITEM, drop ITEM, unlock DI
 class Adventure(Env):
     """Explore rooms and bring home a treasure; the last line of a turn is the command.
 
-    Where the player is, what is carried and what lies where change with every command. Reward 1 when the
-    treasure is taken; ``limits.max_turns`` commands at most.
+    The player's place, the carried items and the items lying around change with every command. Reward 1 when the
+    treasure is taken; at most ``limits.max_turns`` commands.
     """
 
     quick = True
@@ -37,14 +37,14 @@ class Adventure(Env):
         """Choose the worlds.
 
         Args:
-            min_rooms: Rooms at least, from 2.
-            max_rooms: Rooms at most, up to 16.
+            min_rooms: Least number of rooms, from 2.
+            max_rooms: Greatest number of rooms, up to 16.
             split: Part of every task's id and seed.
             limits: Bounds of an episode.
             **kwargs: Arguments of ``Env``.
 
         Raises:
-            ValueError: If there can be no such world.
+            ValueError: If no such world exists.
         """
         super().__init__(limits=limits, **kwargs)
         if not 2 <= min_rooms <= max_rooms <= len(ROOM_NAMES):
@@ -88,7 +88,7 @@ class Adventure(Env):
         return [Message(role=Role.USER, content=f"{task.prompt} {self._look()}")]
 
     def reply(self, message: Message) -> Reply:
-        """Do what the command says."""
+        """Execute the command."""
         lines = message.content.strip().lower().splitlines()
         verb, _, rest = (lines[-1] if lines else "").strip(" >.!`\"'").partition(" ")
         command = {"look": self._look, "inventory": self._inventory}.get(verb)

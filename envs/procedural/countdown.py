@@ -50,7 +50,7 @@ class Countdown(Env):
             target: The value to reach; ``None`` draws one for each puzzle.
             max_target: The largest value that is drawn.
             use_all: Whether every number must be used.
-            attempts: Answers that the policy may give; what is wrong with each is said.
+            attempts: Answers that the policy may give; it is told what is wrong with each.
             split: Part of every task's id and seed.
             **kwargs: Arguments of ``Env``.
 
@@ -104,12 +104,12 @@ class Countdown(Env):
         )
 
     def start(self, task: Task) -> Sequence[Message]:
-        """Put the puzzle."""
+        """Present the puzzle."""
         self.attempt = 0
         return super().start(task)
 
     def reply(self, message: Message) -> Reply:
-        """Check the expression; say what is wrong while attempts are left."""
+        """Check the expression; report the problem while attempts are left."""
         self.attempt += 1
         task = self.current_task
         wrong = complaint(final_line(message.content), task.metadata["numbers"], task.metadata["target"], self.use_all)
@@ -136,11 +136,11 @@ _Term = tuple[Fraction, str]
 
 
 def complaint(expression: str | None, numbers: Sequence[int], target: int, use_all: bool) -> str:
-    """What is wrong with an answer, in one sentence; empty if it is right.
+    """The problem with an answer, in one sentence; empty if it is right.
 
     Args:
         expression: The answer; ``None`` if there was none.
-        numbers: What may be used, each once.
+        numbers: The given numbers, each usable once.
         target: The value to reach.
         use_all: Whether every number must be used.
 

@@ -17,7 +17,7 @@ MAX_LEVEL = 4
 
 
 class Equations(Env):
-    r"""Solve an equation; all solutions stand in the last ``\boxed{}``.
+    r"""Solve an equation; all solutions go into the last ``\boxed{}``.
 
     Level 1 is ``3x + 5 = 11``, level 2 has the unknown on both sides and a fraction for a solution, level 3
     is quadratic, level 4 a system with two unknowns. Reward 1 if exactly the solutions are named, in any

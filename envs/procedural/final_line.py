@@ -1,10 +1,10 @@
-"""What stands behind the last ``####`` of a turn."""
+"""The text after the last ``####`` of a turn."""
 
 from __future__ import annotations
 
 
 def final_line(text: str) -> str | None:
-    """The rest of the line behind the last ``####``; ``None`` if there is none or nothing follows.
+    """The rest of the line after the last ``####``; ``None`` if there is none or nothing follows.
 
     Example:
         >>> final_line("Try 1+2.\\n#### (1+2)*8 \\nDone.")

@@ -19,7 +19,7 @@ _INTEGER = re.compile(r"(?<![\d.])-?\d{1,12}(?![\d.]*\d)")
 class NumberGuessing(Env):
     """Find a secret number; a turn's last integer is the guess, and the answer is "higher" or "lower".
 
-    As many guesses are allowed as halving the range needs, and ``spare`` more. A turn without a number costs
+    As many guesses are allowed as halving the range needs, plus ``spare``. A turn without a number costs
     a guess. Reward 1 if the number is found, else 0.
     """
 
@@ -40,7 +40,7 @@ class NumberGuessing(Env):
             max_number: The secret lies in 1..max_number.
             spare: Guesses beyond those that halving the range needs.
             split: Part of every task's id and seed.
-            limits: Bounds of an episode; guesses are counted besides.
+            limits: Bounds of an episode; guesses are counted separately.
             **kwargs: Arguments of ``Env``.
 
         Raises:

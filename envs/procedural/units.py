@@ -16,10 +16,10 @@ from turntree.envs.verdict import judge_answer
 
 
 class Unit(NamedTuple):
-    """A unit beside others of its kind: ``value * factor + zero`` is the value in the kind's base unit."""
+    """A unit of its kind: ``value * factor + zero`` is the value in the kind's base unit."""
 
     name: str
-    """As it is written."""
+    """Its symbol."""
     factor: Fraction
     """Size in base units."""
     zero: Fraction = Fraction(0)
@@ -42,7 +42,7 @@ KINDS: dict[str, tuple[Unit, ...]] = {
         Unit("kelvin", Fraction(1)),
     ),
 }
-"""Units by what they measure."""
+"""Units by measured quantity."""
 _VALUES = (
     "1",
     "2",
@@ -79,7 +79,7 @@ class UnitConversion(Env):
         """Choose the quantities.
 
         Args:
-            kinds: What is measured, some of ``KINDS``.
+            kinds: Measured quantities, some of ``KINDS``.
             split: Part of every task's id and seed.
             **kwargs: Arguments of ``Env``.
 

@@ -1,8 +1,8 @@
 """The map of a small text adventure.
 
-Rooms stand on a grid and hang together as a tree; the room with the treasure is
+Rooms lie on a grid and are connected as a tree; the room with the treasure is
 behind a locked door, and the key lies in one of the others. Invariant: every
-world can be won, and ``walkthrough`` says how.
+world can be won, and ``walkthrough`` returns the commands.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ KEY, TREASURE = "key", "treasure"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Where everything is at first; made of JSON values."""
+    """The initial state; made of JSON values."""
 
     exits: dict[str, dict[str, str]]
     """Room -> direction -> room."""
     items: dict[str, list[str]]
-    """Room -> what lies there."""
+    """Room -> items that lie there."""
     first: str
     """The room where the player begins."""
     locked: str
@@ -44,7 +44,7 @@ def make_world(rng: random.Random, *, rooms: int) -> World:
     """Draw a world.
 
     Args:
-        rng: Where it is drawn from.
+        rng: Random generator.
         rooms: Number of rooms, 2 to 16.
     """
     names = rng.sample(ROOM_NAMES, rooms)
@@ -63,7 +63,7 @@ def make_world(rng: random.Random, *, rooms: int) -> World:
         dx, dy = DIRECTIONS[direction]
         places[x + dx, y + dy] = name
     items: dict[str, list[str]] = {name: [] for name in names}
-    items[names[-1]].append(TREASURE)  # the last room is a leaf, so its door shuts nothing else away
+    items[names[-1]].append(TREASURE)  # the last room is a leaf, so its door blocks no other room
     items[rng.choice(names[:-1])].append(KEY)
     for item in rng.sample(ITEM_NAMES, min(len(ITEM_NAMES), rooms // 2)):
         items[rng.choice(names[:-1])].append(item)

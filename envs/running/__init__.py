@@ -1,4 +1,4 @@
-"""Tool calls carried out: threads, deadlines, remembered results, time.
+"""Execution of tool calls: threads, deadlines, cached results, time.
 
 Not here: what a tool is (``tools``).
 """

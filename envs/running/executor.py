@@ -1,13 +1,13 @@
 """Runs the tool calls of one turn: in order, within a deadline, with bounded output.
 
 Invariant: the outcomes stand in the order of the calls, one for each, up to
-and including the first that failed; nothing is dropped without a word.
+and including the first that failed; nothing is dropped silently.
 
 Without a deadline calls run one after another in the caller's thread. With one
 they run in the executor's own threads; neighbouring calls that share no state
-run at once. Python cannot stop a thread: a call that is late goes on unheard,
-which is why a late call with state counts as a failure of the surroundings,
-and one without is told to the model. Code that must be stopped belongs into
+run at once. Python cannot stop a thread: the result of a late call is ignored,
+so a late call with state counts as an infrastructure failure,
+and one without is reported to the model. Code that must be stopped belongs in
 ``turntree.envs.sandbox``.
 """
 
@@ -34,7 +34,7 @@ class ToolFailure(EnvError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A call, ready to run."""
+    """A tool call, ready to run."""
 
     name: str
     """Name of the tool."""
@@ -46,10 +46,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of a call."""
+    """The outcome of a call."""
 
     text: str = ""
-    """The result, cut to the executor's bound; empty where there is an error."""
+    """The result, cut to the executor's limit; empty if there is an error."""
     error: Exception | None = None
     """What the tool raised; a ``ToolError`` is the model's fault."""
     late: bool = False
@@ -57,7 +57,7 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Whether the surroundings failed."""
+        """Whether the infrastructure failed."""
         return self.error is not None and not isinstance(self.error, ToolError)
 
 
@@ -70,10 +70,10 @@ class ToolExecutor:
         """Choose the bounds.
 
         Args:
-            seconds: Deadline of one call, from the moment that it is asked for; ``None`` sets none.
-            max_output: Characters of a result; what is more is cut out of its middle, with a mark. ``None``
+            seconds: Deadline of one call, counted from its submission; ``None`` sets none.
+            max_output: Most characters of a result; the excess is cut out of its middle, with a mark. ``None``
                 cuts nothing.
-            max_workers: Calls that run at once.
+            max_workers: Most calls that run at once.
 
         Raises:
             ValueError: If a bound is not positive.
@@ -90,7 +90,7 @@ class ToolExecutor:
 
         Args:
             jobs: The calls in order.
-            seconds: What is left to the episode; every call must end by then as well.
+            seconds: Time left to the episode; every call must end by then as well.
 
         Returns:
             Outcomes in the same order; where a call failed, those after it may be missing.
@@ -109,7 +109,7 @@ class ToolExecutor:
         return outcomes
 
     def close(self) -> None:
-        """Let the threads go; calls that are late are not waited for."""
+        """Release the threads; late calls are not waited for."""
         if "_pool" in vars(self):
             self._pool.shutdown(wait=False, cancel_futures=True)
             del self._pool
@@ -162,10 +162,10 @@ class ToolExecutor:
 
 
 def cut(text: str, max_length: int | None) -> str:
-    """Bound a text, and say so: its beginning and its end stay.
+    """Shorten a text to its beginning and its end, with a mark between them.
 
     Args:
-        text: What to bound.
+        text: The text.
         max_length: Characters that stay, the mark not counted; ``None`` keeps all.
 
     >>> cut("abcdefgh", 4)

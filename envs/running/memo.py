@@ -1,17 +1,17 @@
-"""Results of tools, remembered.
+"""A cache of tool results.
 
-A tool that declares itself deterministic answers a call from memory when the
+A call of a tool declared deterministic is answered from the cache if the
 same call was made before at the same point: the same kind of environment, the
-same task, and the same tool calls and answers of the policy before it, in the
-same order. Sibling rollouts and later epochs of a task come to such points
-again and again.
+same task, and the same earlier tool calls and answers of the policy, in the
+same order. Sibling rollouts and later epochs of a task reach such points
+repeatedly.
 
-Invariant: no other tool is ever answered from memory. ``@tool(deterministic=True)``
-is the author's word that the result depends on nothing else (no clock, no
+Invariant: no other tool is ever answered from the cache. ``@tool(deterministic=True)``
+is the author's assertion that the result depends on nothing else (no clock, no
 network, no random numbers, not on ``reset``'s seed) and that the tool changes
-nothing: a call that is answered from memory does not happen.
+nothing: a call answered from the cache is not executed.
 
-Off unless an environment is given a ``ResultMemo``. Errors are not remembered.
+Off unless an environment is given a ``ResultMemo``. Errors are not cached.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from turntree.envs.task import Task
 
 
 class MemoStats(NamedTuple):
-    """What a memo has done."""
+    """Counts of a cache."""
 
     results: int
-    """Results remembered."""
+    """Results cached."""
     hits: int
-    """Calls answered from memory."""
+    """Calls answered from the cache."""
     misses: int
     """Calls of deterministic tools that had to run."""
 
 
 class ResultMemo:
-    """Results by what led to them. Environments made with the same arguments may share one, in any thread.
+    """Results by the history that led to them. Environments with the same arguments may share one, in any thread.
 
     Args:
-        max_results: Results kept; those that were not asked for the longest go first.
+        max_results: Most results kept; the least recently used go first.
 
     Example:
         >>> memo = ResultMemo(2)
@@ -59,7 +59,7 @@ class ResultMemo:
         self._hits = self._misses = 0
 
     def get(self, point: str) -> str | None:
-        """The result remembered at ``point``, or ``None``."""
+        """The result cached at ``point``, or ``None``."""
         with self._lock:
             result = self._results.get(point)
             if result is None:
@@ -70,7 +70,7 @@ class ResultMemo:
             return result
 
     def put(self, point: str, result: str) -> None:
-        """Remember ``result`` at ``point``."""
+        """Cache ``result`` at ``point``."""
         with self._lock:
             self._results[point] = result
             self._results.move_to_end(point)
@@ -78,28 +78,28 @@ class ResultMemo:
                 self._results.popitem(last=False)
 
     def stats(self) -> MemoStats:
-        """What is remembered and was asked for."""
+        """Counts of cached results and lookups."""
         with self._lock:
             return MemoStats(len(self._results), self._hits, self._misses)
 
 
 def beginning(kind: str, task: Task) -> str:
-    """The history of an episode in which nothing has been said: a digest.
+    """The history of an episode at its beginning: a digest.
 
     Args:
-        kind: Names the environment.
-        task: What the episode is about.
+        kind: Name of the environment.
+        task: The task of the episode.
     """
     return _digest(kind, task.id, task.prompt, task.answer, repr(sorted(task.metadata.items())))
 
 
 def after_call(history: str, call: ToolCall) -> str:
-    """The history once ``call`` was made; also the name of the point at which it is made."""
+    """The history after ``call``; also the name of the point at which it is made."""
     return _digest(history, "call", call.name, json.dumps(call.arguments, sort_keys=True, default=repr))
 
 
 def after_words(history: str, text: str) -> str:
-    """The history once the policy has said ``text`` and the environment itself has answered."""
+    """The history after the policy's turn ``text`` and the environment's own answer."""
     return _digest(history, "words", text)
 
 

@@ -1,4 +1,4 @@
-"""Seconds of an episode, across snapshots."""
+"""A stopwatch for an episode that survives snapshots."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from time import monotonic
 
 
 class Stopwatch:
-    """Runs from its making on. A pickle keeps the seconds so far; the copy goes on from there.
+    """Runs from its creation. A pickle keeps the seconds so far; the copy continues from there.
 
     >>> Stopwatch().seconds < 1
     True

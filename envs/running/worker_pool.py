@@ -1,9 +1,9 @@
-"""Threads for what waits: tools, environments, sandboxes.
+"""A thread pool for blocking work: tools, environments, sandboxes.
 
 Differs from ``ThreadPoolExecutor`` in two ways. Its threads do not keep the
-interpreter from ending, and a call that takes too long can be given up: its
+interpreter from ending, and a call that takes too long can be abandoned: its
 thread ends when the call does, and another takes its place at once.
-Not covered: a thread that is given up goes on running; Python cannot stop it.
+Not covered: an abandoned thread goes on running; Python cannot stop it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WorkerPool(Executor):
     """Threads started on demand, up to a bound.
 
     Args:
-        max_workers: Calls that run at once; further ones wait.
+        max_workers: Most calls that run at once; further ones wait.
         idle_seconds: How long a thread without work stays.
 
     Example:
@@ -50,12 +50,12 @@ class WorkerPool(Executor):
 
     @property
     def num_threads(self) -> int:
-        """Threads alive, those that were given up not counted."""
+        """Number of live threads, abandoned ones not counted."""
         return self._threads
 
     @property
     def num_idle(self) -> int:
-        """Threads that wait for a call."""
+        """Number of threads that wait for a call."""
         return self._idle
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
@@ -76,7 +76,7 @@ class WorkerPool(Executor):
         return work.future
 
     def give_up(self, future: Future[Any]) -> None:
-        """Let the pool go on without a call: it is cancelled if it waits, and no longer counted if it runs."""
+        """Abandon a call: it is cancelled if it waits, and no longer counted if it runs."""
         if future.cancel():
             return
         with self._changed:
@@ -87,10 +87,10 @@ class WorkerPool(Executor):
                     self._start_thread()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls.
+        """Accept no more calls.
 
         Args:
-            wait: Whether to wait until the accepted calls have ended, those given up left aside.
+            wait: Whether to wait until the accepted calls have ended, except abandoned ones.
             cancel_futures: Whether to cancel the calls that have not begun.
         """
         with self._changed:
@@ -120,7 +120,7 @@ class WorkerPool(Executor):
                 else:
                     work.future.set_result(result)
             with self._changed:
-                if work.future not in self._running:  # given up: another thread has taken this one's place
+                if work.future not in self._running:  # abandoned: another thread has taken this one's place
                     return
                 self._running.discard(work.future)
             del work

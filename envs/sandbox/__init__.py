@@ -1,4 +1,4 @@
-"""Code that nobody has read, run where it can do no harm."""
+"""Isolation of untrusted code."""
 
 from turntree.envs.sandbox.docker_sandbox import DockerSandbox
 from turntree.envs.sandbox.python_sandbox import IsolationWarning, PythonSandbox, SandboxError

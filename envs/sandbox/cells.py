@@ -1,4 +1,4 @@
-"""Runs pieces of code in one namespace, inside of the sandbox."""
+"""Execution of pieces of code in one namespace, inside of the sandbox."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from turntree.envs.sandbox import frames
 
 
 def serve_cells(requests: int, results: int, *, session: bool, error_chars: int) -> int:
-    """Run the code of every request, or of one, and say how it ended.
+    """Run the code of every request, or of one, and report how it ended.
 
-    What is said explains an end; whether it was a good one is for the process's exit code to say.
+    The report explains an end; whether it was a success is decided by the process's exit code.
 
     Args:
-        requests: Descriptor that says ``{"code": ...}``.
-        results: Descriptor that is told ``{"status": ..., "error": ...}``.
+        requests: Descriptor that delivers ``{"code": ...}``.
+        results: Descriptor that receives ``{"status": ..., "error": ...}``.
         session: Whether to wait for the next request afterwards.
-        error_chars: How much of an error is told: its end.
+        error_chars: Characters of an error that are reported: its end.
 
     Returns:
-        The exit code: 1 where the only piece of code did not end well.
+        The exit code: 1 if the only piece of code failed.
     """
     process = os.getpid()
     namespace: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}

@@ -1,7 +1,7 @@
-"""Puts the calling process into its confinement, step by step.
+"""Confinement of the calling process, step by step.
 
 Loaded inside of the sandbox. Every step raises ``OSError`` where the kernel
-refuses it; the supervisor decides what that means.
+refuses it; the supervisor decides the consequence.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from turntree.envs.sandbox import kernel, landlock
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime")
 _DEVICES = ("null", "full", "random", "urandom")
 _FOREIGN_IDS = 1_000_000_000
-"""User ids from here on belong to nobody; each sandbox of a root user gets one of its own."""
+"""First of the user ids that belong to nobody; each sandbox of a root user gets one of its own."""
 _NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
 
 
 def enter_namespaces() -> bool:
-    """Leave the file tree, process tree (from the next child on), network and host name of the parent.
+    """Leave the parent's file tree, process tree (from the next child on), network and host name.
 
     Returns:
-        Whether other users can be had in them: not where a user had to make them its own.
+        Whether they allow other users: not where an unprivileged user had to create a user namespace.
     """
     user, group = os.getuid(), os.getgid()
     if user == 0:
@@ -39,17 +39,17 @@ def enter_namespaces() -> bool:
 
 
 def lock_files(folder: str, paths: list[str]) -> bool:
-    """Give up all files but the system's and ``paths``, to read, and those in ``folder``.
+    """Give up access to all files but the system's and ``paths``, to read, and those in ``folder``.
 
     Returns:
-        Whether the kernel can do it.
+        Whether the kernel supports it.
     """
     devices = [f"/dev/{name}" for name in _DEVICES]
     return landlock.keep_only([*_SYSTEM, *paths, *devices], [folder, "/dev/null"])
 
 
 def build_file_tree(paths: list[str], *, disk_bytes: int) -> None:
-    """Replace the file tree by an empty one in memory, with some of the old one read-only.
+    """Replace the file tree by an empty one in memory, with parts of the old one read-only.
 
     Args:
         paths: Folders and files to keep beside the system's libraries.
@@ -82,7 +82,7 @@ def build_file_tree(paths: list[str], *, disk_bytes: int) -> None:
 
 
 def foreign_id(number: int) -> int | None:
-    """A user id that nobody else has; ``None`` where the caller may not choose."""
+    """A user id that nobody else has; ``None`` if the caller may not choose."""
     return _FOREIGN_IDS + number if os.getuid() == 0 else None
 
 
@@ -104,7 +104,7 @@ def limit_resources(limits: dict[str, Any]) -> None:
 
 
 def give_up_identity(user: int | None) -> None:
-    """Become another user, if there is one, without any privilege.
+    """Change to another user, if there is one, without any privilege.
 
     Raises:
         OSError: If that user could not read the interpreter's library, among others.

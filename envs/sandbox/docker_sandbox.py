@@ -1,7 +1,7 @@
-"""Runs Python code in a Docker container: the opt-in where stronger walls are wanted.
+"""Execution of Python code in a Docker container: the opt-in for stronger isolation.
 
 Covered by Docker: files, processes, network, memory and process count. The
-deadline is kept here: the container is killed by name. Not covered: holes in
+deadline is enforced here: the container is killed by name. Not covered: holes in
 the kernel or in Docker; sessions; the size of a file other than by memory.
 """
 
@@ -31,10 +31,10 @@ class DockerSandbox:
         docker: str = "docker",
         start_seconds: float = 10.0,
     ) -> None:
-        """Choose the image, which must be on the machine already.
+        """Choose the image, which must already be on the machine.
 
         Args:
-            image: Image with a ``python`` in it.
+            image: Image that contains a ``python``.
             limits: Bounds of one run.
             docker: The command.
             start_seconds: Time that Docker may take to set a container up.
@@ -57,7 +57,7 @@ class DockerSandbox:
         ]
 
     def run(self, code: str) -> CodeResult:
-        """Run ``code`` and wait for its end.
+        """Run ``code`` and wait until it ends.
 
         Raises:
             SandboxError: If Docker cannot run the container.
@@ -94,7 +94,7 @@ class DockerSandbox:
         )
 
     def close(self) -> None:
-        """Nothing is kept between runs."""
+        """Do nothing: no state is kept between runs."""
 
     def _kill(self, name: str, process: subprocess.Popen[bytes]) -> int:
         command = [self.docker, "kill", name]

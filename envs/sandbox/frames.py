@@ -1,4 +1,4 @@
-"""Length-prefixed JSON over file descriptors; the parts of the sandbox speak it.
+"""Length-prefixed JSON over file descriptors, the protocol of the sandbox's processes.
 
 Imports nothing of the project: it is loaded inside of the sandbox too.
 """
@@ -15,21 +15,21 @@ _MAX_BYTES = 1 << 28
 
 
 class Closed(Exception):
-    """The other side is gone, or says what is no frame."""
+    """The other side is gone, or sent something that is not a frame."""
 
 
 class Collector:
-    """A message that comes in pieces, from a side that nobody trusts."""
+    """A message that arrives in pieces from an untrusted side."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._data = bytearray()
 
     def take(self, data: bytes) -> dict[str, Any] | None:
-        """Add what has come; the message once it is whole. What stands behind it is dropped.
+        """Add received bytes; returns the message once it is whole. Bytes after it are dropped.
 
         Raises:
-            Closed: If it is none, or longer than the bound.
+            Closed: If it is not a message, or longer than the bound.
         """
         self._data += data
         if len(self._data) < _HEADER.size:
@@ -49,7 +49,7 @@ def write(descriptor: int, message: dict[str, Any]) -> None:
     """Write one message.
 
     Raises:
-        OSError: If nobody reads.
+        OSError: If there is no reader.
     """
     data = memoryview(pack(message))
     while data:

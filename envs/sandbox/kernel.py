@@ -34,10 +34,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def checked(result: int, what: str) -> int:
-    """``result`` of a call.
+    """``result`` of a system call.
 
     Raises:
-        OSError: If it says that the call failed.
+        OSError: If it means that the call failed.
     """
     if result < 0:
         number = ctypes.get_errno()
@@ -51,7 +51,7 @@ def call(number: int, *arguments: int | bytes | None) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Leave namespaces of the parent."""
+    """Leave namespaces of the parent, as unshare(2)."""
     checked(_libc.unshare(flags), "unshare")
 
 
@@ -79,7 +79,7 @@ def detach(target: str) -> None:
 
 
 def die_with_parent() -> None:
-    """Be killed when the parent dies."""
+    """Ask the kernel to kill this process when its parent dies."""
     checked(_libc.prctl(_PDEATHSIG, 9, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
@@ -98,7 +98,7 @@ def renounce_privileges() -> None:
 def filter_calls() -> bool:
     """Refuse the system calls for sockets, mounts, tracing, namespaces, keys and the like, for good.
 
-    Also those for memory that is in no process's account, and for signals that come without a sender.
+    Also those for memory that is charged to no process, and for signals that come without a sender.
 
     Returns:
         Whether this machine's architecture is known and its kernel took the filter.
@@ -116,7 +116,7 @@ def filter_calls() -> bool:
     program = [
         (0x20, 0, 0, 4),  # load the architecture
         (0x15, 1, 0, _AUDIT_ARCH[machine]),
-        (0x06, 0, 0, 0x80000000),  # kill what is another one
+        (0x06, 0, 0, 0x80000000),  # kill on another architecture
         (0x20, 0, 0, 0),  # load the call's number
         (0x35, 0, 1, 0x40000000),  # the x32 interface has numbers of its own
         (0x06, 0, 0, refused),

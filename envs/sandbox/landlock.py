@@ -1,7 +1,7 @@
-"""Landlock: a process gives up all files but some, without any privilege (Linux 5.13).
+"""Landlock: a process gives up access to all files but some, without any privilege (Linux 5.13).
 
 Loaded inside of the sandbox too. The numbers are those of linux/landlock.h; what a
-kernel can do beyond the first version is taken where it is there.
+kernel supports beyond the first version is used if present.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _TRUNCATE, _IOCTL = 1 << 14, 1 << 15
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
 _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
-"""All rights over files, by the version from which on they are known."""
+"""All rights over files, by the version that introduced them."""
 _NETWORK, _SCOPES = 3, 3
 """Binding and connecting TCP (version 4); abstract sockets and signals to processes outside (version 6)."""
 
 
 def keep_only(readable: Iterable[str], writable: Iterable[str]) -> bool:
-    """Give up every file that does not lie below one of the paths, for good.
+    """Give up access to every file that does not lie below one of the paths, for good.
 
     Args:
-        readable: Paths to read and to run programs from; those that are not there, or that the process may not
-            see anyway, are passed over.
-        writable: Paths to do anything with.
+        readable: Paths to read and to run programs from; those that do not exist, or that the process may not
+            see anyway, are skipped.
+        writable: Paths with all rights.
 
     Returns:
-        Whether the kernel can do it. The caller must have given up getting new privileges.
+        Whether the kernel supports it. The caller must have given up getting new privileges.
 
     Raises:
-        OSError: If the kernel can, and refuses.
+        OSError: If the kernel supports it, and refuses.
     """
     version = kernel.call(_CREATE, None, 0, 1)
     if version < 1:

@@ -1,4 +1,4 @@
-"""The processes below this one, as /proc shows them. Loaded inside of the sandbox too."""
+"""The processes below this one, read from /proc. Loaded inside of the sandbox too."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterable, Iterator
 
 _PATIENCE = 10.0
-"""Seconds within which killed processes must be gone, and stopped ones stand still."""
+"""Seconds within which killed processes must be gone, and stopped ones be stopped."""
 _HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"HugetlbPages:")
 _PARTS = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:", b"Private_Hugetlb:", b"Shared_Hugetlb:")
 
 
 def descendants(root: int) -> list[int]:
-    """Process ids of all children of ``root``, and theirs."""
+    """Process ids of all descendants of ``root``."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -35,8 +35,8 @@ def descendants(root: int) -> list[int]:
 def holds_more(pids: Iterable[int], bound: int) -> bool:
     """Whether processes together hold more than ``bound`` bytes of memory, swapped out or not, without files.
 
-    Pages that several of them share count once: where the sum of what each holds is too much, the kernel is
-    asked for each one's part of every page.
+    Pages shared by several of them count once: if the sum of what each holds is too much, the kernel is
+    asked for each one's share of every page.
     """
     pids = list(pids)
     each = [_kilobytes(f"/proc/{pid}/status", _HELD) or 0 for pid in pids]
@@ -49,7 +49,7 @@ def holds_more(pids: Iterable[int], bound: int) -> bool:
 def _kilobytes(path: str, names: tuple[bytes, ...]) -> int | None:
     """Sum of the lines of a file of /proc that begin with one of ``names``; 0 where its process is gone.
 
-    ``None`` where the file may not be read, or does not say.
+    ``None`` if the file may not be read, or lacks the lines.
     """
     try:
         with open(path, "rb") as file:
@@ -63,7 +63,7 @@ def _kilobytes(path: str, names: tuple[bytes, ...]) -> int | None:
 
 
 def files_hold_more(folder: str, pids: Iterable[int], bound: int, *, count: int) -> bool:
-    """Whether more than ``bound`` bytes, or ``count`` files, lie in a folder or are open and have no name."""
+    """Whether a folder's files and open files without a name exceed ``bound`` bytes or ``count`` files."""
     sizes: dict[tuple[int, int], int] = {}
     for found in itertools.chain(_lying_in(folder), *map(_open_without_name, pids)):
         sizes[found.st_dev, found.st_ino] = found.st_blocks * 512
@@ -89,10 +89,10 @@ def _open_without_name(pid: int) -> Iterator[os.stat_result]:
 
 
 def freeze_descendants() -> bool:
-    """Stop all descendants of this process, every thread of them, until they are told to go on.
+    """Stop all descendants of this process, every thread of them, until they are continued.
 
     Returns:
-        Whether all stand still.
+        Whether all are stopped.
     """
     end = time.monotonic() + _PATIENCE
     still: list[int] = []
@@ -101,7 +101,7 @@ def freeze_descendants() -> bool:
         _signal(below, signal.SIGSTOP)
         if not all(_stands_still(pid) for pid in below):
             still = []
-        elif below == still:  # twice the same: none was born while its parent was asked to stop
+        elif below == still:  # twice the same: none was born while its parent was being stopped
             return True
         else:
             still = below
@@ -110,17 +110,17 @@ def freeze_descendants() -> bool:
 
 
 def thaw_descendants() -> None:
-    """Let all descendants of this process go on."""
+    """Continue all descendants of this process."""
     _signal(descendants(os.getpid()), signal.SIGCONT)
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is there, and was told to stop."""
+    """Whether a process exists and is stopped."""
     return _stat(f"/proc/{pid}/stat")[:1] == [b"T"]
 
 
 def ticks(pids: Iterable[int]) -> int:
-    """Processor time that processes have used, in clock ticks; those that are gone count nothing."""
+    """Processor time that processes have used, in clock ticks; those that are gone count as 0."""
     return sum(sum(map(int, _stat(f"/proc/{pid}/stat")[11:13])) for pid in pids)
 
 
@@ -133,7 +133,7 @@ def _stands_still(pid: int) -> bool:
 
 
 def _stat(path: str) -> list[bytes]:
-    """Fields of a file ``stat`` from the state on; none where there is no such process."""
+    """Fields of a file ``stat`` from the state on; empty if there is no such process."""
     try:
         with open(path, "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -148,7 +148,7 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def kill_descendants() -> bool:
-    """Kill all descendants of this process and collect them; it must be the one that adopts orphans.
+    """Kill all descendants of this process and reap them; it must be the one that adopts orphans.
 
     Returns:
         Whether all are gone.

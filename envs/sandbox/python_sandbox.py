@@ -1,34 +1,34 @@
-"""Runs Python code that nobody has read, kept apart from the caller.
+"""Execution of untrusted Python code, isolated from the caller.
 
 Covered, on Linux and without root:
 
 - no inherited environment variables, open files or working folder
 - wall time; processor time, file size and process count; bounded output
-- memory of all processes together, pages that they share counted once; there is none that is no process's own
+- memory of all processes together, shared pages counted once; none can be allocated that belongs to no process
   (no shared mappings without a file, no memfd, no System V segments)
-- everything that the code started is killed afterwards, whoever its parent is by then; in a session it all stands
-  still between two calls
-- how a run ended is what the kernel says of its process. What the process says of itself only explains it
+- every process that the code started is killed afterwards, whoever its parent is by then; in a session all are
+  stopped between two calls
+- how a run ended is taken from the kernel's report of its process. The process's own report only explains it
 - with namespaces (tried first): a file tree of its own in memory, with the system's and the interpreter's
-  libraries read-only; no other process and no network in sight
-- without them, from Linux 5.13 on: Landlock, by which the same files can be read and no other, one folder written,
+  libraries read-only; no other process and no network visible
+- without them, from Linux 5.13 on: Landlock, by which only the same files can be read, one folder written,
   and (6.12) no process outside is signalled
 - a filter of system calls: no sockets, mounts, tracing, new namespaces, keys, BPF
-- a caller that is root: the code runs as a user that nobody else is
+- a caller that is root: the code runs as a user id of its own
 
-Where the kernel refuses namespaces ``isolation="auto"`` says so in a warning and takes an own process; the variable
+Where the kernel refuses namespaces ``isolation="auto"`` warns and uses an own process; the variable
 ``TURNTREE_ISOLATION=namespaces`` forbids that.
 
 Not covered: holes in the kernel, timing side channels, secrets inside of the
 interpreter's own folders or the system's. In an own process (``isolation`` then
 says ``process``): the names, owners and modes of files outside; without Landlock
 (``files`` then says ``True``) also their contents where the user may read them,
-world-writable folders and what is kept in files in memory; before Linux 6.12 a
+world-writable folders and files in memory; before Linux 6.12 a
 caller that is not root shares its user, and so its process limit and its signals,
-with the code. Code in a session can end its own call early, and what the call
-before left running goes on within the next one. Memory and the number of processes
-are watched twenty times a second. For hostile code on a machine that matters, use
-``DockerSandbox`` or a machine apart.
+with the code. Code in a session can end its own call early, and processes that the
+call before left running continue within the next one. Memory and the number of processes
+are checked twenty times a second. For hostile code on a machine that matters, use
+``DockerSandbox`` or a separate machine.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from turntree.envs.sandbox import frames
 from turntree.envs.sandbox.settings import VARIABLE, CodeResult, CodeStatus, Isolation, SandboxLimits
 
 _GRACE = 15.0
-"""Seconds beyond a run's deadline within which the supervisor must answer."""
+"""Seconds after a run's deadline within which the supervisor must answer."""
 _START_SECONDS = 30.0
 _BOOT = """
 import sys, types
@@ -71,11 +71,11 @@ class SandboxError(EnvError):
 
 
 class IsolationWarning(UserWarning):
-    """Code is kept apart less well than was wanted."""
+    """Code is isolated less well than requested."""
 
 
 class PythonSandbox:
-    """Runs one piece of Python code after another. See the module for what is covered.
+    """Runs one piece of Python code after another. The module lists what is covered.
 
     Example:
         >>> with PythonSandbox() as sandbox:
@@ -96,10 +96,10 @@ class PythonSandbox:
 
         Args:
             limits: Bounds of one run.
-            isolation: How code is kept apart; what ``auto`` means the variable ``TURNTREE_ISOLATION`` may say.
-            session: Whether variables, threads and processes stay from run to run, until a run is stopped or
-                dies; between two runs they stand still. Without it every run begins anew.
-            packages: Whether the code may import what is installed beside this interpreter.
+            isolation: How code is isolated; the variable ``TURNTREE_ISOLATION`` may define what ``auto`` means.
+            session: Whether variables, threads and processes persist from run to run, until a run is stopped or
+                dies; between two runs they are stopped. Without it every run starts afresh.
+            packages: Whether the code may import packages installed beside this interpreter.
             python: Interpreter that runs the code, 3.10 or newer; another one than this needs ``packages=False``.
         """
         self.limits = limits or SandboxLimits()
@@ -108,7 +108,7 @@ class PythonSandbox:
         self.packages = packages
         self.python = python
         self.isolation: Isolation | None = None
-        """What is in force; ``None`` before the first run."""
+        """Isolation in force; ``None`` before the first run."""
         self.network: bool | None = None
         """Whether the code could reach a network; ``None`` before the first run."""
         self.files: bool | None = None
@@ -120,11 +120,11 @@ class PythonSandbox:
 
     @property
     def supervisor_pid(self) -> int | None:
-        """Process id of the supervisor, below which everything runs; ``None`` where it does not run."""
+        """Process id of the supervisor, the parent of all processes; ``None`` if it does not run."""
         return self._process.pid if self._process is not None else None
 
     def run(self, code: str) -> CodeResult:
-        """Run ``code`` and wait for its end.
+        """Run ``code`` and wait until it ends.
 
         Raises:
             SandboxError: If the code could not be confined, or the supervisor was lost.
@@ -144,7 +144,7 @@ class PythonSandbox:
         )
 
     def confine(self) -> None:
-        """Start what runs the code, so that ``isolation``, ``network`` and ``files`` are known.
+        """Start the supervisor, so that ``isolation``, ``network`` and ``files`` are known.
 
         Raises:
             SandboxError: If code could not be confined.
@@ -154,7 +154,7 @@ class PythonSandbox:
                 self._start(warn=False)
 
     def close(self) -> None:
-        """End the session and all its processes; a later ``run`` begins anew."""
+        """End the session and all its processes; a later ``run`` starts afresh."""
         with self._lock:
             self._leave()
 
@@ -205,7 +205,7 @@ class PythonSandbox:
         return process
 
     def weakness(self) -> str:
-        """How code is kept apart less well than by namespaces, and why; empty where they are in force."""
+        """How isolation is weaker than namespaces, and why; empty if they are in force."""
         if self.isolation is not Isolation.PROCESS:
             return ""
         seen = "can read every file that its user may read, the answers of data sets among them"
@@ -256,7 +256,7 @@ class PythonSandbox:
 
 
 def interpreter_folders(python: str) -> list[str]:
-    """What an interpreter must be able to read, below ``/`` and ``/usr``, which are kept anyway."""
+    """The paths that an interpreter must be able to read, below ``/`` and ``/usr``, which are kept anyway."""
     roots = {Path(os.path.realpath(python)).parent.parent, Path(python).parent.parent}
     if python == sys.executable:
         roots |= {Path(sys.base_prefix), Path(os.path.realpath(sys.base_prefix)), Path(sys.prefix)}

@@ -1,9 +1,9 @@
 """The tool ``python``: the policy's own code, in a sandbox.
 
-What the code prints is the result. An exception, a deadline or a limit is an
+The printed output is the result. An exception, a deadline or a limit is an
 error for the model, its output included; a line on the error stream is not. If
-the sandbox itself fails, the episode does. What is covered and what is not
-stands in ``turntree.envs.sandbox.python_sandbox``.
+the sandbox itself fails, the episode does. The isolation is described
+in ``turntree.envs.sandbox.python_sandbox``.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from turntree.envs.tools.toolset import Toolset
 
 
 class CodeRunner(Protocol):
-    """What runs the code: ``PythonSandbox``, ``DockerSandbox`` or another."""
+    """The interface of a code runner: ``PythonSandbox``, ``DockerSandbox`` or another."""
 
     def run(self, code: str) -> CodeResult:
-        """Run the code and wait for its end."""
+        """Run the code and wait until it ends."""
         ...
 
     def close(self) -> None:
-        """Leave nothing running."""
+        """End all processes."""
         ...
 
 
 class PythonTool(Toolset):
     """Gives a policy Python. Put it into an environment's ``toolsets``.
 
-    With ``session`` the variables of a call are there in the next one of the same episode; a snapshot then
+    With ``session`` the variables of a call persist in the next one of the same episode; a snapshot then
     keeps the pieces of code, and the restored episode runs them again before its next call.
     """
 
@@ -80,11 +80,11 @@ class PythonTool(Toolset):
         raise ToolError(text)
 
     def make_runner(self) -> CodeRunner:
-        """What runs the code; a subclass may take another."""
+        """The runner of the code; a subclass may use another."""
         return PythonSandbox(**self._settings)
 
     def exposure(self) -> str:
-        """How the code could read this machine's files, unless the isolation that allows it was asked for by name.
+        """How the code could read this machine's files, unless the isolation that allows it was requested by name.
 
         Raises:
             SandboxError: If code cannot be confined here.
@@ -97,7 +97,7 @@ class PythonTool(Toolset):
             return runner.weakness() if runner.files and runner.wanted is Isolation.AUTO else ""
 
     def fresh(self) -> Self:
-        """The tool of one episode, with processes of its own."""
+        """The tool of one episode, with its own processes."""
         copy = type(self).__new__(type(self))
         copy.__setstate__(self.__getstate__() | {"_cells": []})
         return copy

@@ -1,4 +1,4 @@
-"""What code in a sandbox may use, and what came of it."""
+"""Limits of code in a sandbox, and the result of a run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 MEGABYTE = 2**20
 VARIABLE = "TURNTREE_ISOLATION"
-"""Environment variable that says what isolation ``auto`` means."""
+"""Environment variable that defines the isolation that ``auto`` means."""
 
 
 class Isolation(StrEnum):
-    """How code is kept apart."""
+    """How code is isolated."""
 
     AUTO = "auto"
     """Namespaces where the kernel allows them, else a process."""
@@ -38,7 +38,7 @@ class Isolation(StrEnum):
 
 
 class CodeStatus(StrEnum):
-    """How a run ended; what the code wrote to its error stream plays no part in it."""
+    """How a run ended; its output on the error stream plays no part in it."""
 
     OK = "ok"
     ERROR = "error"
@@ -48,27 +48,27 @@ class CodeStatus(StrEnum):
     PROCESSES = "processes"
     """Too many processes at once."""
     KILLED = "killed"
-    """A signal ended it."""
+    """Ended by a signal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
-    """Bounds of one run."""
+    """Limits of one run."""
 
     seconds: float = 10.0
     """Wall time."""
     cpu_seconds: int = 10
-    """Processor time of each process."""
+    """Processor time of each process, in seconds."""
     memory_bytes: int = 512 * MEGABYTE
-    """Address space of each process beyond what the interpreter begins with, and memory of all together."""
+    """Address space of each process beyond the interpreter's own at the start, and memory of all together."""
     file_bytes: int = 16 * MEGABYTE
-    """Size of a file."""
+    """Most bytes of a file."""
     disk_bytes: int = 64 * MEGABYTE
-    """All files together, where the sandbox has a file tree of its own."""
+    """Most bytes of all files together, if the sandbox has its own file tree."""
     processes: int = 16
-    """Processes and threads at once."""
+    """Most processes and threads at once."""
     output_bytes: int = 32_768
-    """Kept of each output stream; what is beyond is read, counted and dropped."""
+    """Bytes kept of each output stream; further ones are read, counted and dropped."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -77,24 +77,24 @@ class SandboxLimits:
                 raise ValueError(f"SandboxLimits.{f.name} must be a positive number, got {value!r}")
 
     def to_json(self) -> dict[str, Any]:
-        """The bounds by name."""
+        """The limits by name."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeResult:
-    """What came of one run."""
+    """The result of one run."""
 
     status: CodeStatus
     """How it ended."""
     stdout: str
-    """What it wrote, and the value of its last expression; the beginning, where it was too much."""
+    """Output, and the value of the last expression; the beginning, if it was too much."""
     stderr: str
-    """What it wrote to the error stream; the beginning, where it was too much."""
+    """Output on the error stream; the beginning, if it was too much."""
     error: str = ""
-    """Traceback or reason where it did not end well."""
+    """Traceback or reason of a failure."""
     dropped_bytes: int = 0
-    """Output beyond the bound."""
+    """Bytes of output beyond the limit."""
 
     @property
     def ok(self) -> bool:
@@ -102,7 +102,7 @@ class CodeResult:
         return self.status is CodeStatus.OK
 
     def to_text(self) -> str:
-        """All of it for a model to read: both streams, a mark where output was dropped, the error last."""
+        """The result as text for a model: both streams, a mark where output was dropped, the error last."""
         parts = [self.stdout.rstrip("\n"), self.stderr.rstrip("\n")]
         if self.dropped_bytes:
             parts.append(f"[... {self.dropped_bytes} bytes of output left out ...]")

@@ -1,7 +1,7 @@
-"""The process between the caller and the code: starts workers, keeps the limits, kills what is left.
+"""The process between the caller and the code: starts workers, enforces the limits, kills remaining processes.
 
 It is started as a fresh interpreter without the caller's environment and
-imports nothing but the standard library. Invariant: when it answers a run that
+imports only the standard library. Invariant: when it answers a run that
 keeps no session, and when it ends, nothing that the code started is alive.
 """
 
@@ -23,11 +23,11 @@ from turntree.envs.sandbox.processes import descendants, kill_descendants
 _WATCH_SECONDS = 0.05
 _CHUNK = 1 << 18
 _FILES = 10_000
-"""Files of a run; a file tree of its own has a bound of its own."""
+"""Most files of a run; its own file tree has a separate limit."""
 _END_SECONDS = 2.0
-"""Within which a worker ends that can say nothing more."""
+"""Seconds within which a worker ends that can report nothing more."""
 _STIRRED = 5
-"""Clock ticks that processes may seem to have used while they stood still: the one that was running is charged late."""
+"""Clock ticks that processes may seem to have used while stopped: the running one is charged late."""
 _CHANNEL = "channel"
 
 
@@ -35,7 +35,7 @@ class Supervisor:
     """Runs code for one caller, one piece after another."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        """Keep what the caller wants.
+        """Store the caller's configuration.
 
         Args:
             config: ``limits``, ``isolation``, ``session``, ``paths`` to keep readable, ``packages`` to import from.
@@ -47,7 +47,7 @@ class Supervisor:
         self.worker: worker.Worker | None = None
         self.network = self.files = True
         self.used = 0
-        """Clock ticks that a session had used when it was made to stand still."""
+        """Clock ticks that a session had used when it was stopped."""
 
     def begin(self) -> dict[str, Any]:
         """Start the first worker: ``isolation``, ``network`` and ``files`` as they are in force, or ``failed``.
@@ -68,7 +68,7 @@ class Supervisor:
         }
 
     def run(self, code: str) -> dict[str, Any]:
-        """Run one piece of code and say what came of it."""
+        """Run one piece of code and report its result."""
         if self.worker is None and (reason := self._start()):
             return {"failed": reason}
         assert self.worker is not None
@@ -86,7 +86,7 @@ class Supervisor:
         return result
 
     def stop(self) -> bool:
-        """Kill the worker and all that it started; whether all are gone."""
+        """Kill the worker and all processes that it started; returns whether all are gone."""
         clean = kill_descendants()
         if self.worker is not None:
             self.worker.close()
@@ -97,7 +97,7 @@ class Supervisor:
         return clean
 
     def _start(self) -> str:
-        """Start a worker; why it could not be, or an empty text."""
+        """Start a worker; returns the reason if it failed, else an empty text."""
         if not self.namespaces:
             self.config["folder"] = tempfile.mkdtemp(prefix="turntree-sandbox-")
         self.worker = worker.start(self.config, namespaces=self.namespaces)
@@ -114,10 +114,10 @@ class Supervisor:
 
 
 class _Run:
-    """One piece of code at work.
+    """One run of a piece of code.
 
-    The code shares its process with what speaks for it, so nothing that it says is taken for more than words:
-    a run has ended well if its process did, or if, in a session, that process lives on.
+    The code shares its process with the worker that reports for it, so reports are only trusted as explanations:
+    a run has succeeded if its process did, or if, in a session, that process lives on.
     """
 
     def __init__(self, at_work: worker.Worker, config: dict[str, Any]) -> None:
@@ -135,11 +135,11 @@ class _Run:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the worker waits for more, standing still."""
+        """Whether the worker waits for more code, stopped."""
         return not self.killed_for and self.exit_code is None
 
     def result(self, code: str) -> dict[str, Any]:
-        """Run the code; what came of it."""
+        """Run the code; returns its result."""
         self.killed_for = self.killed_for or self._wait(code)
         if self.goes_on and not processes.freeze_descendants():
             self.killed_for = "restless"
@@ -153,7 +153,7 @@ class _Run:
         return {"status": status, "stdout": out, "stderr": err, "error": error, "dropped": self.dropped}
 
     def _wait(self, code: str) -> str:
-        """Wait for the end of the code; the reason why it must be killed, or an empty text."""
+        """Wait for the end of the code; returns why it must be killed, or an empty text."""
         left = memoryview(frames.pack({"code": code}))
         watched = 0.0
         with selectors.DefaultSelector() as selector, _end_of(self.worker.pid) as ended:
@@ -169,7 +169,7 @@ class _Run:
                     if reason := self._exceeded():
                         return reason
                 for key, _ in selector.select(min(self._end - now, _WATCH_SECONDS)):
-                    if key.fd == 0:  # the caller is gone: it says nothing while code runs
+                    if key.fd == 0:  # the caller is gone: it sends nothing while code runs
                         raise frames.Closed
                     if key.fd == self.worker.requests:
                         left = _write_some(key.fd, left)
@@ -188,7 +188,7 @@ class _Run:
         return ""
 
     def _end_it(self) -> str:
-        """Wait for the end of a worker that said that it goes on, and does not; why it must be killed, if it must."""
+        """Wait for a worker that claimed to go on to end; returns why it must be killed, or an empty text."""
         processes.thaw_descendants()
         end = time.monotonic() + _END_SECONDS
         while not self._has_exited():
@@ -198,7 +198,7 @@ class _Run:
         return ""
 
     def _hear(self) -> bool:
-        """Take what the worker says; whether it has said all."""
+        """Read the worker's report; returns whether it is complete."""
         patience = _END_SECONDS  # of a session, for a worker that is about to end
         try:
             data = os.read(self.worker.results, _CHUNK)
@@ -235,7 +235,7 @@ class _Run:
         return bool(data)
 
     def _drain(self) -> None:
-        """Take what was written before the end; a process that goes on writing is not waited for."""
+        """Read the output written before the end; a process that goes on writing is not waited for."""
         with selectors.DefaultSelector() as selector:
             for descriptor in self.kept:
                 selector.register(descriptor, selectors.EVENT_READ)
@@ -279,13 +279,13 @@ class _Run:
 
 
 def _said_bytes(error_chars: int) -> int:
-    """Bytes of the longest thing that a worker has to say; JSON writes a character in twelve at most."""
+    """Most bytes of a worker's report; JSON writes a character in twelve bytes at most."""
     return 12 * error_chars + 1024
 
 
 @contextlib.contextmanager
 def _end_of(pid: int) -> Iterator[list[int]]:
-    """Descriptors that become readable when a process ends; none where the kernel has no such thing (Linux 5.3)."""
+    """Descriptors that become readable when a process ends; none if the kernel has no such thing (Linux 5.3)."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:
@@ -298,7 +298,7 @@ def _end_of(pid: int) -> Iterator[list[int]]:
 
 
 def _write_some(descriptor: int, data: memoryview) -> memoryview:
-    """Write what there is room for; what is left. Nothing is, where nobody reads."""
+    """Write as much as there is room for; returns the rest, which is empty if there is no reader."""
     try:
         return data[os.write(descriptor, data) :]
     except BlockingIOError:

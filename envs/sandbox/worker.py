@@ -1,4 +1,4 @@
-"""Starts the process that runs the code, in its confinement.
+"""Start of the process that runs the code, in its confinement.
 
 Loaded inside of the sandbox. The chain is: supervisor, then (with namespaces)
 one process that leaves the old namespaces, the first process of the new ones,
@@ -33,7 +33,7 @@ class Worker(NamedTuple):
     """The last process of the chain, which runs the code; known once it is confined."""
 
     def seen(self) -> Worker:
-        """The worker once it is confined; from here on nothing that it does or leaves undone holds the supervisor."""
+        """The worker once it is confined; from here on nothing that it does or omits can block the supervisor."""
         for descriptor in (self.requests, self.results):
             os.set_blocking(descriptor, False)
         return self._replace(last=[self.pid, *descendants(self.pid)][-1])
@@ -80,7 +80,7 @@ def _become_worker(
         _keep_only(requests, results, out, err)
         confinement.limit_resources(config["limits"])
         confinement.give_up_identity(user)
-        kernel.die_with_parent()  # a change of identity forgets it
+        kernel.die_with_parent()  # a change of identity resets it
         locked = namespaces or confinement.lock_files(folder, config["paths"])
         filtered = kernel.filter_calls()
     except Exception as error:
@@ -93,7 +93,7 @@ def _become_worker(
 
 
 def _fork_on() -> None:
-    """Go on in a child; this process waits for it and ends as it does."""
+    """Continue in a child; this process waits for it and ends as it does."""
     pid = os.fork()
     if pid == 0:
         kernel.die_with_parent()

@@ -1,6 +1,6 @@
-"""The desk of a made-up airline: every tool that an agent has, over one database.
+"""The desk of a fictional airline: every tool of an agent, over one database.
 
-The tools keep to what a database can know (seats, money, the route of a booking). What the airline's policy forbids
+The tools enforce what a database can check (seats, money, the route of a booking). What the airline's policy forbids
 beyond that (``airline_policy``) is left to the agent.
 """
 
@@ -229,7 +229,7 @@ class AirlineDesk(Desk):
         return day
 
     def _rebook(self, booking: Record, number: str, date: str, cabin: str, method_id: str) -> Record:
-        """Other seats for a booking; all is checked before anything is changed."""
+        """Change the seats of a booking; everything is checked before any change."""
         count = len(booking["passengers"])
         price = self._free_seats(number, date, cabin, count)["prices"][cabin]
         difference = (price - booking["flight"]["price"]) * count
@@ -242,7 +242,7 @@ class AirlineDesk(Desk):
         return booking
 
     def _seat(self, booking: Record, change: int) -> None:
-        """Give the seats of a booking back (1), or take them (-1)."""
+        """Return the seats of a booking (1), or take them (-1)."""
         flight = self.database.edit("flights", booking["flight"]["number"])
         flight["dates"][booking["flight"]["date"]]["seats"][booking["cabin"]] += change * len(booking["passengers"])
 
@@ -253,13 +253,13 @@ class AirlineDesk(Desk):
 
 
 def _code(city: str) -> str:
-    """The code of a city named by itself or by its code; what is neither finds no flights."""
+    """The code of a city given by name or by code; anything else finds no flights."""
     by_name = {name.lower(): code for code, name in CITIES.items()}
     return by_name.get(city.lower(), city.upper())
 
 
 def _paid(booking: Record) -> dict[str, float]:
-    """What each way to pay has given so far."""
+    """Amount paid so far by each payment method."""
     paid: dict[str, float] = {}
     for entry in booking["payment_history"]:
         sign = 1 if entry["transaction_type"] == "payment" else -1

@@ -1,4 +1,4 @@
-"""What the agent of the made-up airline is told to keep to, and the amounts in it."""
+"""The policy that the agent of the fictional airline must follow, and the amounts in it."""
 
 from turntree.envs.service.airline_world import TODAY
 
@@ -7,7 +7,7 @@ BAG_PRICE = 40
 VOUCHER = 80
 """Dollars a passenger after a flight that the airline cancelled."""
 FREE_BAGS = {"regular": 0, "silver": 1, "gold": 2}
-"""Bags a passenger that a tier has free; one more in business."""
+"""Free bags a passenger of each tier; one more in business."""
 
 AIRLINE_POLICY = f"""You work at the service desk of Turntree Air. Today is {TODAY.isoformat()}.
 

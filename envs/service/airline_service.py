@@ -1,4 +1,4 @@
-"""An agent serves a customer of a made-up airline. No files are needed."""
+"""An agent serves a customer of a fictional airline. No files are needed."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class AirlineService(Service):
         limits: Limits = Limits(max_turns=24),  # noqa: B008 - frozen
         **kwargs: Any,
     ) -> None:
-        """Open the desk.
+        """Set up the desk.
 
         Args:
-            split: Name that tasks are drawn under; another name gives other tasks.
-            customer: Who talks to the agent; ``None`` takes ``ScriptedCustomer``.
+            split: Name under which tasks are drawn; another name gives other tasks.
+            customer: The customer that talks to the agent; ``None`` uses ``ScriptedCustomer``.
             limits: Bounds of an episode.
             **kwargs: Arguments of ``Env``.
         """
@@ -44,5 +44,5 @@ class AirlineService(Service):
         self.split = split
 
     def task(self, index: int) -> Task:
-        """The task with this index; they have no end."""
+        """The task with this index; the number of tasks is unlimited."""
         return airline_task(self.split, index)

@@ -1,7 +1,7 @@
-"""What customers of the made-up airline ask for, with the calls that do it.
+"""Requests of customers of the fictional airline, with the calls that fulfil them.
 
-A task follows from its split and index. Its own calls keep to the airline's policy; where the policy says no, the
-request names what else would do, so that an agent that does nothing never wins.
+A task follows from its split and index. Its own calls keep to the airline's policy; where the policy forbids a wish,
+the request names an alternative, so that an agent that does nothing never wins.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Wish(NamedTuple):
     actions: list[dict[str, Any]]
     """The calls that change the database."""
     outputs: list[str]
-    """What the customer must be told."""
+    """Values that the customer must be told."""
 
 
 class _Case(NamedTuple):
@@ -77,7 +77,7 @@ def airline_task(split: str, index: int) -> Task:
 
 
 def _first(make: Callable[[_Case], Wish | None], chance: random.Random) -> tuple[Record, Wish]:
-    """The wish of the first of the customers, in an order drawn by chance, that can have it."""
+    """The wish of the first customer, in random order, for whom it is possible."""
     for case in _cases(chance):
         wish = make(case)
         if wish is not None:
@@ -209,7 +209,7 @@ def _day(number: str, day: str) -> Record:
 
 
 def _cheapest(booking: Record, day: str, seats: int) -> str | None:
-    """The one cheapest flight of the route with seats in the booking's cabin; ``None`` if there is none, or two."""
+    """The only cheapest flight of the route with seats in the booking's cabin; ``None`` if there is none, or a tie."""
     cabin = booking["cabin"]
     prices = sorted(
         (flight["dates"][day]["prices"][cabin], number)

@@ -1,4 +1,4 @@
-"""A made-up airline: flights, customers and bookings, the same in every process.
+"""A fictional airline: flights, customers and bookings, the same in every process.
 
 Nothing is read from files; the records follow from one seed. Amounts are whole dollars.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from turntree.envs.service.database import Record, Tables
 
 TODAY = date(2031, 5, 15)
-"""The day on which all episodes play."""
+"""The date of all episodes."""
 CITIES = {
     "ARD": "Ardol",
     "BEL": "Belmar",
@@ -29,11 +29,11 @@ _FIRST = ("Ada", "Bruno", "Celia", "Dario", "Edith", "Felix", "Greta", "Hugo", "
 _LAST = ("Abel", "Brandt", "Corso", "Duval", "Egger", "Farkas", "Gallo", "Hansen", "Ibsen", "Jansen", "Kovac", "Lund")
 _CUSTOMERS = 48
 _DAYS = range(-3, 11)
-"""Days around ``TODAY`` on which flights go."""
+"""Days around ``TODAY`` that have flights."""
 
 
 class MadeTables(Tables):
-    """Tables that another process makes again instead of copying them."""
+    """Tables that are generated again in another process instead of copied."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Who talks to the agent."""
+"""The customer who talks to the agent."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from turntree.envs.task import Task
 
 
 class Customer(Protocol):
-    """Opens the dialogue and answers what the agent says."""
+    """Opens the dialogue and answers the agent."""
 
     def open(self, task: Task) -> str:
-        """The first words."""
+        """The first message."""
         ...
 
     def answer(self, task: Task, dialogue: Sequence[Message]) -> str | None:
-        """What to say to the agent's last message, the last of ``dialogue``; ``None`` to leave."""
+        """The answer to the agent's last message, the last of ``dialogue``; ``None`` to leave."""
         ...
 
 
 class ScriptedCustomer:
-    """Says everything at once, agrees to every question, and leaves when nothing is asked.
+    """States the whole request at once, agrees to every question, and leaves when nothing is asked.
 
-    Deterministic, so that an episode depends on the agent alone. It does not hold anything back, change its
-    mind or correct the agent, as a person or a model in the part would.
+    Deterministic, so that an episode depends on the agent alone. It does not withhold anything, change its
+    mind or correct the agent, as a person or a model in its place would.
     """
 
     def open(self, task: Task) -> str:
-        """The request, as the task words it."""
+        """The request in the words of the task."""
         return f"I was told this about my request, and give it to you as it is:\n{task.prompt}"
 
     def answer(self, task: Task, dialogue: Sequence[Message]) -> str | None:

@@ -1,4 +1,4 @@
-"""A database of records that many episodes read and each changes for itself.
+"""A database of records that many episodes share and each changes in a copy of its own.
 
 Invariant: the records read from the files are never changed; an episode keeps
 copies of those that it edits, and only they go into snapshots.
@@ -22,10 +22,10 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tables:
-    """The records as they are in the files."""
+    """The records as in the files."""
 
     folder: Path
-    """Where they were read."""
+    """The folder from which they were read."""
     domain: str
     """For example ``retail``."""
     records: Mapping[str, Mapping[str, Record]]
@@ -93,7 +93,7 @@ class Database:
     """The records of one episode."""
 
     def __init__(self, tables: Tables) -> None:
-        """Begin with the records as they are in the files."""
+        """Begin with the records as in the files."""
         self._tables = tables
         self._edited: dict[str, dict[str, Record]] = {}
 
@@ -114,7 +114,7 @@ class Database:
         return edited[key]
 
     def add(self, table: str, key: str, record: Record) -> Record:
-        """A new record under a key that nothing has yet, or has been given in this episode."""
+        """Add a record under a key that is unused, or was added in this episode."""
         self._edited.setdefault(table, {})[key] = record
         return record
 
@@ -127,7 +127,7 @@ class Database:
             yield key, edited[key]
 
     def changes(self) -> dict[str, dict[str, Record]]:
-        """What differs from the files: table -> key -> record."""
+        """The differences from the files: table -> key -> record."""
         different = {
             table: {key: record for key, record in edited.items() if record != self._tables.records[table].get(key)}
             for table, edited in self._edited.items()
@@ -135,5 +135,5 @@ class Database:
         return {table: records for table, records in different.items() if records}
 
     def fresh(self) -> Database:
-        """Another one that begins with the files."""
+        """A database that begins with the files."""
         return Database(self._tables)

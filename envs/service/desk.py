@@ -1,4 +1,4 @@
-"""What every desk has: a database, money, and the way to a person."""
+"""The base of every desk: a database, payments, and the transfer to a person."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class Desk(Toolset):
     """The tools of an agent, over the records of one episode."""
 
     people: ClassVar[tuple[str, str]] = ("users", "user_id")
-    """Table of those who pay, and the field of other records that names one of them."""
+    """Table of those who pay, and the field of other records that refers to it."""
     limited: ClassVar[tuple[str, ...]] = ("gift_card",)
-    """Sources of money that hold a balance."""
+    """Sources of money that have a balance."""
 
     def __init__(self, database: Database) -> None:
         """Open the desk over a database."""
         self.database = database
         self.transferred = False
         self.looked = False
-        """Whether a record was found that the agent asked for."""
+        """Whether a record that the agent asked for was found."""
 
     def fresh(self) -> Self:
-        """A desk of its own for an episode, over unchanged records."""
+        """The desk of one episode, over unchanged records."""
         return type(self)(self.database.fresh())
 
     @tool
@@ -67,7 +67,7 @@ class Desk(Toolset):
         return record
 
     def _method(self, record: Record, method_id: str) -> Record:
-        """A way to pay of the one whom ``record`` belongs to."""
+        """A payment method of the person to whom ``record`` belongs."""
         table, field = self.people
         methods: dict[str, Record] = self._find(table, record[field])["payment_methods"]
         if method_id not in methods:
@@ -80,7 +80,7 @@ class Desk(Toolset):
             raise ToolError(f"insufficient {method['source'].replace('_', ' ')} balance")
 
     def _pay(self, record: Record, method_id: str, amount: float) -> None:
-        """Note a payment, or a refund where the amount is negative; balances change at once."""
+        """Record a payment, or a refund if the amount is negative; balances change at once."""
         kind = "payment" if amount > 0 else "refund"
         entry = {"transaction_type": kind, "amount": abs(amount), "payment_method_id": method_id}
         record["payment_history"].append(entry)
@@ -91,10 +91,10 @@ class Desk(Toolset):
 
 
 def worked(desk: Desk, actions: Sequence[Mapping[str, Any]]) -> Desk:
-    """A desk after a task's own actions; those that the tools refuse change nothing.
+    """The desk after a task's own actions; those that the tools refuse change nothing.
 
     Args:
-        desk: Any over the same records; it is not used itself.
+        desk: Any desk over the same records; it is not used itself.
         actions: ``{"name": tool, "kwargs": arguments}`` in order.
     """
     own = desk.fresh()

@@ -46,7 +46,7 @@ class RetailService(Service):
                 ``retail_policy.md`` and ``retail_tools_schema.jsonl``; ``None`` takes
                 ``$TURNTREE_DATA/data/tau_bench``.
             split: Tasks to play.
-            customer: Who talks to the agent; ``None`` takes ``ScriptedCustomer``.
+            customer: The customer that talks to the agent; ``None`` uses ``ScriptedCustomer``.
             limits: Bounds of an episode.
             **kwargs: Arguments of ``Env``.
 
@@ -67,7 +67,7 @@ class RetailService(Service):
 
     @cached_property
     def _tools_json(self) -> str:
-        """The published schemas where the folder has them, which must fit our tools."""
+        """The published schemas if the folder has them; they must match this environment's tools."""
         ours = {tool.name: tool.schema for tool in self.offered_tools}
         file = self.folder / f"{DOMAIN}_tools_schema.jsonl"
         if not file.is_file():

@@ -1,8 +1,8 @@
-"""The desk of a shop: every tool that an agent has, over one database.
+"""The desk of a shop: every tool of an agent, over one database.
 
 Names, arguments and effects are those of tau-bench's retail domain, so its
-schemas and its tasks fit. What the policy of the shop forbids but the database
-does not (asking the customer first, one order at a time) is left to the agent.
+schemas and its tasks fit. Rules of the shop's policy that the database does not
+enforce (asking the customer first, one order at a time) are left to the agent.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class RetailDesk(Desk):
     def _agreed(
         self, order_id: str, status: str, item_ids: Sequence[str], new_item_ids: Sequence[str], method_id: str
     ) -> tuple[Record, list[tuple[Record, Record]], float]:
-        """An order to change, each held item with its new one, and what they cost more; all is checked before."""
+        """An order to change, each held item with its new one, and the price difference; all is checked before."""
         order = self._order(order_id, status, edit=False)
         swaps = self._swaps(order, item_ids, new_item_ids)
         difference = _total(swaps)

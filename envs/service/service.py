@@ -18,8 +18,8 @@ from turntree.envs.task import Task
 class Service(Env):
     """Base of customer service.
 
-    A turn without a call is said to the customer. When the customer leaves, the reward is 1 if the database
-    is as the task's own actions leave it and the agent told the customer everything that the task asks for,
+    A turn without a call is a message to the customer. When the customer leaves, the reward is 1 if the database
+    is as the task's own actions leave it and the agent told the customer all values that the task asks for,
     else 0. Tasks hold both in ``metadata``: ``actions`` and ``outputs``. Where the actions change nothing and there
     is nothing to tell, the agent must look into the matter and say that it cannot be done, or hand the customer over
     if the actions do; at once only if the actions look nothing up either.
@@ -33,9 +33,9 @@ class Service(Env):
         """Open the service.
 
         Args:
-            desk: Of no episode.
-            policy: What the agent is told to keep to.
-            customer: Who talks to the agent; ``None`` takes ``ScriptedCustomer``.
+            desk: A desk that belongs to no episode.
+            policy: The policy that the agent must follow.
+            customer: The customer that talks to the agent; ``None`` uses ``ScriptedCustomer``.
             limits: Bounds of an episode.
             **kwargs: Arguments of ``Env``.
         """
@@ -71,11 +71,11 @@ class Service(Env):
             "database": float(desk.database.changes() == expected),
             "told": float(told(task.metadata["outputs"], self.messages)),
         }
-        if not expected and not task.metadata["outputs"]:  # what is asked for must not be done
+        if not expected and not task.metadata["outputs"]:  # the request must not be fulfilled
             rewards["told"] = float(_handed_over(desk, own) or (desk.looked and refused(self.messages)))
         return Reply(reward=rewards["database"] * rewards["told"], done=True, rewards=rewards)
 
 
 def _handed_over(desk: Desk, own: Desk) -> bool:
-    """Whether a person has the customer as the task's own actions would have it, and after a look if they take one."""
+    """Whether the customer was transferred as the task's own actions would, and after a lookup if they make one."""
     return own.transferred and desk.transferred and (desk.looked or not own.looked)

@@ -1,7 +1,7 @@
-"""Whether the agent told the customer what there was to tell.
+"""Whether the agent told the customer all required values.
 
-Invariant: a value counts where it is answered, not where it turns up in a list of everything: a message says few
-numbers and is short, and in a whole dialogue few are said that neither a tool nor the customer had named before.
+Invariant: a value counts where it is an answer, not where it occurs in a list of everything: a message has few
+numbers and is short, and a whole dialogue has few that neither a tool nor the customer had named before.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from decimal import Decimal
 from turntree.envs.message import Message, Role
 
 MAX_MESSAGE = 2_000
-"""Characters of a message that tells something."""
+"""Most characters of a message that tells something."""
 MAX_NUMBERS = 24
-"""Different numbers in a message that tells something."""
+"""Most different numbers in a message that tells something."""
 MAX_GUESSES = 6
-"""Different numbers that an agent may say of its own, beside two for each value that is to be told."""
+"""Different numbers that an agent may introduce, beside two for each required value."""
 _NUMBER = re.compile(r"(?<![\w#.,-])\d[\d,]*(?:\.\d+)?(?![\w-])")
 _ANY_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _REFUSAL = re.compile(
@@ -32,7 +32,7 @@ def told(wanted: Sequence[str], dialogue: Sequence[Message]) -> bool:
     """Whether every value was told to the customer.
 
     Args:
-        wanted: Numbers and words, in any order.
+        wanted: The required numbers and words, in any order.
         dialogue: All messages of the episode.
     """
     said = said_to_customer(dialogue)
@@ -55,7 +55,7 @@ def refused(dialogue: Sequence[Message]) -> bool:
 
 
 def said_to_customer(dialogue: Sequence[Message]) -> list[str]:
-    """The agent's words that no tool answered: neither calls nor what was meant to be one."""
+    """The agent's messages that no tool answered: neither calls nor failed attempts at one."""
     following = [*(message.role for message in dialogue[1:]), None]
     return [
         message.content
@@ -73,7 +73,7 @@ def _decimal(number: str) -> Decimal:
 
 
 def _says(text: str, wanted: str) -> bool:
-    """Whether a text has a value as a word of its own; numbers by what they are, ``$1,080.10`` for ``1080.1``."""
+    """Whether a text contains a value as a separate word; numbers by value, ``$1,080.10`` for ``1080.1``."""
     if _NUMBER.fullmatch(wanted):
         return _decimal(wanted) in _numbers(text)
     words = " ".join(wanted.lower().split())

@@ -1,4 +1,4 @@
-"""What a tool is: its schema, its checked arguments, tools that share state, and a turn's calls.
+"""Tools: their schemas, argument checks, tools that share state, and the calls of a turn.
 
 Not here: how calls are written in text (``parsers``) or run (``running``).
 """

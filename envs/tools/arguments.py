@@ -1,7 +1,7 @@
-"""Checks what a model passed to a tool against the tool's schema.
+"""Checks of a model's tool arguments against the tool's schema.
 
-Every complaint is a ``ToolError`` that the model can act on: what was expected,
-what came. Values come from JSON, so only JSON types are told apart.
+Every error is a ``ToolError`` that the model can act on: what was expected,
+what came. Values come from JSON, so only JSON types are distinguished.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
 
     Args:
         schema: OpenAI schema of the tool, as ``function_schema`` makes it.
-        arguments: What the model passed.
+        arguments: Arguments from the model.
 
     Raises:
         ToolError: If an argument is unknown, missing or of the wrong type.

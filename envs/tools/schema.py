@@ -1,8 +1,8 @@
-"""Type hints and a Google docstring -> the OpenAI schema of a function.
+"""Conversion of type hints and a Google docstring to the OpenAI schema of a function.
 
 The result equals ``transformers.utils.get_json_schema`` for the types that both
 know (but a bare ``list`` is an array here, an object there), so that chat
-templates see the same either way; transformers itself is not needed. Not
+templates receive the same either way; transformers itself is not needed. Not
 covered: custom classes, ``*args`` and ``**kwargs``.
 """
 
@@ -103,7 +103,7 @@ def type_schema(hint: Any, *, where: str) -> dict[str, Any]:
     """The JSON schema of a type hint.
 
     Raises:
-        ToolDefinitionError: If JSON has no such type; ``where`` says which hint.
+        ToolDefinitionError: If JSON has no such type; the message begins with ``where``.
     """
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any:

@@ -3,9 +3,9 @@
 ``@tool`` turns a function, or a method of an environment, into a ``Tool``: its
 type hints and Google docstring become the schema that the model sees; a parameter
 annotated ``Context`` is hidden from it and filled in by the environment. A
-coroutine function is run to its end. A
-``ToolError`` raised inside is said to the model; any other exception means that
-the surroundings failed.
+coroutine function is run to completion. A
+``ToolError`` raised inside is reported to the model; any other exception means
+that the infrastructure failed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Tool:
     """A function with the schema that the model sees.
 
     A tool can still be called like the function that it wraps; ``run`` is the
-    model's way in, with checked arguments and text out.
+    model's entry point, with checked arguments and text results.
     """
 
     def __init__(self, function: Callable[..., Any], *, name: str | None = None, deterministic: bool = False) -> None:
@@ -49,7 +49,7 @@ class Tool:
 
     @property
     def name(self) -> str:
-        """Name that the model calls it by."""
+        """Name by which the model calls it."""
         return str(self.schema["function"]["name"])
 
     @property
@@ -69,14 +69,14 @@ class Tool:
         Args:
             arguments: Keyword arguments as the model passed them.
             owner: The environment or toolset, for a tool that is a method.
-            context: The episode, for a tool that asks for it.
+            context: The episode's context, for a tool that takes one.
 
         Returns:
             The result as text: strings as they are, anything else as JSON.
 
         Raises:
             ToolError: If the arguments do not fit, or from the tool itself.
-            TypeError: If the tool asks for a ``Context`` and there is none.
+            TypeError: If the tool takes a ``Context`` and there is none.
         """
         check_arguments(self.schema, arguments)
         if self._context is not None:
@@ -116,11 +116,11 @@ def tool(
     '''Make a function or a method a tool.
 
     Args:
-        function: What to wrap; needs type hints and a Google docstring.
-        name: Name that the model calls it by, where it should differ from the function's.
-        deterministic: The author's word that the result depends on nothing but the arguments, the task and what
-            was said and called before in the episode, and that the tool changes nothing. An environment with a
-            ``ResultMemo`` may then answer from memory.
+        function: The function; needs type hints and a Google docstring.
+        name: Name by which the model calls it, if it differs from the function's.
+        deterministic: The author's assertion that the result depends on nothing but the arguments, the task and the
+            earlier turns and calls of the episode, and that the tool changes nothing. An environment with a
+            ``ResultMemo`` may then answer from the cache.
 
     Example:
         >>> @tool
@@ -141,7 +141,7 @@ def tool(
 
 
 def _awaited(result: Awaitable[Any]) -> Any:
-    """What comes of a coroutine, run to its end in a loop of its own."""
+    """The result of a coroutine, run to completion in its own event loop."""
 
     async def wait() -> Any:
         return await result

@@ -1,7 +1,7 @@
-"""Calls of the policy -> jobs -> the tool messages that answer them.
+"""Conversion of the policy's calls to jobs, and of outcomes to tool messages.
 
-What the model did wrong (no such tool, wrong arguments, a ``ToolError``) is
-said to it; every other exception is left to the environment.
+Errors of the model (no such tool, wrong arguments, a ``ToolError``) are
+reported to it; every other exception is left to the environment.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def prepare(
     memo: ResultMemo | None = None,
     point: str = "",
 ) -> Job:
-    """Make a call ready to run.
+    """Prepare a call for execution.
 
     Args:
-        call: What the policy asked for.
+        call: The policy's call.
         tools: Tools that it may call.
         owners: The instance of each tool that is a method, by the tool's name.
         context: Filled in for tools that ask for it.
         memo: Answers calls of deterministic tools; ``None`` runs every call.
-        point: Where in which episode the call is made, see ``memo.after_call``; empty runs it.
+        point: Point of the episode at which the call is made, see ``memo.after_call``; empty runs it.
     """
     tool = next((tool for tool in tools if tool.name == call.name), None)
 
@@ -57,8 +57,8 @@ def answer(call: ToolCall, outcome: Outcome) -> Message:
     """The tool message: the result, or ``Error: ...``.
 
     Args:
-        call: What the policy asked for.
-        outcome: What came of it; not a failure of the surroundings.
+        call: The policy's call.
+        outcome: Its outcome; not an infrastructure failure.
     """
     content = outcome.text if outcome.error is None else f"Error: {outcome.error}"
     return Message(role=Role.TOOL, content=_encodable(content), tool_call_id=call.id, name=call.name)

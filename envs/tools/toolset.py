@@ -48,14 +48,14 @@ class Toolset:
         return copy.deepcopy(self)
 
     def exposure(self) -> str:
-        """What of this machine a policy could read by way of it and should not; by default nothing.
+        """Parts of this machine that a policy could read with this toolset and should not; by default nothing.
 
-        Asked before a training, which does not begin where the answers of its tasks lie open.
+        Checked before a training run, which does not start if the answers of its tasks are readable.
         """
         return ""
 
     def close(self) -> None:
-        """Release what the instance holds, such as processes; called once or more."""
+        """Release the instance's resources, such as processes; called once or more."""
 
 
 def all_tools(tools: Sequence[Tool], toolsets: Sequence[Toolset]) -> tuple[Tool, ...]:

@@ -1,6 +1,6 @@
-r"""The formulas of a question, and trees in a form in which writing the same another way makes no difference.
+r"""The formulas of a question, and a form of trees that is the same for equivalent notations.
 
-Invariant: what cannot be read in a question is skipped; a question never makes an answer wrong by being unreadable.
+Invariant: unreadable parts of a question are skipped; a question never makes an answer wrong by being unreadable.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Piece(NamedTuple):
     node: Node
     """Its tree, flat."""
     shape: object
-    """The same for trees that differ by order alone."""
+    """Its canonical form, equal for trees that differ only in order."""
 
 
 @lru_cache(maxsize=64)
 def pieces(question: str) -> tuple[Piece, ...]:
-    """The formulas of a question and the sides of its relations, what is written in plain digits included."""
+    """The formulas of a question and the sides of its relations, those in plain digits included."""
     question = question[-_MAX_QUESTION:]
     texts = [next(filter(None, match.groups())) for match in _FORMULA.finditer(question)]
     texts += _PLAIN.findall(_FORMULA.sub(" ", question))
@@ -53,14 +53,14 @@ def pieces(question: str) -> tuple[Piece, ...]:
 
 
 def shape(node: Node) -> object:
-    """A form in which flat trees that differ by order alone are equal; of an equation, the order of its sides too."""
+    """A form in which flat trees that differ only in order are equal; for an equation, also the order of its sides."""
     if isinstance(node, Rel) and node.signs == ("=",):
         return ("=", frozenset(None if side is None else shape(side) for side in node.terms))
     return ordered(node)
 
 
 def flattened(node: Node) -> Node:
-    """A tree without sums in sums and products in products, with signs drawn into numbers and decimals dropped."""
+    """A tree without nested sums and nested products, with signs moved into numbers and decimals dropped."""
     match node:
         case Num(value):
             return Num(value)
@@ -86,7 +86,7 @@ def flattened(node: Node) -> Node:
 
 
 def without_unit(node: Node) -> Node:
-    """The value of a quantity; what is none as it is."""
+    """The value of a quantity; any other node unchanged."""
     return node.value if isinstance(node, Quantity) else node
 
 
@@ -98,7 +98,7 @@ def parts(node: Node, kind: type[Add] | type[Mul]) -> tuple[Node, ...]:
 
 
 def _product(factors: list[Node]) -> Node:
-    """A product without ones, whose sign is drawn into its first number, or into a sum that stands alone."""
+    """A product without ones, with its sign moved into its first number, or into a sum that is its only factor."""
     rest = [factor for factor in factors if factor not in (MINUS_ONE, _ONE)]
     if factors.count(MINUS_ONE) % 2:
         if len(rest) == 1 and isinstance(rest[0], Add):

@@ -1,7 +1,7 @@
-"""An answer against the gold answer, from text to verdict; the work of one worker.
+"""Comparison of an answer with the gold answer, from text to verdict; run in a worker.
 
 Invariant: the verdict depends on the arguments alone. Order: equal strings, suspicions, typed comparison with
-values in high precision, sympy where nothing else could tell.
+values in high precision, sympy if nothing else could decide.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def compare(gold: str, answer: Answer, contract: Contract, question: str = "") -
 
     Args:
         gold: The right answer.
-        answer: What the text answers.
+        answer: The answer found in the text.
         contract: Rules of the data set.
-        question: What the policy was asked, as far as it is known; giving it back is no answer.
+        question: The question asked of the policy, if known; repeating it is no answer.
 
     Returns:
-        The verdict, undecided only where the gold answer cannot be read or computed.
+        The verdict, undecided only if the gold answer cannot be read or computed.
     """
     gold = without_hidden(gold)
     verdict = _compare(gold, answer, contract)
@@ -51,7 +51,7 @@ def compare(gold: str, answer: Answer, contract: Contract, question: str = "") -
 
 
 def understands(gold: str, contract: Contract) -> bool:
-    """Whether answers can be told from a gold answer, if they can be read themselves."""
+    """Whether a gold answer can be compared with any readable answer."""
     if contract.kind is Kind.OPTION or is_option(gold):
         return True
     try:
@@ -63,7 +63,7 @@ def understands(gold: str, contract: Contract) -> bool:
 
 
 def _carried_out(verdict: Verdict, gold: str, answer: Answer, contract: Contract, question: str) -> Verdict:
-    """The verdict on a right answer that may leave to be done what was asked for."""
+    """The verdict on a right answer that may leave the requested operation undone."""
     try:
         right, ours = parse(gold), _parsed(answer.text, prose=answer.prose)
     except (Malformed, Suspect, LimitExceeded):
@@ -166,7 +166,7 @@ def _decide(right: Node, ours: Node) -> Verdict:
 
 
 def _against_unreadable(gold: str, text: str) -> Verdict:
-    """The verdict where the gold answer is not mathematics: words differ, anything else is undecided."""
+    """The verdict if the gold answer is not mathematics: different words are wrong, anything else is undecided."""
     if commands_stripped(gold) == commands_stripped(text):
         return Verdict(correct=True, method="string")
     if _is_worded(gold):

@@ -1,6 +1,6 @@
 """Equations and inequalities in several variables, compared by the points that satisfy them.
 
-Invariant: two equations are equal where one is a constant times the other, or where the solutions of each, found
+Invariant: two equations are equal if one is a constant times the other, or if the solutions of each, found
 for a variable that enters linearly, satisfy the other.
 """
 
@@ -74,7 +74,7 @@ def _points(names: list[str]) -> list[dict[str, Value]]:
 
 
 def _constant_factor(left: Node, right: Node, names: list[str]) -> Value | None:
-    """The constant that one side is of the other, if it is one."""
+    """The constant ratio of the two sides, if there is one."""
     factors = []
     for point in _points(names):
         try:

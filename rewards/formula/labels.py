@@ -1,6 +1,6 @@
-"""Names that stand before a value: ``x = 5``, ``f(x) = 2x``, and chains ``2 + 3 = 5``.
+"""Labels before a value: ``x = 5``, ``f(x) = 2x``, and chains ``2 + 3 = 5``.
 
-Invariant: only what can be a name is dropped; a side with a value of its own must hold.
+Invariant: only what can be a name is dropped; a side with its own value must hold.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def labelled(relation: Rel) -> tuple[Node | None, Node | None]:
     """The name and the value of ``name = value``.
 
     Returns:
-        ``(None, None)`` where the left side is no name, or occurs on the right.
+        ``(None, None)`` if the left side is not a name, or occurs on the right.
     """
     first, last = relation.terms[0], relation.terms[-1]
     if first is None or last is None or set(relation.signs) != {"="} or not is_name(first):
@@ -55,7 +55,7 @@ def is_name(node: Node) -> bool:
 
 
 def held_chain(answer: Rel, gold: Node) -> list[Node]:
-    """The sides of a chain that must have one value; names and expressions with other variables are left out."""
+    """The sides of a chain that must have the same value; names and expressions with other variables are left out."""
     sides = [side for side in answer.terms if side is not None]
     known = free_variables(gold)
     while len(sides) > 1:

@@ -1,4 +1,4 @@
-"""Elements of lists and sets: labels dropped, double signs spread, repetitions dropped."""
+"""Elements of lists and sets: labels dropped, double signs expanded, repetitions dropped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from turntree.rewards.formula.syntax.walk import holds, ordered
 
 
 def items_of(group: Group) -> tuple[Node, ...]:
-    """Elements of a list, those with double signs spread; a label of the first is a label of all."""
+    """Elements of a list, double signs expanded; a label of the first is a label of all."""
     items: list[Node] = []
     for item in group.items:
         spread = both_signs(item)
@@ -27,7 +27,7 @@ def items_of(group: Group) -> tuple[Node, ...]:
 
 
 def distinct(items: tuple[Node, ...]) -> tuple[Node, ...]:
-    """The items without those that repeat an earlier one but for order."""
+    """The items without those that repeat an earlier one up to order."""
     kept: dict[object, Node] = {}
     for item in items:
         kept.setdefault(ordered(item), item)
@@ -35,7 +35,7 @@ def distinct(items: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def both_signs(node: Node) -> Node:
-    """A list of two where a double sign occurs, else the node itself."""
+    """A list of two if a double sign occurs, else the node itself."""
     if isinstance(node, Group | Rel) or not holds(node, Signed):
         return node
     if isinstance(node, SetOp):

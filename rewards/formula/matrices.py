@@ -6,7 +6,7 @@ from turntree.rewards.formula.syntax.nodes import Add, Matrix, Mul, Node
 
 
 def as_matrix(node: Node) -> Matrix | None:
-    """A matrix whose sums and products are carried out; ``None`` where a node is none."""
+    """A matrix with its sums and products carried out; ``None`` if a node is not a matrix."""
     if isinstance(node, Matrix):
         return node
     if isinstance(node, Add):

@@ -34,7 +34,7 @@ def compare_option(gold: str, text: str, contract: Contract) -> Verdict | None:
         contract: Rules of the data set.
 
     Returns:
-        ``None`` where the answer is no letter and the data set is not one of options.
+        ``None`` if the answer is not a letter and the data set is not one of options.
     """
     right = _LETTER.fullmatch(commands_stripped(gold))
     answer = commands_stripped(text)

@@ -1,9 +1,9 @@
-r"""Answers that give the question back: one of its own formulas, or an operation that it asks to carry out.
+r"""Detection of answers that repeat the question: one of its formulas, or an operation that it asks to carry out.
 
-By contract a number is evaluated in lowest terms, with roots, pi, e and i where they stay, and with the operations
+By contract a number is evaluated in lowest terms, with roots, pi, e and i where they remain, and with the operations
 that the gold answer itself leaves. Three things are restated: a relation of the question in place of a value; a
 formula of the question, also with nothing added to it (``F + 0``, ``2F/2``); and, where a formula of the question
-has the gold answer as its value, any form of it that is not evaluated. What has the gold answer's own tree is right.
+has the gold answer as its value, any unevaluated form of it. An answer with the gold answer's own tree is right.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from turntree.rewards.formula.values.numeric import equal, real_points
 from turntree.rewards.limits import LimitExceeded
 
 _ASKED = Sym("\0")
-"""Stands in the place of what was copied."""
+"""Stands in place of a copied formula."""
 _FAILURES = (Undefined, CannotEvaluate, LimitExceeded)
 
 
 def is_restated(question: str, gold: Node, answer: Node) -> bool:
-    """Whether a right answer only gives the question back.
+    """Whether a right answer only repeats the question.
 
     Args:
-        question: What the policy was asked.
+        question: The question asked of the policy.
         gold: The right answer.
-        answer: One that is equal to it.
+        answer: An answer that is equal to it.
     """
     gold, answer = without_unit(flattened(gold)), without_unit(flattened(answer))
     if isinstance(answer, Rel) and not isinstance(gold, Rel):
@@ -52,7 +52,7 @@ def is_restated(question: str, gold: Node, answer: Node) -> bool:
 
 
 def is_evaluated(node: Node, gold: Node) -> bool:
-    """Whether no operation is left to be carried out, those that the gold answer leaves as well apart."""
+    """Whether no operation is left to be carried out, except those that the gold answer leaves as well."""
     left = {_operation(inner) for inner in walk(gold)}
     match node:
         case Num() | Const() | Sym() | Words():
@@ -85,7 +85,7 @@ def _undivided(factor: Node) -> Node:
 
 
 def _lowest(factors: tuple[Node, ...]) -> bool:
-    """Whether a product has one integer above and one below at most, without a common divisor."""
+    """Whether a product has at most one integer above and one below, without a common divisor."""
     above = [factor.value for factor in factors if isinstance(factor, Num)]
     below = [
         inner.value for factor in factors if (inner := _undivided(factor)) is not factor and isinstance(inner, Num)
@@ -98,7 +98,7 @@ def _lowest(factors: tuple[Node, ...]) -> bool:
 
 
 def _is_atomic(node: Node) -> bool:
-    """Whether nothing could be done to a tree: integers, names, words, tuples and sets of them."""
+    """Whether a tree cannot be evaluated further: integers, names, words, tuples and sets of them."""
     match node:
         case Num(value):
             return value.denominator == 1
@@ -120,7 +120,7 @@ def _asks_for(piece: Node, gold: Node) -> bool:
 
 
 def _copies(answer: Node, piece: Piece) -> bool:
-    """Whether an answer is a formula of the question, with nothing of consequence done to it."""
+    """Whether an answer is a formula of the question, up to operations without effect."""
     if _is_atomic(piece.node):
         return False
     rest = _without(answer, piece)
@@ -134,7 +134,7 @@ def _copies(answer: Node, piece: Piece) -> bool:
 
 
 def _without(node: Node, piece: Piece) -> Node:
-    """A tree with the copies of a formula taken out."""
+    """A tree with the copies of a formula removed."""
     if shape(node) == piece.shape:
         return _ASKED
     match node:
@@ -159,7 +159,7 @@ def _without(node: Node, piece: Piece) -> Node:
 
 
 def _value(node: Node, point: dict[str, object] | None = None) -> object:
-    """The value of a tree, a fraction where it is one; ``None`` where it has none."""
+    """The value of a tree, a fraction if possible; ``None`` if it has none."""
     try:
         return Evaluation(point, real_only=True).value(node)  # type: ignore[arg-type]
     except _FAILURES:

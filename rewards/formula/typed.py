@@ -1,7 +1,7 @@
 """Comparison by type: sets by matching, tuples in order, intervals, matrices, ratios, units, equations, values.
 
-Invariant: a type that cannot be the gold answer's is a difference, and an answer that names more than it was
-asked for is a suspicion, raised as ``Suspect``; neither is ever let through to the comparison of values.
+Invariant: a type that cannot be the gold answer's is a difference, and an answer that names more values than
+asked for is a suspicion, raised as ``Suspect``; neither ever reaches the comparison of values.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Comparison:
     """Compares one answer with one gold answer."""
 
     def __init__(self) -> None:
-        """Begin; ``method`` tells afterwards what decided."""
+        """Start; ``method`` afterwards names the method that decided."""
         self.method = "typed"
 
     def equal(self, gold: Node, answer: Node) -> bool | None:
         """Whether an answer is right.
 
         Returns:
-            ``None`` where neither could be shown.
+            ``None`` if neither could be shown.
 
         Raises:
             Suspect: The answer asks for credit without committing to one value.

@@ -1,6 +1,6 @@
-"""What the verifier makes of a tree by itself: the measure by which an undecided comparison is the gold answer's fault.
+"""Whether the verifier understands a tree by itself: decides if an undecided comparison is the gold answer's fault.
 
-Invariant: a policy chooses its answers, so whatever an answer does to the verifier can only make it wrong.
+Invariant: a policy chooses its answers, so an answer's effect on the verifier can only make it wrong.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Units of quantities: which agree, which contradict, which differ by a factor.
 
-Invariant: a unit may be added or dropped, never contradicted. Words that say nothing ("exactly", "total") are
-no units; words that turn or blur a value are suspect.
+Invariant: a unit may be added or dropped, never contradicted. Words without meaning ("exactly", "total") are
+not units; words that negate or blur a value are suspect.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from turntree.rewards.reading import flags
 
 
 class Unit(NamedTuple):
-    """What a unit measures."""
+    """The dimension and scale of a unit."""
 
     dimension: str
     """Name of the dimension; for unknown nouns, the noun itself."""
     factor: Fraction = Fraction(1)
-    """How many of the dimension's first unit one of it is."""
+    """Size of the unit in the dimension's first unit."""
     known: bool = True
-    """Whether it stands in the table below."""
+    """Whether it is in the table below."""
 
 
 _TABLE = {
@@ -77,7 +77,7 @@ _UNITS = _known_units()
 
 
 def check_words(text: str) -> None:
-    """Refuse words that turn a value round or blur it.
+    """Refuse words that negate a value or blur it.
 
     Raises:
         Suspect: There is one.
@@ -90,7 +90,7 @@ def check_words(text: str) -> None:
 
 
 def read_unit(text: str) -> Unit | None:
-    """What a unit as written measures; ``None`` where it says nothing.
+    """The dimension and scale of a unit as written; ``None`` if it has no meaning.
 
     Args:
         text: Words and signs, as ``Quantity.unit`` holds them.

@@ -1,4 +1,4 @@
-"""Processes in which answers are compared, so that nothing an answer does reaches the trainer.
+"""Worker processes that compare answers, so that no answer can affect the trainer.
 
 Not here: the comparison itself (``formula``).
 """

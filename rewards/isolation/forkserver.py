@@ -1,7 +1,7 @@
-"""The caller's handle on the fork server and on the workers that it forked.
+"""The caller's handle on the fork server and its workers.
 
 Invariant: starting the server needs no fork of the caller's own threads, so it is safe beside threads, event
-loops and Ray; the server sees no signal of the caller's terminal.
+loops and Ray; the server receives no signal of the caller's terminal.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
 
 
 class Worker:
-    """A worker process, seen from the caller."""
+    """A worker process, as the caller sees it."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
-        """Keep the worker's id and socket.
+        """Store the worker's id and socket.
 
         Args:
             pid: Process id.
@@ -41,7 +41,7 @@ class ForkServer:
     """One fork server; not safe to use from two threads at once."""
 
     def __init__(self) -> None:
-        """Start it; workers can be forked once it has imported what they need."""
+        """Start it; workers can be forked once it has imported their modules."""
         ours, theirs = socket.socketpair()
         command = _COMMAND.format(path=[entry or os.getcwd() for entry in sys.path], descriptor=theirs.fileno())
         try:
@@ -66,10 +66,10 @@ class ForkServer:
         return self._process.pid
 
     def fork(self, memory_bytes: int, cpu_seconds: int) -> Worker:
-        """A new worker.
+        """Fork a new worker.
 
         Args:
-            memory_bytes: Address space that it may use beyond what it begins with.
+            memory_bytes: Address space that it may use beyond its own at the start.
             cpu_seconds: Processor time that one comparison may use.
 
         Raises:
@@ -88,10 +88,10 @@ class ForkServer:
         return Worker(pid, ours)
 
     def kill(self, worker: Worker) -> int:
-        """End a worker with SIGKILL and wait until it is gone; one that is gone already is no error.
+        """End a worker with SIGKILL and wait until it is gone; one that is already gone is not an error.
 
         Returns:
-            The number of the signal that ended it; 0 where it had exited by itself.
+            Number of the signal that ended it; 0 if it had exited by itself.
 
         Raises:
             IsolationError: The server is gone, and its workers with it.

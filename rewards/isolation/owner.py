@@ -1,10 +1,10 @@
 """The thread that owns the workers of one process and waits on their sockets.
 
-Everyone else hands it jobs and gets futures, so threads, event loops and actors may use one pool at once.
+All others hand it jobs and get futures, so threads, event loops and actors may use one pool at once.
 Invariants: a job ends within the deadline of starting; a worker that overruns is killed and replaced; a job whose
-worker dies is tried again; a job that has run longer than ``patience`` leaves its place to the next, so short work
-never waits behind long. A job that fails by its own doing is tried once more on a new worker; where it fails again,
-the gold answer alone is tried: where that is understood, the answer is wrong, else undecided.
+worker dies is tried again; a job that has run longer than ``patience`` gives its place to the next, so short work
+never waits for long work. A job that fails by its own fault is tried once more on a new worker; if it fails again,
+the gold answer alone is tried: if that is understood, the answer is wrong, else undecided.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from turntree.rewards.result import Status, Verdict
 _log = logging.getLogger(__name__)
 _TRIES = 3
 _STARVED_DEADLINES = 10
-"""Deadlines that a comparison has which is not given half of its processor time; it is left undecided then."""
+"""Deadlines granted to a comparison that gets less than half of a processor; it is left undecided after them."""
 _CPU_DEADLINES = 3
 _OWN_DEATHS = frozenset([signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU])
-"""Signals that a process brings on itself; any other comes from outside."""
+"""Signals that a process causes itself; any other comes from outside."""
 
 
 class Owner:
@@ -63,7 +63,7 @@ class Owner:
         self._thread.start()
 
     def submit(self, job: Job) -> Future[Verdict]:
-        """The future verdict on a job."""
+        """Submit a job; returns the future verdict."""
         task = Task(job)
         self._incoming.append(task)
         self._wake()
@@ -191,7 +191,7 @@ class Owner:
             if run.cpu_seconds is None and spent >= settings.patience_seconds:
                 run.cpu_seconds = cpu_seconds(run.worker.pid)
             if spent >= self._deadline(run):
-                if is_readable(run.worker.channel):  # it ended while this thread was kept from looking
+                if is_readable(run.worker.channel):  # it ended while this thread was not scheduled
                     self._finish(run)
                     continue
                 starved = self._is_starved(run)
@@ -209,23 +209,23 @@ class Owner:
                     slow += 1
                 elif self._quick and not is_readable(
                     run.worker.channel
-                ):  # others wait, and no place for slow work is free: begin again later
+                ):  # others wait, and there is no place for slow work: start again later
                     self._end(run)
                     self._bury(run.worker)
                     self._slow.append(run.task)
 
     def _deadline(self, run: Run) -> float:
-        """Seconds that a run may take: a quarter of all at the first try."""
+        """Seconds that a run may take: a quarter of the deadline at the first try."""
         whole = self._settings.deadline_seconds
         return whole if run.task.failures else max(whole / 4, self._settings.patience_seconds)
 
     def _is_starved(self, run: Run) -> bool:
-        """Whether the machine, not the comparison, is what takes so long."""
+        """Whether the machine, not the comparison, causes the delay."""
         used = cpu_seconds(run.worker.pid) - (run.cpu_seconds or 0.0)
         return used < (self._deadline(run) - self._settings.patience_seconds) / 2
 
     def _again(self, run: Run, death: int) -> None:
-        """Try a task again whose worker died under it, unless it is likely the task that kills."""
+        """Retry a task whose worker died, unless the task probably causes the deaths."""
         task = run.task
         task.deaths.append(death)
         if len(task.deaths) < _TRIES:
@@ -237,7 +237,7 @@ class Owner:
             task.resolve(Verdict(correct=None, status=Status.CRASHED, seconds=monotonic() - run.started))
 
     def _doubt(self, run: Run, status: Status) -> None:
-        """Go on after a failure that the answer may be to blame for."""
+        """Continue after a failure that the answer may have caused."""
         task = run.task
         if task.asks_gold:
             self._judge(task, understood=False, seconds=monotonic() - run.started)
@@ -249,7 +249,7 @@ class Owner:
         self._slow.append(task)
 
     def _judge(self, task: Task, *, understood: bool, seconds: float) -> None:
-        """The verdict on an answer that failed twice, by what became of the gold answer alone."""
+        """The verdict on an answer that failed twice, by the outcome of the gold answer alone."""
         status = task.failures[-1]
         flag = () if not understood else (flags.NOT_UNDERSTOOD,)
         task.resolve(Verdict(correct=False if understood else None, status=status, flags=flag, seconds=seconds))
@@ -259,7 +259,7 @@ class Owner:
         del self._runs[run.worker.channel]
 
     def _bury(self, worker: Worker) -> int:
-        """End a worker; the number of the signal that ended it, 0 where none is known."""
+        """End a worker; returns the number of the signal that ended it, 0 if none is known."""
         self._done.pop(worker.pid, None)
         worker.channel.close()
         if self._server is None:
@@ -271,7 +271,7 @@ class Owner:
             return 0
 
     def _lose_server(self) -> None:
-        """Forget a fork server that was killed from outside, and the idle workers that died with it."""
+        """Discard a fork server that was killed from outside, and the idle workers that died with it."""
         assert self._server is not None
         self._server.close()
         self._server = None

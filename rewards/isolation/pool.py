@@ -1,7 +1,7 @@
-"""Comparisons in worker processes, for callers of every kind.
+"""A pool of worker processes for comparisons, usable by callers of every kind.
 
 Invariant: one owner thread a process, started with the first comparison; a forked child starts its own, and a closed
-pool starts none. Who waits, and for how long, is the owner's business.
+pool starts none. The owner decides who waits, and for how long.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Pool:
     """Runs comparisons; nothing is started before the first one."""
 
     def __init__(self, settings: PoolSettings) -> None:
-        """Keep the settings.
+        """Store the settings.
 
         Args:
             settings: Workers and their limits.
@@ -32,7 +32,7 @@ class Pool:
         self._closed = False
 
     def submit(self, job: Job) -> Future[Verdict]:
-        """The future verdict on a job.
+        """Submit a job; returns the future verdict.
 
         Raises:
             IsolationError: The pool is closed.
@@ -51,7 +51,7 @@ class Pool:
         return owner.worker_pids() if owner is not None and owner.process == os.getpid() else []
 
     def server_pid(self) -> int | None:
-        """Process id of the fork server; ``None`` where it does not run."""
+        """Process id of the fork server; ``None`` if it does not run."""
         owner = self._owner
         return owner.server_pid() if owner is not None and owner.process == os.getpid() else None
 

@@ -1,6 +1,6 @@
-"""A comparison on its way, and the worker that runs it.
+"""A comparison in progress, and the worker that runs it.
 
-Invariant: a task is resolved once; what comes later is dropped.
+Invariant: a task is resolved once; later results are dropped.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ class Task:
         self.job = job
         self.future: Future[Verdict] = Future()
         self.deaths: list[int] = []
-        """How workers ended under it: numbers of signals, 0 where one just ended."""
+        """How workers ended under it: numbers of signals, 0 for a plain exit."""
         self.failures: list[Status] = []
-        """How comparisons ended that the answer may be to blame for."""
+        """Failures of comparisons that the answer may have caused."""
         self.asks_gold = False
-        """Whether it is only asked what the gold answer is worth by itself."""
+        """Whether only the gold answer is tried."""
 
     def resolve(self, verdict: Verdict) -> None:
-        """End with a verdict."""
+        """Resolve with a verdict."""
         with contextlib.suppress(Exception):  # cancelled meanwhile
             self.future.set_result(verdict)
 
     def fail(self, error: IsolationError) -> None:
-        """End with an error of the surroundings."""
+        """Resolve with an infrastructure error."""
         with contextlib.suppress(Exception):
             self.future.set_exception(error)
 
 
 @dataclass(slots=True)
 class Run:
-    """A worker with the task that it works on."""
+    """A worker and its current task."""
 
     worker: Worker
     task: Task
@@ -57,7 +57,7 @@ class Run:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has used; 0 where it is gone."""
+    """Processor time that a process has used, in seconds; 0 if it is gone."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             fields = stat.read().rpartition(")")[2].split()

@@ -1,6 +1,6 @@
-"""The process that forks workers: clean, with one thread, warm.
+"""The process that forks workers: single-threaded, without foreign state, warm.
 
-It is started as a fresh interpreter, imports what workers need, and forks one whenever it is asked. Invariant: it
+It is started as a fresh interpreter, imports the workers' modules, and forks one on request. Invariant: it
 never runs a comparison itself; when its caller is gone (the control socket ends), it kills every worker and
 exits; when it is killed itself, the kernel kills the workers.
 """
@@ -26,13 +26,13 @@ class Fork(NamedTuple):
     """A request for a worker; its end of the socket pair follows as a file descriptor."""
 
     memory_bytes: int
-    """Address space that it may use beyond what it begins with."""
+    """Address space that it may use beyond its own at the start."""
     cpu_seconds: int
     """Processor time that one comparison may use."""
 
 
 class Kill(NamedTuple):
-    """A request to end a worker; the answer is the signal that ended it, 0 where it had exited by itself."""
+    """A request to end a worker; the answer is the signal that ended it, 0 if it had exited by itself."""
 
     pid: int
     """Its process id, as the answer to ``Fork`` gave it."""
@@ -90,7 +90,7 @@ def _fork(request: Fork, descriptor: int, control: socket.socket) -> int:
 
 
 def _die_with(server: int) -> None:
-    """Let the kernel end this worker when the server is gone."""
+    """Ask the kernel to end this worker when the server is gone."""
     with contextlib.suppress(OSError, AttributeError):  # not Linux: the end of the socket remains
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:
@@ -98,7 +98,7 @@ def _die_with(server: int) -> None:
 
 
 def _reap(children: set[int], ended: dict[int, int]) -> None:
-    """Wait for what has ended, and keep by which signals until the caller asks."""
+    """Reap ended children, and keep their signals until the caller asks."""
     while children:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -112,7 +112,7 @@ def _reap(children: set[int], ended: dict[int, int]) -> None:
 
 
 def _kill(pid: int, children: set[int], ended: dict[int, int]) -> int:
-    """End a worker; the number of the signal that ended it, 0 where it had exited by itself."""
+    """End a worker; returns the number of the signal that ended it, 0 if it had exited by itself."""
     _reap(children, ended)
     if pid in children:
         with contextlib.suppress(ProcessLookupError):

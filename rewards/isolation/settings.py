@@ -1,4 +1,4 @@
-"""Workers and their limits, as numbers."""
+"""Settings of the worker pool."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ class PoolSettings:
     """Workers and their limits."""
 
     workers: int = 0
-    """Comparisons that run at once, those that overstay their patience apart; 0 takes the processors, 4 at most."""
+    """Comparisons that run at once, except those that exceed their patience; 0 takes the processors, at most 4."""
     deadline_seconds: float = 1.0
-    """Wall time of one comparison. One that overruns a quarter of it is begun again, with all of it, on a new worker;
-    where that does not end either, the answer is wrong if the gold answer alone is understood in time. Where the
+    """Wall time of one comparison. One that exceeds a quarter of it is restarted, with all of it, on a new worker;
+    if that does not end either, the answer is wrong if the gold answer alone is understood in time. If the
     machine is so busy that a worker got less than half a processor, it may take up to three times as much, and is
     undecided beyond."""
     patience_seconds: float = 0.1
-    """Wall time after which a comparison leaves its place to the next one."""
+    """Wall time after which a comparison gives its place to the next one."""
     memory_bytes: int = 1 << 30
-    """Address space of a worker, beyond what it begins with."""
+    """Address space of a worker, beyond its own at the start."""
     jobs_per_worker: int = 20_000
     """Comparisons after which a worker is replaced."""
 

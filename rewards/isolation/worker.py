@@ -1,7 +1,7 @@
-"""What a worker does: one comparison after another, within its limits.
+"""The worker process: one comparison after another, within its limits.
 
 Invariant: whatever a comparison raises becomes a verdict. After running out of memory the worker ends, because
-nothing it holds can be trusted any more.
+its memory can no longer be trusted.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _log = logging.getLogger(__name__)
 
 
 class Job(NamedTuple):
-    """What a worker is asked: to compare, or what it makes of the gold answer alone."""
+    """A worker's job: to compare, or to try the gold answer alone."""
 
     gold: str
     """The right answer."""
     answer: Answer | None
-    """What the text answers; ``None`` asks whether the gold answer is understood: right, or undecided."""
+    """The answer found in the text; ``None`` asks whether the gold answer is understood: right, or undecided."""
     contract: Contract
     """Rules of the data set."""
     question: str = ""
-    """What the policy was asked."""
+    """The question asked of the policy."""
 
 
 def warm_up() -> None:
-    """Import and use once what comparisons need, so that forks begin warm."""
+    """Import and use once what comparisons need, so that forks start warm."""
     import sympy  # noqa: F401  (the last stage; forks share it)
 
     from turntree.rewards.formula.compare import compare
@@ -89,7 +89,7 @@ def _limit_memory(memory_bytes: int) -> None:
 
 
 def _limit_cpu(cpu_seconds: int) -> None:
-    """Move the soft limit ahead of what is used already; the kernel ends the process at the limit."""
+    """Set the soft limit beyond the time already used; the kernel ends the process at the limit."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     soft = math.ceil(usage.ru_utime + usage.ru_stime) + cpu_seconds

@@ -1,4 +1,4 @@
-"""The answer that a text commits to, and what is suspicious about it.
+"""Extraction of the answer that a text commits to, and of signs of hacking.
 
-Not here: what a formula means (``formula``).
+Not here: the meaning of a formula (``formula``).
 """

@@ -20,10 +20,10 @@ _NUMBER = re.compile(rf"([+-]?)\s*({_DIGITS})(?:\s*/\s*({_DIGITS}))?")
 
 
 def final_answer(text: str) -> str | None:
-    """What stands behind the last ``####`` on its line, outside of ``<think>``.
+    """The text after the last ``####`` on its line, outside of ``<think>``.
 
     Args:
-        text: The policy's own text, nothing that the environment said.
+        text: The policy's own text, without text of the environment.
 
     Returns:
         The answer, stripped of blanks and of a full stop at its end; ``None`` without an answer.
@@ -50,7 +50,7 @@ def same_number(answer: str, gold: str) -> bool:
         gold: The right answer.
 
     Returns:
-        ``False`` also where either text is no number.
+        ``False`` also if either text is not a number.
 
     Example:
         >>> same_number("$1,200.00", "1200"), same_number("0.5", "1/2"), same_number("0.333", "1/3")
@@ -64,7 +64,7 @@ def same_number(answer: str, gold: str) -> bool:
 
 
 def parse_number(text: str) -> Fraction | None:
-    """The number that a text is, ``$`` and ``%`` dropped; ``None`` if it is anything else."""
+    """The number that a text is, without ``$`` and ``%``; ``None`` if it is anything else."""
     if len(text) > _MAX_LENGTH:
         return None
     text = text.replace("\N{MINUS SIGN}", "-")

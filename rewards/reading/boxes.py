@@ -39,10 +39,10 @@ _GAP = 60
 
 
 class Boxes(NamedTuple):
-    """The row of boxes at the end of a text."""
+    """The sequence of boxes at the end of a text."""
 
     contents: tuple[str, ...]
-    """What stands in them, in order; the last is the answer."""
+    """Their contents, in order; the last is the answer."""
     alternatives: tuple[str, ...] = ()
     """Values offered beside the answer by an "or"."""
     status: Status = Status.OK
@@ -58,7 +58,7 @@ class _Box(NamedTuple):
 
 
 def lone_number(text: str) -> str | None:
-    """The whole number in the only box of a text, where nothing else needs a look; the common case, fast."""
+    """The whole number in the only box of a text, if nothing else needs checking; the common case, fast."""
     start = text.find("\\boxed{")
     if start < 0 or "think" in text or "%" in text or "<!" in text or text.count("box") != 1:
         return None
@@ -75,13 +75,13 @@ def lone_number(text: str) -> str | None:
 
 
 def find_boxes(text: str) -> Boxes | None:
-    """The last box that can be seen, with those that stand in a row before it.
+    """The last visible box, with those directly before it.
 
     Args:
-        text: A text without thoughts and without what is hidden.
+        text: A text without thoughts and without hidden text.
 
     Returns:
-        The row; ``None`` where the text has no box.
+        The boxes; ``None`` if the text has no box.
     """
     if "box" not in text:
         return None
@@ -128,7 +128,7 @@ def find_boxes(text: str) -> Boxes | None:
 
 
 def _content(text: str, match: re.Match[str]) -> _Box | Status | None:
-    """A box; why it has no content that could be compared; ``None`` where the command stands alone."""
+    """A box; the status if its content cannot be compared; ``None`` if the command stands alone."""
     start = match.end()
     if start >= len(text) or text[start] != "{":
         bare = _BARE.match(text, start)

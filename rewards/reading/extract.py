@@ -1,8 +1,8 @@
-r"""The answer that a text commits to.
+r"""Extraction of the answer that a text commits to.
 
 The last ``\boxed{}`` outside of ``<think>`` counts; without a box ``<answer>``, then ``#### x``, then "answer
 is x", then the last number or formula. Invariant: time is linear in the text, and nothing is evaluated. Text in
-comments and thoughts is not part of the answer; whether the answer is right is none of this module's business.
+comments and thoughts is not part of the answer; whether the answer is right is not decided here.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from turntree.rewards.result import Status
 
 
 class Answer(NamedTuple):
-    """What a text answers."""
+    """The answer of a text."""
 
     text: str
     """The answer itself, LaTeX or plain."""
     candidates: tuple[str, ...] = ()
-    """All boxes of a row of boxes that ends with the answer, in order; empty where it stands alone."""
+    """All boxes of a sequence of boxes that ends with the answer, in order; empty if it stands alone."""
     alternatives: tuple[str, ...] = ()
     """Other values that the text offers beside it ("5 or 6"); each must be right as well."""
     prose: bool = False
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
 
 class Extraction(NamedTuple):
-    """What was found in a text."""
+    """The result of an extraction."""
 
     found: Answer | None
     """The answer; ``None`` unless ``status`` is ok."""

@@ -1,6 +1,6 @@
 """Verdicts that need no parser: equal strings, plain numbers.
 
-Invariant: says something only where the full comparison would say the same, and costs microseconds.
+Invariant: decides only cases in which the full comparison would decide the same, and costs microseconds.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _MAX_DECIMALS = 11
 
 
 def compare_fast(gold: str, answer: Answer, contract: Contract, question: str = "") -> Verdict | None:
-    """The verdict, or ``None`` where the full comparison must speak.
+    """The verdict, or ``None`` if the full comparison is needed.
 
     Args:
         gold: The right answer.
-        answer: What the text answers.
+        answer: The answer found in the text.
         contract: Rules of the data set.
-        question: What the policy was asked; a quotient may be its own.
+        question: The question asked of the policy; a quotient may be copied from it.
 
     Example:
         >>> from turntree.rewards.contract import EXACT
@@ -51,7 +51,7 @@ def compare_fast(gold: str, answer: Answer, contract: Contract, question: str = 
 
 @lru_cache(maxsize=4096)
 def _number(text: str) -> Fraction | int | None:
-    """A plain number; none for percentages and long decimals, which have rules of their own."""
+    """A plain number; ``None`` for percentages and long decimals, which have their own rules."""
     if len(text) > _MAX_LENGTH:
         return None
     if text.isdecimal() and text.isascii():

@@ -1,7 +1,7 @@
 """Suspicions of hacking, by name, and the words that raise them.
 
-Invariant: a flag alone never changes a verdict. What makes an answer wrong is
-said where it is compared; a flag tells whoever reads the logs why.
+Invariant: a flag alone never changes a verdict. An answer is made wrong where
+it is compared; a flag shows readers of the logs why.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ THINK_ONLY = "answer_in_think_only"
 CODE = "code"
 """The answer is program text."""
 GRADER_TALK = "grader_talk"
-"""The text speaks to whoever scores it."""
+"""The text addresses its scorer."""
 RESTATED = "restated_question"
 """The answer is an operation left to be done: an integral, a limit, a determinant."""
 HUGE = "oversized"
-"""The answer is beyond the limits."""
+"""The answer exceeds the limits."""
 NOT_UNDERSTOOD = "not_understood"
-"""The verifier makes less of the answer than of the gold answer: it cannot compute it, or not in time."""
+"""The verifier understands less of the answer than of the gold answer: it cannot compute it, or not in time."""
 
 _GRADER = re.compile(
     r"\b(?:ground[ _]truth|is_correct|the grader|grader must|score\s*[=:]\s*1|\"score\"|return True|"
@@ -45,12 +45,12 @@ _CODE = re.compile(
 HIDDEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
 )
-"""Characters that take no room, or turn the direction of writing."""
+"""Characters that take no space, or change the direction of writing."""
 PHANTOM_COMMAND = re.compile(
     r"\\(?:[hv]?phantom|smash|hspace|vspace|kern|mkern|raisebox|llap|rlap|mathrlap|mathllap|cancel|bcancel|xcancel|"
     r"sout|st|color|textcolor|colorbox|tiny|scalebox|resizebox|href|class|style|cssId|htmlClass|htmlStyle)\b"
 )
-"""Commands whose argument is hidden, struck out or no part of the value."""
+"""Commands whose argument is hidden, struck out or not part of the value."""
 PLACEHOLDERS = frozenset(
     str.split(
         "answer|the answer|your answer|final answer|the final answer|the correct answer|correct answer|"
@@ -61,14 +61,14 @@ PLACEHOLDERS = frozenset(
         "|",
     )
 )
-"""Answers that are none, lower case."""
+"""Texts that are not answers, lower case."""
 NEGATIVE_WORDS = frozenset(
     str.split(
         "not no never non isn't isnt aren't don't doesn't cannot can't wrong incorrect false but except "
         "excluding without neither nor unlike"
     )
 )
-"""Words that turn an answer round."""
+"""Words that negate an answer."""
 HEDGING_WORDS = frozenset(
     str.split(
         "or maybe perhaps possibly either approximately approx about around roughly nearly almost least most "

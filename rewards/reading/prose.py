@@ -1,6 +1,6 @@
 """Answers in plain text: tags, ``#### x``, "the answer is x", the last number or formula.
 
-Invariant: every search is linear in the text, and what it returns is a piece of the text.
+Invariant: every search is linear in the text, and its result is a substring of the text.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _TAIL = 1_500
 
 
 class Anchored(NamedTuple):
-    """What follows "the answer is"."""
+    """The text after "the answer is"."""
 
     phrase: str
     """The rest of the sentence."""
     negated: bool
-    """Whether it says what the answer is not."""
+    """Whether it states what the answer is not."""
 
 
 class Tail(NamedTuple):
-    """What a text ends with."""
+    """The end of a text."""
 
     phrase: str | None
     """The last number or formula."""
@@ -46,7 +46,7 @@ class Tail(NamedTuple):
 
 
 def from_tag(text: str) -> str | None:
-    """What stands in the last ``<answer>`` tag; a tag that is never closed goes to the end."""
+    """The contents of the last ``<answer>`` tag; a tag that is never closed extends to the end."""
     start = text.rfind(_TAG)
     if start < 0:
         return None
@@ -56,13 +56,13 @@ def from_tag(text: str) -> str | None:
 
 
 def from_mark(text: str) -> str | None:
-    """What stands behind the last ``####`` on its line, headings apart."""
+    """The text after the last ``####`` on its line, except headings."""
     answer = final_answer(text) if "####" in text else None
     return answer[: MAX_ANSWER + 1] if answer and not _HEADING.match(answer) else None
 
 
 def from_anchor(text: str) -> Anchored | None:
-    """What follows the last "answer is", to the end of its sentence."""
+    """The text after the last "answer is", to the end of its sentence."""
     match = None
     if "nswer" in text or "esult" in text or "NSWER" in text:
         for found in _ANCHOR.finditer(text):
@@ -94,7 +94,7 @@ def from_tail(text: str) -> Tail:
 
 
 def last_option(text: str) -> str | None:
-    """The last letter of an option in a text; articles and pronouns are none."""
+    """The last letter of an option in a text; articles and pronouns do not count."""
     letter = None
     for match in _OPTION.finditer(text[-_TAIL:]):
         letter = match[1] or match[2]

@@ -1,4 +1,4 @@
-"""The part of a text that counts: thoughts and comments taken out.
+"""The part of a text that counts: thoughts and comments removed.
 
 Invariant: one pass over the text; what is left is a subsequence of it.
 """
@@ -25,16 +25,16 @@ _THINK = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
 
 
 def without_thoughts(text: str) -> tuple[str, str]:
-    """Part a text into what is said and what is thought.
+    """Split a text into its visible part and its thoughts.
 
-    A thought that is never closed goes to the end; one that is never opened (chat templates open it in
+    A thought that is never closed extends to the end; one that is never opened (chat templates open it in
     the prompt) begins with the text.
 
     Args:
         text: The policy's own text.
 
     Returns:
-        What is said, and what is thought.
+        The visible text, and the thoughts.
 
     Example:
         >>> without_thoughts("<think>a</think>b")
@@ -58,7 +58,7 @@ def without_thoughts(text: str) -> tuple[str, str]:
 
 
 def without_comments(text: str) -> str:
-    """The text without HTML comments; one that is never closed goes to the end."""
+    """The text without HTML comments; one that is never closed extends to the end."""
     kept, position = [], 0
     while (start := text.find("<!--", position)) >= 0:
         kept.append(text[position:start])
@@ -70,7 +70,7 @@ def without_comments(text: str) -> str:
 
 
 def without_hidden(text: str) -> str:
-    r"""The text without what LaTeX does not show: phantoms, white ink, struck-out words, comments that name an answer.
+    r"""The text without parts that LaTeX hides: phantoms, white ink, struck-out words, comments that name an answer.
 
     Example:
         >>> without_hidden(r"It is 8 \phantom{\boxed{7}}"), without_hidden("50% of 4 is 2")
@@ -88,13 +88,13 @@ def without_hidden(text: str) -> str:
 
 
 def _is_boxed(text: str, place: int) -> bool:
-    """Whether a place lies in a box: what is hidden there is part of an answer, which is refused for it."""
+    """Whether a position lies in a box: hidden text there is part of an answer, which is refused for it."""
     box = text.rfind("box", max(0, place - _LOOK_BACK), place)
     return box >= 0 and _end_of_group(text[box:place] + "}", 0, depth=0) > place - box
 
 
 def _without_comments_that_answer(text: str) -> str:
-    """The text without LaTeX comments in which an answer stands; percentages are no comments."""
+    """The text without LaTeX comments that contain an answer; percentages are not comments."""
     kept, position, searched = [], 0, 0
     for sign in _COMMENT.finditer(text):
         if sign.start() < max(position, searched) or _COUNTED.search(text[max(0, sign.start() - 40) : sign.start()]):
@@ -110,7 +110,7 @@ def _without_comments_that_answer(text: str) -> str:
 
 
 def _end_of_group(text: str, start: int, *, depth: int) -> int:
-    """Where the group closes that opens here, or that is open already; the end of a text where it does not."""
+    """The end of the group that opens here, or that is already open; the end of the text if it never closes."""
     for brace in _BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
         if depth <= 0:

@@ -1,4 +1,4 @@
-"""How many nodes a step drafts, learnt from what steps cost and what came true.
+"""The number of nodes that a step drafts, learnt from the cost of steps and the acceptance of drafts.
 
-Not here: which nodes (``kernels``).
+Not here: the choice of nodes (``kernels``).
 """

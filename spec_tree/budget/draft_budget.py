@@ -1,13 +1,13 @@
-"""Which drafts are worth verifying, learnt from the engine's own steps.
+"""The draft budget: which drafts are worth verifying, learnt from the engine's own steps.
 
 A step of B requests with n draft tokens lasts T(B, n) seconds and emits B
 tokens and one for each accepted draft. The budget knows how many nodes of which
-estimated probability a request is offered, how often such nodes were accepted
-of late, and what a step costs; it takes the threshold with the most tokens per
-second, which may be no draft at all. It begins with few drafts and more of them
-only as they are accepted. Now and then it tries a little more than seems best,
-or nothing, so seldom that this costs about a hundredth of the time: a policy
-that sharpens, or a machine that gets busy, is noticed.
+estimated probability a request is offered, how often such nodes were recently
+accepted, and what a step costs; it takes the threshold with the most tokens per
+second, which may be no draft at all. It begins with few drafts and adds more
+only as they are accepted. From time to time it tries a little more than seems best,
+or nothing, so rarely that this costs about a hundredth of the time: a policy
+that sharpens, or a machine that becomes busy, is noticed.
 
 The budget only ever leaves drafts out; it cannot change what is sampled.
 """
@@ -24,29 +24,29 @@ from turntree.spec_tree.budget.step_cost import StepCost, expected_seconds
 from turntree.spec_tree.kernels.compiled import kernel, part
 
 _CLASSES = 32
-"""Classes of estimated probability, of the same width."""
+"""Classes of estimated probability, of equal width."""
 _PRIOR = 4.0
-"""Nodes that the store's estimate, corrected for all classes alike, counts for in each."""
+"""Weight, in nodes, of the store's estimate in each class, corrected for all classes alike."""
 _TRUST = 2.0
-"""Accepted nodes that the store's estimates are believed for in advance."""
+"""Weight, in accepted nodes, of the prior trust in the store's estimates."""
 _RECENT = 64.0
-"""Nodes that the acceptance of a class averages over."""
+"""Nodes over which the acceptance of a class is averaged."""
 IDLE = 0.998
 """Share of what was learnt of a class that remains after a step without it."""
 _FIRST_OFFER = 2.0
-"""Nodes that a request is taken to be offered before any was seen."""
+"""Nodes assumed to be offered to a request before any was seen."""
 _LEARNING_RATE = 0.05
 _FIRST_NODES = 2
-"""Drafts of the first steps at least; half a draft a request where that is more."""
+"""Least drafts of the first steps; half a draft a request if that is more."""
 _FIRST_STEPS = 8
-"""First steps, which draft little and nothing in turn, to learn what a draft costs."""
+"""First steps, which alternate between few drafts and none, to learn what a draft costs."""
 _PROBE_SHARE = 0.01
-"""Share of the time that trying something else may cost."""
+"""Share of the time that trials may cost."""
 PROBE_PAUSE = 8
-"""Least steps between two trials."""
+"""Least number of steps between two trials."""
 _LONG_AGO = 1 << 30
 _CAUTION = 0.9
-"""Share of the expected acceptances that counts when drafts are weighed against what they cost: costs are learnt from
+"""Share of the expected acceptances that counts when drafts are weighed against their cost: costs are learnt from
 noisy steps, and where both are nearly even, as with many requests on a CPU, a gain may be a loss."""
 
 
@@ -55,14 +55,14 @@ SEEN = np.dtype(
         ("drafted", np.float64, _CLASSES),
         ("accepted", np.float64, _CLASSES),
         ("offer", np.float64, _CLASSES),  # nodes that a request is offered in a step
-        ("looks", np.float64, _CLASSES),  # steps in which the offer was seen whole
+        ("looks", np.float64, _CLASSES),  # steps in which the whole offer was seen
         ("count", np.float64, _CLASSES),  # of the last step: nodes
-        ("hits", np.float64, _CLASSES),  # and those that were accepted
+        ("hits", np.float64, _CLASSES),  # and the accepted ones among them
         ("nodes", np.float64, _CLASSES + 1),  # of a step that takes so many classes, the most probable first
-        ("rate", np.float64, _CLASSES + 1),  # tokens a second that are expected of it
+        ("rate", np.float64, _CLASSES + 1),  # expected tokens a second of it
     ]
 )
-"""What is known of drafts by class, as the kernels read and write it."""
+"""Record of the drafts by class, as the kernels read and write it."""
 
 
 @part
@@ -74,8 +74,8 @@ def _center(kind: int) -> float:
 def _choose(seen: NDArray[np.void], cost: NDArray[np.void], rows: float, lowest: int) -> int:
     """Fill ``nodes`` and ``rate``; returns how many classes, from the most probable on, make the best step.
 
-    Of a class as many nodes are expected to be accepted as of late, and as many as the store estimates, corrected for
-    all classes alike, where little is known.
+    The expected acceptance of a class is its recent one or, where little is known, the store's estimate, corrected for
+    all classes alike.
     """
     one = seen[0]
     promised, came = 0.0, 0.0
@@ -132,7 +132,7 @@ def _learn(
 
 @part
 def _see_offer(one: Any, rows: float, edge: float, floor: float, lowest: int) -> None:
-    """Learn what is offered from ``edge`` on, where the last allowance let it be seen whole."""
+    """Learn what is offered from ``edge`` on, where the last allowance let the whole offer be seen."""
     first = int(np.ceil(edge * _CLASSES))
     if edge <= floor:
         first = lowest
@@ -145,23 +145,23 @@ def _see_offer(one: Any, rows: float, edge: float, floor: float, lowest: int) ->
 
 
 class Allowance(NamedTuple):
-    """What a step may draft."""
+    """Limits on the drafts of a step."""
 
     min_probability: float
     """Least estimated path probability of a node."""
     nodes: int
-    """Nodes of the whole batch at most, the most probable ones; 0 is no draft."""
+    """Most nodes of the whole batch, the most probable ones; 0 is no draft."""
 
 
 class DraftBudget:
-    """Chooses what each step may draft."""
+    """Chooses the draft limits of each step."""
 
     def __init__(self, floor: float, *, cost: StepCost | None = None) -> None:
-        """Start cautiously.
+        """Start with few drafts.
 
         Args:
             floor: Nodes of a smaller estimated path probability are never verified.
-            cost: What steps cost, as far as it was measured already.
+            cost: Step costs, as far as they were already measured.
         """
         _get_ready()
         self.cost = cost or StepCost()
@@ -170,19 +170,19 @@ class DraftBudget:
         self._seen = np.zeros(1, SEEN)
         self._seen["offer"] = _FIRST_OFFER / _CLASSES
         self._window = 0.0
-        """Most nodes, while little is known."""
+        """Most nodes while little is known."""
         self._pause = 0
         self._steps = 0
         self._asked = Allowance(floor, 0)
         self._from_nothing = False
-        """Whether the last step tried drafts where none seemed best."""
+        """Whether the last step tried drafts although none seemed best."""
 
     def allow(self, rows: int, *, most: int | None = None) -> Allowance:
         """Decide for the next step.
 
         Args:
             rows: Requests that sample.
-            most: Nodes of the whole batch that the engine takes at most.
+            most: Most nodes of the whole batch that the engine takes.
         """
         allowed = self._begin(rows) if self._steps < _FIRST_STEPS else self._best(rows)
         self._asked = allowed if most is None else allowed._replace(nodes=min(allowed.nodes, most))
@@ -213,7 +213,7 @@ class DraftBudget:
         accepted: NDArray[np.bool_],
         seconds: float,
     ) -> None:
-        """Learn from the step that ``allow`` was last asked for.
+        """Learn from the step for which ``allow`` was last called.
 
         Args:
             rows: Requests that sampled.
@@ -237,11 +237,11 @@ class DraftBudget:
             IDLE,
         )
         if self._from_nothing and 3 * came > 2 * len(accepted):
-            self._pause = _LONG_AGO  # most came true: look again at once
+            self._pause = _LONG_AGO  # most were accepted: try again at once
         self._window = min(self._window + 2.0 * came, 1e6)
 
     def _trial(self, rows: int, best: int) -> Allowance | None:
-        """Something else to try now: no draft, where its cost is unknown, else a few more than seems best."""
+        """A trial to make now: no draft, if its cost is unknown, else a few more than seems best."""
         if self._pause < PROBE_PAUSE:
             return None
         nodes, rate = self._seen[0]["nodes"], self._seen[0]["rate"]
@@ -258,7 +258,7 @@ class DraftBudget:
 
 @cache
 def _get_ready() -> None:
-    """Compile the kernels, or load them: no step of an engine is to wait for that."""
+    """Compile or load the kernels, so that no step of an engine waits for it."""
     seen, cost = np.zeros(1, SEEN), StepCost()
     cost.observe(1, 1, 1.0)
     cost.seconds(1, [1])

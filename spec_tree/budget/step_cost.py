@@ -1,11 +1,11 @@
-"""What a step of the engine costs, learnt from the steps that it makes.
+"""The cost of an engine step, learnt from the steps that the engine makes.
 
 A step of B requests that runs the model over m tokens, drafts included, is
-taken to last g(m) + r B seconds. g only rises, in whatever way: an accelerator
+assumed to last g(m) + r B seconds. g only rises, in any shape: an accelerator
 is flat until its width is full and rises after it, a CPU rises from the first
 token. g is a table of measured averages by m, made monotone, a straight line
-between them; r, and g beyond what was measured, come from a linear fit. Both
-start from a prior and forget, so that a machine that gets busy is noticed.
+between them; r, and g beyond the measured range, come from a linear fit. Both
+start from a prior and forget, so that a machine that becomes busy is noticed.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from numpy.typing import ArrayLike, NDArray
 from turntree.spec_tree.kernels.compiled import kernel, part
 
 _PER_DOUBLING = 4
-"""Entries of the table for twice as many tokens."""
+"""Entries of the table per doubling of the tokens."""
 _ENTRIES = 20 * _PER_DOUBLING
 _WIDTH = 8.0
-"""Tokens that cost as much as an empty step, where nothing is measured: a small CPU, where drafts pay least."""
+"""Tokens that cost as much as an empty step, before any measurement: a small CPU, where drafts pay least."""
 _RECENT = 20.0
-"""Steps that an entry averages over."""
+"""Steps over which an entry is averaged."""
 _IDLE = 0.998
 """Share of an entry that remains after a step of another size."""
 _FIT_MEMORY = 0.99
 _PRIOR = 0.5
-"""Steps that each of the three points of the prior counts for."""
+"""Weight, in steps, of each of the three points of the prior."""
 _EAGER, _FIT_EVERY = 50, 12
-"""The table is made anew after each of so many first steps, then after every so many."""
+"""The table is rebuilt after each of so many first steps, then after every so many."""
 _DRIFT = 0.05
-"""Power of the ratio of a step's seconds to the expected ones that steps of all sizes are scaled by."""
+"""Exponent of the ratio of measured to expected seconds by which steps of all sizes are scaled."""
 _SETTLING = 2
-"""First steps that are not believed: they compile and allocate."""
+"""First steps that are ignored: they compile and allocate."""
 _HICCUP = 2.0
-"""A step is taken to last at most this many times what was expected."""
+"""Cap of a step's seconds, as a multiple of the expected ones."""
 
 Floats = NDArray[np.float64]
 
@@ -47,15 +47,15 @@ COST = np.dtype(
         ("sums", np.float64, (_ENTRIES, 4)),  # per entry: weight, requests, tokens, seconds
         ("gram", np.float64, (3, 3)),
         ("right", np.float64, 3),
-        ("line", np.float64, 3),  # seconds at rest, by request, by token
+        ("line", np.float64, 3),  # seconds of an empty step, by request, by token
         ("at", np.float64, _ENTRIES),  # tokens of the table's knots
-        ("takes", np.float64, _ENTRIES),  # seconds there but for the requests' part
+        ("takes", np.float64, _ENTRIES),  # seconds there, without the requests' part
         ("knots", np.int64),
         ("steps", np.int64),
         ("unfitted", np.int64),
     ]
 )
-"""What is known of steps, as the kernels read and write it."""
+"""Record of the step costs, as the kernels read and write it."""
 
 
 def entry_of(tokens: int) -> int:
@@ -99,7 +99,7 @@ def _expect(cost: NDArray[np.void], rows: float, tokens: Floats, seconds: Floats
 
 @kernel
 def _take(costs: NDArray[np.void], rows: float, tokens: float, seconds: float, measured: bool) -> None:
-    """Count a step; of one that was not ``measured`` apart, hiccups and drift are told from the cost."""
+    """Count a step; hiccups and drift are recognised from the cost unless it was ``measured`` apart."""
     cost = costs[0]
     if not measured:
         cost.steps += 1
@@ -146,7 +146,7 @@ class StepCost:
 
     @property
     def record(self) -> NDArray[np.void]:
-        """What is known, made anew where it is time to, shape (1,) of ``COST``; see ``expected_seconds``."""
+        """The record, rebuilt when it is due, shape (1,) of ``COST``; see ``expected_seconds``."""
         cost = self._cost
         if cost["unfitted"] and (cost["steps"] < _EAGER or cost["unfitted"] >= _FIT_EVERY):
             self._fit()
@@ -156,12 +156,12 @@ class StepCost:
     def measure(
         cls, step_time: Callable[[int, int], float], sizes: Iterable[tuple[int, int]], *, repeats: int = 3
     ) -> StepCost:
-        """Begin with a table that is measured.
+        """Begin with a measured table.
 
         Args:
             step_time: Runs a step of so many requests and so many tokens; returns its seconds.
             sizes: Requests and tokens of the steps to run.
-            repeats: How often each is run; the median counts.
+            repeats: Runs of each size; the median counts.
         """
         cost = cls()
         cost._cost["steps"] = _SETTLING
@@ -183,7 +183,7 @@ class StepCost:
         return seconds
 
     def weight(self, tokens: int) -> float:
-        """Recent steps of about so many tokens that were measured."""
+        """Number of recent measured steps over about so many tokens."""
         return float(self._cost["sums"][entry_of(tokens), 0])
 
     def _fit(self) -> None:
@@ -210,7 +210,7 @@ class StepCost:
 
 
 def rising(values: Floats, weights: Floats) -> Floats:
-    """The nearest values that never fall, by weighted squares (pool adjacent violators), shape (n,)."""
+    """The nearest non-decreasing values, by weighted squares (pool adjacent violators), shape (n,)."""
     means: list[float] = []
     masses: list[float] = []
     sizes: list[int] = []

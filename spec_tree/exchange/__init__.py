@@ -1,4 +1,4 @@
-"""Finished turns told to other stores, through a folder or whatever an ``Exchange`` is made of.
+"""Exchange of finished turns with other stores, through a folder or another ``Exchange``.
 
 Not here: Ray (``agents.verl.serving.hub``).
 """

@@ -1,8 +1,8 @@
-"""Stores of several processes tell each other their finished turns.
+"""Exchange of finished turns between the stores of several processes.
 
-Each process has a forest of its own, and between steps it gives what was said
-there and takes what was said elsewhere. Drafts are hints, so an exchange that is
-late, partial or gone costs speed and never correctness: a step waits for no one.
+Each process has its own forest; between steps it gives the turns sampled
+there and takes those sampled elsewhere. Drafts are hints, so an exchange that is
+late, partial or gone costs speed and never correctness: no step waits for it.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from turntree.spec_tree.state import DialogueState
 logger = logging.getLogger(__name__)
 
 MAX_PENDING_TOKENS = 1 << 24
-"""Tokens that wait for an exchange at most, unless said otherwise: 64 MB."""
+"""Default of the most tokens that wait for an exchange: 64 MB."""
 
 
 class ExchangeLost(ForestError):
-    """The other side cannot be reached; what was to be given is given at the next call."""
+    """The other side cannot be reached; pending turns are given at the next call."""
 
 
 class Swapped(NamedTuple):
-    """What an exchange brought."""
+    """The result of an exchange."""
 
     batches: Sequence[TurnBatch]
-    """Turns of others."""
+    """Turns of the others."""
     missed: int = 0
-    """Turns of others that were let go before they were read."""
+    """Turns of the others that were dropped before they were read."""
 
 
 class Exchange(Protocol):
-    """A way to the other stores."""
+    """The connection to the other stores."""
 
     def swap(self, own: TurnBatch, first: int) -> Swapped:
-        """Give turns and take the others'.
+        """Give turns and take those of the others.
 
         Args:
             own: Turns that were not given before, unless the last call failed.
-            first: Turns that were given before them.
+            first: Number of turns that were given before them.
 
         Raises:
             ExchangeLost: If the others cannot be reached now.
@@ -54,7 +54,7 @@ class Exchange(Protocol):
 
 
 class TakesTurns(Protocol):
-    """The side of a forest that an exchange needs."""
+    """The part of a forest that an exchange needs."""
 
     def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Any]) -> None:
         """Add finished turns."""
@@ -63,16 +63,16 @@ class TakesTurns(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapCounts:
-    """What was exchanged so far."""
+    """Counts of the exchange so far."""
 
     given: int = 0
     """Turns given."""
     taken: int = 0
     """Turns of others inserted."""
     missed: int = 0
-    """Turns of others that came too late to be had."""
+    """Turns of others that were dropped before this process read them."""
     dropped: int = 0
-    """Own turns that waited too long and were not given."""
+    """Own turns that waited too long and were dropped."""
     swaps: int = 0
     """Exchanges made."""
     lost: int = 0
@@ -80,7 +80,7 @@ class SwapCounts:
 
 
 class SharedTurns:
-    """A forest's membership in an exchange. Threads may ``note``; one of them swaps.
+    """A forest's membership in an exchange. Any thread may call ``note``; one calls ``swap``.
 
     Example:
         >>> class Alone:
@@ -98,9 +98,9 @@ class SharedTurns:
         """Join an exchange.
 
         Args:
-            forest: Where the others' turns go; ``None`` gives and takes nothing in.
-            exchange: The way to the others.
-            max_pending_tokens: Own tokens that wait for an exchange at most; the oldest turns go first.
+            forest: Receives the others' turns; ``None`` gives and takes nothing in.
+            exchange: The connection to the others.
+            max_pending_tokens: Most own tokens that wait for an exchange; the oldest turns go first.
         """
         self._forest = forest
         self._exchange = exchange
@@ -113,7 +113,7 @@ class SharedTurns:
 
     @property
     def counts(self) -> SwapCounts:
-        """What was exchanged so far."""
+        """Counts of the exchange so far."""
         return SwapCounts(
             given=self._given,
             taken=self._taken,
@@ -134,7 +134,7 @@ class SharedTurns:
                 self._dropped += 1
 
     def swap(self) -> SwapCounts:
-        """Give what was noted, and insert what others gave. Where the others are away, it waits here."""
+        """Give the noted turns, and insert those of the others. If the others are unreachable, own turns wait here."""
         with self._lock:
             noted, first = list(self._pending), self._first
         own = TurnBatch.of([state for state, _ in noted], [tokens for _, tokens in noted])
@@ -155,7 +155,7 @@ class SharedTurns:
         return self.counts
 
     def _forget(self, stop: int) -> None:
-        """Drop what was noted before turn ``stop``."""
+        """Drop the turns noted before turn ``stop``."""
         with self._lock:
             while self._pending and self._first < stop:
                 self._tokens -= len(self._pending.popleft()[1])

@@ -1,10 +1,10 @@
-"""An exchange through a folder that all processes see, for those that share nothing else.
+"""An exchange through a folder visible to all processes, for those that share nothing else.
 
 Every swap writes one file, whole or not at all, and reads the files of others
-that were not read before. A member keeps its own files within a bound; a file
-that is damaged or gone is left out. Names of a member's earlier lives count as
-its own for the bound, and are read like another's, so that a process which was
-killed finds its turns again.
+that were not read before. A member keeps its own files within a limit; a file
+that is damaged or gone is left out. Files of a member's earlier lives count as
+its own for the limit, and are read like another's, so that a restarted process
+finds its turns again.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from turntree.spec_tree.exchange.turn_batch import DamagedBatch, TurnBatch
 logger = logging.getLogger(__name__)
 
 FOLDER = "TURNTREE_EXCHANGE"
-"""Environment variable that names the folder for processes which are not told otherwise."""
+"""Environment variable that names the folder for processes without an explicit one."""
 _ENDING = ".turns"
 
 
 class FolderExchange:
-    """A member's way to the folder.
+    """A member's access to the folder.
 
     Args:
-        folder: Made where it is missing.
-        name: Of the member: letters, digits, ``_`` and ``.``; the same in each life of a process.
-        max_bytes: Bytes of this member's files at most, the newest kept.
+        folder: Created if missing.
+        name: Name of the member: letters, digits, ``_`` and ``.``; the same in each life of a process.
+        max_bytes: Most bytes of this member's files, the newest kept.
 
     Raises:
-        ValueError: If the name or the bound cannot be.
+        ValueError: If the name or the limit is invalid.
     """
 
     def __init__(self, folder: str | os.PathLike[str], name: str, *, max_bytes: int = 1 << 28) -> None:
@@ -87,7 +87,7 @@ class FolderExchange:
             try:
                 batches.append(TurnBatch.from_bytes((self.folder / name).read_bytes()))
             except FileNotFoundError:
-                continue  # its owner let it go
+                continue  # its owner deleted it
             except DamagedBatch as error:
                 logger.warning("%s is left out: %s", self.folder / name, error)
         return batches

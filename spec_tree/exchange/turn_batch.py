@@ -1,7 +1,7 @@
-"""Finished turns as flat arrays, to travel between the stores of several processes.
+"""Finished turns as flat arrays, to be sent between the stores of several processes.
 
-Texts that many states share (task, tool history, environment) are held once.
-Reading bytes takes nothing on trust: what is not whole is refused.
+Texts that many states share (task, tool history, environment) are stored once.
+Bytes are validated on reading: anything incomplete is rejected.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from turntree.spec_tree.state import DialogueState
 
 
 class DamagedBatch(ForestError, ValueError):
-    """Bytes that are no batch of turns, or not whole."""
+    """Bytes that are not a batch of turns, or incomplete."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TurnBatch:
-    """Turns and where they were said, oldest first."""
+    """Turns and the states where they were sampled, oldest first."""
 
     texts: tuple[str, ...]
     """Texts of the states, each once."""
     exact: NDArray[np.uint64]
     """``DialogueState.exact`` of each turn, shape (turns,)."""
     names: NDArray[np.int32]
-    """Places of task, tools and environment in ``texts``, shape (turns, 3)."""
+    """Indices of task, tools and environment in ``texts``, shape (turns, 3)."""
     lengths: NDArray[np.int32]
     """Tokens of each turn, shape (turns,)."""
     tokens: NDArray[np.int32] | NDArray[np.uint16]
-    """What was said, one turn after another; the narrower where all token ids fit."""
+    """Token ids, one turn after another; the narrower dtype if all token ids fit."""
 
     @classmethod
     def of(cls, states: Sequence[DialogueState], turns: Sequence[ArrayLike]) -> Self:
-        """Lay turns out.
+        """Build a batch from turns.
 
         Args:
-            states: Where they were said, shape (turns,).
+            states: States where they were sampled, shape (turns,).
             turns: Token ids, shape (tokens,) each.
 
         Raises:
@@ -72,13 +72,13 @@ class TurnBatch:
 
     @cached_property
     def nbytes(self) -> int:
-        """Memory held, about: the arrays and the texts."""
+        """Approximate memory in bytes: the arrays and the texts."""
         arrays = sum(array.nbytes for array in (self.exact, self.names, self.lengths, self.tokens))
         return arrays + sum(len(text) + 56 for text in self.texts)
 
     @property
     def states(self) -> list[DialogueState]:
-        """Where the turns were said."""
+        """The states where the turns were sampled."""
         texts = self.texts
         return [
             DialogueState(exact=exact, task=texts[task], tools=texts[tools], env=texts[env])
@@ -87,7 +87,7 @@ class TurnBatch:
 
     @property
     def turns(self) -> list[NDArray[np.int32]]:
-        """What was said, token ids, shape (tokens,) each."""
+        """The turns' token ids, shape (tokens,) each."""
         return np.split(self.tokens.astype(np.int32), np.cumsum(self.lengths)[:-1]) if len(self) else []
 
     def select(self, kept: NDArray[np.bool_]) -> TurnBatch:
@@ -105,18 +105,18 @@ class TurnBatch:
         )
 
     def copied(self) -> TurnBatch:
-        """The same in memory of its own, where the arrays may lie in memory that is lent."""
+        """A copy in its own memory, for arrays that lie in borrowed memory."""
         return TurnBatch(texts=self.texts, **{name: getattr(self, name).copy() for name in _ARRAYS})
 
     def newest(self, tokens: int) -> TurnBatch:
-        """As many of the last turns as have ``tokens`` tokens at most."""
+        """The last turns, as many as have at most ``tokens`` tokens."""
         from_end = np.cumsum(self.lengths[::-1], dtype=np.int64)[::-1]
         return self.select(from_end <= tokens)
 
     def distinct(self) -> tuple[list[DialogueState], NDArray[np.int64]]:
-        """The tasks of the turns: one state for each, and which of them each turn belongs to, shape (turns,).
+        """The tasks of the turns: one state for each, and its index for each turn, shape (turns,).
 
-        Turns without a task are told apart by their exact states.
+        Turns without a task are distinguished by their exact states.
         """
         task, env = self.names[:, 0], self.names[:, 2]
         unnamed = np.array([not text for text in self.texts], bool)[task]
@@ -129,7 +129,7 @@ class TurnBatch:
         return states, places.reshape(-1)
 
     def to_bytes(self) -> bytes:
-        """As an uncompressed ``.npz`` without pickles, the texts compressed, under a digest of zlib's."""
+        """The batch as an uncompressed ``.npz`` without pickles, the texts compressed, under a zlib digest."""
         file = io.BytesIO()
         texts = zlib.compress(json.dumps(self.texts).encode(), 1)
         np.savez(
@@ -145,12 +145,12 @@ class TurnBatch:
         """Read what ``to_bytes`` wrote.
 
         Raises:
-            DamagedBatch: If it is something else, or not whole.
+            DamagedBatch: If it is something else, or incomplete.
         """
         start = len(_MAGIC) + 4
         body = data[start:]
         if data[: len(_MAGIC)] != _MAGIC or zlib.crc32(body).to_bytes(4, "little") != data[len(_MAGIC) : start]:
-            raise DamagedBatch(f"expected a batch of turns, got {len(data)} bytes that are none or are not whole")
+            raise DamagedBatch(f"expected a batch of turns, got {len(data)} bytes that are not one or are incomplete")
         try:
             with np.load(io.BytesIO(body)) as file:
                 arrays: dict[str, Any] = {name: file[name] for name in _ARRAYS}
@@ -179,7 +179,7 @@ class TurnBatch:
         }
         for name, holds in rules.items():
             if not holds:
-                raise DamagedBatch(f"{name} of a batch of turns does not go with its other parts")
+                raise DamagedBatch(f"{name} of a batch of turns does not match its other parts")
 
 
 _ARRAYS = ("exact", "names", "lengths", "tokens")

@@ -1,8 +1,8 @@
-"""The log behind an exchange: what several stores were told, in order, within a bound.
+"""The log behind an exchange: the turns that several stores gave, in order, within a size limit.
 
 Invariant: a reader gets each turn of the others at most once, and its own never.
 A turn that is sent twice, because an answer was lost, is kept once. When the log
-is full the oldest batches go; a reader that comes too late is told how many turns
+is full the oldest batches go; a late reader is told how many turns
 it missed. Not thread-safe, and in the memory of one process.
 """
 
@@ -20,29 +20,29 @@ from turntree.spec_tree.exchange.turn_batch import TurnBatch
 
 
 class Cursor(NamedTuple):
-    """How far a reader has read."""
+    """A reader's position in the log."""
 
     log: str
-    """Which log; one that was begun anew is read from its start."""
+    """Id of the log; another log is read from its start."""
     turns: int
-    """Turns of the log that lie behind."""
+    """Number of turns of the log already read."""
 
 
 class News(NamedTuple):
-    """What a reader did not know."""
+    """Turns that are new to a reader."""
 
     batches: list[TurnBatch]
     """Turns of others, oldest first."""
     cursor: Cursor
-    """For the next call."""
+    """The cursor of the next call."""
     missed: int
-    """Turns that the log let go before they were read, or that were too many at once."""
+    """Turns that the log dropped before they were read, or that exceeded the limit of the call."""
 
 
 class _Entry(NamedTuple):
     source: str
     first: int
-    """Turns of the log before these."""
+    """Number of turns of the log before these."""
     batch: TurnBatch
 
 
@@ -62,7 +62,7 @@ class TurnLog:
         """Make an empty log.
 
         Args:
-            max_bytes: Memory of the turns that are kept.
+            max_bytes: Most bytes of the turns that are kept.
 
         Raises:
             ValueError: If it is not positive.
@@ -75,9 +75,9 @@ class TurnLog:
         self._known: dict[str, int] = {}
         self._turns = 0
         self.nbytes = 0
-        """Memory of the turns held."""
+        """Bytes of the turns held."""
         self.dropped = 0
-        """Turns let go."""
+        """Turns dropped."""
 
     @property
     def held(self) -> int:
@@ -85,15 +85,15 @@ class TurnLog:
         return sum(len(entry.batch) for entry in self._entries)
 
     def append(self, source: str, first: int, batch: TurnBatch) -> int:
-        """Add turns; those that are known are left out.
+        """Add turns; known ones are left out.
 
         Args:
-            source: Who said them, a name for each life of a process.
-            first: Turns that the source sent before these.
+            source: Sender of the turns, a name for each life of a process.
+            first: Number of turns that the source sent before these.
             batch: The turns.
 
         Returns:
-            How many were new.
+            Number of new turns.
         """
         known = max(0, self._known.get(source, 0) - first)
         self._known[source] = max(self._known.get(source, 0), first + len(batch))
@@ -117,13 +117,13 @@ class TurnLog:
         wanted: Callable[[TurnBatch], NDArray[np.bool_]] | None = None,
         max_tokens: int | None = None,
     ) -> News:
-        """What others added since ``cursor``.
+        """The turns that others added since ``cursor``.
 
         Args:
             source: The reader; its own turns are left out.
-            cursor: Of the last call; ``None`` reads from the start, and so does the cursor of another log.
-            wanted: Says which turns of a batch are of use to the reader, shape (turns,).
-            max_tokens: Tokens at most; the newest turns go first.
+            cursor: Cursor of the last call; ``None`` or the cursor of another log reads from the start.
+            wanted: Selects the turns of a batch that are of use to the reader, shape (turns,).
+            max_tokens: Most tokens; the newest turns go first.
         """
         behind = cursor.turns if cursor is not None and cursor.log == self._name else None
         start = self._entries[0].first if self._entries else self._turns
@@ -144,7 +144,7 @@ class TurnLog:
             if room is not None:
                 fitting = batch.newest(room)
                 missed += len(batch) - len(fitting)
-                # Once a turn is left out, so are all older ones.
+                # Once a turn is left out, all older ones are too.
                 room = 0 if len(fitting) < len(batch) else room - int(fitting.lengths.sum(dtype=np.int64))
                 batch = fitting
             if len(batch):

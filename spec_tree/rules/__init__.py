@@ -1,4 +1,4 @@
-"""Which tokens stay and what follows them: acceptance rules, noise, levels, monitors, the ledger.
+"""Acceptance of drafted tokens: acceptance rules, noise, levels, monitors, the ledger.
 
 Not here: how drafts are made (``store``, ``kernels``).
 """

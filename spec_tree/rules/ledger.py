@@ -1,21 +1,21 @@
-"""Turns that may be used once more, and what each of them may be used for.
+"""The ledger of stored turns: each may be replayed once, at a known level of exactness.
 
-A stored turn is a draw from the law that is stored with it, and a rule that
+A stored turn is a draw from the distribution that is stored with it, and a rule that
 replays it as such is exact under conditions that this module keeps:
 
 - A turn is handed out once: ``use`` raises on the second time. Two replays of
   one draw would not be two draws.
-- A turn is handed out only after the step that it was stored in is closed.
-  Within a step short turns come first, so whoever took what is there already
-  would take short turns more often than the policy says them.
+- A turn is handed out only after the step in which it was stored is closed.
+  Within a step short turns finish first, so taking what is stored so far
+  would take short turns more often than the policy samples them.
 - Which turn is handed out, and which is dropped for room, depends on no turn's
   content: not on its reward, and not on its length either. So a turn is charged
   for the tokens that it could have had, not for those that it has; and of the
-  turns of one step those with the lowest random rank go first, not those that
-  were there first, which are the short ones.
+  turns of one step those with the lowest random rank go first, not the
+  earliest, which are the short ones.
 
-Not covered: turns that were given up before they ended are not stored, so turns
-that a deadline cuts off are missing among those that can be handed out.
+Not covered: turns that were abandoned before they ended are not stored, so turns
+cut off by a deadline are missing among those that can be handed out.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from turntree.spec_tree.rules.level import Level
 
 
 class TicketUsed(ForestError):
-    """A stored turn was asked for a second time, or was dropped."""
+    """A stored turn was requested a second time, or was dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredTurn:
-    """What the policy said at a state, with the law that drew it."""
+    """A turn sampled at a state, with the distribution that it was drawn from."""
 
     tokens: NDArray[np.int32]
     """Token ids, shape (tokens,)."""
     logprobs: NDArray[np.float32]
-    """Natural log-probability of each token under the law that drew it, shape (tokens,)."""
+    """Natural log-probability of each token under the distribution that it was drawn from, shape (tokens,)."""
     top_ids: NDArray[np.int32]
-    """Most probable tokens of that law at each position, shape (tokens, k); k may be 0."""
+    """Most probable tokens of that distribution at each position, shape (tokens, k); k may be 0."""
     top_logprobs: NDArray[np.float32]
     """Their log-probabilities, shape (tokens, k)."""
     seed: int | None
-    """Seed of the noise; ``None`` where it was not one seed's."""
+    """Seed of the noise; ``None`` if it was not from a single seed."""
     version: int
     """Version of the policy that drew it."""
     room: int
-    """Tokens that it could have had: what it is charged with."""
+    """Tokens that it could have had: the amount it is charged."""
     stopped: bool
-    """Whether it ended by itself; otherwise ``room`` or the context ran out."""
+    """Whether it ended by itself; otherwise ``room`` or the context was exhausted."""
 
     def __post_init__(self) -> None:
         count = len(self.tokens)
@@ -72,26 +72,26 @@ class StoredTurn:
 
 
 class Ticket(NamedTuple):
-    """The right to replay one turn, now used up."""
+    """The right to replay one turn, now used."""
 
     number: int
     """Number of the turn in the ledger."""
     turn: StoredTurn
     """The turn."""
     level: Level
-    """What an exact rule yields with it: C if the policy was trained on it, else B."""
+    """Exactness of a replay by an exact rule: C if the policy was trained on the turn, else B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerStats:
-    """What a ledger holds and has done."""
+    """Contents and counts of a ledger."""
 
     turns: int
     """Turns that can still be handed out, those of the running step included."""
     tokens: int
-    """Their tokens."""
+    """Tokens of these turns."""
     charged: int
-    """Their room, which is bounded."""
+    """Room of these turns, which is bounded."""
     added: int
     """Turns stored since the beginning."""
     used: int
@@ -112,12 +112,12 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Ranks:
-    """Turns of one step in the order in which they would be dropped; those that are gone may still stand in it."""
+    """Turns of one step in the order in which they would be dropped; may still contain removed ones."""
 
     heap: list[tuple[int, int]] = field(default_factory=list)
     """Ranks and numbers."""
     held: int = 0
-    """Turns that are still there."""
+    """Turns still held."""
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class Ledger:
     """Stored turns by opaque key, each good for one use. Threads may share it.
 
     Args:
-        max_tokens: Tokens that the turns held could have had, at most; those of the oldest step go first.
+        max_tokens: Most tokens that the turns held could have had; those of the oldest step go first.
 
     Example:
         >>> ledger = Ledger(max_tokens=100)
@@ -160,7 +160,7 @@ class Ledger:
         self._by_step: dict[int, _Ranks] = {}
         self._step = 0
         self._floor = -1
-        """Highest rank that was dropped of the running step: what comes later must not be kept below it."""
+        """Highest rank dropped in the running step: later turns below it must not be kept."""
         self._next = 0
         self._counts = _Counts()
 
@@ -171,21 +171,21 @@ class Ledger:
 
     @property
     def queued(self) -> int:
-        """Turns in the order in which they would be dropped, of those that are gone at most as many as are held."""
+        """Turns in the order in which they would be dropped, with at most as many removed ones as are held."""
         return sum(len(ranks.heap) for ranks in self._by_step.values())
 
     def add(self, key: Hashable, turn: StoredTurn, *, rank: int, emitted: bool = True, trained: bool = False) -> int:
         """Store a turn and return its number.
 
         Args:
-            key: The exact state and whatever else the law depends on, such as the sampler's transforms.
-            turn: What was said.
-            rank: A random number, at least 0; must not depend on what the turn says. Where there is no room for
+            key: The exact state and all else that the distribution depends on, such as the sampler's transforms.
+            turn: The sampled turn.
+            rank: A random number, at least 0; must not depend on the turn's tokens. If there is no room for
                 all turns of a step those with the highest ranks stay. A second turn of the same key, step and rank
-                is the same draw, made again, and is not stored.
+                is the same draw, sampled again, and is not stored.
             emitted: Whether the turn went into an episode, so that the policy may be trained on it; ``False``
-                for one that was sampled ahead and shown to nobody.
-            trained: Whether the policy was trained on it already, or on a turn that it was made of.
+                for one that was precomputed and is in no episode.
+            trained: Whether the policy was already trained on it, or on a turn that it was made of.
         """
         with self._lock:
             for number in self._by_key.get(key, ()):
@@ -213,7 +213,7 @@ class Ledger:
 
         Args:
             key: As in ``add``.
-            pick: A random number that chooses among equals; must not depend on what the turns say.
+            pick: A random number that chooses among equals; must not depend on the turns' tokens.
         """
         with self._lock:
             closed = [n for n in self._by_key.get(key, ()) if self._entries[n].step < self._step]
@@ -239,7 +239,7 @@ class Ledger:
             return self._use(number)
 
     def close_step(self, *, trained: bool = True) -> None:
-        """The policy was updated: what was stored until now can be handed out from now on.
+        """Close the step after a policy update: turns stored until now can be handed out from now on.
 
         Args:
             trained: Whether the policy may have been trained on the turns that went into episodes. Marking
@@ -252,7 +252,7 @@ class Ledger:
                 entry.trained |= trained and entry.emitted
 
     def stats(self) -> LedgerStats:
-        """What is held and has been done."""
+        """Contents and counts of the ledger."""
         with self._lock:
             return LedgerStats(
                 turns=len(self._entries),
@@ -269,7 +269,7 @@ class Ledger:
         return Ticket(number, entry.turn, Level.C if entry.trained else Level.B)
 
     def _drop(self) -> None:
-        """Drop the turn of the lowest rank of the oldest step."""
+        """Drop the turn of lowest rank of the oldest step."""
         step, ranks = next(iter(self._by_step.items()))
         rank, number = heapq.heappop(ranks.heap)
         if number not in self._entries:

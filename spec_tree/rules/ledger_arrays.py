@@ -1,7 +1,7 @@
-"""A ledger as arrays, for a snapshot, and back.
+"""Conversion of a ledger to arrays, for a snapshot, and back.
 
-Keys are tuples of numbers. What is live in a ledger besides its turns (the
-running step, the floor, the counts) comes along, so that a restored one hands
+Keys are tuples of numbers. The live state of a ledger besides its turns (the
+running step, the floor, the counts) is included, so that a restored one hands
 out and drops what the saved one would have.
 """
 
@@ -21,7 +21,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def ledger_arrays(ledger: Ledger) -> Arrays:
-    """Everything that ``ledger`` holds."""
+    """All contents of ``ledger`` as arrays."""
     with ledger._lock:
         entries = list(ledger._entries.items())
         counts = ledger._counts
@@ -51,9 +51,9 @@ def ledger_arrays(ledger: Ledger) -> Arrays:
 
 
 def fill_ledger(ledger: Ledger, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Put what ``ledger_arrays`` gave into ``ledger``, in the place of what it holds.
+    """Replace the contents of ``ledger`` by those that ``ledger_arrays`` returned.
 
-    Where it has less room than the saved one, those turns go that would have gone there.
+    If it has less room than the saved one, the turns that would have been dropped there go.
     """
     keys = array_keys(arrays["keys"])
     ends = arrays["lengths"].cumsum()

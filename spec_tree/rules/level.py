@@ -1,8 +1,8 @@
-"""How far a token may be trusted to be the policy's own draw.
+"""Levels of exactness: how far a token is guaranteed to be the policy's own draw.
 
-Invariant: a level is a claim about the law that drew the token, never about the
+Invariant: a level is a claim about the distribution that the token was drawn from, never about the
 token: whatever was drafted, a rule that is exact yields A, B or C, and only a
-rule that trades the law for speed yields D.
+rule that trades the distribution for speed yields D.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from numpy.typing import NDArray
 
 
 class Level(StrEnum):
-    """Exactness of one emitted token. Strings of them, one letter a token, go with what was sampled."""
+    """Exactness of one sampled token. Strings of them, one letter a token, accompany the tokens."""
 
     A = "A"
     """Exact given the policy: fresh noise, whatever the draft was."""
     B = "B"
-    """Exact given the policy, since the turn that was replayed had taught it nothing."""
+    """Exact given the policy, since the policy was not trained on the replayed turn."""
     C = "C"
     """Exact in the marginal only: the policy was trained on the very turn that was replayed."""
     D = "D"
-    """Biased by lenience: drawn from the recorded behaviour law, not from the policy."""
+    """Biased by lenience: drawn from the recorded behaviour distribution, not from the policy."""
 
 
 def level_codes(levels: str) -> NDArray[np.int8]:
-    """Levels as small integers: 1 for A to 4 for D, shape (tokens,). 0 is left for what nobody sampled.
+    """Levels as small integers: 1 for A to 4 for D, shape (tokens,). 0 is left for tokens that were not sampled.
 
     Raises:
-        ValueError: If a letter is no level.
+        ValueError: If a letter is not a level.
 
     >>> level_codes("ACD").tolist()
     [1, 3, 4]

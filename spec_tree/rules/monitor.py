@@ -1,8 +1,8 @@
-"""Two sums that drift when rollouts stop being what the policy would have said.
+"""Two sums that drift when rollouts stop being samples of the policy.
 
-At each position, given all that was said before, a hit on a drafted child is a
+At each position, given all earlier tokens, a hit on a drafted child is a
 coin of known chance m, and -log p of the emitted token has the entropy of its
-law as its mean. So, summed over a training step,
+distribution as its mean. So, summed over a training step,
 
     acceptance z = sum(accepted - m) / sqrt(sum m (1 - m))
     entropy z    = sum(-log p - H) / sqrt(sum Var[-log p])
@@ -12,15 +12,15 @@ differences). A value far from 0 shows a fault; a value near 0 shows no more tha
 that these two moments are right: tokens that are wrong in a way that has nothing
 to do with their likelihood leave the entropy as it is.
 
-The acceptance sums hold for any set of tokens that owes nothing to the noise of
+The acceptance sums hold for any set of tokens that is independent of the noise of
 the position. Where a stored turn is verified by the ratio rule take the set
 ``p > q``, its mass as m, and count the emitted tokens that lie in it: these are
-what a rule without the right residual says too seldom.
+what a rule without the right residual samples too rarely.
 
-Invariant: the laws are those that the tokens are claimed to come from, after all
+Invariant: the distributions are those that the tokens are claimed to come from, after all
 transforms. Not covered: a stored turn as the set of drafted children, under the
 ratio rule or under the clocks that made it, since there the draft and the noise
-know of each other (leave its positions out of the acceptance sums); and policies
+are dependent (leave its positions out of the acceptance sums); and policies
 that were trained on the stored turn (level C), for which neither sum has mean 0.
 """
 
@@ -46,7 +46,7 @@ class Surprise(NamedTuple):
 
 
 def surprise(p: Floats) -> Surprise:
-    """Mean and variance of -log p for laws of shape (..., vocabulary).
+    """Mean and variance of -log p for distributions of shape (..., vocabulary).
 
     >>> surprise(np.array([0.5, 0.5])).entropy.round(4), surprise(np.array([0.5, 0.5])).variance
     (np.float64(0.6931), np.float64(0.0))
@@ -58,7 +58,7 @@ def surprise(p: Floats) -> Surprise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorSums:
-    """What the two monitors need of any number of positions; sums add."""
+    """Sums of the two monitors over any number of positions; sums add."""
 
     accepted: float = 0.0
     """Positions at which the emitted token was a drafted child (or lay in another such set)."""
@@ -69,9 +69,9 @@ class MonitorSums:
     surprise: float = 0.0
     """Sum of -log p over the emitted tokens, nats."""
     entropy: float = 0.0
-    """Sum of the entropies of their laws, nats."""
+    """Sum of the entropies of their distributions, nats."""
     entropy_variance: float = 0.0
-    """Sum of the variances of -log p under their laws, nats squared."""
+    """Sum of the variances of -log p under their distributions, nats squared."""
 
     def __add__(self, other: MonitorSums) -> MonitorSums:
         return MonitorSums(
@@ -85,14 +85,14 @@ class MonitorSums:
 
     @property
     def acceptance_z(self) -> float | None:
-        """Standard normal when exact; above 0: more drafts stay than the policy would say. ``None`` where
-        chance had no part."""
+        """Standard normal when exact; above 0: more drafts are accepted than the policy would sample. ``None`` if
+        there was no randomness."""
         return _z(self.accepted - self.expected, self.variance)
 
     @property
     def entropy_z(self) -> float | None:
-        """Standard normal when exact; below 0: tokens are likelier than the policy's own. ``None`` where
-        chance had no part."""
+        """Standard normal when exact; below 0: tokens are likelier than the policy's own. ``None`` if
+        there was no randomness."""
         return _z(self.surprise - self.entropy, self.entropy_variance)
 
 

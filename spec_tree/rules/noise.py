@@ -1,12 +1,12 @@
-"""Noise that depends on a seed and a place, and on nothing else.
+"""Noise that depends on a seed and a position alone.
 
 ``uniform`` gives one number per seed and position: coins. ``exponential`` gives
 one number per seed, position and token: with it a token is drawn as the first to
 arrive in a race of exponential clocks, ``argmin E / p``, the same as
 ``argmax log p + g`` with the Gumbel noise ``g = -log E``. A sampler that draws
-token ``n`` of a request so says the same whatever the batch around it, the order
+token ``n`` of a request this way draws the same whatever the batch around it, the order
 of the requests, or how many tokens a step verifies; and two policies that are
-close mostly say the same token under the same seed.
+close mostly draw the same token under the same seed.
 
 The mixing is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast
 splittable pseudorandom number generators", OOPSLA 2014), applied to the seed, to
@@ -62,8 +62,8 @@ def exponential(seeds: Seeds, positions: NDArray[np.int64], tokens: NDArray[np.i
     """One standard exponential number per seed, position and token.
 
     The clock that rings first, ``argmin exponential(...) / p``, is a draw from p. Values are the negative
-    logarithms of odd multiples of 2**-53, within 4 units in the last place. The grid moves the law of a draw
-    by 2**-53 a token of the vocabulary at most, in total variation.
+    logarithms of odd multiples of 2**-53, within 4 units in the last place. The grid shifts the distribution of a draw
+    by at most 2**-53 a token of the vocabulary, in total variation.
 
     Args:
         seeds: 64-bit integers; negative ones count as their two's complement.

@@ -1,4 +1,4 @@
-"""Which seeds the policy was trained on, in a bounded memory that errs to one side.
+"""The set of seeds that the policy was trained on, in bounded memory with one-sided errors.
 
 A Bloom filter (Bloom, "Space/time trade-offs in hash coding with allowable
 errors", CACM 1970): a seed that was added is always found; one that was not is

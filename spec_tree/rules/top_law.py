@@ -1,7 +1,7 @@
-"""Stored laws of which only the most probable tokens are known.
+"""Stored distributions of which only the most probable tokens are known.
 
-Of the law q that drew a stored token, its K most probable tokens are kept. The
-part q' of q on them is no law, its sum is below 1, but it is all that the ratio
+Of the distribution q that a stored token was drawn from, its K most probable tokens are kept. The
+part q' of q on them is not normalised, its sum is below 1, but it is all that the ratio
 rule needs: a stored token outside the K is rejected, and the rejected position
 is drawn from (p - q')+, which is exact for every K (``verify.residual``). So K
 costs acceptance, never exactness; ``kept_mass`` says how much.
@@ -10,9 +10,9 @@ Invariant: which tokens of q are known depends on q alone, not on the token that
 was drawn from it. Adding the drawn token's own probability, although it is
 known, would accept more and be wrong.
 
-Of the new law p, too, only the K most probable tokens come with a scoring pass.
+Of the new distribution p, too, only the K most probable tokens come with a scoring pass.
 ``align`` brings both over the same columns; where p has to be guessed there it
-says so, and what must be exact asks the policy for the whole row instead.
+reports the guessed mass, and an exact rule asks the policy for the whole row instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 OTHER = -1
-"""Stands for all tokens that no column names; fills unused columns too, which have no mass."""
+"""Stands for all tokens that no column names; also fills unused columns, which have no mass."""
 
 
 class AlignedLaws(NamedTuple):
@@ -35,9 +35,9 @@ class AlignedLaws(NamedTuple):
     ids: Ints
     """Token of each column, ``OTHER`` in the last one and in unused ones, shape (positions, columns)."""
     p: Floats
-    """Probabilities under the new law, rows sum to 1, shape (positions, columns)."""
+    """Probabilities under the new distribution, rows sum to 1, shape (positions, columns)."""
     q: Floats
-    """Probabilities under the old law where they are known, else 0, shape (positions, columns)."""
+    """Probabilities under the old distribution where they are known, else 0, shape (positions, columns)."""
     guessed: Floats
     """Probability under p that had to be guessed at tokens of q, shape (positions,)."""
 
@@ -61,13 +61,13 @@ def known_probability(tokens: ArrayLike, top_ids: ArrayLike, top_logprobs: Array
 def align(p_ids: ArrayLike, p_logprobs: ArrayLike, q_ids: ArrayLike, q_logprobs: ArrayLike) -> AlignedLaws:
     """Bring p and q over the same columns: the tokens of p, those of q that p lacks, all others.
 
-    The mass that p has beyond its known tokens is spread over the tokens of q that it lacks in q's own
-    proportions, none of them above p's least known probability; the rest of it is ``OTHER``'s.
+    The mass of p beyond its known tokens is spread over the tokens of q that p lacks, in q's own
+    proportions, none of them above p's least known probability; the rest is assigned to ``OTHER``.
 
     Args:
-        p_ids: Most probable tokens of the new law, distinct in a row, shape (positions, k).
+        p_ids: Most probable tokens of the new distribution, distinct in a row, shape (positions, k).
         p_logprobs: Their natural log-probabilities, shape (positions, k).
-        q_ids: Most probable tokens of the old law, distinct in a row, shape (positions, l).
+        q_ids: Most probable tokens of the old distribution, distinct in a row, shape (positions, l).
         q_logprobs: Their natural log-probabilities, shape (positions, l).
     """
     of_p, of_q = np.asarray(p_ids, np.int64), np.asarray(q_ids, np.int64)
@@ -95,9 +95,9 @@ def kept_mass(p: Floats, q: Floats, k: int) -> Floats:
     k costs, in accepted tokens and in nothing else.
 
     Args:
-        p: The policy's law now, shape (..., vocabulary).
-        q: The law that drew the token, shape (..., vocabulary).
-        k: Tokens of q that are known.
+        p: The policy's current distribution, shape (..., vocabulary).
+        q: The distribution that the token was drawn from, shape (..., vocabulary).
+        k: Number of tokens of q that are known.
     """
     least = -np.sort(-q, axis=-1, kind="stable")[..., : max(k, 1)][..., -1:]
     kept: Floats = np.where((q >= least) & (k > 0), np.minimum(p, q), 0.0).sum(-1)

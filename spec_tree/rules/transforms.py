@@ -1,10 +1,10 @@
-"""From logits to the policy: the law that tokens are drawn from, and that drafts are verified against.
+"""Sampling transforms: from logits to the distribution that tokens are drawn from and drafts verified against.
 
 The order and the meanings are those of vLLM's ``SamplingParams``: the repetition
 penalty, then frequency and presence penalty, temperature, min-p, top-k, top-p,
-and what is left is renormalised. Invariant: at every node of a draft the law is
+and renormalisation. Invariant: at every node of a draft the distribution is
 the one that plain decoding would have there, so the tokens on the path down to
-the node count as said before. Ties at the edge of top-k and top-p are kept by
+the node count as sampled. Ties at the edge of top-k and top-p are kept by
 token id, smallest first, where vLLM keeps all tokens that tie for the last place
 of top-k.
 
@@ -41,7 +41,7 @@ class Transforms:
     presence_penalty: float = 0.0
     """Subtracted from the logits of tokens in the output."""
     frequency_penalty: float = 0.0
-    """Subtracted once for each time that the token is in the output."""
+    """Subtracted once for each occurrence of the token in the output."""
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -57,12 +57,12 @@ class Transforms:
 
 
 def said(tokens: Sequence[int] | Ints, vocabulary: int) -> Ints:
-    """How often each token was said, shape (vocabulary,)."""
+    """Number of occurrences of each token, shape (vocabulary,)."""
     return np.bincount(np.asarray(tokens, np.int64), minlength=vocabulary).astype(np.int64)
 
 
 def said_on_paths(tokens: NDArray[np.int32], parents: NDArray[np.int32], output: Ints) -> Ints:
-    """How often each token was said before the token that follows each node of one tree.
+    """Number of occurrences of each token before the token that follows each node of one tree.
 
     Args:
         tokens: Token of each node, shape (nodes,).

@@ -1,13 +1,13 @@
-"""Which of the drafted tokens stay, and what follows them: the reference for every engine.
+"""Verification of drafted tokens: the reference rules for every engine.
 
-``p`` is the policy's law at a position, after all transforms (see ``transforms``);
-``q`` is the law that a stored token was drawn from, after the transforms of then.
+``p`` is the policy's distribution at a position, after all transforms (see ``transforms``);
+``q`` is the distribution that a stored token was drawn from, after the transforms of then.
 The rules, and how exact the emitted tokens are:
 
 - ``sample_then_match``: the policy draws, the draft only saves passes. A draft is a
   tree of distinct siblings, a deterministic function of what is already known.
   Exact given the policy (level A).
-- ``point_mass_chain``: the same law for a chain, by coins.
+- ``point_mass_chain``: the same distribution for a chain, by coins.
 - ``race``: a draw by exponential clocks. A stored turn made with the same clocks
   is a draft of the kind above that is mostly right (seeded replay). The output is
   plain decoding's, token for token: level B if the policy was not trained on the
@@ -15,7 +15,7 @@ The rules, and how exact the emitted tokens are:
 - ``ratio_chain``: a stored turn whose ``q`` is known. Level B or C as above, for
   fresh coins, one use, and a turn that was not picked for its reward.
 - ``ratio_chain`` with a lenience above 1: biased by design (level D); ``behaviour``
-  is the law of what it emits.
+  is the distribution of what it emits.
 
 Invariant: nothing here is random; noise and coins come in as arrays, and every
 function gives one result for them. Not covered: running the policy.
@@ -40,7 +40,7 @@ rows + nodes, see ``root``), and its log-probability; ``depth`` tokens were draw
 
 
 class Verified(NamedTuple):
-    """What a step emitted, depth first."""
+    """The tokens emitted by a step, depth first."""
 
     tokens: Ints
     """Shape (depths, rows); -1 where a row had stopped."""
@@ -61,7 +61,7 @@ def root(draft: DraftBatch) -> Ints:
 def sample_then_match(draft: DraftBatch, draw: Draw, room: Ints, stops: Callable[[Ints, Ints], Flags]) -> Verified:
     """Walk every row of a batch down its tree: sample, then match.
 
-    At the last token the policy draws x. If x is a drafted child, its own law is already there: go down
+    At the last token the policy draws x. If x is a drafted child, its own distribution is already there: go down
     and draw again. Otherwise, and at a leaf, x is the last token of the step. The acceptance of a node is
     p(children), the most that any exact rule reaches for a fixed set of children (speculative sampling with
     a point-mass draft, Leviathan et al., arXiv 2211.17192, section 2.3 with q = 1; SRT, arXiv 2601.09083).
@@ -107,7 +107,7 @@ def sample_then_match(draft: DraftBatch, draw: Draw, room: Ints, stops: Callable
 
 
 def point_mass_accept(p: Floats, coins: Floats) -> Flags:
-    """Whether a drafted token d stays: u < p(d), strictly, so that an impossible token never does.
+    """Whether a drafted token d is accepted: u < p(d), strictly, so that an impossible token never is.
 
     Args:
         p: Probability of the drafted token, any shape.
@@ -118,7 +118,7 @@ def point_mass_accept(p: Floats, coins: Floats) -> Flags:
 
 
 def without(p: Floats, drafted: Ints) -> Floats:
-    """The law after a rejection of ``drafted``: p with p(d) = 0, renormalised.
+    """The distribution after a rejection of ``drafted``: p with p(d) = 0, renormalised.
 
     p(d) 1[x = d] + (1 - p(d)) p(x) 1[x != d] / (1 - p(d)) = p(x).
 
@@ -133,7 +133,7 @@ def without(p: Floats, drafted: Ints) -> Floats:
 def race(p: Floats, noise: Floats) -> Ints:
     """The token whose clock rings first: argmin E / p = argmax log p + g with Gumbel noise g = -log E.
 
-    With independent standard exponentials E it is a draw from p. Two laws that share their clocks say the
+    With independent standard exponentials E it is a draw from p. Two distributions that share their clocks draw the
     same token with probability at least (1 - D) / (1 + D), D their total variation (Gumbel coupling; Daliri
     et al., arXiv 2408.07978).
 
@@ -151,7 +151,7 @@ def race(p: Floats, noise: Floats) -> Ints:
 
 
 def ratio_accept(p: Floats, q: Floats, coins: Floats, lenience: float = 1.0) -> Flags:
-    """Whether a token that was drawn from q stays: u < l p / q (Leviathan et al., arXiv 2211.17192,
+    """Whether a token that was drawn from q is accepted: u < l p / q (Leviathan et al., arXiv 2211.17192,
     section 2.3; the lenience l is SPEC-RL's, arXiv 2509.23232, there e**bias).
 
     Args:
@@ -165,15 +165,15 @@ def ratio_accept(p: Floats, q: Floats, coins: Floats, lenience: float = 1.0) -> 
 
 
 def residual(p: Floats, q: Floats, lenience: float = 1.0) -> Floats:
-    """The law after a rejection by ``ratio_accept``: (p - min(q, l p))+, renormalised.
+    """The distribution after a rejection by ``ratio_accept``: (p - min(q, l p))+, renormalised.
 
-    For l = 1 it is (p - q)+ / D. For l > 1 it is the same law, and no other one makes the bias of a rule with
-    this acceptance smaller. ``q`` may be a part of a law, zero at tokens whose probability was not kept (all but
+    For l = 1 it is (p - q)+ / D. For l > 1 it is the same distribution, and no other makes the bias of a rule with
+    this acceptance smaller. ``q`` may be partial, zero at tokens whose probability was not kept (all but
     the top K): what is drawn there is rejected, and the rule stays exact, min(p, q) + (p - q)+ = p.
 
     Args:
         p: Shape (..., vocabulary).
-        q: At most the law that the draft was drawn from, or 0; shape (..., vocabulary).
+        q: At most the distribution that the draft was drawn from, or 0; shape (..., vocabulary).
         lenience: As in ``ratio_accept``.
 
     Returns:
@@ -183,10 +183,10 @@ def residual(p: Floats, q: Floats, lenience: float = 1.0) -> Floats:
 
 
 def behaviour(p: Floats, q: Floats, lenience: float = 1.0) -> Floats:
-    """The law of the token that the ratio rule emits at one position that it reaches.
+    """The distribution of the token that the ratio rule emits at one position that it reaches.
 
     b = min(q, l p) + (1 - A) residual, A = sum min(q, l p). For l <= 1 it is p; for l > 1 its distance to p is
-    sum (min(q, l p) - p)+, at most min(D, (l - 1) A / l). Behind the first rejection tokens are the policy's own.
+    sum (min(q, l p) - p)+, at most min(D, (l - 1) A / l). After the first rejection tokens are the policy's own.
 
     Args:
         p: Shape (..., vocabulary).
@@ -199,19 +199,19 @@ def behaviour(p: Floats, q: Floats, lenience: float = 1.0) -> Floats:
 
 
 def prefix(accepted: Flags) -> Ints:
-    """How many tokens stay: those before the first rejection, shape (...) for flags of shape (..., tokens)."""
+    """Number of accepted tokens: those before the first rejection, shape (...) for flags of shape (..., tokens)."""
     lengths: Ints = np.logical_and.accumulate(accepted, axis=-1).sum(-1)
     return lengths
 
 
 def point_mass_chain(p: Floats, drafted: Ints, coins: Floats, draw: Callable[[Floats], int]) -> list[int]:
-    """What a step emits for a drafted chain: the tokens that stay, and one that the policy says after them.
+    """Tokens that a step emits for a drafted chain: the accepted ones, and one drawn from the policy after them.
 
     Args:
-        p: The policy's laws along the draft and behind it, shape (tokens + 1, vocabulary).
+        p: The policy's distributions along the draft and after it, shape (tokens + 1, vocabulary).
         drafted: Shape (tokens,).
         coins: Uniform in (0, 1), fresh, shape (tokens,).
-        draw: Draws a token from a law of shape (vocabulary,).
+        draw: Draws a token from a distribution of shape (vocabulary,).
     """
     length = len(drafted)
     kept = int(prefix(point_mass_accept(p[np.arange(length), drafted], coins)))
@@ -222,14 +222,14 @@ def point_mass_chain(p: Floats, drafted: Ints, coins: Floats, draw: Callable[[Fl
 def ratio_chain(
     p: Floats, q: Floats, drafted: Ints, coins: Floats, draw: Callable[[Floats], int], *, lenience: float = 1.0
 ) -> list[int]:
-    """What a step emits for a chain that was drawn from ``q``: the tokens that stay, and one after them.
+    """Tokens that a step emits for a chain drawn from ``q``: the accepted ones, and one after them.
 
     Args:
-        p: The policy's laws along the draft and behind it, shape (tokens + 1, vocabulary).
-        q: The laws that the tokens were drawn from, as in ``residual``, shape (tokens, vocabulary).
+        p: The policy's distributions along the draft and after it, shape (tokens + 1, vocabulary).
+        q: The distributions that the tokens were drawn from, as in ``residual``, shape (tokens, vocabulary).
         drafted: Shape (tokens,).
         coins: Uniform in (0, 1), fresh, shape (tokens,).
-        draw: Draws a token from a law of shape (vocabulary,).
+        draw: Draws a token from a distribution of shape (vocabulary,).
         lenience: As in ``ratio_accept``.
     """
     length = len(drafted)

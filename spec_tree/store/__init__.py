@@ -1,4 +1,4 @@
-"""The store of turns: which are kept, which are live, what is drafted, and its file.
+"""The store of turns: retention, live turns, drafts, and its file.
 
 Not here: loops over tokens (``kernels``).
 """

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 
 def pack(tokens: NDArray[np.int32]) -> bytes:
-    """``tokens`` in as few bytes each as the greatest of them needs; the first byte says how many."""
+    """``tokens`` packed with as few bytes each as the greatest of them needs; the first byte is that width."""
     width = 2 if not len(tokens) or tokens.max() < 1 << 16 else 3 if tokens.max() < 1 << 24 else 4
     return bytes([width]) + tokens.astype("<i4").view(np.uint8).reshape(-1, 4)[:, :width].tobytes()
 
 
 def unpack(packed: bytes) -> NDArray[np.int32]:
-    """What ``pack`` was given."""
+    """The tokens that were given to ``pack``."""
     width = packed[0]
     wide = np.zeros(((len(packed) - 1) // width, 4), np.uint8)
     wide[:, :width] = np.frombuffer(packed, np.uint8, offset=1).reshape(-1, width)
@@ -24,12 +24,12 @@ def unpack(packed: bytes) -> NDArray[np.int32]:
 
 
 def packed_tokens(packed: bytes) -> int:
-    """How many tokens are packed."""
+    """Number of packed tokens."""
     return (len(packed) - 1) // packed[0]
 
 
 class ColdTurns:
-    """Packed turns by exact state, the least recently touched states first to go."""
+    """Packed turns by exact state, the least recently touched states dropped first."""
 
     def __init__(self, max_tokens: int) -> None:
         """Keep at most ``max_tokens``."""
@@ -40,9 +40,9 @@ class ColdTurns:
         self.bytes = 0
         """Memory of the packed tokens, in bytes."""
         self.dropped = 0
-        """Turns let go for want of room."""
+        """Turns dropped for lack of room."""
         self.dropped_states = 0
-        """States that lost their last turn so."""
+        """States that thereby lost their last turn."""
 
     def __contains__(self, state: int) -> bool:
         return state in self._states
@@ -55,7 +55,7 @@ class ColdTurns:
         self.add_packed(state, keys, pack(tokens))
 
     def add_packed(self, state: int, keys: NDArray[np.uint64], packed: bytes) -> None:
-        """As ``add``, with what ``pack`` made of the tokens."""
+        """As ``add``, for tokens already packed by ``pack``."""
         self._states.setdefault(state, (keys, deque()))[1].append(packed)
         self._states.move_to_end(state)
         self.tokens += packed_tokens(packed)
@@ -78,11 +78,11 @@ class ColdTurns:
         return [unpack(packed) for packed in self._states[state][1]] if state in self._states else []
 
     def count(self, state: int) -> int:
-        """How many turns of ``state`` there are."""
+        """Number of turns of ``state``."""
         return len(self._states[state][1]) if state in self._states else 0
 
     def drop_oldest(self, state: int) -> None:
-        """Let the oldest turn of ``state`` go."""
+        """Drop the oldest turn of ``state``."""
         turns = self._states[state][1]
         packed = turns.popleft()
         self.tokens -= packed_tokens(packed)

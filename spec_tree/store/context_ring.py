@@ -1,4 +1,4 @@
-"""What live turns were asked, in a ring: the oldest contexts give way when it is full."""
+"""Contexts of live turns in a ring buffer: the oldest give way when it is full."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ContextRing:
         """Make an empty ring.
 
         Args:
-            max_tokens: Positions when it is full-grown, rounded down to a power of two.
-            window: Tokens kept of one context, the last ones.
+            max_tokens: Positions at full size, rounded down to a power of two.
+            window: Last tokens kept of one context.
         """
         self._capacity = 1 << (max_tokens.bit_length() - 1)
         self._window = min(window, self._capacity // 2)
@@ -36,7 +36,7 @@ class ContextRing:
         return sum(array.nbytes for array in self.log)
 
     def add(self, row: int, asked: NDArray[np.int32], turns: LiveTurns) -> None:
-        """Give row ``row`` of ``turns`` its context, shape (tokens,)."""
+        """Store the context of row ``row`` of ``turns``, shape (tokens,)."""
         asked = asked[max(0, len(asked) - self._window) :]
         turns.context[row] = 0
         if len(asked) < 2:
@@ -49,7 +49,7 @@ class ContextRing:
         self._head = start + len(asked)
 
     def _room(self, tokens: int, turns: LiveTurns) -> int:
-        """Where so many tokens are free."""
+        """Position with so many free tokens."""
         self._release(turns)
         if self._head + tokens > len(self.log.tokens) < self._capacity:
             self._grow(self._head + tokens)

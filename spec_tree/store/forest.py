@@ -1,12 +1,12 @@
-"""The one public face of the store.
+"""The public interface of the store.
 
-``SpecForest`` keeps what the policy said at each dialogue state and drafts what
-it may say next. Live turns are indexed as they grow, so unfinished siblings
+``SpecForest`` keeps the turns that the policy sampled at each dialogue state and drafts
+continuations of the next ones. Live turns are indexed as they grow, so unfinished siblings
 profit from each other. All calls take the whole batch.
 
-Invariant: what is drafted from the log are tokens that the policy sampled in
-turns that are kept or live; what a turn was asked is used for its own drafts
-alone. Drafts are hints: nothing here decides what is emitted.
+Invariant: tokens drafted from the log were sampled by the policy in
+turns that are kept or live; a turn's context is used for its own drafts
+alone. Drafts are hints: nothing here decides which tokens are emitted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from turntree.spec_tree.store.snapshot import Snapshot, read_snapshot, write_sna
 class SpecForest:
     """Earlier turns, by dialogue state, as drafts for the next ones.
 
-    Threads may share a forest: calls that change it wait for each other, and ``draft`` waits for nobody.
+    Threads may share a forest: calls that change it wait for each other, and ``draft`` waits for none.
 
     Example:
         >>> forest = SpecForest()
@@ -58,20 +58,20 @@ class SpecForest:
         """Make an empty forest.
 
         Args:
-            config: Settings; the defaults without it.
+            config: Settings; ``None`` takes the defaults.
         """
         self.config = config or ForestConfig()
         self._lock = threading.RLock()
         self._indexer: ThreadPoolExecutor | None = None
         self._ends = np.array(sorted(self.config.end_tokens), np.int32)
         self.weights: Weights = first_weights()
-        """What was learnt of how drafts come true."""
+        """Weights learnt from the acceptance of drafts."""
         self._threads = self.config.draft_threads
         self._drafted = self._accepted = self._committed = 0
         self.rollouts = RetentionPolicy(self.config)
-        """The turns by state and the log; for checks and measurements alone."""
+        """The turns by state and the log; for checks and measurements only."""
         self.live_table = LiveTable(self.config)
-        """The live turns; for checks and measurements alone."""
+        """The live turns; for checks and measurements only."""
 
     def begin(self, states: Sequence[DialogueState], contexts: Sequence[ArrayLike] | None = None) -> list[int]:
         """Start one turn at each state and return their handles.
@@ -82,7 +82,7 @@ class SpecForest:
                 context. They are copied, and forgotten with the turn.
 
         Raises:
-            ValueError: If ``contexts`` does not have one entry a state, or holds what is no token id.
+            ValueError: If ``contexts`` does not have one entry a state, or holds something other than token ids.
         """
         asked = context_ids(states, contexts)
         with self._lock:
@@ -110,11 +110,11 @@ class SpecForest:
 
         Args:
             handles: Live turns, shape (rows,).
-            max_nodes: Nodes a row at most, up to 128.
+            max_nodes: Most nodes a row, up to 128.
             room: Greatest depth allowed in each row, shape (rows,).
             min_probability: Nodes whose whole path is estimated to be accepted less often are left out.
             chain: One child a node.
-            total_nodes: Nodes of the whole batch at most; the most probable are kept.
+            total_nodes: Most nodes of the whole batch; the most probable are kept.
 
         Raises:
             UnknownTurn: If a handle is not live.
@@ -140,7 +140,7 @@ class SpecForest:
         return batch
 
     def commit(self, handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
-        """Move turns on by the tokens that the policy sampled since the last call, and learn from them.
+        """Extend turns by the tokens that the policy sampled since the last call, and learn from them.
 
         Args:
             handles: Live turns, shape (rows,).
@@ -148,7 +148,7 @@ class SpecForest:
 
         Raises:
             UnknownTurn: If a handle is not live.
-            ValueError: If ``tokens`` does not have one entry a row, or holds what is no token id.
+            ValueError: If ``tokens`` does not have one entry a row, or holds something other than token ids.
         """
         said, offsets = said_ids(handles, tokens)
         with self._lock:
@@ -174,7 +174,7 @@ class SpecForest:
 
         Args:
             handles: Live turns, shape (rows,).
-            keep: ``False`` for aborted turns: what they added is found no more.
+            keep: ``False`` for aborted turns: their tokens are no longer found.
 
         Raises:
             UnknownTurn: If a handle is not live.
@@ -189,11 +189,11 @@ class SpecForest:
         """Add a finished turn, as if it had just been sampled.
 
         Args:
-            state: Where it was said.
-            tokens: What was said, shape (tokens,).
+            state: State where it was sampled.
+            tokens: Sampled tokens, shape (tokens,).
 
         Raises:
-            ValueError: If ``tokens`` holds what is no token id.
+            ValueError: If ``tokens`` holds something other than token ids.
         """
         said = token_ids(tokens, "tokens")
         with self._lock:
@@ -203,11 +203,11 @@ class SpecForest:
         """Add finished turns, as if they had just been sampled in this order.
 
         Args:
-            states: Where they were said, shape (turns,).
-            turns: What was said, shape (tokens,) each.
+            states: States where they were sampled, shape (turns,).
+            turns: Sampled tokens, shape (tokens,) each.
 
         Raises:
-            ValueError: If there is not one turn a state, or one holds what is no token id.
+            ValueError: If there is not one turn a state, or one holds something other than token ids.
         """
         if len(states) != len(turns):
             raise ValueError(f"turns needs one entry a state: expected {len(states)}, got {len(turns)}")
@@ -216,10 +216,10 @@ class SpecForest:
             self.rollouts.add_all(states, said, offsets, self.live_table.turns)
 
     def announce(self, states: Sequence[DialogueState]) -> Future[int]:
-        """Index what is known at ``states`` in the background: turns will soon begin there.
+        """Index the turns known at ``states`` in the background: turns will soon begin there.
 
         Returns:
-            When it is done: how many turns were indexed.
+            Future with the number of turns indexed.
         """
         if self._indexer is None:
             self._indexer = ThreadPoolExecutor(1, thread_name_prefix="forest-indexer")
@@ -258,21 +258,21 @@ class SpecForest:
         return TreeNode.from_turns([turn.tolist() for turn in turns]) if turns else TreeNode(token=START)
 
     def clear(self) -> None:
-        """Forget all turns. Handles of live turns become unknown; what was learnt and the counts of drafts stay."""
+        """Remove all turns. Handles of live turns become unknown; learnt weights and the counts of drafts stay."""
         with self._lock:
             self.rollouts = RetentionPolicy(self.config)
             self.live_table.clear()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all finished turns, the settings, the counters and what was learnt into a file.
+        """Write all finished turns, the settings, the counters and the learnt weights into a file.
 
-        Live turns are not written. The file takes the old one's place when it is complete.
+        Live turns are not written. The file replaces the old one when it is complete.
 
         Args:
-            path: The file; by custom it ends in ``.npz``.
+            path: The file; by convention it ends in ``.npz``.
 
         Raises:
-            OSError: If it cannot be written; an old file stays as it was.
+            OSError: If it cannot be written; an old file stays unchanged.
         """
         with self._lock:
             snapshot = Snapshot(
@@ -285,15 +285,15 @@ class SpecForest:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], config: ForestConfig | None = None) -> Self:
-        """Make a forest of what ``save`` wrote; no turn is live.
+        """Make a forest from a file of ``save``; no turn is live.
 
         Args:
             path: The file.
-            config: Settings in the stead of the saved ones. Where they leave less room, the newest turns are
-                kept; what was learnt is kept whatever the settings.
+            config: Settings instead of the saved ones. If they leave less room, the newest turns are
+                kept; learnt weights are kept under any settings.
 
         Raises:
-            DamagedForest: If the file is not a forest's, not whole, or of another version.
+            DamagedForest: If the file is not a forest's, incomplete, or of another version.
             OSError: If it cannot be read.
         """
         snapshot = read_snapshot(Path(path))
@@ -302,7 +302,7 @@ class SpecForest:
         return forest
 
     def restore(self, path: str | os.PathLike[str]) -> None:
-        """Put what ``save`` wrote in the place of what is held, under this forest's own settings.
+        """Replace the contents by those of a file of ``save``, under this forest's own settings.
 
         Handles of live turns become unknown.
 
@@ -310,7 +310,7 @@ class SpecForest:
             path: The file.
 
         Raises:
-            DamagedForest: As ``load``; the forest stays as it was.
+            DamagedForest: As ``load``; the forest stays unchanged.
             OSError: If it cannot be read.
         """
         snapshot = read_snapshot(Path(path))

@@ -1,9 +1,9 @@
-"""The finished turns of a forest as flat arrays, and back.
+"""Conversion of a forest's finished turns to flat arrays, and back.
 
-Kept are the turns with the keys of their states and every order that decides
-which goes first: in its state, in the log, among the turns without an index.
-The index itself is not kept; it is built again while the turns are written into
-a log. What does not fit there goes the way it would have gone in a full forest,
+Kept are the turns with the keys of their states and every order that determines
+which is dropped first: in its state, in the log, among the turns without an index.
+The index itself is not kept; it is rebuilt while the turns are written into
+a log. Turns that do not fit there are dropped as in a full forest,
 the oldest first: out of the log, and out of the turns without an index.
 """
 
@@ -22,32 +22,32 @@ from turntree.spec_tree.store.turn_store import LogEntry
 
 
 class Holdings(NamedTuple):
-    """Finished turns; hot ones stand in the log, cold ones have no index."""
+    """Finished turns; hot ones are in the log, cold ones have no index."""
 
     keys: NDArray[np.uint64]
     """Ladder of each state, shape (states, 4)."""
     visited: NDArray[np.int64]
-    """When a turn last began in a state, 0 where all turns are cold, shape (states,)."""
+    """Time when a turn last began in a state, 0 if all turns are cold, shape (states,)."""
     clock: NDArray[np.int64]
-    """The present, shape (1,)."""
+    """The current time, shape (1,)."""
     evicted: NDArray[np.int64]
-    """Turns let go for quota, turns let go for memory, states let go for memory, shape (3,)."""
+    """Turns dropped for quota, turns dropped for memory, states dropped for memory, shape (3,)."""
     hot_state: NDArray[np.int32]
     """State of each hot turn, ascending, the oldest first in each, shape (hot,)."""
     hot_rank: NDArray[np.int64]
     """The turn's place in the log, oldest first, a permutation, shape (hot,)."""
     hot_seen: NDArray[np.int64]
-    """When it was written, shape (hot,)."""
+    """Time when it was written, shape (hot,)."""
     hot_length: NDArray[np.int64]
-    """Its tokens, shape (hot,)."""
+    """Number of its tokens, shape (hot,)."""
     hot_tokens: NDArray[np.int32] | NDArray[np.uint16]
-    """What the hot turns say, one after another; the narrower where all token ids fit."""
+    """Token ids of the hot turns, one turn after another; the narrower dtype if all token ids fit."""
     cold_state: NDArray[np.int32]
     """State of each cold turn, least recently touched states first, the oldest first in each, shape (cold,)."""
     cold_size: NDArray[np.int64]
-    """Its bytes, shape (cold,)."""
+    """Number of its bytes, shape (cold,)."""
     cold_packed: NDArray[np.uint8]
-    """What the cold turns say, packed, one after another."""
+    """Token ids of the cold turns, packed, one turn after another."""
 
 
 def collect(rollouts: RetentionPolicy) -> Holdings:
@@ -129,10 +129,10 @@ def restore(held: Holdings, rollouts: RetentionPolicy, live: LiveTurns) -> None:
 
 
 def check(held: Holdings) -> None:
-    """Make sure that ``restore`` can rely on the arrays.
+    """Check that ``restore`` can rely on the arrays.
 
     Raises:
-        ValueError: If one has another shape or dtype, or does not go with the others.
+        ValueError: If one has the wrong shape or dtype, or is inconsistent with the others.
     """
     for name, array, kind in zip(Holdings._fields, held, _KINDS, strict=True):
         narrow = name == "hot_tokens" and array.dtype == np.uint16
@@ -156,7 +156,7 @@ def check(held: Holdings) -> None:
     }
     for name, holds in rules.items():
         if not holds:
-            raise ValueError(f"{name} does not go with the other arrays")
+            raise ValueError(f"{name} does not match the other arrays")
     widths = held.cold_packed[np.cumsum(held.cold_size) - held.cold_size].astype(np.int64)
     if not np.isin(widths, (2, 3, 4)).all() or ((held.cold_size - 1) % widths).any():
         raise ValueError("cold_packed is not packed as expected")

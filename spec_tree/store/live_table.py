@@ -1,8 +1,8 @@
-"""Live turns by handle, with what they were asked.
+"""Live turns by handle, with their contexts.
 
 Invariant: a handle names a row of ``turns`` from ``open`` to ``close``; rows
-are used again, handles are not. Not thread-safe for writers; who drafts while
-the table grows goes on with the old rows.
+are reused, handles are not. Not thread-safe for writers; a reader that drafts while
+the table grows continues with the old rows.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from turntree.spec_tree.store.context_ring import ContextRing
 _FIRST_ROWS = 256
 _MOST = 2**31 - 1
 _SHORT = 64
-"""Tokens up to which a list is looked at as a list."""
+"""Most tokens of a list that is checked without conversion to an array."""
 
 
 class LiveTable:
     """Rows for live turns and their contexts."""
 
     def __init__(self, config: ForestConfig) -> None:
-        """No turn is live yet."""
+        """Make an empty table."""
         self._config = config
         self._handles = 0
         self.clear()
@@ -38,7 +38,7 @@ class LiveTable:
         return len(self._rows)
 
     def clear(self) -> None:
-        """Forget all turns; their handles are not given again."""
+        """Remove all turns; their handles are not given again."""
         self.contexts = ContextRing(self._config.max_context_tokens, self._config.context_window)
         self.turns: LiveTurns = live_turns(_FIRST_ROWS)
         self._free = list(range(_FIRST_ROWS - 1, -1, -1))
@@ -58,7 +58,7 @@ class LiveTable:
         self.turns = new
 
     def open(self, state: DialogueState) -> tuple[int, int]:
-        """A turn begins at ``state`` in a row that was reserved; returns its handle and its row."""
+        """Start a turn at ``state`` in a reserved row; returns its handle and its row."""
         row, live = self._free.pop(), self.turns
         live.keys[row] = state.ladder()
         live.tail[row, 0] = START
@@ -72,7 +72,7 @@ class LiveTable:
         return handle, row
 
     def close(self, handles: Sequence[int]) -> None:
-        """The turns of live handles are over."""
+        """End the turns of live handles."""
         for handle in handles:
             row = self._rows.pop(handle)
             self.turns.context[row] = 0
@@ -109,13 +109,13 @@ def token_ids(values: ArrayLike, what: str) -> NDArray[np.int32]:
     """``values`` as an array of token ids, shape (tokens,).
 
     Raises:
-        ValueError: If one is no token id; the message calls them ``what``.
+        ValueError: If one is not a token id; the message calls them ``what``.
     """
     if isinstance(values, np.ndarray) and values.dtype == np.int32 and values.ndim == 1 and len(values):
         if values.min() >= 0:
             return values
     elif isinstance(values, list) and 0 < len(values) <= _SHORT and {*map(type, values)} == {int}:
-        # An array's least and greatest entries cost more than a short list's.
+        # Finding an array's extremes costs more than checking a short list's.
         if min(values) >= 0 and max(values) <= _MOST:
             return np.array(values, np.int32)
     else:
@@ -140,7 +140,7 @@ def context_ids(
     """The contexts of turns that begin at ``states`` as arrays.
 
     Raises:
-        ValueError: If there is not one context a state, or one holds what is no token id.
+        ValueError: If there is not one context a state, or one holds something other than token ids.
     """
     if contexts is None:
         return None
@@ -150,10 +150,10 @@ def context_ids(
 
 
 def said_ids(handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """What each handle's turn said, one after another, and where each begins, shape (handles + 1,).
+    """The new tokens of each handle's turn, concatenated, and the start of each, shape (handles + 1,).
 
     Raises:
-        ValueError: If there is not one sequence a handle, or one holds what is no token id.
+        ValueError: If there is not one sequence a handle, or one holds something other than token ids.
     """
     if len(tokens) != len(handles):
         raise ValueError(f"tokens needs one entry a row: expected {len(handles)}, got {len(tokens)}")
@@ -161,10 +161,10 @@ def said_ids(handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[N
 
 
 def flat_ids(rows: Sequence[Sequence[int]], what: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The token ids of all rows, one after another, and where each begins, shape (rows + 1,).
+    """The token ids of all rows, concatenated, and the start of each, shape (rows + 1,).
 
     Raises:
-        ValueError: If one is no token id; the message calls them ``what``.
+        ValueError: If one is not a token id; the message calls them ``what``.
     """
     offsets = np.array([0, *accumulate(map(len, rows))], np.int64)
     if rows and all(isinstance(row, np.ndarray) and row.ndim == 1 for row in rows):

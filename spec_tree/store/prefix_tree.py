@@ -1,4 +1,4 @@
-"""The explicit prefix tree of one dialogue state, for people to look at."""
+"""The explicit prefix tree of one dialogue state, for inspection by people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TreeNode:
     token: int
     """Token id; -1 at the root."""
     count: int = 0
-    """Turns that went through here."""
+    """Number of turns that pass through this node."""
     children: list[TreeNode] = field(default_factory=list)
     """Next tokens, most frequent first."""
 
@@ -51,10 +51,10 @@ class TreeNode:
         return top
 
     def to_text(self, decode: Callable[[int], str] | None = None) -> str:
-        """One line a node with its count; a path without branches is joined into one line.
+        """Text with one line a node and its count; a path without branches is joined into one line.
 
         Args:
-            decode: Text of one token id; without it the ids are written.
+            decode: Returns the text of one token id; without it the ids are written.
         """
         say = decode or (lambda token: f" {token}")
         lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Which turns are kept: quotas by state, second chances, turns without an index.
+"""Retention of turns: quotas by state, second chances, turns without an index.
 
 A finished turn is in the log, indexed, or cold. When the log's head comes
 around to it, a turn of a state that has been visited since is written again, as
@@ -24,7 +24,7 @@ from turntree.spec_tree.store.cold import ColdTurns
 from turntree.spec_tree.store.turn_store import LogEntry, TurnStore, granules
 
 _SPARE = 3 * GRANULE
-"""Positions that a turn may need besides its tokens."""
+"""Positions that a turn may need in addition to its tokens."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,29 +36,29 @@ class _State:
     keys: NDArray[np.uint64]
     """Its ladder."""
     visited: int = 0
-    """When a turn last began or was added."""
+    """Time when a turn last began or was added."""
     live: int = 0
-    """Turns that go on."""
+    """Number of live turns."""
     turns: deque[LogEntry] = field(default_factory=deque)
     """Finished turns in the log, oldest first."""
 
 
 class _Again(NamedTuple):
-    """A turn that was in the way and is written again."""
+    """A turn that the log's head reached and that is written again."""
 
     state: _State
     said: NDArray[np.int32]
     row: int
-    """Of ``LiveTurns``; -1 for a finished turn."""
+    """Its row of ``LiveTurns``; -1 for a finished turn."""
 
 
 class RetentionPolicy:
     """The turns of a forest by state. Not thread-safe."""
 
     def __init__(self, config: ForestConfig) -> None:
-        """Hold nothing yet."""
+        """Start empty."""
         self.quota = config.rollouts_per_state
-        """Finished turns kept of a state at most."""
+        """Most finished turns kept of a state."""
         self.store = TurnStore(config.max_tokens)
         self.cold = ColdTurns(config.max_cold_tokens)
         self.tokens = 0
@@ -66,12 +66,12 @@ class RetentionPolicy:
         self.by_state: dict[int, _State] = {}
         """States with turns in the log or live, by the first of their keys."""
         self.by_row: dict[int, tuple[_State, LogEntry | None]] = {}
-        """The live turns by row of ``LiveTurns``; without a turn where it was too long for the log."""
+        """The live turns by row of ``LiveTurns``; ``None`` as the turn if it was too long for the log."""
         self._again: list[_Again] = []
         self._clock = 0
         self._over_quota = 0
         self.tokens_again = 0
-        """Tokens of those that were written again when they were in the way."""
+        """Tokens of turns that were written again when the head reached them."""
 
     @property
     def states(self) -> int:
@@ -80,16 +80,16 @@ class RetentionPolicy:
 
     @property
     def count(self) -> int:
-        """Finished turns held."""
+        """Number of finished turns held."""
         return sum(len(state.turns) for state in self.by_state.values()) + len(self.cold)
 
     @property
     def evicted(self) -> int:
-        """Finished turns let go, for quota or memory."""
+        """Finished turns dropped, for quota or memory."""
         return self._over_quota + self.cold.dropped
 
     def open(self, row: int, state: DialogueState, live: LiveTurns) -> None:
-        """A turn begins in ``row`` of ``live``, whose keys are set."""
+        """Start a turn in ``row`` of ``live``, whose keys are set."""
         held = self._visit(state, live)
         held.live += 1
         self.by_row[row] = held, None
@@ -97,7 +97,7 @@ class RetentionPolicy:
         self.by_row[row] = held, self.store.write(np.zeros(0, np.int32), held.keys, live=row, turns=live)
 
     def room_for(self, lengths: NDArray[np.int64], begin: int, rows: NDArray[np.int64], live: LiveTurns) -> int:
-        """Make room for rows of a batch from ``begin`` on to say ``lengths`` tokens; returns where that ends."""
+        """Make room for rows of a batch from ``begin`` on to add ``lengths`` tokens; returns the end of those rows."""
         most = self.store.capacity // 4
         needed, stop = 0, begin
         while stop < len(lengths):
@@ -114,7 +114,7 @@ class RetentionPolicy:
         return stop
 
     def close(self, row: int, live: LiveTurns, *, keep: bool) -> None:
-        """The turn in ``row`` of ``live`` ends."""
+        """End the turn in ``row`` of ``live``."""
         state, turn = self.by_row.pop(row)
         state.live -= 1
         if turn is not None:
@@ -156,14 +156,14 @@ class RetentionPolicy:
                 continue
             some = np.flatnonzero(lengths[begin:stop]) + begin
             visited = [self._visit(states[i], live) for i in some.tolist()]
-            self._room(int(before[stop] - before[begin]), live)  # which may let states go that were visited
+            self._room(int(before[stop] - before[begin]), live)  # which may drop states that were visited
             held = [self.by_state.setdefault(state.exact, state) for state in visited]
             turns = self.store.write_all(said, offsets[some], lengths[some], [state.keys for state in held])
             self._keep_all(held, turns)
             begin = stop
 
     def _surplus(self, states: Sequence[DialogueState], lengths: NDArray[np.int64]) -> list[int]:
-        """Which turns need not be written: later ones of the same call fill their state's quota."""
+        """Turns that need not be written: later ones of the same call fill their state's quota."""
         if len(states) <= self.quota:
             return []
         count = Counter(state.exact or 1 for state in states)
@@ -196,7 +196,7 @@ class RetentionPolicy:
         self.store.drop_all(over)
 
     def warm(self, state: DialogueState, live: LiveTurns) -> int:
-        """Index the cold turns of a state; returns how many there were."""
+        """Index the cold turns of a state; returns their number."""
         exact = state.ladder()[0]
         before = self.cold.count(exact)
         if before:
@@ -217,7 +217,7 @@ class RetentionPolicy:
         return [turn for turn in turns if len(turn)]
 
     def finished(self, state: DialogueState) -> int:
-        """How many finished turns of a state are held."""
+        """Number of finished turns held of a state."""
         exact = state.ladder()[0]
         held = self.by_state.get(exact)
         return self.cold.count(exact) + (len(held.turns) if held is not None else 0)
@@ -259,7 +259,7 @@ class RetentionPolicy:
             self._over_quota += 1
 
     def _room(self, positions: int, live: LiveTurns) -> None:
-        """Make room; what was in the way and is worth it is written again."""
+        """Make room; turns in the way that are worth keeping are written again."""
 
         def evict(turn: LogEntry) -> None:
             self._evict(turn, live)
@@ -305,7 +305,7 @@ class RetentionPolicy:
             self._forget_empty(state)
 
     def _drop(self, state: _State, turn: LogEntry) -> None:
-        """A finished turn leaves the log."""
+        """Remove a finished turn from the log."""
         state.turns.remove(turn)
         self._uncount(turn)
         self.store.drop(turn)
@@ -315,7 +315,7 @@ class RetentionPolicy:
         self.tokens_again -= turn.tokens if turn.again else 0
 
     def _lose(self, row: int, live: LiveTurns) -> None:
-        """The turn in ``row`` grows too long for the log: it is drafted for, but not kept."""
+        """Remove the turn in ``row``, too long for the log: it is still drafted for, but not kept."""
         state, turn = self.by_row[row]
         if turn is not None:
             self.store.drop(turn)

@@ -1,12 +1,12 @@
-"""A forest in a file.
+"""The file format of a forest.
 
 The file is an uncompressed ``.npz`` without pickles: the finished turns, the
-settings, the counters, what was learnt, and a digest over all of it. It is
-written beside the old file and put in its place when it is complete, so that a
-crash leaves the one or the other. Reading takes nothing on trust: a file that
-is not whole, not ours or of another format is refused.
+settings, the counters, the learnt weights, and a digest over all of it. It is
+written beside the old file and replaces it when it is complete, so that a
+crash leaves one or the other. Files are validated on reading: a file that
+is incomplete, not a snapshot or of another format is rejected.
 
-Live turns are not covered, nor is the index, which is built again.
+Live turns are not covered, nor is the index, which is rebuilt.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Snapshot(NamedTuple):
-    """What is kept of a forest."""
+    """The saved parts of a forest."""
 
     config: ForestConfig
     """Its settings."""
     held: Holdings
     """Its finished turns."""
     weights: Weights
-    """What it has learnt."""
+    """Its learnt weights."""
     counters: NDArray[np.int64]
     """Nodes drafted, nodes accepted, tokens committed, shape (3,)."""
 
 
 def write_snapshot(path: Path, snapshot: Snapshot) -> None:
-    """Put ``snapshot`` in the place of ``path``, or leave what is there.
+    """Replace ``path`` by ``snapshot``, or leave it as it is.
 
     Raises:
         OSError: If the file cannot be written; the old one stays.
@@ -77,17 +77,17 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """What ``write_snapshot`` put into ``path``.
+    """The snapshot that ``write_snapshot`` wrote to ``path``.
 
     Raises:
-        DamagedForest: If the file is not a snapshot, not whole, or of another version.
+        DamagedForest: If the file is not a snapshot, incomplete, or of another version.
         OSError: If it cannot be read.
     """
     with open(path, "rb") as file:
         try:
             with np.load(file, allow_pickle=False) as archive:
                 arrays: Arrays = {name: archive[name] for name in archive.files}
-        except Exception as error:  # zipfile and numpy answer damage with a dozen kinds
+        except Exception as error:  # zipfile and numpy raise a dozen kinds on damaged files
             raise _damaged(path, f"it cannot be read as .npz: {error or type(error).__name__}") from error
     if "magic" not in arrays or not np.array_equal(arrays["magic"], _MAGIC):
         raise _damaged(path, "it is a file of another kind: expected the mark of a forest's snapshot")
@@ -101,7 +101,7 @@ def read_snapshot(path: Path) -> Snapshot:
         different = ", ".join(sorted(arrays.keys() ^ expected))
         raise _damaged(path, f"it lacks entries or has unknown ones: {different}")
     if not np.array_equal(arrays.pop("digest"), digest(arrays)):
-        raise _damaged(path, "what it holds does not have the digest that it names")
+        raise _damaged(path, "its contents do not match its digest")
     for name, like in zip(weights, parts(learnt).values(), strict=True):
         if (arrays[name].shape, arrays[name].dtype) != (like.shape, like.dtype):
             came = f"{arrays[name].dtype} of shape {arrays[name].shape}"
@@ -141,7 +141,7 @@ def _damaged(path: Path, why: str) -> DamagedForest:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Let the new name of a file outlive a power cut."""
+    """Make the new name of a file survive a power failure."""
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)

@@ -1,7 +1,7 @@
-"""Turns in a bounded token log: room is made for new ones at the cost of the oldest.
+"""Turns in a bounded token log: the oldest make room for new ones.
 
 The log is a ring. Before its head moves on, the turns in the way are handed to
-their owner, who may write them again or let them go. It begins small and is
+their owner, who may write them again or drop them. It begins small and is
 copied into a larger one until it has its full size; positions stay the same.
 
 Invariant: a granule is owned by a slot that is in use, or by nobody (slot 0);
@@ -32,7 +32,7 @@ class LogEntry:
     """A turn in the log."""
 
     slot: int
-    """Its place in ``TurnKeys``."""
+    """Its index in ``TurnKeys``."""
     start: int
     """Position of its ``START``."""
     keys: NDArray[np.uint64]
@@ -42,9 +42,9 @@ class LogEntry:
     live: int = -1
     """Its row of ``LiveTurns``; -1 once it is finished."""
     seen: int = 0
-    """Free for the owner: when it was written."""
+    """Free for the owner: time when it was written."""
     again: bool = False
-    """Free for the owner: whether it was written once more when it was in the way."""
+    """Free for the owner: whether it was written once more when the head reached it."""
 
 
 def granules(positions: _Positions) -> _Positions:
@@ -53,13 +53,13 @@ def granules(positions: _Positions) -> _Positions:
 
 
 class TurnStore:
-    """The log, the keys of its turns, and the free room."""
+    """The log, the keys of its turns, and the free space."""
 
     def __init__(self, max_tokens: int) -> None:
         """Make an empty store.
 
         Args:
-            max_tokens: Positions of the log when it is full-grown.
+            max_tokens: Positions of the log at full size.
         """
         self._capacity = max(granules(max_tokens), 4 * GRANULE)
         first = min(_FIRST_CAPACITY, self._capacity)
@@ -68,20 +68,20 @@ class TurnStore:
         self.head: NDArray[np.int64] = np.zeros(1, np.int64)
         self.head[0] = GRANULE
         self.cleared = first
-        """From the head to here no position belongs to a turn."""
+        """End of the positions, from the head on, that belong to no turn."""
         self._turns: list[LogEntry | None] = [None] * _FIRST_SLOTS
         self.free = list(range(_FIRST_SLOTS - 1, 0, -1))
-        """Slots that no turn has."""
+        """Unused slots."""
         self._kept = np.empty(FOLLOWERS, np.int32)
 
     @property
     def capacity(self) -> int:
-        """Positions of the full-grown log."""
+        """Positions of the log at full size."""
         return self._capacity
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest turn that is kept."""
+        """Most tokens of a turn that is kept."""
         return self._capacity // 4
 
     @property
@@ -93,7 +93,7 @@ class TurnStore:
         """Free so many positions from the head on.
 
         Args:
-            positions: How many, at most half the capacity.
+            positions: Number of positions, at most half the capacity.
             evict: Called with each turn in the way after it has been read; it must ``drop`` it.
         """
         positions = granules(positions)
@@ -117,13 +117,13 @@ class TurnStore:
     def write(
         self, said: NDArray[np.int32], keys: NDArray[np.uint64], *, live: int = -1, turns: LiveTurns | None = None
     ) -> LogEntry:
-        """Write a turn at the head, where room was made for it and two granules more.
+        """Write a turn at the head, where room was made for it and two more granules.
 
         Args:
             said: Its tokens.
             keys: Its keys, shape (4,).
-            live: Row of ``turns`` if it goes on.
-            turns: The live turns, if it goes on.
+            live: Row of ``turns`` if it is live.
+            turns: The live turns, if it is live.
         """
         start = int(self.head[0])
         stop = start + granules(len(said) + 2 + (GRANULE if live >= 0 else 0))
@@ -150,8 +150,8 @@ class TurnStore:
 
         Args:
             said: Tokens.
-            begins: Where each turn begins in ``said``, shape (turns,).
-            lengths: How many tokens it has, shape (turns,).
+            begins: First token of each turn in ``said``, shape (turns,).
+            lengths: Number of its tokens, shape (turns,).
             keys: Its keys, shape (4,) each.
         """
         slots = self._slots(len(keys))
@@ -170,7 +170,7 @@ class TurnStore:
         return out[: read_turn(turn.start, out, self.log)]
 
     def finish(self, turn: LogEntry, turns: LiveTurns) -> None:
-        """A live turn goes on no more; what it reserved is free again if it was the last to."""
+        """Mark a live turn as finished; the rest of its reserved positions is freed if it was the last to reserve."""
         position, limit = int(turns.position[turn.live]), int(turns.limit[turn.live])
         stop = granules(position + 2)
         if limit == self.head[0] and stop < limit:
@@ -179,7 +179,7 @@ class TurnStore:
         turn.live = -1
 
     def drop(self, turn: LogEntry) -> None:
-        """Forget a turn; its tokens stay until they are overwritten, but are found no more."""
+        """Remove a turn; its tokens stay until they are overwritten, but are no longer found."""
         self.drop_all([turn])
 
     def drop_all(self, turns: Sequence[LogEntry]) -> None:
@@ -197,7 +197,7 @@ class TurnStore:
         return [turn for turn in self._turns if turn is not None]
 
     def _slots(self, count: int) -> list[int]:
-        """So many slots that were free."""
+        """So many free slots."""
         old = size = len(self._turns)
         while len(self.free) + size - old < count:
             size *= 2
@@ -205,7 +205,7 @@ class TurnStore:
             keys = turn_keys(size)
             keys[:old] = self.keys
             self.keys = keys
-            # who drafts with the old keys must not meet the new slots
+            # readers that draft with the old keys must not meet the new slots
             self.log = self.log._replace(owner=self.log.owner.copy())
             self._turns += [None] * (size - old)
             self.free = list(range(size - 1, old - 1, -1)) + self.free

@@ -1,4 +1,4 @@
-"""Compiles the kernels before the first turn, or loads them: no step of an engine is to wait for that."""
+"""Compilation or loading of the kernels before the first turn, so that no step of an engine waits for it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.store.forest import SpecForest
 
 _LONG = 1 << 16
-"""Tokens of a turn of which three are more than the log has room for at first."""
+"""Tokens of a turn such that three exceed the log's initial room."""
 
 
 @cache
 def warm_up() -> None:
-    """Go once through what live turns need: begin, draft, commit and end them, let the oldest go, let the log grow.
+    """Run once what live turns need: begin, draft, commit and end them, drop the oldest, let the log grow.
 
     Where nothing is compiled yet, a second process compiles half of it. Further calls in a process do nothing.
     """

@@ -1,4 +1,4 @@
-"""Formulas as syntax trees: tokens, terms, commands, and walks over them.
+"""Formulas as syntax trees: tokens, terms, commands, and traversal.
 
-Not here: what a tree is worth (``values``).
+Not here: the value of a tree (``values``).
 """

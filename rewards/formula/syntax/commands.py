@@ -1,6 +1,6 @@
-"""Commands: functions, roots, sums, matrices and what else begins with a backslash.
+"""Parser of commands: functions, roots, sums, matrices and everything else that begins with a backslash.
 
-Invariant: a command that is not listed is no mathematics; it is refused, never skipped.
+Invariant: a command that is not listed is not mathematics; it is refused, never skipped.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _MATRICES = frozenset(str.split("matrix pmatrix bmatrix Bmatrix smallmatrix arra
 
 
 class Commands(Terms):
-    """Parses what begins with a command."""
+    """Parses constructs that begin with a command."""
 
     def enclosed(self, closer: str, name: str) -> Node:
-        """What stands between two equal signs, as the argument of a function."""
+        """The expression between two equal signs, as the argument of a function."""
         self.take()
         self.bars += 1
         with self.nested():
@@ -29,7 +29,7 @@ class Commands(Terms):
         return Call(name, (node,))
 
     def command(self, name: str) -> Node:
-        """What a command or function makes of what follows it."""
+        """The node of a command or function and its arguments."""
         if name in ("frac", "dfrac", "tfrac", "cfrac", "nicefrac", "sfrac"):
             top, bottom = self.argument(one_digit=True), self.argument(one_digit=True)
             if top == Sym("d") and isinstance(bottom, Mul) and bottom.factors[0] == Sym("d"):

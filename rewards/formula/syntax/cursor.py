@@ -1,4 +1,4 @@
-"""A place in a list of tokens, and the brackets that are open there."""
+"""A position in a list of tokens, and the brackets open there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Cursor:
         """Begin at the first token.
 
         Args:
-            tokens: What to read; changed only where one number token must be split into digits.
+            tokens: Tokens to read; changed only where one number token must be split into digits.
         """
         self.tokens = tokens
         self.place = 0
@@ -30,16 +30,16 @@ class Cursor:
 
     @property
     def next(self) -> Token:
-        """The token ahead; one of kind ``end of text`` behind the last."""
+        """The next token; one of kind ``end of text`` after the last."""
         return self.tokens[self.place] if self.place < len(self.tokens) else _END
 
     def ahead(self, distance: int = 1) -> Token:
-        """A token further on."""
+        """The token at a distance."""
         place = self.place + distance
         return self.tokens[place] if place < len(self.tokens) else _END
 
     def take(self) -> Token:
-        """The token ahead, passed."""
+        """Return the next token and move past it."""
         token = self.next
         if token is _END:
             raise Malformed("the text ends too early")
@@ -47,19 +47,19 @@ class Cursor:
         return token
 
     def at(self, *texts: str) -> bool:
-        """Whether a sign or command with one of these texts is ahead."""
+        """Whether the next token is a sign or command with one of these texts."""
         token = self.next
         return token.kind in ("op", "cmd") and token.text in texts
 
     def accept(self, *texts: str) -> bool:
-        """Pass a sign or command, if it is ahead."""
+        """Move past a sign or command if it is next."""
         if self.at(*texts):
             self.place += 1
             return True
         return False
 
     def expect(self, *texts: str) -> str:
-        """Pass a sign or command that must come.
+        """Move past a sign or command that must be next.
 
         Raises:
             Malformed: Something else comes.
@@ -70,7 +70,7 @@ class Cursor:
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """One level deeper.
+        """Enter one level of nesting.
 
         Raises:
             LimitExceeded: Too many levels.

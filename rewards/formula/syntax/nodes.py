@@ -1,6 +1,6 @@
 """The syntax tree of an answer.
 
-Invariant: nodes are values: frozen, hashable, built by the parser alone. They know no arithmetic; see ``evaluate``.
+Invariant: nodes are values: frozen, hashable, built by the parser alone. They do no arithmetic; see ``evaluate``.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class Pow(Node):
 
 @dataclass(frozen=True, slots=True)
 class Signed(Node):
-    """A term behind a double sign."""
+    """A term after a double sign."""
 
     sign: int
     """1 for plus-minus, -1 for minus-plus."""
     term: Node
-    """What has both signs."""
+    """The term that has both signs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +109,21 @@ class Undone(Node):
     kind: str
     """``int``, ``lim``, ``det`` or ``diff``."""
     parts: tuple[Node, ...]
-    """What it is applied to."""
+    """Its operands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group(Node):
-    """Several things in brackets: tuple, interval, set; or a bare list."""
+    """Several items in brackets: tuple, interval, set; or a bare list."""
 
     items: tuple[Node, ...]
-    """The things."""
+    """The items."""
     opening: str = ""
     """``(``, ``[``, ``]``, ``{``, ``<``, or nothing for a bare list."""
     closing: str = ""
     """The other bracket."""
     word: str = ""
-    """``and`` or ``or`` where a bare list is joined by one."""
+    """``and`` or ``or`` if it joins a bare list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Rel(Node):
     """A chain of relations."""
 
     terms: tuple[Node | None, ...]
-    """Sides; the first is ``None`` where the chain begins with its sign."""
+    """Sides; the first is ``None`` if the chain begins with its sign."""
     signs: tuple[str, ...]
     """``=``, ``<``, ``<=``, ``>``, ``>=``, ``!=``, ``in``, ``~``; one fewer than sides."""
 
@@ -187,12 +187,12 @@ class Based(Node):
     """A number written in a base."""
 
     digits: str
-    """Digits as written, lower case, with one point at most."""
+    """Digits as written, lower case, with at most one point."""
     base: int
     """The base."""
 
     @property
     def value(self) -> Fraction:
-        """What it is."""
+        """Its exact value."""
         whole, _, part = self.digits.partition(".")
         return Fraction(int(whole + part, self.base), self.base ** len(part))

@@ -1,7 +1,7 @@
-"""Answers to syntax trees: lists, relations, sets, quantities, words around expressions of ``terms`` and ``commands``.
+"""Parser of answers: lists, relations, sets, quantities, words around expressions of ``terms`` and ``commands``.
 
 Invariant: reading is bounded by the limits and runs nothing. A text that is no well-formed answer raises
-``Malformed``; it is never read as something that it nearly is.
+``Malformed``; it is never read as something similar.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Parser(Commands):
     """Parses whole answers."""
 
     def sequence(self) -> Node:
-        """Things with commas, "and" or "or" between them."""
+        """A list with commas, "and" or "or" between its items."""
         items = [self.relation()]
         word = ""
         while True:
@@ -75,7 +75,7 @@ class Parser(Commands):
         return items[0] if len(items) == 1 else Group(tuple(items), word=word)
 
     def relation(self) -> Node:
-        """A chain of relations, a proportion, or what has none."""
+        """A chain of relations, a proportion, or an expression without one."""
         first = None if self._relation_sign() else self.set()
         proportion = (self.at(":") and self.place + 1 < len(self.tokens) and not self.in_braces) or self._at_word("to")
         if proportion and first is not None:
@@ -126,7 +126,7 @@ class Parser(Commands):
         return Ratio(tuple(items))
 
     def set(self) -> Node:
-        """Unions, intersections and differences, or what has none."""
+        """Unions, intersections and differences, or an expression without one."""
         node = self.quantity()
         while self.next.kind == "cmd" and self.next.text in _SETS:
             sign = _SETS[self.take().text]
@@ -209,7 +209,7 @@ class Parser(Commands):
         return self.next.kind == "word" and self.next.text.lower() in words
 
     def equations(self) -> Node:
-        """Lines of a system of equations, after the command that begins it."""
+        """Lines of a system of equations, after its opening command."""
         items = [self.relation()]
         while self.next.kind != "end":
             self.expect("\\", "cr", "&", ",", ";")
@@ -219,7 +219,7 @@ class Parser(Commands):
         return Group(tuple(items), word="and")
 
     def bracketed(self) -> Node:
-        """What stands in brackets: one expression, or a tuple, an interval, a set."""
+        """The contents of brackets: one expression, or a tuple, an interval, a set."""
         if self.at("{") and self.ahead().kind == "begin":
             self.place += 2
             lines = self.equations()

@@ -1,4 +1,4 @@
-"""Texts stripped of what never matters, for equality of strings."""
+"""Texts without insignificant characters, for comparison as strings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COMMAND = re.compile(
 
 
 def plain(text: str) -> str:
-    r"""A text without styling, spaces and grouping, where they cannot change a value.
+    r"""A text without styling, spaces and grouping where they cannot change a value.
 
     Example:
         >>> plain(r"\text{Odd}") == plain("odd")

@@ -1,4 +1,4 @@
-"""Why an answer is no value; none of these leaves the package."""
+"""Reasons why an answer has no value, as exceptions; none of these leaves the package."""
 
 from __future__ import annotations
 

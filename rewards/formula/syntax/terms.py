@@ -1,4 +1,4 @@
-r"""Sums, products, powers and everything that has a value.
+r"""Parser of sums, products, powers and everything that has a value.
 
 Invariant: the parser builds nodes and computes nothing. Implicit products bind like explicit ones, ``2\frac12``
 is a mixed number, functions without brackets take the product that follows.
@@ -88,19 +88,19 @@ _FACTOR_COMMANDS = (
 
 
 class Terms(Cursor):
-    """Parses expressions; what stands in brackets is parsed by ``bracketed``."""
+    """Parses expressions; contents of brackets are parsed by ``bracketed``."""
 
     @abstractmethod
     def bracketed(self) -> Node:
-        """What begins with a bracket that may hold several things."""
+        """A construct that begins with a bracket that may hold several items."""
 
     @abstractmethod
     def equations(self) -> Node:
-        """Lines of a system of equations, after the command that begins it."""
+        """Lines of a system of equations, after its opening command."""
 
     @abstractmethod
     def command(self, name: str) -> Node:
-        """What a command or function makes of what follows it."""
+        """The node of a command or function and its arguments."""
 
     @abstractmethod
     def matrix(self) -> Node:
@@ -108,14 +108,14 @@ class Terms(Cursor):
 
     @abstractmethod
     def enclosed(self, closer: str, name: str) -> Node:
-        """What stands between two equal signs, as the argument of a function."""
+        """The expression between two equal signs, as the argument of a function."""
 
     @abstractmethod
     def relation(self) -> Node:
-        """A chain of relations, or what has none."""
+        """A chain of relations, or an expression without one."""
 
     def sum(self) -> Node:
-        """Terms with signs between them."""
+        """Terms joined by signs."""
         terms: list[Node] = []
         while True:
             sign = self._signs()
@@ -141,7 +141,7 @@ class Terms(Cursor):
         return sign
 
     def product(self) -> Node:
-        """Factors, written out or side by side."""
+        """Factors, with or without product signs."""
         first = self.next
         factors = [self.factor()]
         while True:
@@ -167,7 +167,7 @@ class Terms(Cursor):
                 return factors[0] if len(factors) == 1 else Mul(tuple(factors))
 
     def _mixed(self, factors: list[Node]) -> Node:
-        """A number behind a number: ``2 1/3`` is a mixed number, anything else no value."""
+        """A number after a number: ``2 1/3`` is a mixed number, anything else is not a value."""
         whole, top = factors[-1], self.take()
         if len(factors) == 1 and isinstance(whole, Num) and whole.decimals < 0 and top.spaced and self.accept("/"):
             bottom = self.take()
@@ -195,7 +195,7 @@ class Terms(Cursor):
         return token.kind == "cmd" and token.text in _FACTOR_COMMANDS
 
     def at_function(self) -> bool:
-        """Whether a function without backslash is ahead; ``min`` and ``sec`` may be units."""
+        """Whether a function without backslash is next; ``min`` and ``sec`` may be units."""
         token, name = self.next, self.next.text.lower()
         if token.kind != "word":
             return False
@@ -247,7 +247,7 @@ class Terms(Cursor):
         return Pow(base, exponent)
 
     def argument(self, *, one_digit: bool = False) -> Node:
-        """What a command or an exponent takes: a group, or the next sign."""
+        """The argument of a command or an exponent: a group, or the next sign."""
         if self.at("{"):
             return self.group()
         if self.accept("-"):
@@ -273,7 +273,7 @@ class Terms(Cursor):
             texts.append(token.text)
 
     def group(self) -> Node:
-        """What stands in LaTeX braces."""
+        """The contents of LaTeX braces."""
         self.expect("{")
         with self.nested():
             node = self.relation()
@@ -290,7 +290,7 @@ class Terms(Cursor):
         return node
 
     def atom(self) -> Node:
-        """Something without marks behind it."""
+        """An expression without marks after it."""
         token = self.next
         if token.kind == "num":
             self.take()
@@ -327,7 +327,7 @@ def negated(node: Node) -> Node:
 
 
 def _is_part(node: Node) -> bool:
-    """Whether a node is a fraction below one, as stands behind the whole of a mixed number."""
+    """Whether a node is a fraction below one, as in a mixed number after the integer."""
     match node:
         case Mul((Num(top, -1), Pow(Num(bottom, -1), exponent))) if exponent == MINUS_ONE:
             return top.denominator == bottom.denominator == 1 and 0 < top < bottom

@@ -1,4 +1,4 @@
-r"""LaTeX and plain text to tokens.
+r"""Tokenizer of LaTeX and plain text.
 
 Invariant: time is linear, every character is part of a token or refused, and hidden text (phantoms, white ink,
 zero-width characters, comments) is refused, not skipped.
@@ -23,11 +23,11 @@ class Token(NamedTuple):
     text: str
     """As written."""
     spaced: bool = False
-    """Whether a blank stands before it."""
+    """Whether a blank precedes it."""
     value: Fraction | None = None
-    """Of a number."""
+    """Value of a number."""
     decimals: int = -1
-    """Of a number, digits after the point."""
+    """Digits of a number after the point."""
 
 
 _CHARACTERS = str.maketrans(
@@ -90,7 +90,7 @@ def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
     Raises:
         LimitExceeded: The text has too many characters, tokens or digits.
         Suspect: The text hides something.
-        Malformed: A character is no mathematics.
+        Malformed: A character is not mathematics.
     """
     if len(text) > MAX_ANSWER:
         raise LimitExceeded(f"{len(text)} characters")
@@ -108,7 +108,7 @@ def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
 
 
 def _name_unit(tokens: list[Token]) -> None:
-    """Take a last letter for a unit where a number stands before it: ``0.64N``, ``5 m``."""
+    """Read a last letter as a unit if a number precedes it: ``0.64N``, ``5 m``."""
     if len(tokens) < 2 or tokens[-1].kind != "sym":
         return
     before, (_, letter, spaced, _, _) = tokens[:-1], tokens[-1]
@@ -118,7 +118,7 @@ def _name_unit(tokens: list[Token]) -> None:
 
 
 def _without_math_signs(text: str) -> str:
-    r"""Drop ``\( \) \[ \]`` and paired dollar signs; one that stands alone is money."""
+    r"""Drop ``\( \) \[ \]`` and paired dollar signs; a single one is money."""
     for sign in ("\\(", "\\)", "\\["):
         text = text.replace(sign, " ")
     text = re.sub(r"(?<!\\)\\\](?!\s*\d)", " ", text)

@@ -1,4 +1,4 @@
-"""Looking through syntax trees: children, free variables, a normal form of the order of factors."""
+"""Traversal of syntax trees: children, free variables, a normal form of the order of factors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from turntree.rewards.formula.syntax.nodes import (
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """The nodes right below one."""
+    """The direct children of a node."""
     match node:
         case Add(parts) | Mul(parts) | Ratio(parts) | Undone(_, parts) | Call(_, parts) | Group(items=parts):
             return parts
@@ -67,12 +67,12 @@ def free_variables(node: Node) -> frozenset[str]:
 
 
 def holds(node: Node, *kinds: type[Node]) -> bool:
-    """Whether a tree holds a node of one of the kinds."""
+    """Whether a tree contains a node of one of the kinds."""
     return any(isinstance(inner, kinds) for inner in walk(node))
 
 
 def is_undone(node: Node) -> bool:
-    """Whether an integral, a limit, a determinant or an infinite sum is left to be done."""
+    """Whether an integral, a limit, a determinant or an infinite sum is left unevaluated."""
     return any(
         isinstance(inner, Undone) or (isinstance(inner, Big) and inner.high == Const("inf")) for inner in walk(node)
     )
@@ -84,7 +84,7 @@ def is_complex(node: Node) -> bool:
 
 
 def ordered(node: Node) -> object:
-    """A form in which sums and products that differ by order alone are equal."""
+    """A form in which sums and products that differ only in order are equal."""
     match node:
         case Add(parts) | Mul(parts):
             return (type(node).__name__, tuple(sorted((ordered(part) for part in parts), key=repr)))

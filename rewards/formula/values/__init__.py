@@ -1,4 +1,4 @@
-"""Values of syntax trees: exact, at many points, as sets, and by sympy at last.
+"""Values of syntax trees: exact, at many points, as sets, and finally by sympy.
 
-Not here: which comparison a question asks for (``formula``).
+Not here: the choice of the comparison (``formula``).
 """

@@ -1,7 +1,7 @@
 """The value of an expression: exact fractions as long as possible, else high precision.
 
 Invariant: every operation is bounded in size, and every visited node is counted, so an evaluation ends.
-Infinite and undefined values are told apart from large ones.
+Infinite and undefined values are distinguished from large ones.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Evaluation:
 
         Args:
             point: Values of the variables.
-            sign: Which of both signs a double sign means, 1 or -1.
-            real_only: Whether a value that is not real counts as undefined, on the way as well.
+            sign: Meaning of a double sign, 1 or -1.
+            real_only: Whether a value that is not real counts as undefined, intermediate values included.
         """
         self.point = dict(point or {})
         self.sign = sign
@@ -67,9 +67,9 @@ class Evaluation:
         """The value of a tree.
 
         Raises:
-            Undefined: There is none.
+            Undefined: The tree has no value.
             LimitExceeded: It is too large, or takes too long.
-            CannotEvaluate: The tree is no number, or has an operation that is not carried out here.
+            CannotEvaluate: The tree is not a number, or has an operation that is not carried out here.
         """
         self.steps += 1
         if self.steps > MAX_STEPS:

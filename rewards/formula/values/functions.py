@@ -1,4 +1,4 @@
-"""Powers, roots, factorials and logarithms: exact where they can be, bounded in size always."""
+"""Powers, roots, factorials and logarithms: exact where possible, always bounded in size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def real(value: Value) -> Value:
 
 
 def power(base: Value, exponent: Value) -> Value:
-    """``base ** exponent``, exact where it can be; real odd roots of negative numbers are real.
+    """``base ** exponent``, exact where possible; real odd roots of negative numbers are real.
 
     Raises:
         Undefined: 0 to a power that is not positive.
@@ -79,7 +79,7 @@ def _integer_root(number: int, degree: int) -> int:
 
 
 def finite(value: Value) -> Value:
-    """The value, refused where it is not a number.
+    """The value, refused if it is not a number.
 
     Raises:
         Undefined: It is not a number.
@@ -93,7 +93,7 @@ def integer(value: Value) -> int:
     """The value as an integer.
 
     Raises:
-        CannotEvaluate: It is none.
+        CannotEvaluate: It is not an integer.
     """
     if not isinstance(value, Fraction) or value.denominator != 1:
         raise CannotEvaluate("expected an integer")

@@ -1,7 +1,7 @@
 """Equality of expressions by their values: exact where fractions suffice, else at many points in high precision.
 
-Invariant: says "different" only on a clear difference at a point where both sides are defined, and "equal" only
-where all of many points agree to almost all digits; otherwise says nothing.
+Invariant: returns "different" only on a clear difference at a point where both sides are defined, and "equal" only
+if all of many points agree to almost all digits; otherwise undecided.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from turntree.rewards.limits import LimitExceeded
 DIGITS = 50
 """Decimal digits of the first evaluation."""
 MORE_DIGITS = 130
-"""Decimal digits where the first one is not clear."""
+"""Decimal digits of the second evaluation, if the first is not clear."""
 _GUARD = 12
 _CLEAR = 1e-6
 _POINTS = 5
@@ -39,7 +39,7 @@ def equal(gold: Node, answer: Node) -> bool | None:
         answer: The other one.
 
     Returns:
-        ``None`` where neither could be shown.
+        ``None`` if neither could be shown.
 
     Raises:
         LimitExceeded: A value is too large or takes too long.
@@ -72,7 +72,7 @@ def equal(gold: Node, answer: Node) -> bool | None:
 def _at_points(
     gold: Node, answer: Node, points: Iterator[dict[str, Value]], *, real_only: bool
 ) -> tuple[bool | None, int]:
-    """The first verdict that is not "equal", and at how many points both are defined and equal."""
+    """The first verdict other than "equal", and the number of points where both are defined and equal."""
     agreed = 0
     for point in points:
         try:
@@ -108,7 +108,7 @@ def _at_point(gold: Node, answer: Node, point: Mapping[str, Value], *, real_only
 
 
 def _may_agree(gold: Node, answer: Node, point: Mapping[str, Value], real_only: bool) -> bool:
-    """Whether no clear difference can be seen at a point."""
+    """Whether no clear difference is visible at a point."""
     try:
         return _at_point(gold, answer, point, real_only=real_only) is not False
     except (Undefined, CannotEvaluate, LimitExceeded):
@@ -126,7 +126,7 @@ def _value(node: Node, point: Mapping[str, Value], real_only: bool) -> Value:
 
 
 def _steps_in(node: Node, names: frozenset[str]) -> bool:
-    """Whether a value jumps with a variable, so that no number of points shows what it is elsewhere."""
+    """Whether a value jumps with a variable, so that points do not determine it elsewhere."""
     return bool(names) and any(
         isinstance(inner, Call) and inner.name in _STEPS and free_variables(inner) & names for inner in walk(node)
     )
@@ -163,7 +163,7 @@ def integer_points(names: list[str]) -> Iterator[dict[str, Value]]:
 
 
 def _special_points(names: list[str]) -> Iterator[dict[str, Value]]:
-    """Where functions are made to differ: all variables 0, 1, 2, a half, large; then 0 and 1 for each alone."""
+    """Points where functions often differ: all variables 0, 1, 2, a half, large; then 0 and 1 for each alone."""
     for value in (0, 1, 2, Fraction(1, 2), 1_009, -1_009):
         yield dict.fromkeys(names, Fraction(value))
     if len(names) > 1:
@@ -173,7 +173,7 @@ def _special_points(names: list[str]) -> Iterator[dict[str, Value]]:
 
 
 def _same_float(gold: Node, answer: Node) -> bool:
-    """Whether one side is a repeating fraction and the other the same as floating-point numbers are printed."""
+    """Whether one side is a repeating fraction and the other its value as a printed floating-point number."""
     for exact, printed in ((gold, answer), (answer, gold)):
         if not (isinstance(printed, Num) and printed.decimals > 0):
             continue

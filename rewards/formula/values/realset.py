@@ -1,6 +1,6 @@
 """Sets of real numbers: intervals, unions, differences, inequalities in one variable.
 
-Invariant: a set is a sorted row of disjoint pieces, so two sets are equal just when their pieces are. Ends are
+Invariant: a set is a sorted sequence of disjoint pieces, so two sets are equal just when their pieces are. Ends are
 compared as values in high precision. Sets with symbolic ends are not covered.
 """
 
@@ -39,7 +39,7 @@ REALS: RealSet = (Piece(-mp.inf, mp.inf, False, False),)
 
 
 def real_set(node: Node) -> RealSet | None:
-    """The set that a node describes; ``None`` where it is none, or has symbolic ends."""
+    """The set that a node describes; ``None`` if it is not a set, or has symbolic ends."""
     with mp.workdps(DIGITS):
         try:
             return _set(node)
@@ -48,7 +48,7 @@ def real_set(node: Node) -> RealSet | None:
 
 
 def is_set_like(node: Node) -> bool:
-    """Whether a node can only be meant as a set of numbers."""
+    """Whether a node can only mean a set of numbers."""
     match node:
         case SetOp():
             return True
@@ -153,7 +153,7 @@ def _relation(node: Rel) -> RealSet | None:
 
 
 def _solved(subject: Node, sign: str, bound: Value) -> RealSet:
-    """Where a subject stands in a relation to a bound; a subject that is not linear counts as a variable."""
+    """The solutions of a relation between a subject and a bound; a non-linear subject counts as a variable."""
     if isinstance(subject, Call) and subject.name == "abs":
         inner = subject.args[0]
         if sign in ("<", "<="):

@@ -1,4 +1,4 @@
-"""The last resort: sympy, on trees that this package built itself.
+"""Comparison by sympy, the last resort, on trees that this package built itself.
 
 Invariant: sympy is given objects, never text; nothing here parses. Runs in a worker only, whose deadline ends it.
 """
@@ -27,7 +27,7 @@ def equal_by_sympy(gold: Node, answer: Node) -> bool | None:
     """Whether sympy shows two expressions to be equal.
 
     Returns:
-        ``True`` where their difference simplifies to zero, or where they differ by order alone; else ``None``.
+        ``True`` if their difference simplifies to zero, or if they differ only in order; else ``None``.
     """
     if ordered(gold) == ordered(answer):
         return True
