@@ -159,10 +159,11 @@ class DraftingSession:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Count the seconds of the block as spent on drafts."""
+        """Count the seconds of the block as spent on drafts; without a store none are."""
         began = time.perf_counter()
         yield
-        self.counts.draft_seconds += time.perf_counter() - began
+        if self.forest is not None:
+            self.counts.draft_seconds += time.perf_counter() - began
 
 
 def _handles(turns: Sequence[DraftTurn]) -> list[int]:
