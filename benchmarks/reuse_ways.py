@@ -12,7 +12,8 @@ from torch import Tensor
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.local.forward.model import Policy
-from turntree.agents.engines.monitors import MonitoredEngine, Monitors
+from turntree.agents.engines.monitors import Monitors
+from turntree.agents.engines.protocol import Completion, TurnRequest
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.reuse.prefix_reuse import PrefixReuse
 from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
@@ -81,11 +82,18 @@ class Way:
             seed=0,
         )
 
+    async def generate(self, request: TurnRequest) -> Completion:
+        """A turn, counted by the monitors."""
+        counts = self.monitors.first_use(request.sampling.seed)
+        completion = await self.reuse.generate(request)
+        self.monitors.add([completion] if counts else [])
+        return completion
+
     def play(self, player: Player, step: int, seed: int) -> tuple[list[Episode], Cost]:
         """Play a step; keys and values of the step before are gone, as after an update."""
         before, reused = self.engine.stats(), self.reuse.stats.reused
         start = time.perf_counter()
-        episodes = player.play(MonitoredEngine(self.reuse, self.monitors), step, seed)
+        episodes = player.play(self, step, seed)
         wall = time.perf_counter() - start
         spent = self.engine.stats() - before
         turns = [turn.completion for episode in episodes for turn in episode.turns]

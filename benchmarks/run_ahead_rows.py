@@ -31,7 +31,9 @@ async def two_steps(seed: int, prompts: list[list[int]]) -> tuple[list[Completio
     with LocalEngine(policy(seed), config=config, forest=SpecForest()) as engine:
         ahead = RunAhead(engine, RunAheadConfig(enabled=True))
         asked = list(enumerate(map(tuple, prompts)))
-        making = [asyncio.create_task(ahead.sample_ahead(p, replace(HOW, seed=i), step=2)) for i, p in asked]
+        making = [
+            asyncio.create_task(ahead.sample_ahead(TurnRequest(p, replace(HOW, seed=i), ahead_for=2))) for i, p in asked
+        ]
         await asyncio.sleep(0.02)
         await asyncio.gather(*(ahead.generate(TurnRequest(p, replace(HOW, seed=_RUNNING + i))) for i, p in asked))
         await asyncio.gather(*making)

@@ -17,7 +17,7 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping
 
-from turntree.agents.engines.protocol import Completion, Engine, TurnRequest
+from turntree.agents.engines.protocol import Completion
 from turntree.spec_tree.rules.level import Level, worst_level
 from turntree.spec_tree.rules.monitor import MonitorSums
 
@@ -96,24 +96,3 @@ def _sums(turn: Completion) -> MonitorSums:
         entropy=draft.entropy,
         entropy_variance=draft.entropy_variance,
     )
-
-
-class MonitoredEngine:
-    """An engine whose turns are counted in ``monitors``.
-
-    Args:
-        engine: Samples the turns.
-        monitors: Counts them.
-    """
-
-    def __init__(self, engine: Engine, monitors: Monitors) -> None:
-        self._engine = engine
-        self._monitors = monitors
-
-    async def generate(self, request: TurnRequest) -> Completion:
-        """The engine's own turn."""
-        counts = self._monitors.first_use(request.sampling.seed)
-        completion = await self._engine.generate(request)
-        if counts:
-            self._monitors.add([completion])
-        return completion

@@ -1,18 +1,23 @@
 """Entries sent with a request into the processes of an external engine: state, seed and guess.
 
 Each entry is optional and a JSON value, so that an engine in process and its
-server take the same.
+server take the same. vLLM has them in ``SamplingParams.extra_args``, or over HTTP in
+``vllm_xargs``, which takes no mappings (``flat``); SGLang in ``custom_params``.
 
 Invariant: nothing here imports an engine, so that both ends can use it.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turntree.agents.engines.state_wire import KEY, from_wire, to_wire
 from turntree.spec_tree import DialogueState
+
+logger = logging.getLogger(__name__)
 
 DRAFT = "turntree_draft"
 """Name of the caller's guess: token ids."""
@@ -46,14 +51,34 @@ def request_entries(
     return entries
 
 
+def flat(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """``entries`` with mappings as JSON text."""
+    return {name: json.dumps(value) if isinstance(value, Mapping) else value for name, value in entries.items()}
+
+
 def state_of(entries: Mapping[str, Any] | None) -> DialogueState | None:
-    """The state of a request, ``None`` if it has none.
+    """The state of a request, ``None`` if it has none; ``flat`` entries are read as well.
 
     Raises:
         ValueError: If the entry is not a state.
     """
     value = (entries or {}).get(KEY)
-    return None if value is None else from_wire(value)
+    return None if value is None else from_wire(json.loads(value) if isinstance(value, str) else value)
+
+
+def turn_state(entries: Mapping[str, Any] | None, prompt_ids: Sequence[int]) -> DialogueState:
+    """The state by which a request's drafts are keyed: its own, or without a readable one its prompt.
+
+    Args:
+        entries: Those of the request.
+        prompt_ids: Token ids, shape (prompt,).
+    """
+    try:
+        state = state_of(entries)
+    except ValueError as error:
+        logger.warning("a request's dialogue state cannot be read, so its prompt tokens are the key: %s", error)
+        state = None
+    return state or DialogueState.from_tokens(prompt_ids)
 
 
 def seed_of(entries: Mapping[str, Any] | None) -> int | None:

@@ -25,7 +25,6 @@ from turntree.agents.engines.protocol import Completion, FinishReason, Sampling,
 from turntree.agents.reuse.run_ahead_config import RunAheadConfig
 from turntree.agents.reuse.run_ahead_stock import RunAheadStock
 from turntree.agents.reuse.turn_storage import storage_key
-from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.level import Level
 
 
@@ -110,16 +109,11 @@ class RunAhead:
         untested = replace(completion.draft, tested=0, matched=0, expected=0.0, variance=0.0)
         return replace(completion, levels=str(level) * len(completion.token_ids), draft=untested)
 
-    async def sample_ahead(
-        self, prompt_ids: Sequence[int], sampling: Sampling, *, step: int, state: DialogueState | None = None
-    ) -> Completion:
-        """Sample a turn for a later step.
+    async def sample_ahead(self, request: TurnRequest) -> Completion:
+        """Sample a turn for the later step that the request names.
 
         Args:
-            prompt_ids: Token ids, shape (prompt,).
-            sampling: Sampling parameters, as the step will request, the seed included.
-            step: The training step.
-            state: The dialogue state, for the store of drafts.
+            request: The turn as that step will request it, the seed included.
 
         Returns:
             The turn; aborted, with the tokens that it has, if its step has begun or the budget is spent.
@@ -127,28 +121,27 @@ class RunAhead:
         Raises:
             ValueError: If there is no seed.
         """
-        if sampling.seed is None:
+        seed = request.sampling.seed
+        if seed is None:
             raise ValueError("a turn is precomputed with the seed that its step will use; sampling.seed is None")
         task = asyncio.current_task()
         assert task is not None
-        prompt = tuple(prompt_ids)
-        place = storage_key(prompt, sampling), sampling.seed
+        request = replace(request, prompt_ids=tuple(request.prompt_ids))
+        place = storage_key(request.prompt_ids, request.sampling), seed
         if place in self._making:  # its caller has asked, left, and asked again
             return await asyncio.shield(self._making[place])
         made: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._making[place], self._running[task] = made, step
+        self._making[place], self._running[task] = made, request.ahead_for
         try:
-            made.set_result(await self._make(prompt, sampling, sampling.seed, step, state))
+            made.set_result(await self._make(request, *place))
         except Exception as error:
             made.set_exception(error)
         finally:
             del self._running[task], self._making[place]
         return await made
 
-    async def _make(
-        self, prompt: tuple[int, ...], sampling: Sampling, seed: int, step: int, state: DialogueState | None
-    ) -> Completion:
-        key = storage_key(prompt, sampling)
+    async def _make(self, request: TurnRequest, key: Hashable, seed: int) -> Completion:
+        step = request.ahead_for
         made = Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
         begun = False
         while await self._may_go_on(step):
@@ -156,7 +149,7 @@ class RunAhead:
             self.stock.use(seed, step)
             self._stats.turns += not begun
             begun = True
-            made = await self._ask(TurnRequest(prompt, sampling, state=state, draft=kept, ahead_for=step))
+            made = await self._ask(replace(request, draft=kept))
             new = len(made.token_ids) - _shared(kept, made.token_ids)
             self._stats.tokens += new
             self._spent += new

@@ -6,6 +6,17 @@ ROLLOUT_NAME = "turntree"
 """Value of ``actor_rollout_ref.rollout.name`` that selects turntree's engine."""
 
 
-def server_name(replica_rank: int, suffix: str = "") -> str:
-    """Name of the Ray actor that serves a replica."""
-    return f"turntree_server_{replica_rank}{suffix}"
+def server_name(replica_rank: int, suffix: str = "", *, backend: str = ROLLOUT_NAME) -> str:
+    """Name of the Ray actor that serves a replica; of the first node's where verl starts one a node.
+
+    Args:
+        replica_rank: Rank of the replica.
+        suffix: verl's suffix of the name.
+        backend: ``rollout.name``.
+
+    Example:
+        >>> server_name(1), server_name(1, backend="vllm")
+        ('turntree_server_1', 'vllm_server_1_0')
+    """
+    node = "" if backend == ROLLOUT_NAME else "_0"
+    return f"{backend}_server_{replica_rank}{node}{suffix}"

@@ -48,7 +48,9 @@ async def turns_of(one: LocalEngine | RunAhead, seed: int) -> list[Completion]:
 
 def made_ahead(run_ahead: RunAhead, seed: int) -> list[asyncio.Task[Completion]]:
     """The same, begun ahead of the next step."""
-    asked = [run_ahead.sample_ahead(prompt, sampling(seed + i), step=2) for i, prompt in enumerate(PROMPTS)]
+    asked = [
+        run_ahead.sample_ahead(TurnRequest(prompt, sampling(seed + i), ahead_for=2)) for i, prompt in enumerate(PROMPTS)
+    ]
     return [asyncio.create_task(turn) for turn in asked]
 
 

@@ -158,10 +158,11 @@ class DraftingSession:
             turn.handle = None
 
     @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Count the seconds of the block as spent on drafts; without a store none are."""
+    def timed(self) -> Iterator[float]:
+        """Count the seconds of the block as spent on drafts; without a store none are. It is given the time at
+        which it began."""
         began = time.perf_counter()
-        yield
+        yield began
         if self.forest is not None:
             self.counts.draft_seconds += time.perf_counter() - began
 

@@ -3,7 +3,7 @@
 vLLM creates one in each worker process (``speculative_config`` with
 ``method=custom_class``) and calls ``propose`` once per step, after sampling. The
 plugin hands it the model runner, which holds the requests. A request's
-turn is keyed by its dialogue state (``wire``), else by its prompt's tokens.
+turn is keyed by its dialogue state (``request_wire``), else by its prompt's tokens.
 
 Drafts change how many passes a turn takes, never its tokens. The store belongs
 to the drafter: it outlives ``reset_prefix_cache``, sleep and new weights.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -22,13 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.engines.drafting.session import DraftCounts, DraftingSession
-from turntree.agents.engines.request_wire import draft_of
+from turntree.agents.engines.request_wire import draft_of, turn_state
 from turntree.agents.engines.vllm import compat, cpu_repair
 from turntree.agents.engines.vllm.chain_budget import ChainBudget
 from turntree.agents.engines.vllm.live_turn import LiveTurn
 from turntree.agents.engines.vllm.settings import DrafterSettings
-from turntree.agents.engines.vllm.wire import state_of
-from turntree.spec_tree import DialogueState, SpecForest
+from turntree.spec_tree import SpecForest
 from turntree.spec_tree.store.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
@@ -113,22 +111,21 @@ class ForestDrafter:
             token_ids_cpu: The tokens, shape (requests or more, longest context).
             slot_mappings: Not used.
         """
-        began = time.perf_counter()
-        self.counts.steps += 1
-        self._sweep()
-        said = self._read(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
-        for _, row, tokens in said:
-            row.verified(tokens, self.counts.steps)
-        rows = [row for _, row, _ in said]
-        whole = len(rows) == len(sampled_token_ids)  # no request stopped in the middle of a prompt
-        self._chain_budget.learn(self.counts.steps, began, rows=len(rows), read=self._reading if whole else None)
-        self._commit(rows, [tokens for _, _, tokens in said])
-        proposed: list[list[int]] = [[] for _ in sampled_token_ids]
-        if self.settings.enabled:
-            live = [(place, row) for place, row, _ in said if row.handle is not None]
-            self._draft([row for _, row in live], [place for place, _ in live], proposed)
-        self.counts.rows += len(rows)
-        self.counts.draft_seconds += time.perf_counter() - began
+        with self._session.timed() as began:
+            self.counts.steps += 1
+            self._sweep()
+            said = self._read(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+            for _, row, tokens in said:
+                row.verified(tokens, self.counts.steps)
+            rows = [row for _, row, _ in said]
+            whole = len(rows) == len(sampled_token_ids)  # no request stopped in the middle of a prompt
+            self._chain_budget.learn(self.counts.steps, began, rows=len(rows), read=self._reading if whole else None)
+            self._commit(rows, [tokens for _, _, tokens in said])
+            proposed: list[list[int]] = [[] for _ in sampled_token_ids]
+            if self.settings.enabled:
+                live = [(place, row) for place, row, _ in said if row.handle is not None]
+                self._draft([row for _, row in live], [place for place, _ in live], proposed)
+            self.counts.rows += len(rows)
         return proposed
 
     def take_stats(self, request_id: str) -> tuple[int, int, int] | None:
@@ -175,7 +172,9 @@ class ForestDrafter:
             if stands[place] - row.seen != len(last):  # it sampled in a step that asked for no drafts
                 last = tokens[place, row.seen : stands[place]].tolist()
             said.append((place, row, row.own(last)))
-        self._session.begin(new, [_state(row.request) for row in new], [row.request.prompt_token_ids for row in new])
+        prompts = [row.request.prompt_token_ids for row in new]
+        states = [turn_state(row.request.sampling_params.extra_args, row.request.prompt_token_ids) for row in new]
+        self._session.begin(new, states, prompts)
         return said
 
     def _open(self, request: Any) -> LiveTurn:
@@ -249,12 +248,3 @@ class ForestDrafter:
     def _end(self, row: LiveTurn, *, keep: bool) -> None:
         self._session.end([row], keep=keep)
         row.drafted = 0
-
-
-def _state(request: Any) -> DialogueState:
-    try:
-        state = state_of(request.sampling_params.extra_args)
-    except ValueError as error:
-        logger.warning("a request's dialogue state cannot be read, so its prompt tokens are the key: %s", error)
-        state = None
-    return state or DialogueState.from_tokens(request.prompt_token_ids)

@@ -19,19 +19,16 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turntree.agents.engines.event_thread import EventThread
-from turntree.agents.engines.prompt_check import checked_prompt
-from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores, TurnRequest
-from turntree.agents.engines.request_wire import request_entries
-from turntree.agents.engines.token_logprobs import TokenLogprobs, check_scorable, reshapes, scores
+from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.engines.vllm.config import VllmEngineConfig
-from turntree.agents.engines.vllm.outputs import completion
-from turntree.agents.engines.vllm.parameters import parameters, scoring_parameters
-from turntree.agents.errors import EngineAborted, MissingExtra
+from turntree.agents.engines.vllm.outputs import draft_stats
+from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params
+from turntree.agents.errors import MissingExtra
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
 _numbers = itertools.count()
 
 
-class VllmEngine:
+class VllmEngine(VllmTurns):
     """Generates and scores turns with vLLM.
 
     >>> engine = VllmEngine("path/to/model", config=VllmEngineConfig(max_context=4096))  # doctest: +SKIP
@@ -57,87 +54,18 @@ class VllmEngine:
 
     def __init__(self, model: str | Path, *, config: VllmEngineConfig | None = None) -> None:
         self.config = config or VllmEngineConfig()
-        self.version = 0
-        """Version of the policy's weights."""
         self._llm: Any = None  # vLLM's AsyncLLM, once it is started
         self._live: set[str] = set()
         self._thread = EventThread("the vLLM engine")
         try:
-            self.vocabulary: int = self._thread.call(self._start(str(model)), seconds=self.config.start_seconds)
-            """Size of the model's vocabulary."""
+            vocabulary = self._thread.call(self._start(str(model)), seconds=self.config.start_seconds)
         except BaseException:
             self.close()
             raise
-
-    async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn.
-
-        With a seed the turn depends on the policy and the seed alone, and a draft that was sampled with the same
-        seed is replayed (``seeded_draws``). A draft needs turntree's drafter; any other ignores it.
-
-        Raises:
-            UnsupportedSampling: If vLLM cannot sample with these parameters.
-            ValueError: If the prompt is empty, or leaves no room in the context.
-        """
-        sampling = request.sampling
-        prompt = checked_prompt(request.prompt_ids, self.config.max_context)
-        fields = parameters(sampling, speculates=self.config.speculative_config is not None)
-        fields["max_tokens"] = min(sampling.max_tokens, self.config.max_context - len(prompt))
-        fields["extra_args"] = request_entries(state=request.state, seed=sampling.seed, draft=request.draft)
-        version = self.version
-        name, output = await self._thread.run(self._run(prompt, fields))
-        said = output.outputs[0]
-        found = TokenLogprobs.from_flat(said.logprobs, sampling.top_logprobs)
-        return completion(
-            said.token_ids,
-            found,
-            said.finish_reason,
-            sampling,
-            draft=await self._thread.run(self._draft_stats(name, len(said.token_ids))),
-            cached_tokens=output.num_cached_tokens or 0,
-            weights_version=version,
-        )
-
-    async def score(
-        self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
-    ) -> Scores:
-        """Log-probabilities of given tokens, from one pass over prompt and tokens.
-
-        At temperature 1 without top-p, top-k and min-p the pass returns ``top`` numbers a token; otherwise it returns
-        the whole vocabulary's, from which the distribution is computed here.
-
-        Args:
-            prompt_ids: Token ids, shape (prompt,).
-            token_ids: The tokens after the prompt, shape (tokens,).
-            sampling: Its transforms define the distribution.
-            top: Most probable tokens recorded at each position and after the last token.
-
-        Raises:
-            ValueError: If ``sampling`` has a penalty, the prompt is empty, or prompt and tokens do not leave room for
-                one more token.
-            EngineAborted: If all requests were aborted meanwhile.
-        """
-        check_scorable(sampling)
-        whole = checked_prompt((*prompt_ids, *token_ids), self.config.max_context)
-        checked_prompt(prompt_ids, self.config.max_context)
-        width = self.vocabulary if reshapes(sampling) else top
-        fields = scoring_parameters(width)
-        version = self.version
-        # Keys and values may come from the cache as far as nothing there is scored: vLLM gives no log-probabilities
-        # of cached tokens, and reports afterwards how many there were.
-        output = (await self._thread.run(self._run(whole, {**fields, "skip_reading_prefix_cache": False})))[1]
-        if (output.num_cached_tokens or 0) >= len(prompt_ids):
-            output = (await self._thread.run(self._run(whole, {**fields, "skip_reading_prefix_cache": True})))[1]
-        if output.prompt_logprobs is None or not output.outputs or not output.outputs[0].token_ids:
-            raise EngineAborted(f"scoring {len(token_ids)} tokens stopped as requests were aborted")
-        given = TokenLogprobs.from_flat(output.prompt_logprobs, width, slice(len(prompt_ids), None))
-        return scores(
-            given.then(TokenLogprobs.from_flat(output.outputs[0].logprobs, width)),
-            token_ids,
-            sampling,
-            top=top,
-            cached_tokens=output.num_cached_tokens or 0,
-            weights_version=version,
+        super().__init__(
+            max_context=self.config.max_context,
+            vocabulary=vocabulary,
+            speculates=self.config.speculative_config is not None,
         )
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
@@ -216,31 +144,25 @@ class VllmEngine:
         size: int = self._llm.model_config.get_vocab_size()
         return size
 
-    async def _run(self, prompt: list[int], fields: dict[str, Any]) -> tuple[str, Any]:
-        """The request's id and final output."""
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
+    async def _ask(self, prompt: list[int], fields: dict[str, Any]) -> tuple[str, Any]:
+        return await self._thread.run(self._run(prompt, fields))
 
-        settings = SamplingParams(
-            **fields, detokenize=False, flat_logprobs=True, output_kind=RequestOutputKind.FINAL_ONLY
-        )
+    async def _run(self, prompt: list[int], fields: dict[str, Any]) -> tuple[str, Any]:
         name = f"turntree-{next(_numbers)}"
         self._live.add(name)
         final = None
         try:
-            async for output in self._llm.generate({"prompt_token_ids": prompt}, settings, name):
+            async for output in self._llm.generate({"prompt_token_ids": prompt}, sampling_params(fields), name):
                 final = output
         finally:
             self._live.discard(name)
         return name, final
 
     async def _draft_stats(self, name: str, tokens: int) -> DraftStats:
-        """The drafter's counters of a request; zeros if it is not turntree's."""
         if self.config.speculative_config is None:
             return DraftStats(verify_steps=tokens)
-        ranks = await self._llm.collective_rpc("turntree_draft_stats", args=([name],))
-        steps, drafted, accepted = ranks[0].get(name, (0, 0, 0))
-        return DraftStats(verify_steps=steps, drafted=drafted, accepted=accepted)
+        ranks = await self._thread.run(self._llm.collective_rpc("turntree_draft_stats", args=([name],)))
+        return draft_stats(ranks, name)
 
     async def _reload(self, folder: str) -> None:
         await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})

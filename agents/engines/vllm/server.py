@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores, TurnRequest
-from turntree.agents.engines.request_wire import request_entries
+from turntree.agents.engines.request_wire import flat, request_entries
 from turntree.agents.engines.server_client import ServerClient, ServerError
 from turntree.agents.engines.token_logprobs import TokenLogprobs, check_scorable, reshapes, scores
 from turntree.agents.engines.vllm.outputs import completion
 from turntree.agents.engines.vllm.parameters import parameters, scoring_parameters
-from turntree.agents.engines.vllm.wire import flat
 
 _TOKEN = "token_id:"
 _NO_MASS = -9999.0

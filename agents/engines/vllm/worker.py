@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from turntree.agents.engines.state_wire import from_wire
+
+if TYPE_CHECKING:
+    from turntree.spec_tree import SpecForest
 
 
 class WorkerExtension:
     """Methods of a worker, called by name on every rank."""
 
     model_runner: Any
+    rank: int
 
     def turntree_draft_stats(self, request_ids: Sequence[str]) -> dict[str, tuple[int, int, int]]:
         """Verify steps, drafted and accepted tokens by request; finished ones are then dropped here.
@@ -33,3 +39,30 @@ class WorkerExtension:
         from turntree.agents.engines.vllm.seeded_draws import installed
 
         return installed(self.model_runner)
+
+    def turntree_insert(self, states: Sequence[dict[str, str]], turns: Sequence[Sequence[int]]) -> None:
+        """Add finished turns to the store of drafts, if there is one.
+
+        Args:
+            states: Of ``state_wire.to_wire``, shape (turns,).
+            turns: Token ids, shape (tokens,) each.
+        """
+        forest = self._forest
+        if forest is not None:
+            forest.insert_all([from_wire(state) for state in states], turns)
+
+    def turntree_save_store(self, path: str) -> None:
+        """Write the store of drafts into a file. All ranks hold the same turns: the first one writes."""
+        forest = self._forest
+        if forest is not None and self.rank == 0:
+            forest.save(path)
+
+    def turntree_restore_store(self, path: str) -> None:
+        """Replace the store of drafts by that of a file."""
+        forest = self._forest
+        if forest is not None:
+            forest.restore(path)
+
+    @property
+    def _forest(self) -> SpecForest | None:
+        return getattr(getattr(self.model_runner, "drafter", None), "forest", None)

@@ -29,6 +29,8 @@ def fit_vllm(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE) -> None:
         ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters.
     """
     settings = drafts_of(config, "vllm", "vLLM", reuse)
+    if OmegaConf.select(config, f"{ROLLOUT}.name") == "vllm" and reuse is not ReuseMode.NONE:
+        _fit_scoring(config, reuse)
     if settings is None:
         return
     if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.vllm.speculative_config") is not None:
@@ -38,6 +40,19 @@ def fit_vllm(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE) -> None:
         )
     for key, value in _arguments(settings).items():
         OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.vllm.{key}", value, force_add=True)
+
+
+def _fit_scoring(config: DictConfig, reuse: ReuseMode) -> None:
+    """Let vLLM give the log-probabilities that reuse needs."""
+    mode = OmegaConf.select(config, f"{ROLLOUT}.logprobs_mode")
+    if mode != "processed_logprobs":
+        raise ConfigError(
+            f"turntree.reuse.mode={reuse} needs the log-probabilities that tokens are drawn with; set "
+            f"{ROLLOUT}.logprobs_mode=processed_logprobs, got {mode}"
+        )
+    most = f"{ROLLOUT}.engine_kwargs.vllm.max_logprobs"
+    if OmegaConf.select(config, most) is None:
+        OmegaConf.update(config, most, -1, force_add=True)
 
 
 def _arguments(settings: EngineSettings) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from turntree.agents.verl.records.metrics import PlayedRow, engine_metrics, epis
 
 logger = logging.getLogger(__name__)
 
-_SERVER = re.compile(r"turntree_server_\d+")
+_SERVER = re.compile(r"turntree_server_\d+|(vllm|sglang)_server_\d+_0")
 """Names of the policy's servers, see ``replica.server_name``."""
 _ANSWER_SECONDS = 30.0
 """Seconds after which a server is left out of the step's figures."""
@@ -124,7 +124,7 @@ def _played_rows(batch: Any) -> list[PlayedRow]:
 
 
 def read_counters() -> list[Mapping[str, float]]:
-    """The counters of each of turntree's servers since the last call; empty with another engine."""
+    """The counters of each replica's server since the last call."""
     counted: list[Mapping[str, float]] = []
     for name in filter(_SERVER.fullmatch, ray.util.list_named_actors()):
         try:

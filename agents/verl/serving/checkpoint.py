@@ -13,6 +13,7 @@ no rollout's distribution.
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,11 @@ from turntree.agents.verl.names import ROLLOUT_NAME, server_name
 from turntree.agents.verl.serving.checkpoint_state import state_folder
 
 logger = logging.getLogger(__name__)
+
+_SAVED = (ROLLOUT_NAME, "vllm", "sglang")
+"""Backends whose servers have a part."""
+_REPLICA = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+"""Sizes whose product is the number of devices of a replica."""
 
 
 class StoreCheckpoint(CheckpointCallback):  # type: ignore[misc]
@@ -46,12 +52,16 @@ class StoreCheckpoint(CheckpointCallback):  # type: ignore[misc]
             OSError: If a part cannot be written, as a requested checkpoint must be complete. A lost server, whose
                 stores are gone with it, has nothing to write.
         """
-        if self.config.actor_rollout_ref.rollout.name != ROLLOUT_NAME:
+        rollout = self.config.actor_rollout_ref.rollout
+        if rollout.name not in _SAVED:
             return
         checkpoint = Path(checkpoint_dir).absolute()
-        replicas = self.config.trainer.nnodes * self.config.trainer.n_gpus_per_node
+        devices = self.config.trainer.nnodes * self.config.trainer.n_gpus_per_node
+        replicas = devices // math.prod(int(rollout.get(size) or 1) for size in _REPLICA)
         parts = {rank: str(state_folder(checkpoint, rank)) for rank in range(replicas)}
-        servers: dict[int, Any] = {rank: ray.get_actor(server_name(rank)) for rank in range(replicas)}
+        servers: dict[int, Any] = {
+            rank: ray.get_actor(server_name(rank, backend=rollout.name)) for rank in range(replicas)
+        }
         saved = {rank: servers[rank].save_state.remote(part, global_step) for rank, part in parts.items()}
         for rank, done in saved.items():
             try:

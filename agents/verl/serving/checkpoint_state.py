@@ -18,7 +18,7 @@ import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from turntree.agents.errors import AgentError
 from turntree.agents.reuse.prefix_reuse import PrefixReuse
 from turntree.agents.reuse.run_ahead import RunAhead
 from turntree.agents.reuse.run_ahead_arrays import stock_arrays, stock_of_arrays
-from turntree.spec_tree import ForestError, SpecForest
+from turntree.spec_tree import ForestError
 from turntree.spec_tree.rules.ledger_arrays import fill_ledger, ledger_arrays
 
 FORMAT = 1
@@ -49,6 +49,18 @@ class DamagedCheckpoint(AgentError):
     """A server's part of a checkpoint is incomplete, or of another version."""
 
 
+class Saved(Protocol):
+    """The part of a store of drafts that a checkpoint needs."""
+
+    def save(self, path: Path) -> None:
+        """Write everything into a file."""
+        ...
+
+    def restore(self, path: Path) -> None:
+        """Replace the contents by those of a file of ``save``."""
+        ...
+
+
 class ServerState:
     """The parts of a server that outlive its process.
 
@@ -58,7 +70,7 @@ class ServerState:
         ahead: The engine that precomputes turns.
     """
 
-    def __init__(self, forest: SpecForest | None, reuse: PrefixReuse | None, ahead: RunAhead | None) -> None:
+    def __init__(self, forest: Saved | None, reuse: PrefixReuse | None, ahead: RunAhead | None) -> None:
         self._forest = forest
         self._reuse = reuse
         self._ahead = ahead

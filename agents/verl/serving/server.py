@@ -20,24 +20,17 @@ from uuid import uuid4
 
 from verl.workers.rollout.replica import TokenOutput
 
-from turntree.agents.engines.monitors import MonitoredEngine, Monitors
-from turntree.agents.engines.protocol import Completion, Engine, TurnRequest
+from turntree.agents.engines.protocol import TurnRequest
 from turntree.agents.errors import EngineLost
-from turntree.agents.reuse.prefix_reuse import PrefixReuse
-from turntree.agents.reuse.reuse_config import ReuseMode
-from turntree.agents.reuse.run_ahead import RunAhead
 from turntree.agents.verl.config.exchange_settings import ExchangeSettings
 from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import EngineSettings, RunSettings
-from turntree.agents.verl.serving.checkpoint_state import ServerState, checkpoint_folder, state_folder
 from turntree.agents.verl.serving.hub import HubExchange
 from turntree.agents.verl.serving.restarts import ask_for_weights, is_restarted, retry_after_restart
-from turntree.agents.verl.serving.sharing import SharingEngine
-from turntree.agents.verl.serving.step_counters import StepCounters
 from turntree.agents.verl.serving.turn_pipe import NumberedRequest, TurnBatchServer, TurnReply
+from turntree.agents.verl.serving.turn_server import TurnServer
 from turntree.agents.verl.serving.verl_types import to_sampling, to_token_output
 from turntree.spec_tree import DialogueState
-from turntree.spec_tree.exchange.exchange import SharedTurns
 
 logger = logging.getLogger(__name__)
 
@@ -79,34 +72,18 @@ class TurntreeServer:
             engine_config = replace(engine_config, ahead_slots=run.run_ahead.slots(config.max_num_seqs))
         path = copy_to_local(model_config.path, use_shm=model_config.get("use_shm", False))
         self.engine = LocalEngine.from_pretrained(path, config=engine_config, forest=settings.forest)
-        self._ahead = RunAhead(self.engine, run.run_ahead) if run.run_ahead.enabled else None
-        self._reuse = None
-        if run.reuse.mode is not ReuseMode.NONE:
-            forest = self.engine.forest
-            self._reuse = PrefixReuse(
-                self._ahead or self.engine,
-                run.reuse,
-                vocabulary=self.engine.vocabulary,
-                max_context=self.engine.config.max_context,
-                remember=None if forest is None else forest.insert,
-                ready=None if self._ahead is None else self._ahead.ready,
-                seed=config.seed + replica_rank,
-            )
-        monitors = Monitors()
-        self._shared: SharedTurns | None = None
-        if exchange is not None and self.engine.forest is not None:
-            self._shared = SharedTurns(self.engine.forest, HubExchange(replica_rank))
-        self._turns: Engine = MonitoredEngine(self._reuse or self._ahead or self.engine, monitors)
-        if self._shared is not None:
-            self._turns = SharingEngine(self._turns, self._shared)
-        self._desk = TurnBatchServer(self._turns, None if self._ahead is None else self._sample_ahead)
-        self._books = StepCounters(run, replica_rank, monitors, self._reuse, self._ahead)
-        self._state = ServerState(self.engine.forest, self._reuse, self._ahead)
-        # A restarted server loads nothing: turns of the checkpoint may have been used since.
-        self._resumable = bool(run.checkpoint_dir) and not is_restarted()
-        self._checkpoints = Path(run.checkpoint_dir)
-        self._rank = replica_rank
-        self._global_steps = 0
+        self._turns = TurnServer(
+            self.engine,
+            run,
+            rank=replica_rank,
+            seed=config.seed + replica_rank,
+            vocabulary=self.engine.vocabulary,
+            max_context=engine_config.max_context,
+            store=self.engine.forest,
+            exchange=None if exchange is None else HubExchange(replica_rank),
+            restarted=is_restarted(),
+        )
+        self._desk = TurnBatchServer(self._turns)
         self._running = asyncio.Event()
         self._running.set()
         self._rejecting = False
@@ -156,7 +133,7 @@ class TurntreeServer:
         await self._running.wait()
         sampling = to_sampling(sampling_params, default_max_tokens=self._max_tokens)
         completion = await self._turns.generate(TurnRequest(tuple(prompt_ids), sampling, state=state))
-        return to_token_output(completion, self._global_steps)
+        return to_token_output(completion, self._turns.step)
 
     async def submit_turns(self, client: str, requests: Sequence[NumberedRequest]) -> str:
         """Start turns for a ``TurnPipe``; returns the id by which they are collected.
@@ -184,10 +161,9 @@ class TurntreeServer:
             EngineLost: If the server was restarted since.
         """
         self._check_life(life)
-        if self._ahead is not None:
-            await self._ahead.pause()
-        self._books.collect(named)
-        await asyncio.to_thread(self.engine.update_weights, list(named.items()), version=self._global_steps)
+        await self._turns.pause()
+        self._turns.collect(named)
+        await asyncio.to_thread(self.engine.update_weights, list(named.items()), version=self._turns.step)
 
     async def set_global_steps(self, global_steps: int, life: str | None = None) -> None:
         """Set the version of the weights to ``global_steps``, and close the counters of that step.
@@ -197,15 +173,9 @@ class TurntreeServer:
             life: As in ``update_weights``.
         """
         self._check_life(life)
-        self._global_steps = global_steps
         # The buckets came under the last version: verl gives the new one when all have arrived.
         await asyncio.to_thread(self.engine.update_weights, (), version=global_steps)
-        await self._resume_once(global_steps)
-        if self._shared is not None:
-            await asyncio.to_thread(self._shared.swap)
-        self._books.close_step(global_steps, self.engine.stats(), None if self._shared is None else self._shared.counts)
-        if self._ahead is not None:
-            self._ahead.resume()
+        await self._turns.close_step(global_steps, self.engine.stats().to_dict())
         self._current.set()
 
     async def announce(self, states: Sequence[DialogueState]) -> None:
@@ -213,46 +183,17 @@ class TurntreeServer:
         if self.engine.forest is not None:
             self.engine.forest.announce(states)
 
-    async def _resume_once(self, step: int) -> None:
-        """Load the checkpoint's stores if the first weights are those of a resumed run."""
-        if not self._resumable:
-            return
-        self._resumable = False
-        if step == 0:
-            return
-        folder = state_folder(checkpoint_folder(self._checkpoints, step), self._rank)
-        if folder.is_dir():
-            await asyncio.to_thread(self._state.read, folder, step=step)
-        else:
-            logger.warning("the run resumes at step %d with empty stores: %s does not exist", step, folder)
-
     async def save_state(self, folder: str, step: int) -> None:
         """Write the state that outlives this process; ``step`` updates were made.
 
         Raises:
             OSError: If it cannot be written.
         """
-        if self._ahead is not None:
-            await self._ahead.pause()
-        try:
-            await asyncio.to_thread(self._state.write, Path(folder), self._state.collect(), step=step)
-        finally:
-            if self._ahead is not None:
-                self._ahead.resume()
+        await self._turns.save_state(Path(folder), step)
 
     async def begin_step(self, step: int) -> None:
         """Training step ``step`` is about to request its turns; returns once none is precomputed for it."""
-        if self._ahead is not None:
-            await self._ahead.begin_step(step)
-
-    async def _sample_ahead(self, request: TurnRequest) -> Completion:
-        assert self._ahead is not None
-        sampling, seed = request.sampling, request.sampling.seed
-        if self._reuse is not None and seed is not None:
-            # By then so many more steps are closed, each of which changes the noise of a seed.
-            after = request.ahead_for - 1 - self._global_steps
-            sampling = replace(sampling, seed=self._reuse.base_seed(seed, after=after))
-        return await self._ahead.sample_ahead(request.prompt_ids, sampling, step=request.ahead_for, state=request.state)
+        await self._turns.begin_step(step)
 
     def _check_life(self, life: str | None) -> None:
         if life is not None and life != self._life:
@@ -260,15 +201,14 @@ class TurntreeServer:
 
     async def step_counters(self) -> dict[str, float]:
         """Counters since the last call, for verl's log; see ``metrics``."""
-        return self._books.read(self.engine.stats(), None if self._shared is None else self._shared.counts)
+        return self._turns.read_counters(self.engine.stats().to_dict())
 
     @retry_after_restart
     async def abort_all_requests(self, reject_request: bool = False) -> dict[str, Any]:
         """End running requests and hold (or reject) new ones until ``resume_generation``."""
         self._running.clear()
         self._rejecting = reject_request
-        if self._ahead is not None:
-            await self._ahead.pause()
+        await self._turns.pause()
         aborted = await asyncio.to_thread(self.engine.abort_all)
         return {"aborted_count": aborted, "request_ids": []}
 
@@ -276,8 +216,7 @@ class TurntreeServer:
     async def resume_generation(self) -> None:
         """Take requests again."""
         self._rejecting = False
-        if self._ahead is not None:
-            self._ahead.resume()
+        self._turns.resume()
         self._running.set()
 
     @retry_after_restart
@@ -290,11 +229,9 @@ class TurntreeServer:
     @retry_after_restart
     async def sleep(self) -> None:
         """The rollouts of a step are done: drop all keys and values, and stop run-ahead if it is to stop now."""
-        if self._ahead is not None and not self._ahead.config.during_update:
-            await self._ahead.pause()
+        await self._turns.pause(for_update=False)
         await asyncio.to_thread(self.engine.reset_prefix_cache)
-        if self._shared is not None:  # all send here, and fetch when the weights come: no replica is a step behind
-            await asyncio.to_thread(self._shared.swap)
+        await self._turns.swap()  # all send here, and fetch when the weights come: no replica is a step behind
 
     @retry_after_restart
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:

@@ -1,28 +1,33 @@
 """verl's SGLang server with turntree's worker in it: ``rollout.name=sglang``.
 
 verl starts and calls SGLang as usual; this loads SGLang's plugins before verl builds
-its arguments, and adds the worker's counters to each turn, under the names that
-verl logs. Registered instead of verl's own replica, and otherwise identical.
+its arguments, puts turntree's reuse of earlier turns before the engine, and adds the
+worker's counters to each turn under the names that verl logs. Registered instead of
+verl's own replica, and otherwise identical.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
+from uuid import uuid4
 
 import ray
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpServer, SGLangReplica
 
 from turntree.agents.engines.sglang.answers import draft_stats
+from turntree.agents.engines.sglang.context_length import KEPT
+from turntree.agents.engines.sglang.turns import SglangTurns
 from turntree.agents.engines.sglang.wire import DRAFTED
+from turntree.agents.verl.serving.external_server import ExternalServer
 
 _ANSWER: ContextVar[dict[str, Any] | None] = ContextVar("answer", default=None)
 """Context variable for SGLang's metadata of the turn being generated; verl keeps only the tokens."""
 
 
-class DraftingSglangServer(SGLangHttpServer):
+class DraftingSglangServer(ExternalServer, SGLangHttpServer):
     """The class of the Ray actor; arguments are verl's."""
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> None:
@@ -34,13 +39,15 @@ class DraftingSglangServer(SGLangHttpServer):
         manager = self.tokenizer_manager
         if manager is not None:  # only the first node of a replica answers requests
             manager.generate_request = noted(manager.generate_request)
+            # The store of drafts is in the scheduler's process, which takes no calls: it learns from the requests.
+            self.serve_turns(_ServerTurns(self), store=None)
 
-    async def generate(self, *args: Any, **kwargs: Any) -> TokenOutput:
-        """As verl's, with the worker's counters if it drafts."""
+    async def generate_plainly(self, *args: Any, **kwargs: Any) -> TokenOutput:
+        """verl's own ``generate``, with the worker's counters if it drafts."""
         answer: dict[str, Any] = {}
         before = _ANSWER.set(answer)
         try:
-            output = await super().generate(*args, **kwargs)
+            output = await SGLangHttpServer.generate(self, *args, **kwargs)
         finally:
             _ANSWER.reset(before)
         if DRAFTED in answer:
@@ -51,6 +58,11 @@ class DraftingSglangServer(SGLangHttpServer):
                 "spec_num_accepted_tokens": draft.accepted,
             }
         return output
+
+    async def draft_counters(self) -> Mapping[str, float]:
+        """Counters of the worker since its start; empty if it does not draft."""
+        states = await self.tokenizer_manager.get_internal_state()
+        return states[0].get("turntree") or {}
 
 
 class DraftingSglangReplica(SGLangReplica):
@@ -72,3 +84,25 @@ def noted(generate: Callable[..., AsyncIterator[dict[str, Any]]]) -> Callable[..
             yield answer
 
     return generate_request
+
+
+class _ServerTurns(SglangTurns):
+    """verl's server as a ``ScoringEngine``."""
+
+    def __init__(self, server: DraftingSglangServer) -> None:
+        super().__init__(
+            max_context=server.config.max_model_len - KEPT,
+            vocabulary=int(server.tokenizer_manager.model_config.vocab_size),
+            speculates=bool(server.tokenizer_manager.server_args.speculative_algorithm),
+        )
+        self._server = server
+
+    async def _ask(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        from sglang.srt.managers.io_struct import GenerateReqInput
+        from verl.workers.rollout.sglang_rollout.utils import SGLANG_LORA_NAME
+
+        request = GenerateReqInput(**arguments, rid=uuid4().hex)
+        if self._server.lora_as_adapter:
+            request.lora_path = SGLANG_LORA_NAME
+        answer: dict[str, Any] = await anext(self._server.tokenizer_manager.generate_request(request, None))
+        return answer

@@ -9,12 +9,12 @@ waiting call returns all that have finished since the last.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from turntree.agents.engines.protocol import Completion, Engine, FinishReason, TurnRequest
+from turntree.agents.engines.protocol import Completion, Engine, TurnRequest
 from turntree.agents.errors import EngineFailed, EngineLost
 from turntree.spec_tree import DialogueState
 
@@ -127,13 +127,11 @@ class TurnBatchServer:
     """The server's side, over its engine. Lives in the server's event loop.
 
     Args:
-        engine: Samples the turns.
-        ahead: Samples precomputed turns; ``None`` aborts them at once.
+        engine: Samples the turns, those for later steps too.
     """
 
-    def __init__(self, engine: Engine, ahead: Callable[[TurnRequest], Awaitable[Completion]] | None = None) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._ahead = ahead
         self._life = uuid4().hex
         self._finished: dict[str, list[TurnReply]] = {}
         self._news: dict[str, asyncio.Event] = {}
@@ -166,20 +164,13 @@ class TurnBatchServer:
 
     async def _run(self, client: str, request: NumberedRequest) -> None:
         try:
-            completion = await self._sample(request.turn)
+            completion = await self._engine.generate(request.turn)
             reply = TurnReply(number=request.number, completion=completion)
         except Exception as error:
             # The client's side of this boundary raises it again, inside the episode that requested the turn.
             reply = TurnReply(number=request.number, error=f"{type(error).__name__}: {error}")
         self._finished.setdefault(client, []).append(reply)
         self._event(client).set()
-
-    async def _sample(self, request: TurnRequest) -> Completion:
-        if not request.ahead_for:
-            return await self._engine.generate(request)
-        if self._ahead is None:
-            return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
-        return await self._ahead(request)
 
     def _event(self, client: str) -> asyncio.Event:
         return self._news.setdefault(client, asyncio.Event())

@@ -1,21 +1,50 @@
-"""Conversion of verl's sampling parameters, and of a completion to verl's form."""
+"""Conversion of verl's requests, and of a completion to verl's form."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verl.workers.rollout.replica import TokenOutput
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
+from turntree.agents.engines.request_wire import seed_of, state_of
 from turntree.agents.verl.config.sections import from_mapping, unknown_key
 
-_IGNORED = ("logprobs",)  # log-probabilities are always returned
+_IGNORED = ("logprobs", "ignore_eos")
+"""Log-probabilities are always returned, and a turn ends only at its own stop tokens."""
+_ENTRIES = ("extra_args", "custom_params")
+"""Parameters of vLLM and SGLang that hold the entries of ``request_wire``."""
 _STOP_REASONS = {
     FinishReason.STOP: "completed",
     FinishReason.LENGTH: "length",
     FinishReason.ABORT: "aborted",
 }
+
+
+def to_request(
+    prompt_ids: Sequence[int], parameters: Mapping[str, Any], *, default_max_tokens: int
+) -> TurnRequest | None:
+    """Read a request to an external engine.
+
+    Args:
+        prompt_ids: Token ids, shape (prompt,).
+        parameters: verl's sampling parameters, with the entries that ``server_call`` adds.
+        default_max_tokens: Most tokens if the parameters name no bound.
+
+    Returns:
+        ``None`` if turntree's agent loop did not send it.
+
+    Raises:
+        ConfigError: As ``to_sampling``.
+    """
+    entries = next((parameters[name] for name in _ENTRIES if parameters.get(name)), None)
+    state = state_of(entries)
+    if state is None:
+        return None
+    plain = {name: value for name, value in parameters.items() if name not in _ENTRIES}
+    sampling = to_sampling(plain | {"seed": seed_of(entries)}, default_max_tokens=default_max_tokens)
+    return TurnRequest(tuple(prompt_ids), sampling, state=state)
 
 
 def to_sampling(parameters: Mapping[str, Any], *, default_max_tokens: int) -> Sampling:

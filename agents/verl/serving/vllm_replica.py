@@ -1,20 +1,32 @@
 """verl's vLLM server with turntree's drafter in it: ``rollout.name=vllm``.
 
-verl starts and calls vLLM as usual; this adds the drafter's counters to each turn,
-under the names that verl logs, and on the CPU replaces what needs a GPU.
-Registered instead of verl's own replica, and otherwise identical.
+verl starts and calls vLLM as usual; this puts turntree's reuse of earlier turns
+before the engine, adds the drafter's counters to each turn under the names that verl
+logs, and on the CPU replaces what needs a GPU. Registered instead of verl's own
+replica, and otherwise identical.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import ray
 from verl.plugin.platform import get_platform
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
+
+from turntree.agents.engines.protocol import DraftStats
+from turntree.agents.engines.state_wire import to_wire
+from turntree.agents.engines.vllm.outputs import draft_stats
+from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params
+from turntree.agents.verl.serving.external_server import ExternalServer
+from turntree.spec_tree import DialogueState
 
 _CPU_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # otherwise one core is pinned per worker, even a busy one
@@ -23,7 +35,7 @@ _CPU_ENVIRONMENT = {
 """Variables of the processes that vLLM starts, unless the caller has set them."""
 
 
-class DraftingVllmServer(vLLMHttpServer):
+class DraftingVllmServer(ExternalServer, vLLMHttpServer):
     """The class of the Ray actor; arguments are verl's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -32,22 +44,38 @@ class DraftingVllmServer(vLLMHttpServer):
             for name, value in _CPU_ENVIRONMENT.items():
                 os.environ.setdefault(name, value)
         super().__init__(*args, **kwargs)
-        self._drafts = _drafts((self.config.engine_kwargs or {}).get("vllm"))
+        self.drafts = _drafts((self.config.engine_kwargs or {}).get("vllm"))
+        """Whether vLLM has turntree's drafter."""
 
-    async def generate(
-        self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
+    async def launch_server(self, *args: Any, **kwargs: Any) -> None:
+        """As verl's."""
+        await super().launch_server(*args, **kwargs)
+        if self.node_rank == 0:  # only the first node of a replica answers requests
+            self.engine.generate = noted(self.engine.generate)
+            self.serve_turns(_ServerTurns(self), store=_WorkerStore(self) if self.drafts else None)
+
+    async def generate_plainly(
+        self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
     ) -> TokenOutput:
-        """As verl's, with the drafter's counters if it drafts."""
-        output = await super().generate(prompt_ids, sampling_params, request_id, *args, **kwargs)
-        if self._drafts:
-            ranks = await self.engine.collective_rpc("turntree_draft_stats", args=([request_id],))
-            steps, drafted, accepted = ranks[0].get(request_id, (0, 0, 0))
+        """verl's own ``generate``, with the drafter's counters if it drafts."""
+        output = await vLLMHttpServer.generate(self, prompt_ids, sampling_params, request_id, *args, **kwargs)
+        if self.drafts:
+            counts = await self.draft_stats(request_id)
             output.extra_fields |= {
-                "spec_num_verify_steps": steps,
-                "spec_num_draft_tokens": drafted,
-                "spec_num_accepted_tokens": accepted,
+                "spec_num_verify_steps": counts.verify_steps,
+                "spec_num_draft_tokens": counts.drafted,
+                "spec_num_accepted_tokens": counts.accepted,
             }
         return output
+
+    async def draft_stats(self, request_id: str) -> DraftStats:
+        """The drafter's counters of a request."""
+        return draft_stats(await self.engine.collective_rpc("turntree_draft_stats", args=([request_id],)), request_id)
+
+    async def draft_counters(self) -> Mapping[str, float]:
+        """Counters of the drafter since its start."""
+        ranks: list[Mapping[str, float]] = await self.engine.collective_rpc("turntree_drafter_stats")
+        return ranks[0]
 
     def _get_worker_extension_cls(self) -> str:
         name = "CpuWorkerExtension" if self._on_cpu else "DraftingWorkerExtension"
@@ -68,3 +96,87 @@ def _drafts(engine_kwargs: Mapping[str, Any] | None) -> bool:
 
     speculative = (engine_kwargs or {}).get("speculative_config") or {}
     return isinstance(speculative, Mapping) and speculative.get("model") == DRAFTER
+
+
+class _Asked:
+    """A request of turntree's own to vLLM, sent through verl's server."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.fields = fields
+        self.output: Any = None
+
+
+_ASKED: ContextVar[_Asked | None] = ContextVar("asked", default=None)
+"""Context variable for the request being sent: verl's server passes on few parameters, and keeps only tokens."""
+
+
+def noted(generate: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
+    """``AsyncLLM.generate`` that takes the parameters of a caller's own request and notes its output."""
+
+    async def generate_noted(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        asked = _ASKED.get()
+        if asked is not None:
+            kwargs["sampling_params"] = sampling_params(asked.fields)
+        async for output in generate(*args, **kwargs):
+            if asked is not None:
+                asked.output = output
+            yield output
+
+    return generate_noted
+
+
+class _ServerTurns(VllmTurns):
+    """verl's server as a ``ScoringEngine``: its gate, its adapters, its abortion of requests."""
+
+    def __init__(self, server: DraftingVllmServer) -> None:
+        super().__init__(
+            max_context=server.config.max_model_len,
+            vocabulary=server.engine.model_config.get_vocab_size(),
+            speculates=server.drafts,
+        )
+        self._server = server
+
+    async def _ask(self, prompt: list[int], fields: dict[str, Any]) -> tuple[str, Any]:
+        name, asked = uuid4().hex, _Asked(fields)
+        before = _ASKED.set(asked)
+        try:
+            await vLLMHttpServer.generate(self._server, prompt, {"max_tokens": fields["max_tokens"]}, name)
+        finally:
+            _ASKED.reset(before)
+        return name, asked.output
+
+    async def _draft_stats(self, name: str, tokens: int) -> DraftStats:
+        return await self._server.draft_stats(name) if self._server.drafts else DraftStats(verify_steps=tokens)
+
+
+class _WorkerStore:
+    """The store of drafts in vLLM's workers."""
+
+    def __init__(self, server: DraftingVllmServer) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._inserting: set[asyncio.Task[Any]] = set()
+
+    def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
+        """Add a finished turn, soon."""
+        task = self._loop.create_task(self._call("turntree_insert", [to_wire(state)], [list(map(int, tokens))]))
+        self._inserting.add(task)
+        task.add_done_callback(self._inserting.discard)
+
+    def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Any]) -> None:
+        """Add finished turns; not to be called on the event loop's thread."""
+        self._wait("turntree_insert", [to_wire(state) for state in states], [list(map(int, turn)) for turn in turns])
+
+    def save(self, path: Path) -> None:
+        """Write all finished turns into a file; not to be called on the event loop's thread."""
+        self._wait("turntree_save_store", str(path))
+
+    def restore(self, path: Path) -> None:
+        """Replace the contents by those of a file; not to be called on the event loop's thread."""
+        self._wait("turntree_restore_store", str(path))
+
+    def _wait(self, method: str, *args: Any) -> None:
+        asyncio.run_coroutine_threadsafe(self._call(method, *args), self._loop).result()
+
+    async def _call(self, method: str, *args: Any) -> None:
+        await self._server.engine.collective_rpc(method, args=args)

@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-import asyncio
 import logging
-from typing import Any
 
 import numpy as np
 import pytest
-from recording_engine import RecordingEngine, a_turn
+from recording_engine import a_turn
 
-from turntree.agents.engines.monitors import ALARM, MonitoredEngine, Monitors
-from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
+from turntree.agents.engines.monitors import ALARM, Monitors
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
 from turntree.spec_tree.rules.monitor import surprise
 
 RNG = np.random.default_rng(0)
@@ -69,27 +67,3 @@ def test_a_step_begins_at_zero_and_says_nothing_without_data() -> None:
     assert monitors.close_step() == {}
     monitors.add([a_turn(1)])
     assert monitors.close_step() == {}
-
-
-def remembering() -> RecordingEngine:
-    """Says what it said to the same seed before, and drafts it: every child is hit, however improbable."""
-
-    def say(_: Any, sampling: Sampling) -> Completion:
-        known = engine.seeds.count(sampling.seed) > 1
-        return a_turn(1, draft=DraftStats(tested=20, matched=20 if known else 4, expected=4.0, variance=3.2))
-
-    engine = RecordingEngine(say)
-    return engine
-
-
-@pytest.mark.parametrize(("seeds", "quiet"), [((1, 1), True), ((1, 2), True), ((None, None), False)])
-def test_an_episode_that_is_tried_again_raises_no_alarm(seeds: tuple[int | None, ...], quiet: bool) -> None:
-    """Its turns are drafted from their own noise. Turns without a seed are all counted: here that shows the fault."""
-    monitors = Monitors()
-    engine = MonitoredEngine(remembering(), monitors)
-    for seed in seeds:
-        asyncio.run(engine.generate(TurnRequest((1,), Sampling(seed=seed))))
-    z = monitors.close_step()["exactness/exact_acceptance_z"]
-    assert (abs(z) < ALARM) is quiet
-    asyncio.run(engine.generate(TurnRequest((1,), Sampling(seed=1))))
-    assert monitors.close_step(), "a seed counts again in the next step"

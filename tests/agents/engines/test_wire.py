@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from tables import table
 
-from turntree.agents.engines.request_wire import DRAFT, SEED, draft_of, request_entries, seed_of, state_of
+from turntree.agents.engines.request_wire import DRAFT, SEED, draft_of, flat, request_entries, seed_of, state_of
 from turntree.agents.engines.sglang.wire import custom_params, is_ours, shifted_seed
 from turntree.agents.engines.state_wire import from_wire, to_wire
-from turntree.agents.engines.vllm import wire as vllm_wire
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.noise import exponential
 
@@ -28,19 +27,19 @@ def test_what_is_no_state_is_refused_with_what_was_expected(values):
 
 
 @pytest.mark.parametrize("make", [request_entries, custom_params], ids=["vllm", "sglang"])
-@pytest.mark.parametrize("flat", [False, True])
-def test_what_is_sent_beside_a_request_is_read_at_the_other_end(make: Any, flat: bool) -> None:
-    """Flat: over HTTP vLLM takes text, numbers and lists alone."""
-    entries, read = make(state=STATE, seed=2**63 + 1, draft=(4, 5)), state_of
-    if flat:
-        entries, read = json.loads(json.dumps(vllm_wire.flat(entries))), vllm_wire.state_of
+@pytest.mark.parametrize("over_http", [False, True])
+def test_what_is_sent_beside_a_request_is_read_at_the_other_end(make: Any, over_http: bool) -> None:
+    """Over HTTP vLLM takes text, numbers and lists alone."""
+    entries = make(state=STATE, seed=2**63 + 1, draft=(4, 5))
+    if over_http:
+        entries = json.loads(json.dumps(flat(entries)))
         assert not any(isinstance(value, dict) for value in entries.values())
-    assert (read(entries), seed_of(entries), draft_of(entries)) == (STATE, 2**63 + 1, [4, 5])
+    assert (state_of(entries), seed_of(entries), draft_of(entries)) == (STATE, 2**63 + 1, [4, 5])
 
 
 @pytest.mark.parametrize("entries", [None, {}, {"max_thinking": 3}, request_entries()])
 def test_a_request_of_others_brings_nothing(entries: dict[str, object] | None) -> None:
-    assert state_of(entries) is vllm_wire.state_of(entries) is seed_of(entries) is None
+    assert state_of(entries) is seed_of(entries) is None
     assert draft_of(entries) == []
     assert not is_ours(entries)
     assert is_ours(custom_params(state=STATE, seed=None, draft=()))

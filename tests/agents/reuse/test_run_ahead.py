@@ -71,7 +71,10 @@ async def settled() -> None:
 
 
 async def begun(run_ahead: RunAhead, *seeds: int, step: int = 2) -> list[asyncio.Task[Completion]]:
-    tasks = [asyncio.create_task(run_ahead.sample_ahead(PROMPT, sampling(seed), step=step)) for seed in seeds]
+    tasks = [
+        asyncio.create_task(run_ahead.sample_ahead(TurnRequest(PROMPT, sampling(seed), ahead_for=step)))
+        for seed in seeds
+    ]
     await settled()
     return tasks
 
@@ -141,10 +144,10 @@ async def test_when_a_step_begins_what_was_being_made_for_it_is_a_guess_at_once(
 async def test_nothing_is_made_for_a_step_that_has_begun_or_without_a_seed() -> None:
     run_ahead, engine = make()
     await run_ahead.begin_step(2)
-    made = await run_ahead.sample_ahead(PROMPT, sampling(7), step=2)
+    made = await run_ahead.sample_ahead(TurnRequest(PROMPT, sampling(7), ahead_for=2))
     assert (made.token_ids, made.finish_reason, engine.drafts) == ((), FinishReason.ABORT, [])
     with pytest.raises(ValueError, match=r"sampling\.seed is None"):
-        await run_ahead.sample_ahead(PROMPT, sampling(None), step=3)
+        await run_ahead.sample_ahead(TurnRequest(PROMPT, sampling(None), ahead_for=3))
 
 
 async def test_a_pause_keeps_what_was_made_to_go_on_and_a_step_can_begin_in_it() -> None:
@@ -169,7 +172,7 @@ async def test_a_pause_keeps_what_was_made_to_go_on_and_a_step_can_begin_in_it()
 async def test_the_budget_of_a_step_ends_what_is_made_ahead_and_comes_back_with_the_next() -> None:
     run_ahead, engine = make(tokens=6)
     await make_ahead(run_ahead, engine, 7)
-    assert (await run_ahead.sample_ahead(PROMPT, sampling(8), step=2)).token_ids == ()
+    assert (await run_ahead.sample_ahead(TurnRequest(PROMPT, sampling(8), ahead_for=2))).token_ids == ()
     run_ahead.close_step(1)
     assert len((await make_ahead(run_ahead, engine, 8, step=3)).token_ids) == 6
 
@@ -210,6 +213,6 @@ async def test_an_engine_that_breaks_breaks_the_turn_and_nothing_else() -> None:
     run_ahead, engine = make()
     engine.policy = lambda context: 1 / 0
     with pytest.raises(ZeroDivisionError):
-        await run_ahead.sample_ahead(PROMPT, sampling(7), step=2)
+        await run_ahead.sample_ahead(TurnRequest(PROMPT, sampling(7), ahead_for=2))
     engine.policy = random_policy(3, 5)
     assert len((await make_ahead(run_ahead, engine, 7)).token_ids) == 6

@@ -47,12 +47,12 @@ def train_repeating(root: Path, policy: Path, engine: str) -> Training:
         root,
         "Repeating",
         *options(engine),
-        *("size=tiny", "env=arithmetic", "algorithm=grpo", "speculation=tree"),
+        *("size=tiny", "env=arithmetic", "algorithm=grpo", "speculation=[tree,replay]"),
         "turntree.env_kwargs.turns=3",
         "data.max_response_length=192",
         "actor_rollout_ref.rollout.max_num_seqs=16",
         "actor_rollout_ref.rollout.temperature=0.2",  # an untrained policy that says a thing twice
-        "actor_rollout_ref.actor.optim.lr=0.003",
+        "actor_rollout_ref.actor.optim.lr=0.0001",
         "algorithm.rollout_correction.bypass_mode=false",  # the actor's own log-probabilities, to compare
         *(f"{section}.min_probability=0.0", f"{section}.adaptive=false"),  # timing decides nothing
         config=None,
@@ -127,3 +127,12 @@ def test_what_verl_adds_to_each_turn_is_of_the_step(trained: Training) -> None:
     for step in (1, 2, 3):
         turns = (turn for record in trained.records(step).values() for turn in record.episode.turns)
         assert {turn.completion.weights_version for turn in turns} == {step - 1}
+
+
+def test_turns_of_the_last_epoch_are_replayed(trained: Training) -> None:
+    """Each step is an epoch of the same tasks: from the second on, turns begin with one that the policy learnt from."""
+    assert trained.levels(1) == {"A"}
+    assert "C" in trained.levels(2) & trained.levels(3)
+    for row in metrics(trained)[1:]:
+        assert 0 < row["turntree/reuse_reused"] <= row["turntree/reuse_offered"]
+        assert row["turntree/reuse_tickets"] <= PROMPTS * SAMPLES * 3

@@ -94,23 +94,22 @@ class TreeDrafter:
         Args:
             requests: Each has sampled one token at least.
         """
-        began = time.perf_counter()
-        self._sweep(requests)
-        turns = self._turns(requests)
-        self._commit(turns)
-        offered = self._session.draft(
-            turns,
-            max_nodes=self.widths[-1] - 1,
-            room=[min(self._settings.max_depth, turn.room) for turn in turns],
-            min_probability=self._settings.min_probability,
-        )
-        if self._agree is not None:
-            offered = self._agree(offered)
-        step = self._chosen(turns, offered)
-        self._step = step
-        last = np.array([turn.request.output_ids[-1] for turn in turns], np.int64)
-        rows = tree_rows(step.draft, last, step.width)
-        self.counts.draft_seconds += time.perf_counter() - began
+        with self._session.timed() as began:
+            self._sweep(requests)
+            turns = self._turns(requests)
+            self._commit(turns)
+            offered = self._session.draft(
+                turns,
+                max_nodes=self.widths[-1] - 1,
+                room=[min(self._settings.max_depth, turn.room) for turn in turns],
+                min_probability=self._settings.min_probability,
+            )
+            if self._agree is not None:
+                offered = self._agree(offered)
+            step = self._chosen(turns, offered)
+            self._step = step
+            last = np.array([turn.request.output_ids[-1] for turn in turns], np.int64)
+            rows = tree_rows(step.draft, last, step.width)
         step.began = began if self._clock is None else self._clock()
         return rows
 
@@ -133,25 +132,24 @@ class TreeDrafter:
         if step is None:
             raise RuntimeError("settle() follows propose(), once")
         elapsed = 0.0 if self._clock is None else self._clock() - step.began if seconds is None else seconds
-        began = time.perf_counter()
-        accepted = matched(step.draft, [turn.news for turn in step.turns])
-        self._commit(step.turns)
-        self._end([turn for turn in step.turns if turn.request.finished_reason is not None])
-        rows, width = len(step.turns), step.width
-        seconds = elapsed if self._clock is not None else 1.0 + self._settings.token_cost * rows * width
-        own = step.own
-        self.chooser.observe(
-            rows=rows,
-            width=width,
-            estimates=step.draft.probabilities[own].astype(np.float64),
-            accepted=accepted[own],
-            seconds=seconds,
-        )
-        by_row = np.add.reduceat(np.append(accepted, False).astype(np.int64), step.draft.offsets[:-1])
-        counts = np.diff(step.draft.offsets)
-        by_row[counts == 0] = 0
-        self._count(step, int(by_row.sum()))
-        self.counts.draft_seconds += time.perf_counter() - began
+        with self._session.timed():
+            accepted = matched(step.draft, [turn.news for turn in step.turns])
+            self._commit(step.turns)
+            self._end([turn for turn in step.turns if turn.request.finished_reason is not None])
+            rows, width = len(step.turns), step.width
+            seconds = elapsed if self._clock is not None else 1.0 + self._settings.token_cost * rows * width
+            own = step.own
+            self.chooser.observe(
+                rows=rows,
+                width=width,
+                estimates=step.draft.probabilities[own].astype(np.float64),
+                accepted=accepted[own],
+                seconds=seconds,
+            )
+            by_row = np.add.reduceat(np.append(accepted, False).astype(np.int64), step.draft.offsets[:-1])
+            counts = np.diff(step.draft.offsets)
+            by_row[counts == 0] = 0
+            self._count(step, int(by_row.sum()))
         return StepCounts(drafted=counts.tolist(), accepted=by_row.tolist())
 
     def idle(self) -> None:

@@ -6,16 +6,13 @@ here depends on its version.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from turntree.agents.engines.drafting.session import DraftTurn
-from turntree.agents.engines.request_wire import draft_of, state_of
+from turntree.agents.engines.request_wire import draft_of, turn_state
 from turntree.spec_tree import DialogueState
-
-logger = logging.getLogger(__name__)
 
 
 class Served(Protocol):
@@ -59,8 +56,8 @@ class LiveTurn(DraftTurn):
     @classmethod
     def of(cls, request: Served) -> LiveTurn:
         """A turn that has not begun."""
-        guess = draft_of(request.sampling_params.custom_params)
-        return cls(request=request, state=state_of_request(request), guess=guess)
+        entries = request.sampling_params.custom_params
+        return cls(request=request, state=turn_state(entries, request.origin_input_ids), guess=draft_of(entries))
 
     @property
     def room(self) -> int:
@@ -78,13 +75,3 @@ class LiveTurn(DraftTurn):
     def news(self) -> list[int]:
         """Sampled tokens that the store was not told yet."""
         return list(self.request.output_ids[self.committed :])
-
-
-def state_of_request(request: Served) -> DialogueState:
-    """The state sent with the request; without one its prompt is the key."""
-    try:
-        state = state_of(request.sampling_params.custom_params)
-    except ValueError as error:
-        logger.warning("request %s is keyed by its prompt: %s", request.rid, error)
-        state = None
-    return state or DialogueState.from_tokens(request.origin_input_ids)

@@ -142,6 +142,14 @@ def test_without_speculation_an_engine_is_left_as_it_is(base: list[str]) -> None
     assert OmegaConf.select(config, f"ray_kwargs.ray_init.runtime_env.env_vars.{VARIABLE}") is None
 
 
+@pytest.mark.parametrize("way", ["replay", "exact", "lenient"])
+def test_vllm_gives_the_log_probabilities_that_reuse_needs(way: str) -> None:
+    assert arguments(verls(CPU, f"speculation=[tree,{way}]"))["max_logprobs"] == -1
+    assert "max_logprobs" not in arguments(verls(CPU, "speculation=tree"))
+    with pytest.raises(ConfigError, match="logprobs_mode=processed_logprobs, got raw_logprobs"):
+        verls(CPU, f"speculation=[tree,{way}]", f"{ROLLOUT}.logprobs_mode=raw_logprobs")
+
+
 @pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])
 @pytest.mark.parametrize(("override", "message"), table(__file__, "impossible_overrides"))
 def test_what_does_not_go_together_is_refused(base: list[str], override: str, message: str) -> None:

@@ -11,7 +11,6 @@ import torch
 from real_training import read_lines
 from safetensors.torch import load_file
 
-from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.engines.monitors import Monitors
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.record import EpisodeWriter, read_records
@@ -19,8 +18,8 @@ from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.launch import StepReport
 from turntree.agents.verl.records.recording import EpisodeRecorder, RunFolder, append_line, save_weights
+from turntree.agents.verl.records.step_counters import StepCounters
 from turntree.agents.verl.run.resume import checkpoints_of, join_metrics, keep_records, resume_path, resumed_step
-from turntree.agents.verl.serving.step_counters import StepCounters
 
 EPISODE = Episode(env_id="e", task=None, seed=1, messages=(), turns=(), stop_reason=StopReason.FAILURE, failure="broke")
 
@@ -77,7 +76,7 @@ def test_weights_are_saved_whole_even_if_two_names_share_them(tmp_path: Path) ->
 def test_a_replica_that_was_started_again_knows_nothing_of_the_step_before_it(tmp_path: Path) -> None:
     books = StepCounters(RunSettings(run_dir=str(tmp_path)), 0, Monitors())
     for step, sampled in ((3, 0), (3, 0), (4, 8)):  # it is given the weights by hand, then by the trainer
-        books.close_step(step, EngineStats(tokens=2 * sampled, verify_steps=sampled))
+        books.close_step(step, {"tokens": 2 * sampled, "verify_steps": sampled})
     (row,) = read_lines(RunFolder(tmp_path).engine)
     assert (row["step"], row["tokens_per_step"]) == (4, 2.0)
 

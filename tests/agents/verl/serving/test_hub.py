@@ -1,15 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from recording_engine import RecordingEngine, a_turn
 
-from turntree.agents.engines.protocol import FinishReason, Sampling, TurnRequest
 from turntree.agents.engines.routing import preference, route_key
 from turntree.agents.verl.config.exchange_settings import ExchangeSettings
 from turntree.agents.verl.serving.hub import TurnHub
-from turntree.agents.verl.serving.sharing import SharingEngine
 from turntree.spec_tree import DialogueState
-from turntree.spec_tree.exchange.exchange import SharedTurns, Swapped
 from turntree.spec_tree.exchange.turn_batch import TurnBatch
 from turntree.spec_tree.exchange.turn_log import Cursor, News
 
@@ -109,39 +105,3 @@ def test_settings_that_cannot_be_are_refused() -> None:
         ExchangeSettings(max_bytes=0)
     with pytest.raises(ValueError, match="homes must not be negative"):
         ExchangeSettings(homes=-1)
-
-
-HERE = DialogueState.from_tokens([1, 2], task="7", env="sums")
-
-
-class Kept:
-    def __init__(self) -> None:
-        self.given: list[TurnBatch] = []
-
-    def swap(self, own: TurnBatch, first: int) -> Swapped:
-        self.given.append(own)
-        return Swapped([])
-
-
-async def noted(reason: FinishReason, state: DialogueState | None) -> list[list[int]]:
-    kept = Kept()
-    shared = SharedTurns(None, kept)
-    completion = await SharingEngine(RecordingEngine(a_turn(7, 8, finish_reason=reason)), shared).generate(
-        TurnRequest((1, 2), Sampling(), state=state)
-    )
-    assert completion.token_ids == (7, 8)
-    shared.swap()
-    (batch,) = kept.given
-    assert batch.states == [HERE] * len(batch)
-    return [turn.tolist() for turn in batch.turns]
-
-
-async def test_turns_that_ended_by_themselves_at_a_known_state_are_noted() -> None:
-    assert await noted(FinishReason.STOP, HERE) == await noted(FinishReason.LENGTH, HERE) == [[7, 8]]
-    assert await noted(FinishReason.ABORT, HERE) == await noted(FinishReason.STOP, None) == []
-
-
-async def test_what_the_engine_is_asked_reaches_it_unchanged() -> None:
-    engine, request = RecordingEngine(a_turn(7)), TurnRequest((1,), Sampling(), state=HERE, draft=(4,))
-    await SharingEngine(engine, SharedTurns(None, Kept())).generate(request)
-    assert engine.asked == [request]

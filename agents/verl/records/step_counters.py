@@ -11,7 +11,6 @@ from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.records.recording import RunFolder, append_line, save_weights
 
 if TYPE_CHECKING:
-    from turntree.agents.engines.local import EngineStats
     from turntree.agents.engines.monitors import Monitors
     from turntree.agents.reuse.prefix_reuse import PrefixReuse
     from turntree.agents.reuse.run_ahead import RunAhead
@@ -51,12 +50,12 @@ class StepCounters:
         if self._every:
             self._weights.update(named)
 
-    def close_step(self, global_steps: int, stats: EngineStats, shared: SwapCounts | None = None) -> None:
+    def close_step(self, global_steps: int, counters: Mapping[str, float], shared: SwapCounts | None = None) -> None:
         """Close a step: what was sampled since the last call was trained on, and ``global_steps`` updates were made.
 
         Args:
             global_steps: Updates that the trainer has made.
-            stats: The engine's counters since its start.
+            counters: The engine's, since its start.
             shared: Counters of the exchange with other replicas, since the start.
 
         A warning names the monitors that are far from 0.
@@ -66,7 +65,7 @@ class StepCounters:
             self._reuse.close_step()
         if self._ahead is not None:
             self._ahead.close_step(global_steps)
-        totals = self._totals(stats, shared)
+        totals = self._totals(counters, shared)
         if self._folder is None:
             return
         if self._before is not None and totals["verify_steps"] > self._before["verify_steps"]:  # else newly started
@@ -78,20 +77,20 @@ class StepCounters:
             save_weights(self._folder.weights(global_steps + 1), self._weights.items())
         self._weights = {}
 
-    def read(self, stats: EngineStats, shared: SwapCounts | None = None) -> dict[str, float]:
+    def read(self, counters: Mapping[str, float], shared: SwapCounts | None = None) -> dict[str, float]:
         """Counters since the last call of this method, and the z-scores since the step began.
 
         Args:
-            stats: As in ``close_step``.
+            counters: As in ``close_step``.
             shared: As in ``close_step``.
         """
-        totals = self._totals(stats, shared)
+        totals = self._totals(counters, shared)
         row = {name: total - self._read.get(name, 0) for name, total in totals.items()}
         self._read = totals
         return row | self._monitors.scores()
 
-    def _totals(self, stats: EngineStats, shared: SwapCounts | None) -> dict[str, float]:
-        totals = stats.to_dict()
+    def _totals(self, counters: Mapping[str, float], shared: SwapCounts | None) -> dict[str, float]:
+        totals = dict(counters)
         if self._reuse is not None:
             totals |= {f"reuse_{name}": value for name, value in asdict(self._reuse.stats).items()}
         if self._ahead is not None:

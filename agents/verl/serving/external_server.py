@@ -1,0 +1,105 @@
+"""verl's own servers of vLLM and SGLang with turntree's uses of earlier turns in front of their engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from verl.workers.rollout.replica import TokenOutput
+
+from turntree.agents.engines.sglang.turns import SglangTurns
+from turntree.agents.engines.vllm.turns import VllmTurns
+from turntree.agents.reuse.reuse_config import ReuseMode
+from turntree.agents.verl.config.sections import plain
+from turntree.agents.verl.config.settings import RunSettings
+from turntree.agents.verl.serving.turn_server import TurnServer, TurnStore
+from turntree.agents.verl.serving.verl_types import to_request, to_token_output
+
+_COUNTED = {
+    "steps": "forward_passes",
+    "rows": "verify_steps",
+    **{name: name for name in ("tokens", "drafted", "accepted", "draft_seconds")},
+}
+"""Names of the drafter's counters, and of the same figures of the local engine."""
+
+
+class ExternalServer:
+    """Methods of a Ray actor, in front of those of verl's server class.
+
+    A request of turntree's agent loop goes through a ``TurnServer`` if the run reuses earlier turns; any other
+    goes to verl's own ``generate``.
+    """
+
+    config: Any
+    replica_rank: int
+    global_steps: Any
+    _turns: TurnServer | None = None
+    _engine: Any = None
+
+    def serve_turns(self, engine: VllmTurns | SglangTurns, *, store: TurnStore | None) -> None:
+        """Put turntree's uses of earlier turns before the engine, if the run has any.
+
+        Args:
+            engine: verl's server as an engine.
+            store: The engine's store of drafts.
+        """
+        run = RunSettings.parse(plain(self.config.custom))
+        if run.reuse.mode is ReuseMode.NONE:
+            return
+        self._engine = engine
+        self._turns = TurnServer(
+            engine,
+            run,
+            rank=self.replica_rank,
+            seed=self.config.seed + self.replica_rank,
+            vocabulary=engine.vocabulary,
+            max_context=engine.max_context or self.config.max_model_len,
+            store=store,
+        )
+
+    async def generate(
+        self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
+    ) -> TokenOutput:
+        """As verl's; a turn of turntree's agent loop may begin with a stored one."""
+        request = None
+        if self._turns is not None:
+            request = to_request(prompt_ids, sampling_params, default_max_tokens=self.config.response_length)
+        if self._turns is None or request is None:
+            return await self.generate_plainly(prompt_ids, sampling_params, request_id, *args, **kwargs)
+        return to_token_output(await self._turns.generate(request), self.global_steps)
+
+    async def generate_plainly(
+        self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
+    ) -> TokenOutput:
+        """verl's own ``generate``, with the drafter's counters."""
+        raise NotImplementedError
+
+    async def draft_counters(self) -> Mapping[str, float]:
+        """Counters of the engine's drafter since its start, under the names of ``DraftCounts``."""
+        raise NotImplementedError
+
+    async def set_global_steps(self, global_steps: int) -> None:
+        """As verl's, and close the step of stored turns: what was sampled until now was trained on."""
+        await super().set_global_steps(global_steps)  # type: ignore[misc]
+        if self._turns is not None:
+            self._engine.version = global_steps
+            await self._turns.close_step(global_steps, await self._counters())
+
+    async def save_state(self, folder: str, step: int) -> None:
+        """Write the state that outlives this process; ``step`` updates were made.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        if self._turns is not None:
+            await self._turns.save_state(Path(folder), step)
+
+    async def step_counters(self) -> dict[str, float]:
+        """Counters since the last call, for verl's log; see ``metrics``."""
+        return {} if self._turns is None else self._turns.read_counters(await self._counters())
+
+    async def _counters(self) -> dict[str, float]:
+        """The drafter's counters under the names of the local engine's; zeros without a drafter."""
+        counts = await self.draft_counters()
+        return {ours: counts.get(theirs, 0) for theirs, ours in _COUNTED.items()}

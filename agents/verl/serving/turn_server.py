@@ -1,0 +1,203 @@
+"""What a rollout replica does around its engine, the same for every engine.
+
+A turn is precomputed, begins with a stored turn or is sampled anew, as the run's
+settings have it; the exactness monitors count it, and other replicas get it. An
+update of the weights closes a step for all of these. A checkpoint of the trainer
+has a part of each replica: the store of drafts, stored turns, precomputed turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from turntree.agents.engines.monitors import Monitors
+from turntree.agents.engines.protocol import Completion, Engine, FinishReason, ScoringEngine, TurnRequest
+from turntree.agents.reuse.prefix_reuse import PrefixReuse
+from turntree.agents.reuse.reuse_config import ReuseMode
+from turntree.agents.reuse.run_ahead import AheadEngine, RunAhead
+from turntree.agents.verl.config.settings import RunSettings
+from turntree.agents.verl.records.step_counters import StepCounters
+from turntree.agents.verl.serving.checkpoint_state import ServerState, checkpoint_folder, state_folder
+from turntree.spec_tree import DialogueState
+from turntree.spec_tree.exchange.exchange import Exchange, SharedTurns, SwapCounts
+
+logger = logging.getLogger(__name__)
+
+
+class TurnStore(Protocol):
+    """An engine's store of drafts, in whatever process it lives: a ``SpecForest``, or one that is called remotely.
+    Only ``insert`` may be called on the event loop's thread."""
+
+    def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
+        """Add a finished turn."""
+        ...
+
+    def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Any]) -> None:
+        """Add finished turns."""
+        ...
+
+    def save(self, path: Path) -> None:
+        """Write all finished turns into a file."""
+        ...
+
+    def restore(self, path: Path) -> None:
+        """Replace the contents by those of a file of ``save``."""
+        ...
+
+
+class TurnServer:
+    """An ``Engine`` around a replica's engine; see the module's docstring.
+
+    Args:
+        engine: Samples, scores where reuse needs it, and takes turns for later steps where run-ahead is on.
+        run: Settings of the run.
+        rank: Rank of the replica.
+        seed: For turns that bring none.
+        vocabulary: Size of the policy's vocabulary.
+        max_context: Most tokens of prompt and response together.
+        store: The engine's store of drafts; ``None`` if it has none that can be reached.
+        exchange: The connection to the stores of other replicas; ``None`` exchanges no turns.
+        restarted: Whether the replica lost an earlier process. It then loads nothing of a checkpoint, as turns
+            of it may have been used since.
+    """
+
+    def __init__(
+        self,
+        engine: ScoringEngine,
+        run: RunSettings,
+        *,
+        rank: int,
+        seed: int,
+        vocabulary: int,
+        max_context: int,
+        store: TurnStore | None = None,
+        exchange: Exchange | None = None,
+        restarted: bool = False,
+    ) -> None:
+        self._ahead = RunAhead(cast(AheadEngine, engine), run.run_ahead) if run.run_ahead.enabled else None
+        self._reuse = None
+        if run.reuse.mode is not ReuseMode.NONE:
+            self._reuse = PrefixReuse(
+                self._ahead or engine,
+                run.reuse,
+                vocabulary=vocabulary,
+                max_context=max_context,
+                remember=None if store is None else store.insert,
+                ready=None if self._ahead is None else self._ahead.ready,
+                seed=seed,
+            )
+        self._turns: Engine = self._reuse or self._ahead or engine
+        self._shared = None if exchange is None or store is None else SharedTurns(store, exchange)
+        self._monitors = Monitors()
+        self._counters = StepCounters(run, rank, self._monitors, self._reuse, self._ahead)
+        self._state = ServerState(store, self._reuse, self._ahead)
+        self._resumable = bool(run.checkpoint_dir) and not restarted
+        self._checkpoints = Path(run.checkpoint_dir)
+        self._rank = rank
+        self.step = 0
+        """Updates that the trainer has made."""
+
+    async def generate(self, request: TurnRequest) -> Completion:
+        """Sample one turn, for this step or for a later one."""
+        if request.ahead_for:
+            return await self._sample_ahead(request)
+        counts = self._monitors.first_use(request.sampling.seed)
+        completion = await self._turns.generate(request)
+        if counts:
+            self._monitors.add([completion])
+        ended = completion.finish_reason is not FinishReason.ABORT
+        if self._shared is not None and request.state is not None and ended:
+            self._shared.note(request.state, completion.token_ids)
+        return completion
+
+    async def _sample_ahead(self, request: TurnRequest) -> Completion:
+        if self._ahead is None:
+            return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
+        seed = request.sampling.seed
+        if self._reuse is not None and seed is not None:
+            # By then so many more steps are closed, each of which changes the noise of a seed.
+            seed = self._reuse.base_seed(seed, after=request.ahead_for - 1 - self.step)
+        return await self._ahead.sample_ahead(replace(request, sampling=replace(request.sampling, seed=seed)))
+
+    def collect(self, named: Mapping[str, Any]) -> None:
+        """Keep a bucket of the coming weights, if they may be saved."""
+        self._counters.collect(named)
+
+    async def close_step(self, step: int, counters: Mapping[str, float]) -> None:
+        """The policy was updated: what was sampled since the last call was trained on.
+
+        Args:
+            step: Updates that the trainer has made.
+            counters: The engine's, since its start.
+        """
+        self.step = step
+        await self._resume_once()
+        await self.swap()
+        self._counters.close_step(step, counters, self._swaps)
+        self.resume()
+
+    async def swap(self) -> None:
+        """Exchange turns with the other replicas."""
+        if self._shared is not None:
+            await asyncio.to_thread(self._shared.swap)
+
+    async def begin_step(self, step: int) -> None:
+        """Training step ``step`` is about to request its turns; returns once none is precomputed for it."""
+        if self._ahead is not None:
+            await self._ahead.begin_step(step)
+
+    async def pause(self, *, for_update: bool = True) -> None:
+        """Precompute nothing until ``resume``.
+
+        Args:
+            for_update: Whether the weights are about to change; else the setting decides, since the trainer computes.
+        """
+        if self._ahead is not None and (for_update or not self._ahead.config.during_update):
+            await self._ahead.pause()
+
+    def resume(self) -> None:
+        """Precompute turns again."""
+        if self._ahead is not None:
+            self._ahead.resume()
+
+    def read_counters(self, counters: Mapping[str, float]) -> dict[str, float]:
+        """Counters since the last call of this method, and the monitors' z-scores of the step.
+
+        Args:
+            counters: The engine's, since its start.
+        """
+        return self._counters.read(counters, self._swaps)
+
+    async def save_state(self, folder: Path, step: int) -> None:
+        """Write the state that outlives this process; ``step`` updates were made.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        await self.pause()
+        try:
+            await asyncio.to_thread(self._state.write, folder, self._state.collect(), step=step)
+        finally:
+            self.resume()
+
+    async def _resume_once(self) -> None:
+        """Load the checkpoint's part if the first weights are those of a resumed run."""
+        if not self._resumable:
+            return
+        self._resumable = False
+        if self.step == 0:
+            return
+        folder = state_folder(checkpoint_folder(self._checkpoints, self.step), self._rank)
+        if folder.is_dir():
+            await asyncio.to_thread(self._state.read, folder, step=self.step)
+        else:
+            logger.warning("the run resumes at step %d with empty stores: %s does not exist", self.step, folder)
+
+    @property
+    def _swaps(self) -> SwapCounts | None:
+        return None if self._shared is None else self._shared.counts

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recording_engine import RecordingEngine, a_turn
+
+from turntree.agents.engines.monitors import ALARM
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
+from turntree.agents.verl.config.settings import RunSettings
+from turntree.agents.verl.serving.turn_server import TurnServer
+from turntree.spec_tree import DialogueState
+from turntree.spec_tree.exchange.exchange import Swapped
+from turntree.spec_tree.exchange.turn_batch import TurnBatch
+
+HERE = DialogueState.from_tokens([1, 2], task="7", env="sums")
+
+
+class Stand:
+    """A store of drafts and an exchange with another replica, which has one turn to give."""
+
+    def __init__(self) -> None:
+        self.given: list[TurnBatch] = []
+        self.taken: list[list[int]] = []
+
+    def swap(self, own: TurnBatch, first: int) -> Swapped:
+        self.given.append(own)
+        return Swapped([TurnBatch.of([HERE], [[9]])])
+
+    def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
+        raise AssertionError("no turn begins with a stored one here")
+
+    def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Any]) -> None:
+        self.taken += [turn.tolist() for turn in turns]
+
+    def save(self, path: Path) -> None:
+        raise AssertionError
+
+    restore = save
+
+
+def server(engine: RecordingEngine, stand: Stand | None = None) -> TurnServer:
+    wanted: Any = engine  # nothing is scored here
+    return TurnServer(wanted, RunSettings(), rank=0, seed=0, vocabulary=16, max_context=64, store=stand, exchange=stand)
+
+
+async def noted(reason: FinishReason, state: DialogueState | None) -> list[list[int]]:
+    stand = Stand()
+    turns = server(RecordingEngine(a_turn(7, 8, finish_reason=reason)), stand)
+    assert (await turns.generate(TurnRequest((1, 2), Sampling(), state=state))).token_ids == (7, 8)
+    await turns.close_step(1, {})
+    assert stand.taken == [[9]]
+    (batch,) = stand.given
+    assert batch.states == [HERE] * len(batch)
+    return [turn.tolist() for turn in batch.turns]
+
+
+async def test_turns_that_ended_by_themselves_at_a_known_state_are_given_to_other_replicas() -> None:
+    assert await noted(FinishReason.STOP, HERE) == await noted(FinishReason.LENGTH, HERE) == [[7, 8]]
+    assert await noted(FinishReason.ABORT, HERE) == await noted(FinishReason.STOP, None) == []
+
+
+async def test_what_the_engine_is_asked_reaches_it_unchanged() -> None:
+    engine, request = RecordingEngine(a_turn(7)), TurnRequest((1,), Sampling(), state=HERE, draft=(4,))
+    await server(engine).generate(request)
+    assert engine.asked == [request]
+
+
+async def test_without_run_ahead_a_turn_for_a_later_step_is_refused_and_not_sampled() -> None:
+    engine = RecordingEngine(a_turn(7))
+    turn = await server(engine).generate(TurnRequest((1,), Sampling(seed=1), ahead_for=2))
+    assert turn.finish_reason is FinishReason.ABORT
+    assert not engine.asked
+
+
+def remembering() -> RecordingEngine:
+    """Says what it said to the same seed before, and drafts it: every child is hit, however improbable."""
+
+    def say(_: Any, sampling: Sampling) -> Completion:
+        known = engine.seeds.count(sampling.seed) > 1
+        return a_turn(1, draft=DraftStats(tested=20, matched=20 if known else 4, expected=4.0, variance=3.2))
+
+    engine = RecordingEngine(say)
+    return engine
+
+
+@pytest.mark.parametrize(("seeds", "quiet"), [((1, 1), True), ((1, 2), True), ((None, None), False)])
+async def test_an_episode_that_is_tried_again_raises_no_alarm(seeds: tuple[int | None, ...], quiet: bool) -> None:
+    """Its turns are drafted from their own noise. Turns without a seed are all counted: here that shows the fault."""
+    turns = server(remembering())
+    for seed in seeds:
+        await turns.generate(TurnRequest((1,), Sampling(seed=seed)))
+    z = turns.read_counters({})["exactness/exact_acceptance_z"]
+    assert (abs(z) < ALARM) is quiet
+    await turns.close_step(1, {})
+    assert not turns.read_counters({})
+    await turns.generate(TurnRequest((1,), Sampling(seed=1)))
+    assert turns.read_counters({}), "a seed counts again in the next step"
