@@ -3,8 +3,8 @@
 verl's defaults come first, then an option of every group (``groups``), then the
 file's own keys, then the command line's. A file has a section ``turntree`` (the
 environment, the run folder) and, beside it, the differences to the options, under
-verl's names; ``groups`` in it names its options. Every key is checked against
-verl's configuration before a process is started.
+verl's names; its options stand in a Hydra defaults list. Every key is checked
+against verl's configuration before a process is started.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.errors import MissingExtra
 from turntree.agents.verl.config.env_keys import check_env
-from turntree.agents.verl.config.groups import GROUPS, SPECULATION, Choice, choose, merged
-from turntree.agents.verl.config.sections import ConfigError, plain, unknown_key
+from turntree.agents.verl.config.groups import GROUPS, TRAINER, Choice, check_compatible, compose_options, list_configs
+from turntree.agents.verl.config.sections import ConfigError, check_keys, plain
 from turntree.agents.verl.config.settings import EngineSettings, RunSettings, TrainSettings, make_scorer
 from turntree.agents.verl.config.sglang_config import fit_sglang
 from turntree.agents.verl.config.vllm_config import fit_vllm
@@ -56,13 +55,6 @@ class Composition:
     """verl's whole configuration, interpolations unresolved."""
 
 
-def list_configs() -> tuple[str, ...]:
-    """Names of the configurations that ship with turntree."""
-    folder = resources.files("turntree.configs")
-    names = (Path(entry.name) for entry in folder.iterdir())
-    return tuple(sorted(name.stem for name in names if name.suffix == ".yaml"))
-
-
 def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     """Compose the configuration of a training.
 
@@ -79,11 +71,14 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     """
     if config is not None and "=" in config:
         overrides, config = [config, *overrides], None
-    own = OmegaConf.create({}) if config is None else _read(config)
+    own = _read(config or TRAINER)
     changes = _parse(overrides)
-    choice = _choose(own, changes)
+    named = {path: value for path, value in changes if path in GROUPS}
+    own_env = OmegaConf.select(own, "turntree.env") is not None or "turntree.env" in dict(changes)
+    options, choice = compose_options(own, named, own_env=own_env)
+    check_compatible(choice, options.pop("requires"))
     identity = {"turntree": {"run_dir": f"runs/{choice.name}"}, "trainer": {"experiment_name": choice.name}}
-    ours = OmegaConf.merge(merged(choice), identity, own)
+    ours = OmegaConf.merge(identity, options)
     assert isinstance(ours, DictConfig)
     for path, value in changes:
         if path not in GROUPS:
@@ -106,31 +101,18 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     return Composition(choice=choice, settings=settings, verl=whole)
 
 
-def _choose(own: DictConfig, changes: Sequence[tuple[str, Any]]) -> Choice:
-    """The options that a file and the command line name; removes those keys from the file."""
-    named = plain(own.pop("groups", None) or {})
-    if not isinstance(named, dict):
-        raise ConfigError(f"groups names an option by group, for example groups: {{engine: local}}; got {named!r}")
-    if SPECULATION in own:
-        named[SPECULATION] = plain(own.pop(SPECULATION))
-    own_env = OmegaConf.select(own, "turntree.env") is not None or "turntree.env" in dict(changes)
-    named |= {path: value for path, value in changes if path in GROUPS}
-    return choose(named, base=own.pop("base", None), own_env=own_env)
-
-
 def _read(config: str) -> DictConfig:
+    """A configuration with a defaults list: that of a file, or only the name of what is shipped."""
     path = Path(config)
-    if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise ConfigError(f"there is no file {config}; shipped configurations: {', '.join(list_configs())}")
-        text = path.read_text(encoding="utf-8")
-    else:
-        if config not in list_configs():
-            raise unknown_key(config, list_configs(), "the shipped configurations (a path ends in .yaml)")
-        text = resources.files("turntree.configs").joinpath(f"{config}.yaml").read_text(encoding="utf-8")
-    loaded = OmegaConf.create(text)
+    if path.suffix not in (".yaml", ".yml"):
+        return OmegaConf.create({"defaults": [config]})
+    if not path.is_file():
+        raise ConfigError(f"there is no file {config}; shipped configurations: {', '.join(list_configs())}")
+    loaded = OmegaConf.load(path)
     if not isinstance(loaded, DictConfig):
         raise ConfigError(f"{config} holds a {type(loaded).__name__}, expected a mapping")
+    loaded.setdefault("defaults", [TRAINER, "_self_"])
+    loaded.setdefault("hydra", {"searchpath": [f"file://{path.parent.absolute()}"]})  # options beside the file
     return loaded
 
 
@@ -169,14 +151,10 @@ def verl_defaults() -> tuple[DictConfig, Mapping[str, Any]]:
 def _check_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -> None:
     """Check that verl knows every key of ``ours``. Both are plain, interpolations as text."""
     for key, value in ours.items():
-        if key not in theirs and key not in HIDDEN.get(path, ()) and key not in fields_of(theirs):
-            known = {
-                *theirs,
-                *fields_of(theirs),
-                *HIDDEN.get(path, ()),
-                *(() if path else ("turntree", "groups", *GROUPS)),
-            }
-            raise unknown_key(key, known, path or "verl")
+        known = {*theirs, *HIDDEN.get(path, ())}
+        if key not in known:
+            known |= fields_of(theirs) if path else {"turntree", "defaults", *GROUPS}
+            check_keys([key], known, path or "verl")
         section = theirs.get(key)
         # verl leaves the keys of an empty section, or of none, to its user.
         if isinstance(value, dict) and isinstance(section, dict) and section and key not in _OPEN:

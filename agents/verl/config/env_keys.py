@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
-from turntree.agents.verl.config.sections import ConfigError, from_mapping, unknown_key
+from turntree.agents.verl.config.sections import ConfigError, check_keys, from_mapping, unknown_key
 from turntree.envs import Limits, list_envs
 
 
@@ -29,9 +29,8 @@ def check_env(env_id: str, settings: Mapping[str, Any], where: str) -> None:
         ConfigError: If the environment or a name is unknown, or a limit is invalid.
     """
     known = _keywords(_creator(env_id))
-    for key in settings:
-        if known is not None and key not in known:
-            raise unknown_key(str(key), known, f"{where} ({env_id})")
+    if known is not None:
+        check_keys(settings, known, f"{where} ({env_id})")
     if "limits" in settings:
         from_mapping(Limits, settings["limits"] or {}, f"{where}.limits")
 

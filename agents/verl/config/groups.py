@@ -1,20 +1,17 @@
-"""The groups of options that a training is composed of: engine, size, environment, algorithm, speculation.
+"""The groups of options that a training is composed of: machine, engine, size, environment, algorithm, speculation.
 
-An option is a file ``configs/GROUP/OPTION.yaml`` of turntree's keys and verl's. Beside them it may have
-
-- ``base``: its machine, a file of ``configs/base`` (given by a size);
-- ``over: GROUP/OPTION``: the option that it only changes;
-- ``requires: {GROUP: [OPTION, ...]}``: the options that it is compatible with; others are refused.
-
-Options are merged in the order of ``GROUPS``, the machine first; later ones override.
+An option is a file ``configs/GROUP/OPTION.yaml`` of turntree's keys and verl's. Hydra merges one of each group by
+the defaults list of ``configs/turntree_trainer.yaml``. That file also lists, as ``requires``, which options are
+compatible only with some of another group; a defaults list cannot state that.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
@@ -22,24 +19,21 @@ from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.verl.config.sections import ConfigError, unknown_key
 
+TRAINER = "turntree_trainer"
+"""The shipped configuration with the default option of each group."""
 BASE = "base"
-"""Folder of the machines."""
+"""The group of the machines."""
 SPECULATION = "speculation"
 """The group of which several options may be chosen."""
-GROUPS: Mapping[str, str] = {
-    "engine": "local",
-    "size": "tiny",
-    "env": "arithmetic",
-    "algorithm": "grpo",
-    SPECULATION: "tree",
-}
-"""The default option of each group."""
-_NOT_MACHINES = ("common",)
+GROUPS = (BASE, "engine", "size", "env", "algorithm", SPECULATION)
+"""The groups in the order in which they are merged; later ones override."""
+_PRIMARY = "turntree_primary"
+"""Name under which Hydra finds the configuration that is being composed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """An option of every group; checked to be compatible."""
+    """An option of every group."""
 
     base: str
     """Machine: a file of ``configs/base``."""
@@ -68,72 +62,76 @@ class Choice:
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
         """Group and option in the order in which they are merged."""
-        env = [("env", self.env)] if self.env else []
-        return (
-            *((BASE, self.base), ("engine", self.engine), ("size", self.size), *env, ("algorithm", self.algorithm)),
-            *((SPECULATION, name) for name in self.speculation),
-        )
-
-
-def list_options(group: str) -> tuple[str, ...]:
-    """Options of a group, or the machines of ``base``."""
-    folder = resources.files("turntree.configs").joinpath(group)
-    names = (entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
-    return tuple(sorted(name for name in names if group != BASE or name not in _NOT_MACHINES))
-
-
-def choose(named: Mapping[str, Any], *, base: str | None = None, own_env: bool = False) -> Choice:
-    """Complete the named options, and check that they are compatible.
-
-    Args:
-        named: Options by group; those of speculation may be a list.
-        base: Machine; ``None`` takes that of the size.
-        own_env: Whether the configuration itself names an environment, so that the group's default is left out.
-
-    Raises:
-        ConfigError: If a group or an option is unknown, or two of them are incompatible.
-    """
-    for group in named:
-        if group not in GROUPS:
-            raise unknown_key(group, GROUPS, "groups")
-    chosen: dict[str, Any] = {**GROUPS, **({"env": None} if own_env else {}), **named}
-    chosen[SPECULATION] = _several(chosen[SPECULATION])
-    for group, option in chosen.items():
-        for name in option if group == SPECULATION else (option,):
-            if not (group == "env" and name is None) and name not in list_options(group):
-                raise unknown_key(str(name), list_options(group), group)
-    machine = base or _read("size", chosen["size"])[1].get("base")
-    if machine not in list_options(BASE):
-        raise unknown_key(str(machine), list_options(BASE), "the machines that base may name")
-    choice = Choice(base=machine, **chosen)
-    _check_together(choice)
-    return choice
-
-
-def merged(choice: Choice) -> DictConfig:
-    """The merged options."""
-    config = OmegaConf.merge(*(_read(group, option)[0] for group, option in choice.options))
-    assert isinstance(config, DictConfig)
-    return config
-
-
-def offered() -> Iterator[Choice]:
-    """Every compatible combination of one option per group."""
-    names = [list_options(group) for group in GROUPS]
-    for options in itertools.product(*names):
-        try:
-            yield choose(dict(zip(GROUPS, options, strict=True)))
-        except Incompatible:
-            continue
+        single = ((group, getattr(self, group)) for group in GROUPS if group != SPECULATION)
+        return (*((group, name) for group, name in single if name), *((SPECULATION, name) for name in self.speculation))
 
 
 class Incompatible(ConfigError):
     """Two options that are incompatible."""
 
 
-def _check_together(choice: Choice) -> None:
+def list_options(group: str) -> tuple[str, ...]:
+    """Shipped options of a group."""
+    folder = resources.files("turntree.configs").joinpath(group)
+    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
+
+
+def list_configs() -> tuple[str, ...]:
+    """Names of the configurations that ship with turntree."""
+    return list_options("")
+
+
+def compose_options(
+    own: Mapping[str, Any], named: Mapping[str, Any], *, own_env: bool = False
+) -> tuple[DictConfig, Choice]:
+    """Compose a configuration by its defaults list; whether its options are compatible is not checked.
+
+    Args:
+        own: The configuration, with its defaults list.
+        named: Options by group that replace those of the defaults list; an ``env`` of ``None`` leaves that group out.
+        own_env: Whether the configuration itself names an environment, so that the group's default is left out.
+
+    Raises:
+        ConfigError: If a group or an option is unknown or missing.
+    """
+    from hydra import compose, initialize_config_module
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from hydra.types import RunMode
+
+    ConfigStore.instance().store(_PRIMARY, own)
+    texts = {group: [*map(str, value)] if isinstance(value, list) else str(value) for group, value in named.items()}
+    overrides = [f"{group}={text!r}" for group, text in texts.items() if (group, named[group]) != ("env", None)]
+    try:
+        with initialize_config_module("turntree.configs", version_base=None):
+            found = GlobalHydra.instance().config_loader().compute_defaults_list(_PRIMARY, overrides, RunMode.RUN)
+            chosen = dict(found.overrides.known_choices)
+            if named.get("env", "") is None or (own_env and "env" not in found.overrides.override_choices):
+                overrides.append("~env")
+                chosen["env"] = None
+            config = compose(_PRIMARY, overrides)
+    except (HydraException, TypeError, ValueError) as error:
+        raise _in_our_words(error) from error
+    OmegaConf.set_struct(config, False)
+    # Hydra does not count an option in a list as the choice of its group.
+    paths = [default.config_path.partition("/") for default in found.defaults]
+    chosen[SPECULATION] = tuple(option for group, _, option in paths if group == SPECULATION)
+    return config, _choice(chosen)
+
+
+def check_compatible(choice: Choice, requires: Mapping[str, Mapping[str, list[str]]]) -> None:
+    """Check that options are compatible.
+
+    Args:
+        choice: The options.
+        requires: For ``GROUP=OPTION``, its compatible options of other groups.
+
+    Raises:
+        Incompatible: If two are not.
+    """
     for group, option in choice.options:
-        for other, allowed in _read(group, option)[1].get("requires", {}).items():
+        for other, allowed in requires.get(f"{group}={option}", {}).items():
             for name in (name for kind, name in choice.options if kind == other):
                 if name not in allowed:
                     raise Incompatible(
@@ -142,29 +140,38 @@ def _check_together(choice: Choice) -> None:
                     )
 
 
-def _several(names: Any) -> tuple[Any, ...]:
-    if isinstance(names, str):
-        return (names,)
-    if not isinstance(names, list | tuple) or not names:
-        raise ConfigError(f"speculation is a name or a list of names, for example [tree,exact]; got {names!r}")
-    return tuple(names)
+def offered() -> Iterator[Choice]:
+    """Every compatible combination of one option per group."""
+    names = [list_options(group) for group in ("engine", "env", "algorithm", SPECULATION)]
+    for size in list_options("size"):
+        config, default = compose_options({"defaults": [TRAINER]}, {"size": size})
+        for engine, env, algorithm, way in itertools.product(*names):
+            choice = replace(default, engine=engine, env=env, algorithm=algorithm, speculation=(way,))
+            with suppress(Incompatible):
+                check_compatible(choice, config.requires)
+                yield choice
 
 
-@lru_cache(maxsize=64)
-def _read(group: str, option: str) -> tuple[DictConfig, Mapping[str, Any]]:
-    """The keys of an option, and its own ``base`` and ``requires``."""
-    path = resources.files("turntree.configs").joinpath(group, f"{option}.yaml")
-    config = OmegaConf.create(path.read_text(encoding="utf-8"))
-    assert isinstance(config, DictConfig)
-    over = config.pop("over", None)
-    said: dict[str, Any] = {
-        key: OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-        for key in ("base", "requires")
-        if (value := config.pop(key, None)) is not None
-    }
-    if over is not None:
-        below, below_said = _read(*str(over).split("/"))
-        config = OmegaConf.merge(below, config)
-        assert isinstance(config, DictConfig)
-        said = {**below_said, **said}
-    return config, said
+def _choice(chosen: Mapping[str, Any]) -> Choice:
+    for group in GROUPS:
+        if not chosen.get(group) and group != "env":
+            raise ConfigError(
+                f"{group} has no option, one of {', '.join(list_options(group))}; the defaults of a file begin with "
+                f"{TRAINER}, which names one of each, and {SPECULATION} alone may be a list: [tree,exact]"
+            )
+    options: dict[str, Any] = {group: chosen.get(group) for group in GROUPS}
+    return Choice(**options)
+
+
+def _in_our_words(error: Exception) -> ConfigError:
+    """The error for what Hydra refuses about a defaults list."""
+    missing = getattr(error, "missing_cfg_file", None)
+    unused = re.search(r"Could not override '(\w+)", str(error))
+    group, _, option = (missing or "").rpartition("/")
+    group = unused[1] if unused else group
+    if group and group not in GROUPS:
+        return unknown_key(group, GROUPS, "the defaults")
+    if missing:
+        where = group or "the shipped configurations (a path ends in .yaml)"
+        return unknown_key(option, list_options(group), where)
+    return ConfigError(f"the defaults cannot be composed: {error}")

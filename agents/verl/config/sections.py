@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -23,6 +23,13 @@ def unknown_key(key: str, known: Collection[str], where: str) -> ConfigError:
     return ConfigError(f"unknown key {key!r} in {where}; {nearest_hint(key, sorted(known), 'known keys')}")
 
 
+def check_keys(keys: Iterable[str], known: Collection[str], where: str) -> None:
+    """Raise a ``ConfigError`` for the first of ``keys`` that is not among ``known`` in section ``where``."""
+    for key in keys:
+        if key not in known:
+            raise unknown_key(str(key), known, where)
+
+
 def from_mapping(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     """Create the dataclass ``kind`` from ``values``.
 
@@ -30,9 +37,7 @@ def from_mapping(kind: type[T], values: Mapping[str, Any], where: str) -> T:
         ConfigError: If a key is unknown, or ``kind`` refuses a value.
     """
     known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
-    for key in values:
-        if key not in known:
-            raise unknown_key(str(key), known, where)
+    check_keys(values, known, where)
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:

@@ -45,16 +45,16 @@ def test_a_configuration_that_cannot_be_says_what_to_do(
     config: str, overrides: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("based.yaml").write_text("base: cpus\n")
-    Path("grouped.yaml").write_text("groups: {engin: local}\n")
+    for name, defaults in table(__file__, "impossible_defaults"):
+        Path(f"{name}.yaml").write_text(f"defaults: {defaults}\n")
     with pytest.raises(ConfigError, match=message):
         compose(config, overrides)
 
 
-def test_a_file_of_ones_own_may_build_on_a_base(composed: Compose) -> None:
-    mine = "base: cpu\nturntree: {env: turntree/Arithmetic-v0}\ntrainer: {total_training_steps: 7}\n"
+def test_a_file_of_ones_own_may_name_its_machine(composed: Compose) -> None:
+    mine = "defaults: [turntree_trainer, {override base: gpu}, {override engine: vllm}, _self_]\ntrainer: {nnodes: 7}"
     composition = composed(text=mine)
-    assert (composition.verl.trainer.total_training_steps, composition.verl.trainer.device) == (7, "cpu")
+    assert (composition.verl.trainer.nnodes, composition.verl.trainer.device) == (7, "cuda")
 
 
 @pytest.mark.parametrize(("section", "value", "message"), table(__file__, "needs_our_manager"))

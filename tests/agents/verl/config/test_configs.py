@@ -16,8 +16,8 @@ from turntree.agents.engines.protocol import Sampling
 from turntree.agents.engines.request_wire import seed_of, state_of
 from turntree.agents.engines.sglang.settings import VARIABLE, settings_from_environment
 from turntree.agents.engines.vllm.settings import DRAFTER, DrafterSettings
-from turntree.agents.verl.config.compose import Composition, compose, list_configs
-from turntree.agents.verl.config.groups import Choice, offered
+from turntree.agents.verl.config.compose import Composition, compose
+from turntree.agents.verl.config.groups import Choice, list_configs, offered
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.playing.backends import server_call
 from turntree.envs import list_envs

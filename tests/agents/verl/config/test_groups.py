@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from tables import table
 
 from turntree.agents.reuse.reuse_config import ReuseMode
 from turntree.agents.verl.config.compose import Composition
-from turntree.agents.verl.config.groups import GROUPS, Incompatible, choose, list_options, merged, offered
+from turntree.agents.verl.config.groups import GROUPS, Incompatible, list_options, offered
+from turntree.agents.verl.config.sections import ConfigError
 
 Compose = Callable[..., Composition]
 
@@ -49,7 +51,7 @@ def test_overrides_go_over_a_way_wherever_they_stand(composed: Compose) -> None:
 
 
 def test_a_configuration_may_name_its_ways_and_an_override_replaces_them(composed: Compose) -> None:
-    mine = "base: cpu\nspeculation: [lenient]\nturntree: {env: turntree/Arithmetic-v0}\n"
+    mine = "defaults: [turntree_trainer, {override speculation: [lenient]}]"
     assert mode(composed(text=mine)) is ReuseMode.LENIENT
     assert mode(composed("speculation=[exact]", text=mine)) is ReuseMode.EXACT
 
@@ -73,7 +75,8 @@ def test_a_group_named_on_the_command_line_replaces_that_of_the_file(composed: C
 
 
 def test_what_a_file_says_itself_goes_over_its_options(composed: Compose) -> None:
-    mine = "groups: {algorithm: dapo}\nactor_rollout_ref: {actor: {clip_ratio_high: 0.3}}\n"
+    mine = "defaults: [turntree_trainer, {override algorithm: dapo}, _self_]\n"
+    mine += "actor_rollout_ref: {actor: {clip_ratio_high: 0.3}}"
     actor = composed(text=mine).verl.actor_rollout_ref.actor
     assert (actor.clip_ratio_low, actor.clip_ratio_high) == (0.2, 0.3)
 
@@ -82,6 +85,27 @@ def test_an_environment_of_ones_own_takes_nothing_from_the_default_one(composed:
     composition = composed(text="turntree: {env: turntree/Countdown-v0}\n")
     assert composition.choice.env is None
     assert composition.settings.env_kwargs == {}
+
+
+@pytest.mark.parametrize(("defaults", "env"), table(__file__, "own_environments"))
+def test_an_environment_that_a_file_names_as_an_option_stays(composed: Compose, defaults: str, env: Any) -> None:
+    composition = composed("turntree.env=turntree/Countdown-v0", "turntree.env_kwargs={}", text=f"defaults: {defaults}")
+    assert composition.choice.env == (env or None)
+
+
+def test_a_file_may_change_a_shipped_configuration_with_options_of_its_own(composed: Compose, tmp_path: Path) -> None:
+    (tmp_path / "size").mkdir()
+    mine = "# @package _global_\ndefaults: [small, _self_]\ndata: {train_batch_size: 16}"
+    (tmp_path / "size" / "mine.yaml").write_text(mine)
+    composition = composed(text="defaults: [grpo_gsm8k_cpu, {override size: mine}, {override algorithm: dapo}]")
+    assert composition.choice.name == "dapo_gsm8k_mine_local_tree"
+    assert composition.verl.data.train_batch_size == 16
+    assert composition.settings.run_dir == "runs/grpo_gsm8k_cpu"
+
+
+def test_hydra_overrides_are_quoted_whatever_an_option_is_called(composed: Compose) -> None:
+    with pytest.raises(ConfigError, match="unknown key '7' in speculation"):
+        composed("speculation=[7]")
 
 
 @pytest.mark.parametrize(("overrides", "message"), table(__file__, "incompatible_options"))
@@ -95,7 +119,7 @@ def test_every_option_is_part_of_some_combination() -> None:
     assert met >= {(group, name) for group in GROUPS for name in list_options(group)}
 
 
-def test_a_size_of_several_nodes_is_that_of_one_but_for_what_it_says() -> None:
-    one, four = (merged(choose({"engine": "vllm", "size": size})) for size in ("32b", "32b_4nodes"))
-    assert one.actor_rollout_ref.model.path == four.actor_rollout_ref.model.path
+def test_a_size_of_several_nodes_is_that_of_one_but_for_what_it_says(composed: Compose) -> None:
+    one, four = (composed("engine=vllm", f"size={size}", config=None).verl for size in ("32b", "32b_4nodes"))
+    assert one.actor_rollout_ref.actor.optim.lr == four.actor_rollout_ref.actor.optim.lr == 1e-6
     assert (one.trainer.nnodes, four.trainer.nnodes) == (1, 4)
