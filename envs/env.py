@@ -23,6 +23,7 @@ import gymnasium
 
 from turntree.envs.context import Context
 from turntree.envs.errors import OptionsError, ResetNeeded, SnapshotError, TaskIndexError
+from turntree.envs.failure import FailureKind, kind_of
 from turntree.envs.limits import Limits
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.parsers import ParsedTurn, ToolParser, get_parser
@@ -60,6 +61,7 @@ class Env(gymnasium.Env[str, str], ABC):
     - ``stop_reason``: empty while the episode runs, else ``done``, ``max_turns``, ``max_tool_calls``,
       ``max_seconds``, ``max_errors`` or ``failure``
     - ``failure``: one line, empty unless ``stop_reason`` is ``failure``
+    - ``failure_kind``: the part that failed (``FailureKind``), empty likewise
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}
@@ -244,6 +246,7 @@ class Env(gymnasium.Env[str, str], ABC):
             logger.warning("%s failed in task %s", progress.doing, progress.task.id, exc_info=True)
             progress.stop = EnvStop.FAILURE
             progress.failure = _one_line(f"{progress.doing} raised {type(error).__name__}: {error}")
+            progress.failure_kind = kind_of(error, progress.failure_kind)
             reply = Reply()
         else:
             self._note_end(reply, progress)
@@ -361,7 +364,7 @@ class Env(gymnasium.Env[str, str], ABC):
                 progress.stop = EnvStop.MAX_SECONDS
                 return messages
             if outcome.error is not None and outcome.failed:
-                progress.doing = f"tool {call.name!r}"
+                progress.doing, progress.failure_kind = f"tool {call.name!r}", FailureKind.TOOL
                 raise outcome.error
             messages.append(answer(call, outcome))
         if len(allowed) < len(calls):
@@ -409,6 +412,7 @@ class Env(gymnasium.Env[str, str], ABC):
             "rewards": dict(progress.rewards),
             "stop_reason": str(progress.stop),
             "failure": progress.failure,
+            "failure_kind": str(progress.failure_kind) if progress.failure else "",
         }
 
     @cached_property

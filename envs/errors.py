@@ -57,5 +57,13 @@ class ConformanceError(EnvError, AssertionError):
     """An environment breaks a rule that every environment must keep."""
 
 
+class SandboxError(EnvError):
+    """The sandbox itself failed: no verdict on the code."""
+
+
+class SandboxTimeout(SandboxError, TimeoutError):
+    """The sandbox itself was late."""
+
+
 class UndecidedAnswer(EnvError):
     """The verifier could decide neither right nor wrong; the episode has no verdict."""

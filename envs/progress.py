@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from turntree.envs.failure import FailureKind
 from turntree.envs.message import Message
 from turntree.envs.running.stopwatch import Stopwatch
 from turntree.envs.task import Task
@@ -63,6 +64,8 @@ class Progress:
     """Why it ended, if it has."""
     failure: str = ""
     """What failed, in one line."""
+    failure_kind: FailureKind = FailureKind.ENVIRONMENT
+    """The part that failed; only where ``failure`` says something."""
     history: str = ""
     """Digest of all turns and calls so far (see ``memo``); empty where no results are cached."""
     doing: str = ""

@@ -15,7 +15,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """The engine's counters for the episodes of one step."""
+    """The engine's counters of the same names, for the episodes of one step."""
 
     forward_passes: int
     """Forward passes of the model."""
@@ -255,15 +255,7 @@ class _Bench:
 
 
 def _cost(stats: EngineStats) -> Cost:
-    return Cost(
-        forward_passes=stats.forward_passes,
-        seconds=stats.seconds,
-        draft_seconds=stats.draft_seconds,
-        tokens=stats.tokens,
-        drafted=stats.drafted,
-        accepted=stats.accepted,
-        tokens_per_step=stats.tokens_per_step,
-    )
+    return Cost(**{field.name: getattr(stats, field.name) for field in fields(Cost)})
 
 
 def _tokens(episode: Episode) -> list[tuple[int, ...]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from turntree.agents.engines.protocol import Completion
+from turntree.envs.failure import FailureKind
 from turntree.envs.message import Message
 from turntree.envs.task import Task
 
@@ -74,6 +75,8 @@ class Episode:
     """Named reward components, as the environment reported them at the end."""
     failure: str = ""
     """The failure in one line; empty unless ``stop_reason`` is ``FAILURE``."""
+    failure_kind: FailureKind | None = None
+    """The part that failed; ``None`` without a failure, or where it is not known."""
     undecided: tuple[str, ...] = ()
     """Names of rewards that could not judge the answer; if there are any, the episode's reward is meaningless."""
 

@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, TopLogprobs
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.errors import RecordError
+from turntree.envs.failure import FailureKind
 from turntree.envs.message import Message
 from turntree.envs.task import Task
 
@@ -43,6 +43,7 @@ def episode_to_dict(episode: Episode) -> dict[str, Any]:
         "stop_reason": str(episode.stop_reason),
         "rewards": dict(episode.rewards),
         "failure": episode.failure,
+        "failure_kind": str(episode.failure_kind or ""),
         "undecided": list(episode.undecided),
     }
 
@@ -68,6 +69,7 @@ def episode_from_dict(row: Mapping[str, Any]) -> Episode:
             stop_reason=StopReason(row["stop_reason"]),
             rewards=dict(row["rewards"]),
             failure=row["failure"],
+            failure_kind=FailureKind(kind) if (kind := row.get("failure_kind")) else None,
             undecided=tuple(row.get("undecided", ())),
         )
     except KeyError as error:
@@ -157,9 +159,7 @@ class EpisodeWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
 

@@ -10,7 +10,7 @@ task of their own if there is one, are not included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from math import nan
@@ -109,7 +109,6 @@ async def bench(
     epochs: int,
     concurrency: int,
     seed: int,
-    on_epoch: Callable[[Epoch], None] | None = None,
 ) -> list[Epoch]:
     """Play ``epochs`` epochs with each of two engines.
 
@@ -120,7 +119,6 @@ async def bench(
         epochs: Number of epochs.
         concurrency: Episodes played at the same time.
         seed: Seed of tasks and sampling; each epoch has one of its own.
-        on_epoch: Called with each epoch as it ends.
 
     Raises:
         UsageError: If the engine gives no tokens.
@@ -144,8 +142,6 @@ async def bench(
             (plain, said), (drafted, again) = (played[id(engine)] for engine in ways)
             turns, equal = _compared(said, again)
             found.append(Epoch(plain, drafted, turns, equal))
-            if on_epoch is not None:
-                on_epoch(found[-1])
     return found
 
 

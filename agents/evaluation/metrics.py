@@ -8,7 +8,7 @@ out, and so is a task with no others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import comb, nan
 from typing import NamedTuple
 
@@ -77,22 +77,21 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
     return 1.0 - comb(samples - right, k) / comb(samples, k)
 
 
-def majority_right(episodes: Sequence[Episode], answer: Callable[[Episode], str | None] | None = None) -> float:
+def majority_right(episodes: Sequence[Episode]) -> float:
     """Whether the most frequent answer is right; among equally frequent ones, the share that is.
 
     Right answers count as one answer however they are written, since they equal the gold one; wrong ones are
-    compared as numbers if they are numbers, else as texts. Episodes without an answer have no vote.
+    compared as numbers if they are numbers, else as texts. Episodes without an answer have no vote. An
+    answer is read from the last text of the policy.
 
     Args:
         episodes: Samples of one task.
-        answer: Extracts the answer of an episode; by default from the last text of the policy.
     """
-    read = answer or final_text
     votes: Counter[tuple[bool, object]] = Counter()
     for episode in episodes:
         if solved(episode):
             votes[True, None] += 1
-        elif (text := read(episode)) is not None:
+        elif (text := final_text(episode)) is not None:
             votes[False, parse_number(text) or " ".join(text.split())] += 1
     if not votes:
         return 0.0

@@ -86,7 +86,8 @@ class _ChatPlay(EpisodeDriver):
             self.dialogue = told_of_tools(self.dialogue, tools, self.parser)
         while True:
             try:
-                said = await self.server.say(self.dialogue, self.drawn(), tools=tools if self.native else ())
+                with self.engine_at_work():
+                    said = await self.server.say(self.dialogue, self.drawn(), tools=tools if self.native else ())
             except ContextFull:
                 return StopReason.MAX_TOKENS
             text = written(said, self.parser)

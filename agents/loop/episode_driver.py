@@ -12,13 +12,15 @@ import contextvars
 import functools
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from turntree.agents.episodes.dialogue import canonical_call
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
+from turntree.envs.failure import FailureKind, kind_of
 from turntree.envs.message import Message, Role
 from turntree.envs.running.worker_pool import WorkerPool
 from turntree.envs.task import Task
@@ -55,6 +57,8 @@ class EpisodeDriver:
     turns: list[Turn] = field(default_factory=list)
     rewards: dict[str, float] = field(default_factory=dict)
     failure: str = ""
+    failure_kind: FailureKind = FailureKind.ENVIRONMENT
+    """The part at work, and the one that failed once there is a failure."""
 
     @property
     def env_id(self) -> str:
@@ -68,6 +72,8 @@ class EpisodeDriver:
         except Exception as error:
             logger.warning("an episode of %s failed", self.env_id, exc_info=True)
             stop_reason, self.failure = StopReason.FAILURE, describe(error)
+            self.failure_kind = kind_of(error, self.failure_kind)
+        failed = stop_reason is StopReason.FAILURE
         return Episode(
             env_id=self.env_id,
             task=self.task,
@@ -76,7 +82,8 @@ class EpisodeDriver:
             turns=tuple(self.turns),
             stop_reason=stop_reason,
             rewards=self.rewards,
-            failure=self.failure if stop_reason is StopReason.FAILURE else "",
+            failure=self.failure if failed else "",
+            failure_kind=self.failure_kind if failed else None,
         )
 
     async def begin(self, index: int | None) -> dict[str, Any]:
@@ -108,11 +115,19 @@ class EpisodeDriver:
             self.tool_history += map(canonical_call, calls)
         self.messages += observation
         self.rewards = {name: float(value) for name, value in info["rewards"].items()}
-        self.failure = info["failure"]
+        if info["failure"]:
+            self.failure, self.failure_kind = info["failure"], FailureKind(info["failure_kind"])
         if not (terminated or truncated):
             return StepOutcome(None, info["messages"], calls)
         # A Gymnasium wrapper (TimeLimit) may truncate an episode that the environment would continue.
         return StepOutcome(StopReason(info["stop_reason"] or StopReason.MAX_TURNS), info["messages"], calls)
+
+    @contextmanager
+    def engine_at_work(self) -> Iterator[None]:
+        """What is raised within counts as a failure of the engine."""
+        self.failure_kind = FailureKind.ENGINE
+        yield
+        self.failure_kind = FailureKind.ENVIRONMENT  # not reached by an exception
 
     async def off_loop(self, call: Callable[[], _T]) -> _T:
         """The result of ``call``, run where the environment runs."""

@@ -129,9 +129,10 @@ class _Play(EpisodeDriver):
             seed=None if base is None else derive_seed(base, len(self.turns)),
         )
         state = dialogue_state(prompt, task_id=self.task_id, calls=self.tool_history, env_id=self.env_id)
-        completion = await self.engine.generate(TurnRequest(prompt, sampling, state=state))
-        if completion.finish_reason is FinishReason.ABORT:
-            raise EngineAborted(f"the engine aborted turn {len(self.turns)}")
-        if not completion.token_ids:
-            raise EngineAborted(f"the engine sampled nothing in turn {len(self.turns)}")
+        with self.engine_at_work():
+            completion = await self.engine.generate(TurnRequest(prompt, sampling, state=state))
+            if completion.finish_reason is FinishReason.ABORT:
+                raise EngineAborted(f"the engine aborted turn {len(self.turns)}")
+            if not completion.token_ids:
+                raise EngineAborted(f"the engine sampled nothing in turn {len(self.turns)}")
         return completion

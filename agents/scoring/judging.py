@@ -14,6 +14,7 @@ from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.loop.episode_driver import describe
 from turntree.agents.scoring.policy_sample import policy_sample
 from turntree.agents.scoring.scorer import ANSWER, Scored, Scorer
+from turntree.envs.failure import FailureKind
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +41,12 @@ async def judge_episodes(episodes: Sequence[Episode], scorer: Scorer) -> list[Ep
             scored = await scorer.ascore(samples)
     except Exception as error:  # a reward function is part of the infrastructure
         for place in places:
-            failure = f"the rewards {', '.join(scorer.names)} raised {describe(error)}"
-            judged[place] = replace(episodes[place], stop_reason=StopReason.FAILURE, failure=failure)
+            judged[place] = replace(
+                episodes[place],
+                stop_reason=StopReason.FAILURE,
+                failure=f"the rewards {', '.join(scorer.names)} raised {describe(error)}",
+                failure_kind=FailureKind.REWARD,
+            )
         return judged
     for place, result in zip(places, scored, strict=True):
         judged[place] = judged_episode(episodes[place], result)

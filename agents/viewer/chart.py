@@ -28,15 +28,12 @@ class Series:
     """(x, y), finite, in order of x."""
 
 
-def line_chart(
-    series: Sequence[Series], *, title: str, x_label: str = "training step", top: float | None = None
-) -> str:
-    """An SVG element.
+def line_chart(series: Sequence[Series], *, title: str, top: float | None = None) -> str:
+    """An SVG element, over the training steps.
 
     Args:
         series: Lines, later ones drawn above earlier ones; together at least one point.
         title: Description, for readers who cannot see it.
-        x_label: Label below the horizontal axis.
         top: Highest value of the vertical axis, which begins at 0; ``None`` fits the data.
     """
     xs = [x for line in series for x, _ in line.points]
@@ -65,7 +62,7 @@ def line_chart(
         )
     parts.append(
         f'<text class="tick" x="{(WIDTH + _LEFT - _RIGHT) / 2}" y="{HEIGHT - 4}" '
-        f'text-anchor="middle">{escape(x_label)}</text>'
+        'text-anchor="middle">training step</text>'
     )
     parts += [_line(line, [at(x, y) for x, y in line.points]) for line in series if line.points]
     return "".join([*parts, "</svg>"])

@@ -55,12 +55,13 @@ def view(run: Path | Source, out: Path, *, tokenizer: Any = None) -> Viewed:
     charts = "".join(
         f"<figure><figcaption>{escape(curve.title)}</figcaption>{curve.svg}</figure>" for curve in curves(source)
     )
+    chunks = [_data(f"chunk-{number}", chunk) for number, chunk in enumerate(packed.chunks)]
     parts = {
         "title": escape(source.path.resolve().name),
         "style": _asset("page.css"),
         "script": _asset("page.js"),
         "charts": charts,
-        "data": "\n".join([_data("head", squeeze(head)), *map(_chunk, range(len(packed.chunks)), packed.chunks)]),
+        "data": "\n".join([_data("head", squeeze(head)), *chunks]),
     }
     page = re.sub(r"<!--(\w+)-->", lambda match: parts[match[1]], _asset("page.html"))
     write_whole(out, page)
@@ -69,10 +70,6 @@ def view(run: Path | Source, out: Path, *, tokenizer: Any = None) -> Viewed:
 
 def _asset(name: str) -> str:
     return resources.files("turntree.agents.viewer").joinpath(name).read_text(encoding="utf-8")
-
-
-def _chunk(number: int, packed: str) -> str:
-    return _data(f"chunk-{number}", packed)
 
 
 def _data(name: str, packed: str) -> str:

@@ -28,7 +28,7 @@ from turntree.envs.running.worker_pool import WorkerPool
 MAX_OUTPUT = 100_000
 
 
-class ToolFailure(EnvError):
+class ToolFailure(EnvError, TimeoutError):
     """A tool with state was late, or the executor had no thread for a call: no verdict on the policy."""
 
 

@@ -20,21 +20,9 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from typing import NamedTuple
 
 from turntree.envs.message import ToolCall
 from turntree.envs.task import Task
-
-
-class MemoStats(NamedTuple):
-    """Counts of a cache."""
-
-    results: int
-    """Results cached."""
-    hits: int
-    """Calls answered from the cache."""
-    misses: int
-    """Calls of deterministic tools that had to run."""
 
 
 class ResultMemo:
@@ -56,17 +44,13 @@ class ResultMemo:
         self._max = max_results
         self._lock = threading.Lock()
         self._results: OrderedDict[str, str] = OrderedDict()
-        self._hits = self._misses = 0
 
     def get(self, point: str) -> str | None:
         """The result cached at ``point``, or ``None``."""
         with self._lock:
             result = self._results.get(point)
-            if result is None:
-                self._misses += 1
-                return None
-            self._hits += 1
-            self._results.move_to_end(point)
+            if result is not None:
+                self._results.move_to_end(point)
             return result
 
     def put(self, point: str, result: str) -> None:
@@ -76,11 +60,6 @@ class ResultMemo:
             self._results.move_to_end(point)
             while len(self._results) > self._max:
                 self._results.popitem(last=False)
-
-    def stats(self) -> MemoStats:
-        """Counts of cached results and lookups."""
-        with self._lock:
-            return MemoStats(len(self._results), self._hits, self._misses)
 
 
 def beginning(kind: str, task: Task) -> str:

@@ -1,7 +1,8 @@
 """Isolation of untrusted code."""
 
+from turntree.envs.errors import SandboxError
 from turntree.envs.sandbox.docker_sandbox import DockerSandbox
-from turntree.envs.sandbox.python_sandbox import IsolationWarning, PythonSandbox, SandboxError
+from turntree.envs.sandbox.python_sandbox import IsolationWarning, PythonSandbox
 from turntree.envs.sandbox.python_tool import PythonTool
 from turntree.envs.sandbox.settings import CodeResult, CodeStatus, Isolation, SandboxLimits
 

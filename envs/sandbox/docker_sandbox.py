@@ -13,7 +13,7 @@ import threading
 import uuid
 from typing import IO
 
-from turntree.envs.sandbox.python_sandbox import SandboxError
+from turntree.envs.errors import SandboxError
 from turntree.envs.sandbox.settings import CodeResult, CodeStatus, SandboxLimits
 
 _DOCKER_FAILED = (125, 126, 127)

@@ -43,10 +43,9 @@ import threading
 import warnings
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 from typing import Any, Self
 
-from turntree.envs.errors import EnvError
+from turntree.envs.errors import SandboxError, SandboxTimeout
 from turntree.envs.sandbox import frames
 from turntree.envs.sandbox.settings import VARIABLE, CodeResult, CodeStatus, Isolation, SandboxLimits
 
@@ -64,10 +63,6 @@ main()
 """
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
 _ENVIRONMENT |= {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-
-
-class SandboxError(EnvError):
-    """The sandbox itself failed: no verdict on the code."""
 
 
 class IsolationWarning(UserWarning):
@@ -161,9 +156,7 @@ class PythonSandbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -223,7 +216,7 @@ class PythonSandbox:
             poll = select.poll()
             poll.register(process.stdout, select.POLLIN)
             if not poll.poll(max(0.0, end - monotonic()) * 1000):
-                raise SandboxError(f"the sandbox's supervisor did not answer within {seconds:g} s")
+                raise SandboxTimeout(f"the sandbox's supervisor did not answer within {seconds:g} s")
             answer = frames.read(process.stdout.fileno())
         except (OSError, frames.Closed, SandboxError) as error:
             self._leave(patience=1)

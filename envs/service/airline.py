@@ -31,10 +31,7 @@ class AirlineDesk(Desk):
         Args:
             email: Email address
         """
-        for customer_id, customer in self.database.rows("customers"):
-            if customer["email"].lower() == email.lower():
-                return customer_id
-        raise ToolError("customer not found")
+        return self._id_by_email(email)
 
     @tool
     def get_customer(self, customer_id: str) -> dict[str, Any]:

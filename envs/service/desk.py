@@ -66,6 +66,13 @@ class Desk(Toolset):
         self.looked = True
         return record
 
+    def _id_by_email(self, email: str) -> str:
+        table, _ = self.people
+        for key, person in self.database.rows(table):
+            if person["email"].lower() == email.lower():
+                return key
+        raise ToolError(f"{table.removesuffix('s')} not found")
+
     def _method(self, record: Record, method_id: str) -> Record:
         """A payment method of the person to whom ``record`` belongs."""
         table, field = self.people

@@ -29,10 +29,7 @@ class RetailDesk(Desk):
         Args:
             email: Email address of the customer
         """
-        for user_id, user in self.database.rows("users"):
-            if user["email"].lower() == email.lower():
-                return user_id
-        raise ToolError("user not found")
+        return self._id_by_email(email)
 
     @tool
     def find_user_id_by_name_zip(self, first_name: str, last_name: str, zip: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,23 +49,3 @@ class TreeNode:
             out.update(token=node.token, count=node.count, children=children)
             stack.extend(zip(node.children, children, strict=True))
         return top
-
-    def to_text(self, decode: Callable[[int], str] | None = None) -> str:
-        """Text with one line a node and its count; a path without branches is joined into one line.
-
-        Args:
-            decode: Returns the text of one token id; without it the ids are written.
-        """
-        say = decode or (lambda token: f" {token}")
-        lines: list[str] = []
-        stack = [(self, 0)]
-        while stack:
-            node, depth = stack.pop()
-            text = "" if node.token == -1 else say(node.token)
-            count = node.count
-            while len(node.children) == 1 and node.children[0].count == count:
-                node = node.children[0]
-                text += say(node.token)
-            lines.append(f"{'  ' * depth}{count:>4} {text!r}" if decode else f"{'  ' * depth}{count:>4}{text}")
-            stack.extend((child, depth + 1) for child in reversed(node.children))
-        return "\n".join(lines)

@@ -11,7 +11,7 @@ from tables import table
 from turntree.envs import Env, Limits, Message, Reply, Role, Task, ToolCall, tool
 from turntree.envs.errors import OptionsError, ResetNeeded, SnapshotError, TaskIndexError, ToolError, UnknownParser
 
-INFO_KEYS = {"messages", "tools", "tool_calls", "task_id", "turn", "rewards", "stop_reason", "failure"}
+INFO_KEYS = {"messages", "tools", "tool_calls", "task_id", "turn", "rewards", "stop_reason", "failure", "failure_kind"}
 
 
 class Shop(Env):

@@ -55,7 +55,9 @@ class Adder(gymnasium.Env[str, str]):
         self, messages: Any, *, calls: Any = (), stop: str = "", failure: str = "", rewards: Any = None
     ) -> dict[str, Any]:
         said = {"messages": messages, "tools": [], "tool_calls": list(calls), "rewards": rewards or {}}
-        return {**said, "task_id": self.current_task.id, "turn": self.turn, "stop_reason": stop, "failure": failure}
+        kind = "tool" if failure else ""
+        said |= {"stop_reason": stop, "failure": failure, "failure_kind": kind}
+        return {**said, "task_id": self.current_task.id, "turn": self.turn}
 
 
 async def play(renderer: Renderer, *texts: str, env: Any = None, **options: Any) -> tuple[Episode, RecordingEngine]:

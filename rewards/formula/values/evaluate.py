@@ -40,7 +40,6 @@ from turntree.rewards.formula.values.functions import (
 )
 from turntree.rewards.limits import MAX_BITS, MAX_STEPS, MAX_TERMS, LimitExceeded
 
-_ANGLES = frozenset(["sin", "cos", "tan", "cot", "sec", "csc"])
 _ONE_ARGUMENT = {
     "sin": mp.sin, "cos": mp.cos, "tan": mp.tan, "cot": mp.cot, "sec": mp.sec, "csc": mp.csc,
     "arcsin": mp.asin, "arccos": mp.acos, "arctan": mp.atan, "sinh": mp.sinh, "cosh": mp.cosh, "tanh": mp.tanh,

@@ -2,26 +2,29 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from machine_speed import patience
-from recording_engine import RecordingEngine
+from recording_engine import RecordingEngine, a_turn
 from tables import table
 
+from turntree.agents.engines.protocol import Completion, FinishReason
 from turntree.agents.engines.routing import NoReplicas
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.episode import Episode
-from turntree.agents.episodes.failures import FailureKind, failure_kind
+from turntree.agents.episodes.failures import FailureKind, count_failures, failure_kind
+from turntree.agents.episodes.record import episode_from_dict, episode_to_dict
 from turntree.agents.errors import EngineAborted, EngineFailed, EngineLost
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.scoring.judging import judge_episodes
 from turntree.agents.scoring.scorer import Scorer
 from turntree.envs import Env, Message, Reply, Task, ToolError, tool
-from turntree.envs.errors import UndecidedAnswer
+from turntree.envs.errors import SandboxTimeout, UndecidedAnswer
 from turntree.envs.running.executor import ToolExecutor
 from turntree.envs.sandbox import SandboxError
-from turntree.rewards import Sample, reward
+from turntree.rewards import RewardDefinitionError, Sample, reward
 
 
 class Breaking(Env):
@@ -36,6 +39,10 @@ class Breaking(Env):
         """
         if x == "tool":
             raise OSError("the disk is full")
+        if x == "unanswered":
+            raise TimeoutError("no answer")
+        if x == "misleading":
+            raise OSError("the rewards took longer than EngineLost")
         if x == "killed":
             raise SandboxError("the sandbox's supervisor died: EOFError")
         if x == "wrong":
@@ -52,6 +59,10 @@ class Breaking(Env):
             raise ValueError("no such room")
         if message.content == "sandbox":
             raise SandboxError("the sandbox's supervisor died: EOFError")
+        if message.content == "late sandbox":
+            raise SandboxTimeout("the sandbox's supervisor did not answer within 5 s")
+        if message.content == "unreadable":
+            raise RewardDefinitionError("no such rule")
         if message.content == "undecided":
             raise UndecidedAnswer("neither")
         return Reply(reward=1.0, done=True)
@@ -68,11 +79,37 @@ async def test_what_broke_in_an_environment_is_told_apart(renderer: Renderer, te
 
 
 @pytest.mark.parametrize(
-    "error", [EngineLost("gone"), EngineFailed("ValueError: too long"), EngineAborted("given up"), NoReplicas("all")]
+    "error",
+    [EngineLost("gone"), EngineFailed("ValueError: too long"), EngineAborted("given up"), NoReplicas("all"), OSError()],
 )
 async def test_what_an_engine_raises_counts_as_the_engine(renderer: Renderer, error: Exception) -> None:
     episode = await rollout(Breaking(), RecordingEngine(error), renderer, index=0)
     assert failure_kind(episode) is FailureKind.ENGINE
+
+
+@pytest.mark.parametrize("turn", [a_turn(), a_turn(5, finish_reason=FinishReason.ABORT)])
+async def test_a_turn_that_the_engine_gave_up_counts_as_the_engine(renderer: Renderer, turn: Completion) -> None:
+    episode = await rollout(Breaking(), RecordingEngine(turn), renderer, index=0)
+    assert failure_kind(episode) is FailureKind.ENGINE
+
+
+async def test_an_engine_without_an_answer_in_time_counts_as_a_timeout(renderer: Renderer) -> None:
+    episode = await rollout(Breaking(), RecordingEngine(TimeoutError("no answer")), renderer, index=0)
+    assert failure_kind(episode) is FailureKind.TIMEOUT
+
+
+async def test_a_step_that_raises_after_a_turn_counts_as_the_environment(renderer: Renderer) -> None:
+    broken = Breaking()
+    broken.step = Mock(side_effect=RuntimeError("EngineLost"))  # type: ignore[method-assign]
+    episode = await rollout(broken, ScriptedEngine(["5"], renderer.tokenizer), renderer, index=0)
+    assert (len(episode.turns), failure_kind(episode)) == (1, FailureKind.ENVIRONMENT)
+
+
+async def test_the_kind_of_a_failure_is_read_from_its_record(renderer: Renderer) -> None:
+    row = episode_to_dict(await said(renderer, "act(tool)"))
+    assert count_failures([episode_from_dict(row)]) == {FailureKind.TOOL: 1}
+    del row["failure_kind"]  # not known: the environment's
+    assert count_failures([episode_from_dict(row)]) == {FailureKind.ENVIRONMENT: 1}
 
 
 async def test_a_death_of_a_ray_actor_counts_as_the_engine(renderer: Renderer) -> None:

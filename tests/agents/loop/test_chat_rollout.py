@@ -16,6 +16,7 @@ from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.evaluation.evaluate import evaluate
 from turntree.agents.loop.chat_rollout import chat_rollout
 from turntree.envs import Limits, make
+from turntree.envs.failure import FailureKind
 from turntree.envs.math.arithmetic import Arithmetic
 
 
@@ -115,6 +116,7 @@ async def test_a_full_context_ends_an_episode_and_a_broken_server_masks_it() -> 
     episode, _ = await played(Answer({"error": "no such model"}, 404))
     assert (episode.stop_reason, episode.masked) == (StopReason.FAILURE, True)
     assert "no such model" in episode.failure
+    assert episode.failure_kind is FailureKind.ENGINE
 
 
 async def test_an_engine_of_tokens_needs_a_renderer() -> None:

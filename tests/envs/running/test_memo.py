@@ -79,7 +79,7 @@ def play(memo: ResultMemo | None, *turns: str, index: int = 0) -> list[str]:
 def test_the_same_call_at_the_same_point_is_answered_from_memory(memo: ResultMemo) -> None:
     turns = call(NOTES, "write", text="a"), call(NOTES, "read")
     assert play(memo, *turns) == play(memo, *turns) == ["1 notes", "a"]
-    assert (RUNS["write"], RUNS["read"], memo.stats()) == (2, 1, (1, 1, 1))
+    assert (RUNS["write"], RUNS["read"]) == (2, 1)
 
 
 def test_what_happened_before_is_part_of_the_point(memo: ResultMemo) -> None:
@@ -97,7 +97,7 @@ def test_errors_are_not_remembered_nor_is_anything_without_a_memo(memo: ResultMe
     assert RUNS["read"] == 3
     for _ in range(2):
         assert play(memo, call(NOTES, "find", text="x")) == ["Error: no such note"]
-    assert (RUNS["find"], memo.stats().results) == (2, 0)
+    assert RUNS["find"] == 2
 
 
 def test_a_restored_episode_remembers_at_its_own_point(memo: ResultMemo) -> None:
@@ -152,4 +152,4 @@ def test_threads_may_share_a_memo() -> None:
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(work, range(4)))
-    assert memo.stats().results == 5
+    assert sum(memo.get(str(n)) is not None for n in range(7)) == 5

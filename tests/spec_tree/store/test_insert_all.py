@@ -34,7 +34,7 @@ def test_many_turns_at_once_are_kept_like_one_by_one(count: int, longest: int, c
     assert stats.rollouts + stats.evicted_rollouts == sum(len(turn) > 0 for turn in turns)
     if capacity == 100_000:  # elsewhere room is made in larger steps
         for state in states[:7]:
-            assert together.tree(state).to_text() == alone.tree(state).to_text()
+            assert together.tree(state).to_dict() == alone.tree(state).to_dict()
         assert stats.rollouts == alone.stats().rollouts
         if count == 60:  # turns that are let go have pushed others out of what followed a token
             assert drafted(together, states[:7]) == drafted(alone, states[:7])

@@ -18,18 +18,6 @@ def test_dictionaries_are_json() -> None:
     assert tree["children"][0] == {"token": 1, "count": 1, "children": [{"token": 2, "count": 1, "children": []}]}
 
 
-def test_text_joins_paths_without_branches() -> None:
-    lines = ["   4", "     3 1 2", "       2 4", "       1 3", "     1 5"]
-    assert TreeNode.from_turns(TURNS).to_text().splitlines() == lines
-
-
-def test_text_with_a_decoder_is_quoted_and_a_turn_that_ends_inside_another_keeps_its_line() -> None:
-    text = TreeNode.from_turns([[1, 2]]).to_text(lambda token: "\n" if token == 2 else "a")
-    assert text == "   1 'a\\n'"
-    assert TreeNode.from_turns([[1], [1, 2]]).to_text().splitlines() == ["   2 1", "     1 2"]
-
-
 def test_long_turns_do_not_recurse() -> None:
     tree = TreeNode.from_turns([list(range(5000))])
-    assert len(tree.to_text().splitlines()) == 1
     assert tree.to_dict()["count"] == 1
