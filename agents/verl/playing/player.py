@@ -27,6 +27,7 @@ from turntree.agents.verl.episodes.dataset import make_env, token_bounds
 from turntree.agents.verl.episodes.output import EpisodeOutput, neutralise, to_output
 from turntree.agents.verl.records.recording import EpisodeRecorder, RunFolder
 from turntree.envs import Env, ResultMemo
+from turntree.envs.failure import kind_of
 from turntree.spec_tree import DialogueState
 
 logger = logging.getLogger(__name__)
@@ -209,6 +210,7 @@ class EpisodePlayer:
                 turns=(),
                 stop_reason=StopReason.FAILURE,
                 failure=describe(error),
+                failure_kind=kind_of(error, FailureKind.ENVIRONMENT),
             )
         if not episode.masked:
             idle.append(env)
