@@ -93,6 +93,8 @@ class TurnRequest:
     ahead_for: int = 0
     """The later training step that the turn is precomputed for, 0 for one that is needed now. It uses an idle
     slot, and is aborted with its tokens so far when the slot is needed. Only for the local engine."""
+    reuse: bool = True
+    """Whether the turn may begin with a stored one, and be stored to begin later ones; a validation's may not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,12 +23,14 @@ DRAFT = "turntree_draft"
 """Name of the caller's guess: token ids."""
 SEED = "turntree_seed"
 """Name of the seed of all noise: an unsigned 64-bit integer, as text, since JSON readers may round it."""
+APART = "turntree_apart"
+"""Name of the mark of a request that reuse of stored turns leaves alone."""
 WORD = 1 << 64
 """Number of possible seeds."""
 
 
 def request_entries(
-    *, state: DialogueState | None = None, seed: int | None = None, draft: Sequence[int] = ()
+    *, state: DialogueState | None = None, seed: int | None = None, draft: Sequence[int] = (), reuse: bool = True
 ) -> dict[str, Any]:
     """The entries of one request.
 
@@ -36,6 +38,7 @@ def request_entries(
         state: The dialogue state.
         seed: Seed of the request's noise; taken modulo 2**64.
         draft: A guess of the turn, token ids, shape (tokens,).
+        reuse: As ``TurnRequest.reuse``.
 
     Example:
         >>> request_entries(seed=-1, draft=(5, 7))
@@ -48,6 +51,8 @@ def request_entries(
         entries[SEED] = str(seed % WORD)
     if len(draft):
         entries[DRAFT] = [int(token) for token in draft]
+    if not reuse:
+        entries[APART] = True
     return entries
 
 

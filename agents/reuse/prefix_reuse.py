@@ -132,12 +132,12 @@ class PrefixReuse:
     async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn, beginning with a stored one if there is one.
 
-        The request's own draft is used where no turn is stored.
+        The request's own draft is used where no turn is stored. A request without ``reuse`` goes to the engine.
 
         Raises:
             ValueError: If ``sampling`` has a penalty that counts the turn's own tokens and the mode scores.
         """
-        if self.config.mode is ReuseMode.NONE:
+        if self.config.mode is ReuseMode.NONE or not request.reuse:
             return await self.engine.generate(request)
         asked = self._ask(request.prompt_ids, request.sampling, request.state)
         self.stats.turns += 1

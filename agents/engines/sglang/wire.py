@@ -26,7 +26,7 @@ _SECOND, _SECOND_INVERSE = 0x94D049BB133111EB, 0x319642B2D24D8EC3
 
 
 def custom_params(
-    *, state: DialogueState | None = None, seed: int | None = None, draft: Sequence[int] = ()
+    *, state: DialogueState | None = None, seed: int | None = None, draft: Sequence[int] = (), reuse: bool = True
 ) -> dict[str, Any]:
     """The entries of one request.
 
@@ -34,12 +34,13 @@ def custom_params(
         state: The dialogue state.
         seed: Seed of the request's noise; taken modulo 2**64.
         draft: A guess of the turn, token ids, shape (tokens,).
+        reuse: As ``TurnRequest.reuse``.
 
     Example:
         >>> custom_params(seed=-1, draft=(5, 7))
         {'turntree': True, 'turntree_seed': '18446744073709551615', 'turntree_draft': [5, 7]}
     """
-    return {OURS: True} | request_entries(state=state, seed=seed, draft=draft)
+    return {OURS: True} | request_entries(state=state, seed=seed, draft=draft, reuse=reuse)
 
 
 def is_ours(entries: Mapping[str, Any] | None) -> bool:

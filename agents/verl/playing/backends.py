@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from turntree.agents.engines.protocol import Sampling
+from turntree.agents.engines.protocol import TurnRequest
 from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.verl.names import ROLLOUT_NAME
-from turntree.spec_tree import DialogueState
 
 _SHARED = (
     *("temperature", "top_p", "top_k", "min_p", "max_tokens"),
@@ -30,45 +29,45 @@ class ServerCall(NamedTuple):
     """Further keyword arguments."""
 
 
-def server_call(backend: str, sampling: Sampling, state: DialogueState | None) -> ServerCall:
-    """The call for a turn.
+def server_call(backend: str, request: TurnRequest) -> ServerCall:
+    """The call for a turn; its draft is not sent.
 
     Args:
         backend: ``rollout.name``; an unknown one gets no state.
-        sampling: Sampling parameters.
-        state: The dialogue state.
+        request: The turn.
     """
+    sampling = request.sampling
     parameters: dict[str, Any] = {name: getattr(sampling, name) for name in _SHARED}
     parameters |= {"stop_token_ids": list(sampling.stop_token_ids), "logprobs": True}
-    return _REQUESTS.get(backend, _plain)(parameters, sampling, state)
+    return _REQUESTS.get(backend, _plain)(parameters, request)
 
 
-def _plain(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> ServerCall:
-    if sampling.seed is not None:
-        parameters["seed"] = sampling.seed
+def _plain(parameters: dict[str, Any], request: TurnRequest) -> ServerCall:
+    if request.sampling.seed is not None:
+        parameters["seed"] = request.sampling.seed
     return ServerCall(parameters, {})
 
 
-def _turntree(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> ServerCall:
-    return ServerCall(_plain(parameters, sampling, state).parameters, {"state": state})
+def _turntree(parameters: dict[str, Any], request: TurnRequest) -> ServerCall:
+    return ServerCall(_plain(parameters, request).parameters, {"state": request.state, "reuse": request.reuse})
 
 
-def _vllm(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> ServerCall:
+def _vllm(parameters: dict[str, Any], request: TurnRequest) -> ServerCall:
     # A turn ends at turntree's stop tokens; vLLM adds the model's own end tokens otherwise.
     parameters["ignore_eos"] = True
-    parameters["extra_args"] = request_entries(state=state, seed=sampling.seed)
+    parameters["extra_args"] = request_entries(state=request.state, seed=request.sampling.seed, reuse=request.reuse)
     return ServerCall(parameters, {})
 
 
-def _sglang(parameters: dict[str, Any], sampling: Sampling, state: DialogueState | None) -> ServerCall:
+def _sglang(parameters: dict[str, Any], request: TurnRequest) -> ServerCall:
     from turntree.agents.engines.sglang.wire import custom_params
 
     # Marked as turntree's, a turn ends at turntree's stop tokens.
-    parameters["custom_params"] = custom_params(state=state, seed=sampling.seed)
+    parameters["custom_params"] = custom_params(state=request.state, seed=request.sampling.seed, reuse=request.reuse)
     return ServerCall(parameters, {})
 
 
-_REQUESTS: dict[str, Callable[[dict[str, Any], Sampling, DialogueState | None], ServerCall]] = {
+_REQUESTS: dict[str, Callable[[dict[str, Any], TurnRequest], ServerCall]] = {
     ROLLOUT_NAME: _turntree,
     "vllm": _vllm,
     "sglang": _sglang,

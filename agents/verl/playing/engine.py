@@ -33,7 +33,7 @@ class VerlEngine:
             RuntimeError: If the server returned no log-probabilities.
         """
         sampling = request.sampling
-        call = server_call(self._backend, sampling, request.state)
+        call = server_call(self._backend, request)
         output = await self._server_manager.generate(
             request_id=self._request_id,
             prompt_ids=list(request.prompt_ids),

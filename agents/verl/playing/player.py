@@ -11,9 +11,10 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from turntree.agents.engines.protocol import Engine, Sampling
+from turntree.agents.engines.protocol import Completion, Engine, Sampling, TurnRequest
 from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.failures import FailureKind, failure_kind
@@ -44,6 +45,17 @@ class _Played(NamedTuple):
     """Kinds of failure of the failed attempts, the last one included if it failed."""
     labels: dict[str, int]
     recorded: bool
+
+
+class _Apart:
+    """An engine for validation: its turns are not reused, and reuse none that the policy was trained on."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def generate(self, request: TurnRequest) -> Completion:
+        """The engine's own turn."""
+        return await self._engine.generate(replace(request, reuse=False))
 
 
 class EpisodePlayer:
@@ -103,9 +115,10 @@ class EpisodePlayer:
     ) -> _Played:
         index, session, step = int(row["index"]), int(row.get("session_id", 0)), int(row["global_steps"])
         sampling = self._sampling(sampling_params, step, index, session)
+        trains = (row.get("extra_info") or {}).get("split", "train") == "train"
         lost: list[FailureKind] = []
         while len(lost) < ATTEMPTS:
-            episode = await self._attempt(row, index, sampling, engine)
+            episode = await self._attempt(row, index, sampling, engine if trains else lambda: _Apart(engine()))
             kind = failure_kind(episode)
             if kind is None:
                 break
@@ -114,9 +127,8 @@ class EpisodePlayer:
                 "task %d, sample %d, attempt %d was lost to the %s: %s",
                 *(index, session, len(lost), kind, episode.failure or "its answer could not be judged"),
             )
-        recorded = (row.get("extra_info") or {}).get("split") == "train"
         labels = {"step": step, "index": index, "session": session, "seed": sampling.seed or 0}
-        return _Played(episode, tuple(lost), labels, recorded)
+        return _Played(episode, tuple(lost), labels, trains)
 
     async def play_ahead(self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Engine) -> None:
         """Play one episode of ``row`` for a later step, and return nothing: ``engine`` stores its turns.

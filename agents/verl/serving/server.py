@@ -114,6 +114,7 @@ class TurntreeServer:
         video_data: Any = None,
         *,
         state: DialogueState | None = None,
+        reuse: bool = True,
     ) -> TokenOutput:
         """Sample one turn after ``prompt_ids``.
 
@@ -124,6 +125,7 @@ class TurntreeServer:
             image_data: Must be ``None``.
             video_data: Must be ``None``.
             state: The dialogue state, for the drafter.
+            reuse: As ``TurnRequest.reuse``.
         """
         if image_data or video_data:
             raise ConfigError("the turntree engine reads only text; use rollout.name=vllm or sglang for images")
@@ -132,7 +134,7 @@ class TurntreeServer:
         await self._current.wait()
         await self._running.wait()
         sampling = to_sampling(sampling_params, default_max_tokens=self._max_tokens)
-        completion = await self._turns.generate(TurnRequest(tuple(prompt_ids), sampling, state=state))
+        completion = await self._turns.generate(TurnRequest(tuple(prompt_ids), sampling, state=state, reuse=reuse))
         return to_token_output(completion, self._turns.step)
 
     async def submit_turns(self, client: str, requests: Sequence[NumberedRequest]) -> str:

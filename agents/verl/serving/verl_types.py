@@ -8,7 +8,7 @@ from typing import Any
 from verl.workers.rollout.replica import TokenOutput
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
-from turntree.agents.engines.request_wire import seed_of, state_of
+from turntree.agents.engines.request_wire import APART, seed_of, state_of
 from turntree.agents.verl.config.sections import from_mapping, unknown_key
 
 _IGNORED = ("logprobs", "ignore_eos")
@@ -40,11 +40,11 @@ def to_request(
     """
     entries = next((parameters[name] for name in _ENTRIES if parameters.get(name)), None)
     state = state_of(entries)
-    if state is None:
+    if entries is None or state is None:
         return None
     plain = {name: value for name, value in parameters.items() if name not in _ENTRIES}
     sampling = to_sampling(plain | {"seed": seed_of(entries)}, default_max_tokens=default_max_tokens)
-    return TurnRequest(tuple(prompt_ids), sampling, state=state)
+    return TurnRequest(tuple(prompt_ids), sampling, state=state, reuse=not entries.get(APART))
 
 
 def to_sampling(parameters: Mapping[str, Any], *, default_max_tokens: int) -> Sampling:

@@ -41,6 +41,15 @@ def test_a_turn_of_another_law_or_prompt_is_left_and_one_of_the_same_used_once(c
         assert play.stats.tickets == 1
 
 
+@pytest.mark.parametrize("config", [REPLAY, EXACT])
+def test_a_validations_turns_begin_with_no_stored_one_and_are_not_stored(config: ReuseConfig) -> None:
+    play = Reused(SHORT, config)
+    for reuse, tickets, held in ((True, 0, 1), (False, 0, 1), (True, 1, 1)):
+        asyncio.run(play.reuse.generate(TurnRequest((9,), replace(TURN, seed=3), reuse=reuse)))
+        play.update(None)
+        assert (play.stats.tickets, play.held.turns) == (tickets, held)
+
+
 def test_greedy_turns_have_no_ratio() -> None:
     play, _ = stored(SHORT, temperature=0.0)
     play.ask(temperature=0.0)

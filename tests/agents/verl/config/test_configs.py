@@ -12,7 +12,7 @@ from machine_speed import patience
 from omegaconf import OmegaConf
 from tables import table
 
-from turntree.agents.engines.protocol import Sampling
+from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.engines.request_wire import seed_of, state_of
 from turntree.agents.engines.sglang.settings import VARIABLE, settings_from_environment
 from turntree.agents.engines.vllm.settings import DRAFTER, DrafterSettings
@@ -191,7 +191,7 @@ def test_the_shipped_configurations_have_the_drafts_on(
 
 def test_a_turn_brings_its_state_and_its_seed_in_the_words_of_sglang() -> None:
     state = DialogueState(exact=5, task="7", env="sums")
-    asked = server_call("sglang", Sampling(seed=11, max_tokens=9), state)
+    asked = server_call("sglang", TurnRequest((1,), Sampling(seed=11, max_tokens=9), state=state))
     assert not asked.arguments
     assert "seed" not in asked.parameters, "SGLang knows no such parameter"
     assert state_of(asked.parameters["custom_params"]) == state

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.playing.agent_loop import EnvAgentLoop
 from turntree.agents.verl.playing.backends import server_call
 from turntree.agents.verl.playing.engine import VerlEngine
-from turntree.agents.verl.serving.verl_types import to_token_output
+from turntree.agents.verl.serving.verl_types import to_request, to_token_output
 from turntree.spec_tree import DialogueState
 
 SAMPLING = Sampling(temperature=0.5, max_tokens=3, stop_token_ids=(9,), seed=4)
 VERLS = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
 STATE = DialogueState.from_tokens((5,), task="t")
+ASKED = TurnRequest((5,), SAMPLING, state=STATE)
 
 
 class Servers:
@@ -53,22 +55,22 @@ async def test_all_turns_of_an_episode_go_to_one_server() -> None:
 
 async def test_sampling_and_state_reach_the_server() -> None:
     servers = Servers(output(1, 9))
-    await VerlEngine(servers, backend="turntree").generate(TurnRequest((5,), SAMPLING, state=STATE))
+    await VerlEngine(servers, backend="turntree").generate(ASKED)
     (request,) = servers.asked
     assert request["prompt_ids"] == [5]
     assert request["state"] is STATE
-    assert request["sampling_params"] == server_call("turntree", SAMPLING, STATE).parameters
+    assert request["sampling_params"] == server_call("turntree", ASKED).parameters
 
 
 @pytest.mark.parametrize("backend", ["turntree", "vllm", "trtllm"])
 def test_how_to_draw_reaches_every_backend_under_shared_names(backend: str) -> None:
-    parameters, _ = server_call(backend, SAMPLING, STATE)
+    parameters, _ = server_call(backend, ASKED)
     assert (parameters["temperature"], parameters["max_tokens"], parameters["stop_token_ids"]) == (0.5, 3, [9])
     assert parameters["logprobs"] is True
 
 
 def test_vllm_takes_state_and_seed_in_extra_args_and_no_other_end_of_a_turn() -> None:
-    parameters, arguments = server_call("vllm", SAMPLING, STATE)
+    parameters, arguments = server_call("vllm", ASKED)
     assert arguments == {}
     assert state_of(parameters["extra_args"]) == STATE
     assert seed_of(parameters["extra_args"]) == 4
@@ -76,11 +78,22 @@ def test_vllm_takes_state_and_seed_in_extra_args_and_no_other_end_of_a_turn() ->
     assert parameters["ignore_eos"] is True
 
 
-@pytest.mark.parametrize(("backend", "given"), [("turntree", {"state": STATE}), ("trtllm", {})])
+@pytest.mark.parametrize(("backend", "given"), [("turntree", {"state": STATE, "reuse": True}), ("trtllm", {})])
 def test_a_backend_that_is_not_known_is_given_the_seed_and_no_state(backend: str, given: dict[str, Any]) -> None:
-    parameters, arguments = server_call(backend, SAMPLING, STATE)
+    parameters, arguments = server_call(backend, ASKED)
     assert (parameters["seed"], arguments) == (4, given)
     assert "extra_args" not in parameters
+
+
+@pytest.mark.parametrize("backend", ["vllm", "sglang"])
+@pytest.mark.parametrize("reuse", [True, False])
+def test_an_external_server_reads_the_turn_that_was_asked_for(backend: str, reuse: bool) -> None:
+    asked = replace(ASKED, reuse=reuse)
+    parameters = server_call(backend, asked).parameters
+    assert to_request(asked.prompt_ids, parameters, default_max_tokens=99) == asked
+    entries = {"extra_args", "custom_params"}
+    others = {name: value for name, value in parameters.items() if name not in entries}
+    assert to_request(asked.prompt_ids, others, default_max_tokens=99) is None, "a request of verl's own agent loops"
 
 
 async def test_a_turn_of_our_server_crosses_verl_with_its_counters() -> None:

@@ -139,6 +139,12 @@ async def test_training_episodes_are_recorded_and_validation_is_not(stage: Stage
     assert (record.episode.reward, record.episode.seed) == (1.0, 3)
 
 
+async def test_turns_of_a_validation_are_kept_apart_from_those_of_training(stage: Stage) -> None:
+    _, trained = await stage.play("good")
+    _, validated = await stage.play("good", extra_info={"split": "val"})
+    assert [[asked.reuse for asked in engine.asked] for engine in (trained, validated)] == [[True], [False]]
+
+
 async def test_nothing_is_recorded_where_no_folder_is_named(stage: Stage, tmp_path: Path) -> None:
     stage.config = OmegaConf.create({"name": "turntree", "seed": 1, "prompt_length": 9, "response_length": 99})
     await stage.play("good")

@@ -23,10 +23,9 @@ from turntree.agents.verl.serving.checkpoint_state import DamagedCheckpoint, Ser
 from turntree.spec_tree import DialogueState, SpecForest
 
 
-def config(name: str = "turntree", replicas: int = 2) -> Any:
-    return OmegaConf.create(
-        {"actor_rollout_ref": {"rollout": {"name": name}}, "trainer": {"nnodes": 1, "n_gpus_per_node": replicas}}
-    )
+def config(name: str = "turntree", devices: int = 2, **rollout: int) -> Any:
+    trainer = {"nnodes": 1, "n_gpus_per_node": devices}
+    return OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": name, **rollout}}, "trainer": trainer})
 
 
 class Handle:
@@ -52,7 +51,7 @@ def saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Saved:
             raise answer
 
     def save(*answers: Exception | None, folder: Path = tmp_path, **settings: Any) -> list[tuple[str, int]]:
-        monkeypatch.setattr(ray, "get_actor", lambda name: Handle(calls, answers[int(name.rsplit("_", 1)[1])]))
+        monkeypatch.setattr(ray, "get_actor", lambda name: Handle(calls, answers[int(name.split("_")[2])]))
         monkeypatch.setattr(ray, "get", get)
         StoreCheckpoint(config(**settings)).on_save(trainer=None, global_step=3, checkpoint_dir=str(folder), new=1)
         return calls
@@ -74,8 +73,13 @@ def test_a_full_disk_ends_it(saved: Saved) -> None:
         saved(None, OSError("no space left on device"))
 
 
+def test_a_replica_of_several_devices_writes_one_part(saved: Saved, tmp_path: Path) -> None:
+    written = saved(None, None, name="vllm", devices=4, tensor_model_parallel_size=2)
+    assert written == [(str(state_folder(tmp_path, rank)), 3) for rank in range(2)]
+
+
 def test_servers_of_another_make_are_left_alone(saved: Saved) -> None:
-    assert saved(name="vllm") == []
+    assert saved(name="trtllm") == []
 
 
 def test_parts_of_checkpoints_that_verl_has_removed_go_too(saved: Saved, tmp_path: Path) -> None:
