@@ -1,11 +1,12 @@
-"""vLLM without drafts, with its n-gram and suffix drafters and with turntree's, on the same dialogues.
+"""vLLM without drafts, with its n-gram and suffix drafters, with turntree's, and with whole turns used again.
 
 A tiny policy, warm-started and trained a little between epochs, plays the same multi-turn tasks in each epoch, up to
 ``batch`` dialogues at once. For each batch size all drafters begin with nothing, and the ways take turns after each
 part of an epoch, in the opposite order every second time, so that each ratio is of neighbours in time. Seconds are
-those of the engine's steps, drafting included.
+those of the engine's steps, drafting included. A step's scoring of a stored turn counts as a step.
 
     python benchmarks/vllm_drafters.py [--batches 1 4 16 64] [--json OUT]           # CPU
+    python benchmarks/vllm_drafters.py --ways none ours "ours + replay" --epochs 2
     python benchmarks/vllm_drafters.py --device cuda --dtype bfloat16 [--model DIR] # GPU; DIR: fixed weights
 """
 
@@ -34,6 +35,8 @@ CPU = {
 }
 EPISODES = {1: 48, 4: 128, 16: 256, 64: 512}
 """Episodes of an epoch by batch size, unless told otherwise."""
+DRAFTERS = ["none", "n-gram", "suffix", "ours"]
+REUSED = ["ours + replay", "ours + exact", "ours + lenient"]
 HOW = (
     "The ways take turns after each part of an epoch, in the opposite order every second time, in one process: other "
     "work on the machine falls on all of them about alike. On a machine that others load, compare cpu_ratio_to_none; "
@@ -77,7 +80,7 @@ def measure(
     args: argparse.Namespace, engines: dict[str, Any], batch: int, places: list[Path], renderer: Any
 ) -> list[Row]:
     """All ways at one batch size; drafters begin with nothing."""
-    from vllm_player import WAYS, Loop, Spent
+    from vllm_player import Loop, Spent
 
     ways = list(engines)
     count = args.episodes or EPISODES.get(batch, 3 * batch)
@@ -100,7 +103,7 @@ def measure(
                 spent[epoch, way].add(loop.play(engines[way], batch=batch, first=first, count=min(part, count - first)))
     rows = []
     for epoch in range(len(places)):
-        for way in WAYS:
+        for way in args.ways:
             if missing(way):
                 rows.append(Row(batch=batch, epoch=epoch + 1, way=way, note=missing(way)))
             else:
@@ -162,6 +165,7 @@ def show(title: str, rows: list[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16, 64])
+    parser.add_argument("--ways", nargs="+", metavar="WAY", default=DRAFTERS, choices=DRAFTERS + REUSED)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--parts", type=int, default=4, help="of an epoch; the ways take turns after each")
     parser.add_argument("--episodes", type=int, help="of an epoch, the same for all batch sizes")
@@ -174,27 +178,31 @@ def main() -> None:
     parser.add_argument("--eager", action=argparse.BooleanOptionalAction, default=None)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="rows of other batch sizes in the file are kept")
+    parser.add_argument("--learning-rate", type=float, default=5e-4, help="of the step between two epochs")
     args = parser.parse_args()
+    if "none" not in args.ways:
+        parser.error("the others are compared with none: name it among the ways")
     args.eager = args.device == "cpu" if args.eager is None else args.eager
     for name, value in CPU.items() if args.device == "cpu" else [("VLLM_ENABLE_V1_MULTIPROCESSING", "0")]:
         os.environ.setdefault(name, value)
 
     from transformers import AutoTokenizer
-    from vllm_player import WAYS, Stepped
+    from vllm_player import Stepped
     from vllm_policy import ENV, ENV_KWARGS, snapshots
 
     from turntree.agents.loop.renderer import Renderer
 
     args.env, args.env_kwargs = ENV, ENV_KWARGS
     arguments: dict[str, Any] = {"dtype": args.dtype, "enforce_eager": args.eager, "seed": args.seed}
-    ways = [way for way in WAYS if not missing(way)]
+    ways = [way for way in args.ways if not missing(way)]
     if args.device != "cpu":
         arguments["gpu_memory_utilization"] = 0.9 / len(ways)
     title = f"{machine(args.device)}; vLLM {version('vllm')}; {args.dtype}"
     cells = Cells(args.json, machine=title, how=HOW, cell=["batch"])
     with tempfile.TemporaryDirectory() as folder:
         places = [args.model] * args.epochs if args.model else snapshots(
-            Path(folder), epochs=args.epochs, tasks=48, samples=4, layers=args.layers, width=args.width
+            Path(folder), epochs=args.epochs, tasks=48, samples=4, layers=args.layers, width=args.width,
+            learning_rate=args.learning_rate,
         )  # fmt: skip
         renderer = Renderer(AutoTokenizer.from_pretrained(places[0]))
         engines = {way: Stepped(way, places[0], batch=max(args.batches), arguments=arguments) for way in ways}

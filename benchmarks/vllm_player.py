@@ -9,11 +9,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
-from turntree.agents.engines.request_wire import request_entries
+from turntree.agents.engines.protocol import DraftStats, Engine, Sampling
+from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.settings import speculative_config
+from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.loop.rollout import rollout
+from turntree.agents.loop.rollout import derive_seed, rollout
+from turntree.agents.reuse.prefix_reuse import PrefixReuse
+from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
 from turntree.agents.verl.episodes.dataset import make_env
 
 WAYS: dict[str, dict[str, Any] | None] = {
@@ -23,6 +26,12 @@ WAYS: dict[str, dict[str, Any] | None] = {
     "ours": speculative_config(8),
 }
 """vLLM's ``speculative_config`` of each."""
+REUSE: dict[str, ReuseConfig] = {
+    "ours + replay": ReuseConfig(mode=ReuseMode.REPLAY),
+    "ours + exact": ReuseConfig(mode=ReuseMode.EXACT),
+    "ours + lenient": ReuseConfig(mode=ReuseMode.LENIENT, preset="grpo"),
+}
+"""Ways in which a turn also begins with one of the epoch before."""
 
 
 @dataclass(kw_only=True)
@@ -56,7 +65,7 @@ class Spent:
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
-class Stepped:
+class Stepped(VllmTurns):
     """An engine of the protocol; whoever waits drives it."""
 
     def __init__(self, way: str, folder: Path, *, batch: int, arguments: dict[str, Any]) -> None:
@@ -67,9 +76,14 @@ class Stepped:
             skip_tokenizer_init=True,
             max_model_len=256,
             max_num_seqs=batch,
-            speculative_config=WAYS[way],
+            speculative_config=WAYS["ours" if way in REUSE else way],
+            logprobs_mode="processed_logprobs",
+            max_logprobs=-1,
             **arguments,
         )
+        size = self.llm.llm_engine.model_config.get_vocab_size()
+        super().__init__(max_context=256, vocabulary=size, speculates=way != "none")
+        self._reuse = REUSE.get(way)
         self.spent = Spent()
         self._ids = itertools.count()
         self._waiting: dict[str, asyncio.Future[Any]] = {}
@@ -80,7 +94,10 @@ class Stepped:
         return self.llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
 
     def forget(self) -> None:
-        """A drafter that knows nothing yet."""
+        """A drafter that knows nothing yet, and no stored turns."""
+        self.turns: Engine = self
+        if self._reuse is not None:
+            self.turns = PrefixReuse(self, self._reuse, vocabulary=self.vocabulary, max_context=256, seed=0)
         old = getattr(self.runner, "drafter", None)
         if old is None:
             return
@@ -103,28 +120,25 @@ class Stepped:
     def load(self, folder: Path) -> None:
         self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
         self.llm.reset_prefix_cache()
+        if isinstance(self.turns, PrefixReuse):
+            self.turns.close_step()
 
-    async def generate(self, request: TurnRequest) -> Completion:
-        from vllm import SamplingParams
+    async def _ask(self, prompt: list[int], fields: dict[str, Any]) -> tuple[str, Any]:
+        from vllm.sampling_params import RequestOutputKind
 
-        sampling = request.sampling
-        parameters = SamplingParams(
-            temperature=sampling.temperature,
-            max_tokens=sampling.max_tokens,
-            stop_token_ids=list(sampling.stop_token_ids),
-            ignore_eos=True,
-            detokenize=False,
-            extra_args=request_entries(state=request.state),
-        )
         name = str(next(self._ids))
         answer = self._waiting[name] = asyncio.get_running_loop().create_future()
-        self.llm.llm_engine.add_request(name, {"prompt_token_ids": list(request.prompt_ids)}, parameters)
+        parameters = sampling_params(fields)
+        parameters.output_kind = RequestOutputKind.CUMULATIVE  # an answer a step, which is counted
+        self.llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, parameters)
         if self._driver is None or self._driver.done():
             self._driver = asyncio.create_task(self._drive())
-        output = await answer
-        reason = FinishReason.STOP if output.finish_reason == "stop" else FinishReason.LENGTH
-        tokens = tuple(output.token_ids)
-        return Completion(token_ids=tokens, logprobs=(0.0,) * len(tokens), finish_reason=reason)
+        return name, await answer
+
+    async def _draft_stats(self, name: str, tokens: int) -> DraftStats:
+        drafter = getattr(self.runner, "drafter", None)
+        steps, drafted, accepted = (isinstance(drafter, ForestDrafter) and drafter.take_stats(name)) or (0, 0, 0)
+        return DraftStats(verify_steps=steps, drafted=drafted, accepted=accepted)
 
     async def _drive(self) -> None:
         engine = self.llm.llm_engine
@@ -137,8 +151,7 @@ class Stepped:
             self.spent.row_steps += len(answers)
             for answer in answers:
                 if answer.finished:
-                    self.spent.tokens += len(answer.outputs[0].token_ids)
-                    self._waiting.pop(answer.request_id).set_result(answer.outputs[0])
+                    self._waiting.pop(answer.request_id).set_result(answer)
             for _ in range(4):  # let those who got an answer ask again
                 await asyncio.sleep(0)
 
@@ -160,12 +173,12 @@ class Loop:
         spent = engine.spent = Spent()
 
         async def one(env: Any) -> None:
-            for task, _ in jobs:
-                episode = await rollout(
-                    env, engine, self._renderer, index=task, seed=task, sampling=Sampling(temperature=1.0)
-                )
+            for task, sample in jobs:
+                sampling = Sampling(temperature=1.0, seed=derive_seed(task, sample))
+                episode = await rollout(env, engine.turns, self._renderer, index=task, seed=task, sampling=sampling)
                 if episode.masked:
                     raise RuntimeError(f"an episode failed: {episode.failure}")
+                spent.tokens += sum(len(turn.completion.token_ids) for turn in episode.turns)
                 spent.rewards += episode.reward
                 spent.episodes += 1
 

@@ -27,7 +27,9 @@ ENV_KWARGS: dict[str, Any] = {
 }
 
 
-def snapshots(folder: Path, *, epochs: int, tasks: int, samples: int, layers: int, width: int) -> list[Path]:
+def snapshots(
+    folder: Path, *, epochs: int, tasks: int, samples: int, layers: int, width: int, learning_rate: float = 5e-4
+) -> list[Path]:
     """The policy of each epoch, in ``folder``; one step of GRPO over all tasks lies between two.
 
     Args:
@@ -37,10 +39,13 @@ def snapshots(folder: Path, *, epochs: int, tasks: int, samples: int, layers: in
         samples: Episodes of a task.
         layers: Of the widened policy.
         width: Of its feed-forward parts.
+        learning_rate: Of that step.
     """
     source = warm_started_policy(seed=0)
     tokenizer = AutoTokenizer.from_pretrained(source)
-    setting = Setting(env=ENV, env_kwargs=ENV_KWARGS, tasks=tasks, batch=tasks, samples=samples, learning_rate=5e-4)
+    setting = Setting(
+        env=ENV, env_kwargs=ENV_KWARGS, tasks=tasks, batch=tasks, samples=samples, learning_rate=learning_rate
+    )
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     trainer, player = Trainer(model, setting), Player(setting, Renderer(tokenizer))
     engine = LocalEngine(
