@@ -35,6 +35,11 @@ def drafts_of(config: DictConfig, name: str, title: str, reuse: ReuseMode) -> En
     rollout = OmegaConf.select(config, ROLLOUT)
     if rollout is None or rollout.name != name:
         return None
+    if reuse is not ReuseMode.NONE and rollout.enable_rollout_routing_replay:
+        raise ConfigError(
+            f"turntree.reuse.mode={reuse} begins turns with stored tokens, whose routed experts are not known; set "
+            f"{ROLLOUT}.enable_rollout_routing_replay=false, or turntree.reuse.mode=none"
+        )
     ours = plain(OmegaConf.select(rollout, "engine_kwargs.turntree")) or {}
     strange = sorted(set(ours) - set(_READ))
     if strange:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ class ExternalServer:
         run = RunSettings.parse(plain(self.config.custom))
         if run.reuse.mode is ReuseMode.NONE:
             return
+        run = replace(run, save_policy_every=0)  # the weights do not come through this process
         self._engine = engine
         self._turns = TurnServer(
             engine,

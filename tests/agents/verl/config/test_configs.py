@@ -146,6 +146,8 @@ def test_without_speculation_an_engine_is_left_as_it_is(base: list[str]) -> None
 def test_vllm_gives_the_log_probabilities_that_reuse_needs(way: str) -> None:
     assert arguments(verls(CPU, f"speculation=[tree,{way}]"))["max_logprobs"] == -1
     assert "max_logprobs" not in arguments(verls(CPU, "speculation=tree"))
+    with pytest.raises(ConfigError, match="routed experts are not known"):
+        verls(CPU, f"speculation=[tree,{way}]", f"{ROLLOUT}.enable_rollout_routing_replay=true")
     with pytest.raises(ConfigError, match="logprobs_mode=processed_logprobs, got raw_logprobs"):
         verls(CPU, f"speculation=[tree,{way}]", f"{ROLLOUT}.logprobs_mode=raw_logprobs")
 
