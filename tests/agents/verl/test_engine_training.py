@@ -143,3 +143,12 @@ def test_turns_of_the_last_epoch_are_used_again(trained: Training) -> None:
     for row in metrics(trained)[1:]:
         assert 0 < row["turntree/reuse_reused"] <= row["turntree/reuse_offered"]
         assert row["turntree/reuse_tickets"] <= PROMPTS * SAMPLES * 3
+
+
+def test_a_turn_is_replayed_whole_and_the_ratio_rule_keeps_a_beginning(
+    trained: Training, request: pytest.FixtureRequest
+) -> None:
+    """Tells the two uses of stored turns apart: all else here holds for either."""
+    records = (record for step in (2, 3) for record in trained.records(step).values())
+    kinds = {"".join(sorted(set(turn.completion.levels))) for record in records for turn in record.episode.turns}
+    assert ("AC" in kinds) == (request.node.callspec.params["trained"][1] == "exact")
