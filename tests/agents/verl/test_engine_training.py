@@ -40,14 +40,14 @@ def options(engine: str) -> list[str]:
     ]
 
 
-def train_repeating(root: Path, policy: Path, engine: str) -> Training:
+def train_repeating(root: Path, policy: Path, engine: str, reuse: str) -> Training:
     section = "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation"
     return run_training(
         policy,
         root,
         "Repeating",
         *options(engine),
-        *("size=tiny", "env=arithmetic", "algorithm=grpo", "speculation=[tree,replay]"),
+        *("size=tiny", "env=arithmetic", "algorithm=grpo", f"speculation=[tree,{reuse}]"),
         "turntree.env_kwargs.turns=3",
         "data.max_response_length=192",
         "actor_rollout_ref.rollout.max_num_seqs=16",
@@ -60,23 +60,30 @@ def train_repeating(root: Path, policy: Path, engine: str) -> Training:
     )
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param("vllm", marks=pytest.mark.vllm), pytest.param("sglang", marks=pytest.mark.sglang)],
-)
+def trainings() -> list[Any]:
+    """Each engine with each use of earlier turns; the second one before releases alone."""
+    return [
+        pytest.param((engine, reuse), marks=[getattr(pytest.mark, engine), *marks], id=f"{engine}-{reuse}")
+        for engine in VERSIONS
+        for reuse, marks in (("replay", []), ("exact", [pytest.mark.release]))
+    ]
+
+
+@pytest.fixture(scope="module", params=trainings())
 def trained(request: pytest.FixtureRequest, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Training:
+    engine, reuse = request.param
     try:
-        installed = version(request.param)
+        installed = version(engine)
     except PackageNotFoundError:
         installed = ""
-    if not installed.startswith(VERSIONS[request.param]):
-        pytest.skip(f"verl 0.9.1 trains with {request.param} {VERSIONS[request.param]}, {installed or 'none'} is here")
+    if not installed.startswith(VERSIONS[engine]):
+        pytest.skip(f"verl 0.9.1 trains with {engine} {VERSIONS[engine]}, {installed or 'none'} is here")
     end = chatml.convert_tokens_to_ids("<|im_end|>")
     policy = save_policy(tmp_path_factory.mktemp("policy"), len(chatml), eos_token_id=end)
     chatml.save_pretrained(policy)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(VARIABLE, raising=False)  # the configuration brings it
-        return train_repeating(tmp_path_factory.mktemp("training"), policy, request.param)
+        return train_repeating(tmp_path_factory.mktemp("training"), policy, engine, reuse)
 
 
 def metrics(trained: Training) -> list[dict[str, float]]:
@@ -129,10 +136,19 @@ def test_what_verl_adds_to_each_turn_is_of_the_step(trained: Training) -> None:
         assert {turn.completion.weights_version for turn in turns} == {step - 1}
 
 
-def test_turns_of_the_last_epoch_are_replayed(trained: Training) -> None:
+def test_turns_of_the_last_epoch_are_used_again(trained: Training) -> None:
     """Each step is an epoch of the same tasks: from the second on, turns begin with one that the policy learnt from."""
     assert trained.levels(1) == {"A"}
     assert "C" in trained.levels(2) & trained.levels(3)
     for row in metrics(trained)[1:]:
         assert 0 < row["turntree/reuse_reused"] <= row["turntree/reuse_offered"]
         assert row["turntree/reuse_tickets"] <= PROMPTS * SAMPLES * 3
+
+
+def test_a_turn_is_replayed_whole_and_the_ratio_rule_keeps_a_beginning(
+    trained: Training, request: pytest.FixtureRequest
+) -> None:
+    """Tells the two uses of stored turns apart: all else here holds for either."""
+    records = (record for step in (2, 3) for record in trained.records(step).values())
+    kinds = {"".join(sorted(set(turn.completion.levels))) for record in records for turn in record.episode.turns}
+    assert ("AC" in kinds) == (request.node.callspec.params["trained"][1] == "exact")
