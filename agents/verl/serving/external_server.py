@@ -9,6 +9,8 @@ from typing import Any
 
 from verl.workers.rollout.replica import TokenOutput
 
+from turntree.agents.engines.local.stats import EngineStats
+from turntree.agents.engines.protocol import Completion, TurnRequest
 from turntree.agents.engines.sglang.turns import SglangTurns
 from turntree.agents.engines.vllm.turns import VllmTurns
 from turntree.agents.reuse.reuse_config import ReuseMode
@@ -17,12 +19,10 @@ from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.serving.turn_server import TurnServer, TurnStore
 from turntree.agents.verl.serving.verl_types import to_request, to_token_output
 
-_COUNTED = {
-    "steps": "forward_passes",
-    "rows": "verify_steps",
-    **{name: name for name in ("tokens", "drafted", "accepted", "draft_seconds")},
-}
-"""Names of the drafter's counters, and of the same figures of the local engine."""
+_OF_TURNS = ("requests", "prompt_tokens", "cached_tokens", "tokens", "verify_steps", "drafted", "accepted")
+"""Counters of ``EngineStats`` that the turns tell."""
+_OF_DRAFTER = {"steps": "forward_passes", "draft_seconds": "draft_seconds"}
+"""Counters of the drafter, and their names in ``EngineStats``."""
 
 
 class ExternalServer:
@@ -37,6 +37,7 @@ class ExternalServer:
     global_steps: Any
     _turns: TurnServer | None = None
     _engine: Any = None
+    _stats: EngineStats
 
     def serve_turns(self, engine: VllmTurns | SglangTurns, *, store: TurnStore | None) -> None:
         """Put turntree's uses of earlier turns before the engine, if the run has any.
@@ -50,6 +51,7 @@ class ExternalServer:
             return
         run = replace(run, save_policy_every=0)  # the weights do not come through this process
         self._engine = engine
+        self._stats = EngineStats()
         self._turns = TurnServer(
             engine,
             run,
@@ -69,7 +71,9 @@ class ExternalServer:
             request = to_request(prompt_ids, sampling_params, default_max_tokens=self.config.response_length)
         if self._turns is None or request is None:
             return await self.generate_plainly(prompt_ids, sampling_params, request_id, *args, **kwargs)
-        return to_token_output(await self._turns.generate(request), self.global_steps)
+        completion = await self._turns.generate(request)
+        self._count(request, completion)
+        return to_token_output(completion, self.global_steps)
 
     async def generate_plainly(
         self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
@@ -102,6 +106,18 @@ class ExternalServer:
         return {} if self._turns is None else self._turns.read_counters(await self._counters())
 
     async def _counters(self) -> dict[str, float]:
-        """The drafter's counters under the names of the local engine's; zeros without a drafter."""
-        counts = await self.draft_counters()
-        return {ours: counts.get(theirs, 0) for theirs, ours in _COUNTED.items()}
+        """Counters of turns and drafter since the start, under the names of the local engine's; its times are not
+        known here."""
+        drafter = await self.draft_counters()
+        spent = {ours: drafter[theirs] for theirs, ours in _OF_DRAFTER.items() if theirs in drafter}
+        return {name: getattr(self._stats, name) for name in _OF_TURNS} | spent
+
+    def _count(self, request: TurnRequest, turn: Completion) -> None:
+        stats = self._stats
+        stats.requests += 1
+        stats.prompt_tokens += len(request.prompt_ids)
+        stats.cached_tokens += turn.cached_tokens
+        stats.tokens += len(turn.token_ids)
+        stats.verify_steps += turn.draft.verify_steps
+        stats.drafted += turn.draft.drafted
+        stats.accepted += turn.draft.accepted

@@ -143,6 +143,9 @@ def test_turns_of_the_last_epoch_are_used_again(trained: Training) -> None:
     for row in metrics(trained)[1:]:
         assert 0 < row["turntree/reuse_reused"] <= row["turntree/reuse_offered"]
         assert row["turntree/reuse_tickets"] <= PROMPTS * SAMPLES * 3
+    counted = {row["step"]: row["tokens_per_step"] for row in read_lines(trained.folder.engine)}
+    logged = {step: row["turntree/tokens_per_step"] for step, row in enumerate(metrics(trained), start=1)}
+    assert counted == pytest.approx({step: logged[step] for step in counted})
 
 
 def test_a_turn_is_replayed_whole_and_the_ratio_rule_keeps_a_beginning(
