@@ -119,7 +119,7 @@ def test_a_retracted_request_goes_on_where_it_was():
     assert drafts.forest.stats().tokens == 20
 
 
-@pytest.mark.parametrize(("custom", "said"), [(None, ""), ({KEY: "x"}, "keyed by its prompt")])
+@pytest.mark.parametrize(("custom", "said"), [(None, ""), ({KEY: "x"}, "so its prompt tokens are the key")])
 def test_a_request_without_a_state_that_can_be_read_is_keyed_by_its_prompt(caplog, custom, said):
     drafts = drafter()
     run(drafts, Request("a", SimpleNamespace(max_new_tokens=10, custom_params=custom)))
