@@ -25,12 +25,22 @@ SEED = "turntree_seed"
 """Name of the seed of all noise: an unsigned 64-bit integer, as text, since JSON readers may round it."""
 APART = "turntree_apart"
 """Name of the mark of a request that reuse of stored turns leaves alone."""
+GIVEN = "turntree_given"
+"""Name of the number of tokens at the end of the prompt that are the first ones of the turn."""
+JUDGED = "turntree_judged"
+"""Name of the mark of a request whose given tokens are a guess: the policy's own are drawn at their positions."""
 WORD = 1 << 64
 """Number of possible seeds."""
 
 
 def request_entries(
-    *, state: DialogueState | None = None, seed: int | None = None, draft: Sequence[int] = (), reuse: bool = True
+    *,
+    state: DialogueState | None = None,
+    seed: int | None = None,
+    draft: Sequence[int] = (),
+    reuse: bool = True,
+    given: int = 0,
+    judged: bool = False,
 ) -> dict[str, Any]:
     """The entries of one request.
 
@@ -39,6 +49,8 @@ def request_entries(
         seed: Seed of the request's noise; taken modulo 2**64.
         draft: A guess of the turn, token ids, shape (tokens,).
         reuse: As ``TurnRequest.reuse``.
+        given: Tokens at the end of the prompt that are the first ones of the turn.
+        judged: Whether these are a guess, at whose positions the policy's own tokens are drawn.
 
     Example:
         >>> request_entries(seed=-1, draft=(5, 7))
@@ -53,6 +65,10 @@ def request_entries(
         entries[DRAFT] = [int(token) for token in draft]
     if not reuse:
         entries[APART] = True
+    if given:
+        entries[GIVEN] = given
+    if judged:
+        entries[JUDGED] = True
     return entries
 
 
@@ -94,6 +110,20 @@ def seed_of(entries: Mapping[str, Any] | None) -> int | None:
     """
     value = (entries or {}).get(SEED)
     return None if value is None else int(value) % WORD
+
+
+def given_of(entries: Mapping[str, Any] | None) -> int:
+    """The number of tokens at the end of a request's prompt that are the first ones of its turn.
+
+    Raises:
+        ValueError: If the entry is not an integer.
+    """
+    return int((entries or {}).get(GIVEN) or 0)
+
+
+def is_judged(entries: Mapping[str, Any] | None) -> bool:
+    """Whether a request's given tokens are a guess to be judged."""
+    return bool((entries or {}).get(JUDGED))
 
 
 def draft_of(entries: Mapping[str, Any] | None) -> list[int]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
-from turntree.agents.reuse.splice import narrowed
+from turntree.agents.engines.splice import narrowed
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.ledger import StoredTurn
 

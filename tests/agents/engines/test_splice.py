@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, TopLogprobs
-from turntree.agents.reuse.splice import join, narrowed
+from turntree.agents.engines.splice import join, narrowed
 
 
 def top(count: int, width: int) -> TopLogprobs:
