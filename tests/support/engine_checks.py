@@ -267,6 +267,46 @@ class OwnEngineChecks(EngineChecks):
         assert all(len(turn.token_ids) == len(turn.logprobs) < CONTEXT - len(PROMPT) for turn in turns)
         assert await self.settled(engine) == (finished + 1, live)
 
+    async def test_a_given_turn_is_replayed_in_two_passes_at_most(self, engine: Any, policy: PolicyLaw) -> None:
+        """Whole, wrong from some place on, cut by the limit or by a stop token, and up to the context's last place."""
+        for number, asked in enumerate((*self.laws, {})):
+            seed, here = 300 + number, state(f"given {number}")
+            turn = policy.seeded(PROMPT, 40, seed, **asked)
+            how = Sampling(max_tokens=40, seed=seed, **asked)
+            whole = await engine.generate(TurnRequest(PROMPT, how, state=here, draft=turn))
+            again = await engine.generate(TurnRequest(PROMPT, how, draft=turn))  # its keys and values are cached now
+            for said in (whole, again):
+                assert list(said.token_ids) == turn
+                assert said.draft.verify_steps <= 2
+                assert said.finish_reason is FinishReason.LENGTH
+            wrong = [*turn[:17], (turn[17] + 1) % 31, *turn[18:]]
+            misled = await engine.generate(TurnRequest(PROMPT, how, draft=wrong))
+            short = await engine.generate(TurnRequest(PROMPT, replace(how, max_tokens=25), draft=turn))
+            ended = await engine.generate(TurnRequest(PROMPT, replace(how, stop_token_ids=(turn[20],)), draft=turn))
+            stop = turn.index(turn[20]) + 1
+            assert [list(each.token_ids) for each in (misled, short, ended)] == [turn, turn[:25], turn[:stop]]
+            assert ended.finish_reason is FinishReason.STOP
+            plain = await engine.generate(TurnRequest(PROMPT, how))
+            for each in (whole, misled):
+                assert each.logprobs == pytest.approx(plain.logprobs, abs=self.exactly)
+                assert each.behaviour_logprobs == pytest.approx(plain.behaviour_logprobs, abs=self.exactly)
+        prompt = [1 + n % 30 for n in range(CONTEXT - 20)]
+        full = policy.seeded(prompt, 20, 7)
+        said = await engine.generate(TurnRequest(prompt, Sampling(max_tokens=40, seed=7), draft=[*full, 1, 2]))
+        assert list(said.token_ids) == full[: len(said.token_ids)]
+        assert len(said.token_ids) == len((await engine.generate(TurnRequest(prompt, Sampling(seed=7)))).token_ids)
+
+    async def test_a_replayed_turn_is_stored_once_and_its_guess_is_not(self, engine: Any, policy: PolicyLaw) -> None:
+        here, turn = state("given and kept"), policy.seeded(PROMPT, 40, 400)
+        before = await self.settled(engine)
+        wrong = [*turn[:17], (turn[17] + 1) % 31, *turn[18:]]
+        await engine.generate(TurnRequest(PROMPT, Sampling(max_tokens=40, seed=400), state=here, draft=wrong))
+        after = await self.settled(engine)
+        assert (after[0] - before[0], after[1]) == (2, before[1]), "this turn, and the one of the count itself"
+        drafted = await engine.generate(TurnRequest(PROMPT, Sampling(max_tokens=40, seed=400), state=here))
+        assert list(drafted.token_ids) == turn
+        assert drafted.draft.verify_steps < 20, "all of it is drafted from the store"
+
     async def test_exact_reuse_begins_a_turn_with_an_earlier_one(self, engine: Any, policy: PolicyLaw) -> None:
         reuse = PrefixReuse(engine, ReuseConfig(mode=ReuseMode.EXACT, top_k=32), vocabulary=engine.vocabulary, seed=1)
         prompts = [(*PROMPT, n) for n in range(4)]

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.engines.drafting.session import DraftCounts, DraftingSession
-from turntree.agents.engines.request_wire import draft_of, turn_state
+from turntree.agents.engines.request_wire import draft_of, given_of, is_judged, turn_state
 from turntree.agents.engines.vllm import compat, cpu_repair
 from turntree.agents.engines.vllm.chain_budget import ChainBudget
 from turntree.agents.engines.vllm.live_turn import LiveTurn
@@ -164,22 +164,25 @@ class ForestDrafter:
             row = self._rows.get(ids[place])
             if row is None:
                 request = requests[ids[place]]
-                if request.prompt_token_ids is None:
+                if request.prompt_token_ids is None or is_judged(request.sampling_params.extra_args):
                     continue
                 row = self._rows[ids[place]] = self._open(request)
                 new.append(row)
-                self._reading += row.prompt - request.num_computed_tokens
-            if stands[place] - row.seen != len(last):  # it sampled in a step that asked for no drafts
+                self._reading += len(request.prompt_token_ids) - request.num_computed_tokens
+            if stands[place] - row.seen != len(last):  # given tokens, or a step that asked for no drafts
                 last = tokens[place, row.seen : stands[place]].tolist()
             said.append((place, row, row.own(last)))
-        prompts = [row.request.prompt_token_ids for row in new]
-        states = [turn_state(row.request.sampling_params.extra_args, row.request.prompt_token_ids) for row in new]
+        prompts = [row.request.prompt_token_ids[: row.prompt] for row in new]
+        states = [
+            turn_state(row.request.sampling_params.extra_args, prompt) for row, prompt in zip(new, prompts, strict=True)
+        ]
         self._session.begin(new, states, prompts)
         return said
 
     def _open(self, request: Any) -> LiveTurn:
         parameters = request.sampling_params
-        prompt = len(request.prompt_token_ids)
+        given = given_of(parameters.extra_args)
+        prompt = len(request.prompt_token_ids) - given
         room = self._longest - prompt
         try:
             guess = draft_of(parameters.extra_args)
@@ -190,8 +193,8 @@ class ForestDrafter:
             request=request,
             prompt=prompt,
             stops=compat.stop_tokens(parameters),
-            least=parameters.min_tokens or 0,
-            most=room if parameters.max_tokens is None else min(room, parameters.max_tokens),
+            least=given + (parameters.min_tokens or 0),
+            most=room if parameters.max_tokens is None else min(room, given + parameters.max_tokens),
             by_text=bool(parameters.stop),
             guess=guess,
         )

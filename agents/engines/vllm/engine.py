@@ -65,7 +65,7 @@ class VllmEngine(VllmTurns):
         super().__init__(
             max_context=self.config.max_context,
             vocabulary=vocabulary,
-            speculates=self.config.speculative_config is not None,
+            draft_tokens=(self.config.speculative_config or {}).get("num_speculative_tokens") or 0,
         )
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:

@@ -20,7 +20,7 @@ class LiveTurn(DraftTurn):
     request: Any
     """vLLM's own object of it: another one under the same id is another request."""
     prompt: int
-    """Tokens of the prompt."""
+    """Tokens of the prompt, without those at its end that are the turn's."""
     stops: frozenset[int]
     """Tokens that end the turn."""
     least: int

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from turntree.agents.engines.vllm import compat, cpu_repair, seeded_draws
+from turntree.agents.engines.vllm import compat, cpu_repair
+from turntree.agents.engines.vllm.drawing import judged_prompts, seeded_draws
 
 _MARK = "turntree_plugin"
 
@@ -43,6 +44,7 @@ def prepare(runner: Any) -> None:
         cpu_repair.repair()
     if hasattr(getattr(runner, "sampler", None), "topk_topp_sampler"):  # vLLM's second model runner has none
         seeded_draws.install(runner)
+        judged_prompts.install(runner)
     bind = getattr(getattr(runner, "drafter", None), "bind", None)
     if bind is not None:
         bind(runner)

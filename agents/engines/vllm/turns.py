@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from turntree.agents.engines.judged import judgeable, replay
 from turntree.agents.engines.prompt_check import checked_prompt
-from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores, TurnRequest
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, Scores, TurnRequest
 from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.engines.token_logprobs import TokenLogprobs, check_scorable, reshapes, scores
 from turntree.agents.engines.vllm.outputs import aborted, completion
@@ -19,20 +21,20 @@ class VllmTurns(ABC):
     """A ``ScoringEngine`` over requests that a subclass sends. vLLM must run with
     ``logprobs_mode=processed_logprobs`` and ``max_logprobs=-1``."""
 
-    def __init__(self, *, max_context: int, vocabulary: int, speculates: bool) -> None:
+    def __init__(self, *, max_context: int, vocabulary: int, draft_tokens: int) -> None:
         """Set the limits of the engine.
 
         Args:
             max_context: Most tokens of prompt and response together.
             vocabulary: Size of the model's vocabulary.
-            speculates: Whether the engine may verify drafts.
+            draft_tokens: Greatest length of a draft that the engine verifies, 0 if it verifies none.
         """
         self.max_context = max_context
         self.vocabulary = vocabulary
         """Size of the model's vocabulary."""
         self.version = 0
         """Version of the policy's weights."""
-        self._speculates = speculates
+        self._draft_tokens = draft_tokens
 
     @abstractmethod
     async def _ask(self, prompt: list[int], fields: dict[str, Any]) -> tuple[str, Any]:
@@ -51,17 +53,27 @@ class VllmTurns(ABC):
         """Sample one turn.
 
         With a seed the turn depends on the policy and the seed alone, and a draft that was sampled with the same
-        seed is replayed (``seeded_draws``). A draft needs turntree's drafter; any other ignores it.
+        seed is replayed (``seeded_draws``): in one pass over all of it where that saves any, else by turntree's
+        drafter, if vLLM has it.
 
         Raises:
             UnsupportedSampling: If vLLM cannot sample with these parameters.
             ValueError: If the prompt is empty, or leaves no room in the context.
         """
-        sampling = request.sampling
         prompt = checked_prompt(request.prompt_ids, self.max_context)
-        fields = parameters(sampling, speculates=self._speculates)
-        fields["max_tokens"] = min(sampling.max_tokens, self.max_context - len(prompt))
-        fields["extra_args"] = request_entries(state=request.state, seed=sampling.seed, draft=request.draft)
+        room = min(request.sampling.max_tokens, self.max_context - len(prompt))
+        request = replace(request, prompt_ids=prompt, sampling=replace(request.sampling, max_tokens=room))
+        if judgeable(request, passes_from=self._draft_tokens + 2) and not request.sampling.min_p:
+            return await replay(request, self._judge, self._sample)
+        return await self._sample(request)
+
+    async def _sample(self, request: TurnRequest, given: int = 0) -> Completion:
+        """Sample a turn, or its rest after the ``given`` tokens at the end of the prompt."""
+        sampling, prompt = request.sampling, list(request.prompt_ids)
+        fields = parameters(sampling, speculates=self._draft_tokens > 0)
+        fields["extra_args"] = request_entries(
+            state=request.state, seed=sampling.seed, draft=request.draft, given=given
+        )
         version = self.version
         name, output = await self._ask(prompt, fields)
         if output is None or not output.outputs:
@@ -77,6 +89,38 @@ class VllmTurns(ABC):
             cached_tokens=output.num_cached_tokens or 0,
             weights_version=version,
         )
+
+    async def _judge(self, request: TurnRequest) -> Completion:
+        """The token that the policy draws at each position of the draft; see ``judged_prompts``."""
+        *given, _ = request.draft  # the last one's place is where the request samples
+        fields = parameters(replace(request.sampling, max_tokens=1), speculates=self._draft_tokens > 0)
+        fields["extra_args"] = request_entries(seed=request.sampling.seed, given=len(given), judged=True)
+        fields["prompt_logprobs"] = 0
+        version, prompt = self.version, [*request.prompt_ids, *given]
+        output = await self._passed(prompt, fields, known=len(request.prompt_ids))
+        if output is None or output.prompt_logprobs is None or not output.outputs or not output.outputs[0].token_ids:
+            return aborted(version)
+        judged, sampled = output.prompt_logprobs, output.outputs[0]
+        logprobs = (*judged.logprobs[-len(given) :], sampled.logprobs.logprobs[0])
+        return Completion(
+            token_ids=(*judged.token_ids[-len(given) :], *sampled.token_ids),
+            logprobs=logprobs,
+            behaviour_logprobs=logprobs,
+            finish_reason=FinishReason.LENGTH,
+            cached_tokens=min(output.num_cached_tokens or 0, len(request.prompt_ids)),
+            weights_version=version,
+        )
+
+    async def _passed(self, prompt: list[int], fields: dict[str, Any], *, known: int) -> Any:
+        """The output of one pass over a prompt with results at each position from that of token ``known`` on.
+
+        Keys and values may come from the cache as far as nothing is asked for there: vLLM computes nothing at cached
+        tokens, and reports afterwards how many there were.
+        """
+        output = (await self._ask(prompt, {**fields, "skip_reading_prefix_cache": False}))[1]
+        if output is not None and (output.num_cached_tokens or 0) >= known:
+            output = (await self._ask(prompt, {**fields, "skip_reading_prefix_cache": True}))[1]
+        return output
 
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
@@ -103,11 +147,7 @@ class VllmTurns(ABC):
         width = self.vocabulary if reshapes(sampling) else top
         fields = scoring_parameters(width)
         version = self.version
-        # Keys and values may come from the cache as far as nothing there is scored: vLLM gives no log-probabilities
-        # of cached tokens, and reports afterwards how many there were.
-        output = (await self._ask(whole, {**fields, "skip_reading_prefix_cache": False}))[1]
-        if output is not None and (output.num_cached_tokens or 0) >= len(prompt_ids):
-            output = (await self._ask(whole, {**fields, "skip_reading_prefix_cache": True}))[1]
+        output = await self._passed(whole, fields, known=len(prompt_ids))
         if output is None or output.prompt_logprobs is None or not output.outputs or not output.outputs[0].token_ids:
             raise EngineAborted(f"scoring {len(token_ids)} tokens stopped as requests were aborted")
         given = TokenLogprobs.from_flat(output.prompt_logprobs, width, slice(len(prompt_ids), None))

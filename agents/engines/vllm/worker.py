@@ -36,7 +36,7 @@ class WorkerExtension:
 
     def turntree_draws_by_seed(self) -> bool:
         """Whether seeded requests draw by ``seeded_draws``."""
-        from turntree.agents.engines.vllm.seeded_draws import installed
+        from turntree.agents.engines.vllm.drawing.seeded_draws import installed
 
         return installed(self.model_runner)
 

@@ -44,22 +44,22 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
             for name, value in _CPU_ENVIRONMENT.items():
                 os.environ.setdefault(name, value)
         super().__init__(*args, **kwargs)
-        self.drafts = _drafts((self.config.engine_kwargs or {}).get("vllm"))
-        """Whether vLLM has turntree's drafter."""
+        self.draft_tokens = _draft_tokens((self.config.engine_kwargs or {}).get("vllm"))
+        """Greatest length of a draft of turntree's, 0 if vLLM has another drafter or none."""
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> None:
         """As verl's."""
         await super().launch_server(*args, **kwargs)
         if self.node_rank == 0:  # only the first node of a replica answers requests
             self.engine.generate = noted(self.engine.generate)
-            self.serve_turns(_ServerTurns(self), store=_WorkerStore(self) if self.drafts else None)
+            self.serve_turns(_ServerTurns(self), store=_WorkerStore(self) if self.draft_tokens else None)
 
     async def generate_plainly(
         self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
     ) -> TokenOutput:
         """verl's own ``generate``, with the drafter's counters if it drafts."""
         output = await vLLMHttpServer.generate(self, prompt_ids, sampling_params, request_id, *args, **kwargs)
-        if self.drafts:
+        if self.draft_tokens:
             counts = await self.draft_stats(request_id)
             output.extra_fields |= {
                 "spec_num_verify_steps": counts.verify_steps,
@@ -90,12 +90,13 @@ class DraftingVllmReplica(vLLMReplica):
         self.server_class = ray.remote(DraftingVllmServer)
 
 
-def _drafts(engine_kwargs: Mapping[str, Any] | None) -> bool:
-    """Whether vLLM is given turntree's drafter."""
+def _draft_tokens(engine_kwargs: Mapping[str, Any] | None) -> int:
+    """Greatest length of a draft if vLLM is given turntree's drafter, else 0."""
     from turntree.agents.engines.vllm.settings import DRAFTER
 
     speculative = (engine_kwargs or {}).get("speculative_config") or {}
-    return isinstance(speculative, Mapping) and speculative.get("model") == DRAFTER
+    ours = isinstance(speculative, Mapping) and speculative.get("model") == DRAFTER
+    return int(speculative["num_speculative_tokens"]) if ours else 0
 
 
 class _Asked:
@@ -132,7 +133,7 @@ class _ServerTurns(VllmTurns):
         super().__init__(
             max_context=server.config.max_model_len,
             vocabulary=server.engine.model_config.get_vocab_size(),
-            speculates=server.drafts,
+            draft_tokens=server.draft_tokens,
         )
         self._server = server
 
@@ -146,7 +147,7 @@ class _ServerTurns(VllmTurns):
         return name, asked.output
 
     async def _draft_stats(self, name: str, tokens: int) -> DraftStats:
-        return await self._server.draft_stats(name) if self._server.drafts else DraftStats(verify_steps=tokens)
+        return await self._server.draft_stats(name) if self._server.draft_tokens else DraftStats(verify_steps=tokens)
 
 
 class _WorkerStore:

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason='the engines draw with PyTorch: pip install "turntree[local]"')
 
 from turntree.agents.engines.request_wire import request_entries  # noqa: E402
-from turntree.agents.engines.vllm import seeded_draws  # noqa: E402
+from turntree.agents.engines.vllm.drawing import seeded_draws  # noqa: E402
 from turntree.spec_tree.rules.noise import exponential  # noqa: E402
 
 VOCABULARY, UNSEEDED = 11, 10

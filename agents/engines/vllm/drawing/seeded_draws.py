@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from turntree.agents.engines.request_wire import seed_of
+from turntree.agents.engines.request_wire import given_of, seed_of
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class SeededRows(NamedTuple):
     seeds: NDArray[np.uint64]
     """Seed, shape (rows,)."""
     positions: NDArray[np.int64]
-    """Tokens that each has sampled, shape (rows,)."""
+    """Tokens of its turn that each has, given ones included, shape (rows,)."""
 
     @classmethod
     def of(cls, runner: Any, count: int) -> SeededRows:
@@ -62,7 +62,7 @@ class SeededRows(NamedTuple):
             if seed is not None:
                 rows.append(row)
                 seeds.append(seed)
-                positions.append(len(request.output_token_ids))
+                positions.append(given_of(parameters.extra_args) + len(request.output_token_ids))
         return cls(rows, np.array(seeds, np.uint64), np.array(positions, np.int64))
 
 
@@ -124,11 +124,11 @@ class _Draws(nn.Module):
         if not seeded.rows:
             untouched: tuple[Tensor, Tensor | None] = self._inner(logits, generators, k, p)
             return untouched
-        law = _constrained(logits[seeded.rows].clone(), *(None if x is None else x[seeded.rows] for x in (k, p)))
+        law = constrained(logits[seeded.rows].clone(), *(None if x is None else x[seeded.rows] for x in (k, p)))
         positions = seeded.positions
         if self._drafted is not None:
             positions = positions + np.array(self._drafted, np.int64)[seeded.rows]
-        winners = _race(law, seeded.seeds, positions)
+        winners = draw(law, seeded.seeds, positions)
         drawn, logprobs = self._inner(logits, generators, k, p)
         drawn[seeded.rows] = winners.to(drawn.dtype)
         return drawn, logprobs
@@ -166,7 +166,7 @@ class _Draws(nn.Module):
         steps = np.array([step for count in counts for step in range(count)], np.int64)
         said: list[int] = []
         if nodes:
-            said = _race(
+            said = draw(
                 logits[nodes], np.repeat(seeded.seeds, counts), np.repeat(seeded.positions, counts) + steps
             ).tolist()
         guessed, ends = drafts[nodes].tolist(), bonus[seeded.rows, 0].tolist()
@@ -181,14 +181,21 @@ class _Draws(nn.Module):
             first += count
 
 
-def _race(logits: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> Tensor:
-    """The winners, int64, shape (rows,)."""
+def draw(logits: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> Tensor:
+    """The winners of the race, int64, shape (rows,).
+
+    Args:
+        logits: Of the distributions, after all transforms, shape (rows, vocabulary).
+        seeds: Shape (rows,).
+        positions: Position in the turn, shape (rows,).
+    """
     from turntree.agents.engines.drafting.race import race
 
     return race(logits.softmax(-1, dtype=torch.float32), seeds, positions).to(logits.device)
 
 
-def _constrained(logits: Tensor, k: Tensor | None, p: Tensor | None) -> Tensor:
+def constrained(logits: Tensor, k: Tensor | None, p: Tensor | None) -> Tensor:
+    """Logits after top-k and top-p by vLLM's own function, which may write into ``logits``; ``None`` is no limit."""
     if k is None and p is None:
         return logits
     module: Any = importlib.import_module("vllm.v1.sample.ops.topk_topp_sampler")

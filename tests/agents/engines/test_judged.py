@@ -1,0 +1,102 @@
+"""The flow of a replay in one pass, over a policy that is a table: the token at each place of the turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from turntree.agents.engines.judged import judgeable, replay, usable
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
+
+TURN = (3, 1, 4, 1, 5, 9, 2, 6)
+PROMPT = (7, 7)
+
+
+class Policy:
+    """Says ``TURN`` whatever the seed; ``shift`` is the fault of a judge that is so many places off."""
+
+    def __init__(self, shift: int = 0) -> None:
+        self.shift = shift
+        self.asked: list[tuple[int, int]] = []
+
+    async def judge(self, request: TurnRequest) -> Completion:
+        count = len(request.draft)
+        said = TURN[self.shift : self.shift + count]
+        return self._said(said)
+
+    async def go_on(self, request: TurnRequest, given: int) -> Completion:
+        assert tuple(request.prompt_ids) == (*PROMPT, *TURN[:given])
+        self.asked.append((given, request.sampling.max_tokens))
+        return replace(self._said(TURN[given:][: request.sampling.max_tokens]), draft=DraftStats(verify_steps=2))
+
+    @staticmethod
+    def _said(tokens: tuple[int, ...]) -> Completion:
+        logprobs = tuple(-float(token) for token in tokens)
+        return Completion(
+            token_ids=tokens, logprobs=logprobs, behaviour_logprobs=logprobs, finish_reason=FinishReason.LENGTH
+        )
+
+
+def asked(draft: tuple[int, ...], most: int = len(TURN), stops: tuple[int, ...] = ()) -> TurnRequest:
+    return TurnRequest(PROMPT, Sampling(max_tokens=most, seed=0, stop_token_ids=stops), draft=draft)
+
+
+@pytest.mark.parametrize("right", range(len(TURN) + 1))
+async def test_the_turn_is_the_policys_wherever_the_guess_is_wrong(right: int) -> None:
+    policy = Policy()
+    guess = (*TURN[:right], *(0 for _ in TURN[right:]))
+    turn = await replay(asked(guess), policy.judge, policy.go_on)
+    assert turn.token_ids == TURN
+    assert turn.logprobs == turn.behaviour_logprobs == tuple(-float(token) for token in TURN)
+    assert turn.accepted == tuple(place < right for place in range(len(TURN)))
+    assert (turn.draft.drafted, turn.draft.accepted) == (len(TURN), right)
+    assert turn.draft.verify_steps == (1 if right >= len(TURN) - 1 else 3)
+    assert policy.asked == ([] if right >= len(TURN) - 1 else [(right + 1, len(TURN) - right - 1)])
+
+
+async def test_a_judge_that_is_a_place_off_is_noticed() -> None:
+    """Control: the turn would be another."""
+    policy = Policy(shift=1)
+    with pytest.raises(AssertionError):
+        await replay(asked(TURN), policy.judge, policy.go_on)
+
+
+async def test_a_turn_ends_at_its_limit_and_at_a_stop_token() -> None:
+    policy = Policy()
+    short = await replay(asked(TURN, most=3), policy.judge, policy.go_on)
+    ended = await replay(asked(TURN, stops=(5,)), policy.judge, policy.go_on)
+    assert (short.token_ids, short.finish_reason) == (TURN[:3], FinishReason.LENGTH)
+    assert (ended.token_ids, ended.finish_reason) == (TURN[:5], FinishReason.STOP)
+    drawn = await replay(asked((*TURN[:4], 0, 0, 0, 0), stops=(5,)), policy.judge, policy.go_on)
+    assert (drawn.token_ids, drawn.finish_reason) == (TURN[:5], FinishReason.STOP)
+    assert policy.asked == []
+
+
+async def test_an_aborted_judgement_is_an_aborted_turn() -> None:
+    async def judge(request: TurnRequest) -> Completion:
+        return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
+
+    turn = await replay(asked(TURN), judge, Policy().go_on)
+    assert (turn.token_ids, turn.finish_reason) == ((), FinishReason.ABORT)
+
+
+def test_only_what_a_pass_draws_alike_and_saves_is_judged() -> None:
+    def can(passes_from: int = 3, **sampling: float) -> bool:
+        request = asked(TURN)
+        return judgeable(replace(request, sampling=replace(request.sampling, **sampling)), passes_from=passes_from)
+
+    assert can()
+    assert not can(passes_from=len(TURN))
+    assert not any(
+        can(**{name: value})
+        for name, value in {
+            "temperature": 0.0,
+            "repetition_penalty": 1.1,
+            "presence_penalty": 0.1,
+            "frequency_penalty": 0.1,
+            "top_logprobs": 2,
+            "seed": None,
+        }.items()
+    )
+    assert usable(asked(TURN, stops=(4,))) == [3, 1, 4]
