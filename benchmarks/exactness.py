@@ -6,8 +6,9 @@ Enumerations (TV, total variation) have no chance in them: below 1e-12 is exact,
 chi-square rows draw whole turns of 4 tokens out of 3 (81 cells) and see a TV of 0.01 with the power that they state.
 
     python benchmarks/exactness.py [--draws 300000] [--json benchmarks/results/exactness.json]
+    python benchmarks/exactness.py --engine vllm [--draws 100000]     in vLLM's environment; or sglang in SGLang's
 
-Rows of engines go into ``SOURCES``: a function that yields rows.
+Rows of the rules and of the local engine come from ``SOURCES``, those of another engine from ``external_rows``.
 """
 
 from __future__ import annotations
@@ -41,17 +42,23 @@ SOURCES: tuple[Callable[[argparse.Namespace], Iterator[Row]], ...] = (
     lambda args: engine_rows.rows(),
     lambda args: run_ahead_rows.rows(),
 )
-"""Where rows come from; rows of an engine are appended here."""
+"""Where rows come from."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=300_000, help="turns of the rows with chance in them")
+    parser.add_argument("--engine", choices=["vllm", "sglang"], help="the rows of this engine alone")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    sources = SOURCES
+    if args.engine:
+        from external_rows import rows
+
+        sources = (lambda args: rows(args.engine, args.draws),)
     command, where = command_line(), hardware()
     start = time.perf_counter()
-    rows = [row for source in SOURCES for row in source(args)]
+    rows = [row for source in sources for row in source(args)]
     seconds = time.perf_counter() - start
     shown = Table(title=f"{where}; numpy {np.__version__}; {seconds:.0f} s\n{command}")
     for column in ("rule", "level", "statistic", "value", "control", "control's", "holds", "note"):
