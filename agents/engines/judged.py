@@ -51,7 +51,7 @@ async def replay(request: TurnRequest, judge: Judge, go_on: Continue) -> Complet
     drawn = await judge(replace(request, draft=guess))
     if drawn.finish_reason is FinishReason.ABORT:
         return drawn
-    same = _shared(guess, drawn.token_ids)
+    same = shared(guess, drawn.token_ids)
     head = _cut(drawn, same + 1, drafted=len(guess), same=same)
     if head.token_ids[-1] in sampling.stop_token_ids:
         return replace(head, finish_reason=FinishReason.STOP)
@@ -62,6 +62,19 @@ async def replay(request: TurnRequest, judge: Judge, go_on: Continue) -> Complet
     rest = replace(request, prompt_ids=whole, draft=(), sampling=replace(sampling, max_tokens=left))
     done = join(head, await go_on(rest, len(head.token_ids)))
     return done if drawn.levels else replace(done, levels="")
+
+
+def ended_turn(guess: Sequence[int], drawn: Sequence[int], stops: Sequence[int], most: int) -> list[int]:
+    """The turn if the pass that judged it ended it, else nothing: another request goes on.
+
+    Args:
+        guess: Token ids, shape (guess,).
+        drawn: Those drawn at its positions, and after it where one was, shape (guess,) or (guess + 1,).
+        stops: Tokens that end a turn.
+        most: Its greatest length.
+    """
+    turn = list(drawn[: shared(guess, drawn) + 1])
+    return turn if turn and (turn[-1] in stops or len(turn) >= most) else []
 
 
 def _cut(drawn: Completion, count: int, *, drafted: int, same: int) -> Completion:
@@ -76,6 +89,6 @@ def _cut(drawn: Completion, count: int, *, drafted: int, same: int) -> Completio
     )
 
 
-def _shared(first: Sequence[int], second: Sequence[int]) -> int:
+def shared(first: Sequence[int], second: Sequence[int]) -> int:
     """Length of the common prefix."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))

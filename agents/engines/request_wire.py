@@ -27,6 +27,8 @@ APART = "turntree_apart"
 """Name of the mark of a request that reuse of stored turns leaves alone."""
 GIVEN = "turntree_given"
 """Name of the number of tokens at the end of the prompt that are the first ones of the turn."""
+MOST = "turntree_most"
+"""Name of the greatest length of a judged request's turn, in tokens."""
 JUDGED = "turntree_judged"
 """Name of the mark of a request whose given tokens are a guess: the policy's own are drawn at their positions."""
 WORD = 1 << 64
@@ -41,6 +43,7 @@ def request_entries(
     reuse: bool = True,
     given: int = 0,
     judged: bool = False,
+    most: int = 0,
 ) -> dict[str, Any]:
     """The entries of one request.
 
@@ -51,6 +54,7 @@ def request_entries(
         reuse: As ``TurnRequest.reuse``.
         given: Tokens at the end of the prompt that are the first ones of the turn.
         judged: Whether these are a guess, at whose positions the policy's own tokens are drawn.
+        most: Most tokens of a judged turn, which its request does not sample itself.
 
     Example:
         >>> request_entries(seed=-1, draft=(5, 7))
@@ -68,7 +72,7 @@ def request_entries(
     if given:
         entries[GIVEN] = given
     if judged:
-        entries[JUDGED] = True
+        entries |= {JUDGED: True, MOST: most}
     return entries
 
 
@@ -124,6 +128,11 @@ def given_of(entries: Mapping[str, Any] | None) -> int:
 def is_judged(entries: Mapping[str, Any] | None) -> bool:
     """Whether a request's given tokens are a guess to be judged."""
     return bool((entries or {}).get(JUDGED))
+
+
+def judged_most(entries: Mapping[str, Any] | None) -> int:
+    """The greatest length of a judged request's turn."""
+    return int((entries or {}).get(MOST) or 0)
 
 
 def draft_of(entries: Mapping[str, Any] | None) -> list[int]:

@@ -303,6 +303,9 @@ class OwnEngineChecks(EngineChecks):
         await engine.generate(TurnRequest(PROMPT, Sampling(max_tokens=40, seed=400), state=here, draft=wrong))
         after = await self.settled(engine)
         assert (after[0] - before[0], after[1]) == (2, before[1]), "this turn, and the one of the count itself"
+        await engine.generate(TurnRequest(PROMPT, Sampling(max_tokens=40, seed=400), state=here, draft=turn))
+        last = await self.settled(engine)
+        assert last[0] - after[0] == 2, "a turn that ends in the pass that judged it is stored as well"
         drafted = await engine.generate(TurnRequest(PROMPT, Sampling(max_tokens=40, seed=400), state=here))
         assert list(drafted.token_ids) == turn
         assert drafted.draft.verify_steps < 20, "all of it is drafted from the store"

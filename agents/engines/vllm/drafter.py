@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.engines.drafting.session import DraftCounts, DraftingSession
-from turntree.agents.engines.request_wire import draft_of, given_of, is_judged, turn_state
+from turntree.agents.engines.judged import ended_turn
+from turntree.agents.engines.request_wire import draft_of, given_of, is_judged, judged_most, turn_state
 from turntree.agents.engines.vllm import compat, cpu_repair
 from turntree.agents.engines.vllm.chain_budget import ChainBudget
 from turntree.agents.engines.vllm.live_turn import LiveTurn
@@ -58,6 +59,8 @@ class ForestDrafter:
         self._deepest: int = vllm_config.speculative_config.num_speculative_tokens
         self._chain_budget = ChainBudget(settings, self._deepest, vllm_config.scheduler_config.max_num_batched_tokens)
         self._rows: dict[str, LiveTurn] = {}
+        self._drawn: dict[str, list[int]] = {}
+        """Tokens drawn at the positions of a guess, by request, until its pass is over."""
         self._finished: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
         self._reading = 0
         """Prompt tokens of the requests that joined in the last step."""
@@ -128,6 +131,10 @@ class ForestDrafter:
             self.counts.rows += len(rows)
         return proposed
 
+    def hear(self, request_id: str, drawn: list[int]) -> None:
+        """Take the tokens drawn at the positions of a request's guess; ``judged_prompts`` calls this."""
+        self._drawn[request_id] = drawn
+
     def take_stats(self, request_id: str) -> tuple[int, int, int] | None:
         """Verify steps, verified and accepted draft tokens of a request; a finished one is then dropped here.
 
@@ -164,7 +171,10 @@ class ForestDrafter:
             row = self._rows.get(ids[place])
             if row is None:
                 request = requests[ids[place]]
-                if request.prompt_token_ids is None or is_judged(request.sampling_params.extra_args):
+                if request.prompt_token_ids is None:
+                    continue
+                if is_judged(request.sampling_params.extra_args):
+                    self._learn(request, [*self._drawn.pop(ids[place], ()), *last])
                     continue
                 row = self._rows[ids[place]] = self._open(request)
                 new.append(row)
@@ -178,6 +188,14 @@ class ForestDrafter:
         ]
         self._session.begin(new, states, prompts)
         return said
+
+    def _learn(self, request: Any, drawn: list[int]) -> None:
+        """Tell the store of a turn that ended in the pass that judged it."""
+        entries, tokens = request.sampling_params.extra_args, request.prompt_token_ids
+        before = len(tokens) - given_of(entries)
+        turn = ended_turn(tokens[before:], drawn, compat.stop_tokens(request.sampling_params), judged_most(entries))
+        if turn:
+            self.forest.insert(turn_state(entries, tokens[:before]), turn)
 
     def _open(self, request: Any) -> LiveTurn:
         parameters = request.sampling_params

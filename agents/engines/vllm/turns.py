@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from turntree.agents.engines.judged import judgeable, replay
@@ -62,7 +63,8 @@ class VllmTurns(ABC):
         """
         prompt = checked_prompt(request.prompt_ids, self.max_context)
         room = min(request.sampling.max_tokens, self.max_context - len(prompt))
-        request = replace(request, prompt_ids=prompt, sampling=replace(request.sampling, max_tokens=room))
+        known = tuple(takewhile(lambda token: 0 <= token < self.vocabulary, request.draft))
+        request = replace(request, prompt_ids=prompt, draft=known, sampling=replace(request.sampling, max_tokens=room))
         if judgeable(request, passes_from=self._draft_tokens + 2) and not request.sampling.min_p:
             return await replay(request, self._judge, self._sample)
         return await self._sample(request)
@@ -94,7 +96,13 @@ class VllmTurns(ABC):
         """The token that the policy draws at each position of the draft; see ``judged_prompts``."""
         *given, _ = request.draft  # the last one's place is where the request samples
         fields = parameters(replace(request.sampling, max_tokens=1), speculates=self._draft_tokens > 0)
-        fields["extra_args"] = request_entries(seed=request.sampling.seed, given=len(given), judged=True)
+        fields["extra_args"] = request_entries(
+            state=request.state,
+            seed=request.sampling.seed,
+            given=len(given),
+            judged=True,
+            most=request.sampling.max_tokens,
+        )
         fields["prompt_logprobs"] = 0
         version, prompt = self.version, [*request.prompt_ids, *given]
         output = await self._passed(prompt, fields, known=len(request.prompt_ids))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from turntree.agents.engines.judged import judgeable, replay, usable
+from turntree.agents.engines.judged import ended_turn, judgeable, replay, usable
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
 
 TURN = (3, 1, 4, 1, 5, 9, 2, 6)
@@ -79,6 +79,14 @@ async def test_an_aborted_judgement_is_an_aborted_turn() -> None:
 
     turn = await replay(asked(TURN), judge, Policy().go_on)
     assert (turn.token_ids, turn.finish_reason) == ((), FinishReason.ABORT)
+
+
+def test_a_turn_that_a_pass_ends_is_told_from_one_that_goes_on() -> None:
+    assert ended_turn((1, 2, 3), (1, 2, 3, 4), (), 4) == [1, 2, 3, 4]
+    assert ended_turn((1, 2, 3), (1, 2, 3, 4), (), 5) == []
+    assert ended_turn((1, 2, 3), (1, 9, 7), (9,), 5) == [1, 9]
+    assert ended_turn((1, 2, 3), (1, 8, 9), (9,), 5) == []  # what was drawn behind the first difference is no turn
+    assert ended_turn((1, 2, 3), (), (9,), 5) == []
 
 
 def test_only_what_a_pass_draws_alike_and_saves_is_judged() -> None:

@@ -91,6 +91,9 @@ def _judge(runner: Any, name: str, hidden: Tensor, count: int) -> Any:
     if start + count < prompt:
         return None
     request.in_progress_prompt_logprobs_cpu = None
+    hear = getattr(getattr(runner, "drafter", None), "hear", None)
+    if hear is not None:
+        hear(name, drawn.logprob_token_ids[:, 0].tolist())
     return drawn
 
 
