@@ -8,7 +8,7 @@ so far. The turn is the one that plain decoding with the same seed samples.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -64,7 +64,7 @@ async def replay(request: TurnRequest, judge: Judge, go_on: Continue) -> Complet
     return done if drawn.levels else replace(done, levels="")
 
 
-def ended_turn(guess: Sequence[int], drawn: Sequence[int], stops: Sequence[int], most: int) -> list[int]:
+def ended_turn(guess: Sequence[int], drawn: Sequence[int], stops: Container[int], most: int) -> list[int]:
     """The turn if the pass that judged it ended it, else nothing: another request goes on.
 
     Args:
