@@ -29,8 +29,7 @@ def drafts_of(config: DictConfig, name: str, title: str, reuse: ReuseMode) -> En
         ``None`` if another engine runs, or nothing is drafted.
 
     Raises:
-        ConfigError: If a setting is supported only by turntree's own engine, the model is to draft as well, or
-            replay has no drafter.
+        ConfigError: If a setting is supported only by turntree's own engine, or the model is to draft as well.
     """
     rollout = OmegaConf.select(config, ROLLOUT)
     if rollout is None or rollout.name != name:
@@ -50,11 +49,6 @@ def drafts_of(config: DictConfig, name: str, title: str, reuse: ReuseMode) -> En
         )
     settings = EngineSettings.parse(ours)
     if settings.speculation is None:
-        if reuse is ReuseMode.REPLAY:
-            raise ConfigError(
-                f"turntree.reuse.mode=replay lets {title} verify stored turns by turntree's drafter, which is off; set "
-                "speculation=[tree,replay], or mode exact"
-            )
         return None
     mtp = OmegaConf.select(config, f"{ROLLOUT}.mtp")
     if mtp is not None and mtp.enable and mtp.enable_rollout:

@@ -153,6 +153,12 @@ def test_vllm_gives_the_log_probabilities_that_reuse_needs(way: str) -> None:
 
 
 @pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])
+def test_stored_turns_are_replayed_without_drafts_as_well(base: list[str]) -> None:
+    config = verls(base, "speculation=[none,replay]")
+    assert not {"speculative_config", "speculative_algorithm"} & arguments(config).keys()
+
+
+@pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])
 @pytest.mark.parametrize(("override", "message"), table(__file__, "impossible_overrides"))
 def test_what_does_not_go_together_is_refused(base: list[str], override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
