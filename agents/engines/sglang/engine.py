@@ -73,6 +73,7 @@ class SglangEngine(SglangTurns):
             max_context=self.config.max_context,
             vocabulary=int(self._engine.tokenizer_manager.model_config.vocab_size),
             speculates=self.config.speculates,
+            judges_from=self.config.judges_from,
         )
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:

@@ -7,30 +7,40 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from turntree.agents.engines.judged import judgeable, replay
 from turntree.agents.engines.prompt_check import checked_prompt
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
-from turntree.agents.engines.sglang.answers import completion, scored
-from turntree.agents.engines.sglang.parameters import scoring_request, turn_arguments
+from turntree.agents.engines.sglang.answers import completion, judged, scored
+from turntree.agents.engines.sglang.parameters import judging_arguments, scoring_request, turn_arguments
 from turntree.agents.engines.token_logprobs import check_scorable, reshapes, scores
 from turntree.agents.errors import EngineAborted
+
+
+class _NotJudged(Exception):
+    """SGLang drew no tokens at the positions of a guess."""
 
 
 class SglangTurns(ABC):
     """A ``ScoringEngine`` over requests that a subclass sends."""
 
-    def __init__(self, *, max_context: int | None, vocabulary: int | None, speculates: bool) -> None:
+    def __init__(
+        self, *, max_context: int | None, vocabulary: int | None, speculates: bool, judges_from: int | None = None
+    ) -> None:
         """Set the limits of the engine.
 
         Args:
             max_context: Most tokens of prompt and response together; ``None`` leaves the bound to SGLang.
             vocabulary: Size of the model's vocabulary; ``None`` if unknown.
             speculates: Whether the engine may verify drafts.
+            judges_from: Draft tokens that the engine verifies in one pass; longer drafts are judged in a pass over
+                the prompt. ``None`` if it does not have turntree's hooks for that.
         """
         self.max_context = max_context
         self.version = 0
         """Version of the policy's weights."""
         self._vocabulary = vocabulary
         self._speculates = speculates
+        self._judges_from = judges_from
 
     @property
     def vocabulary(self) -> int:
@@ -51,12 +61,42 @@ class SglangTurns(ABC):
         """Sample one turn.
 
         With a seed the turn depends on the policy and the seed alone, and a draft that was sampled with the same
-        seed is replayed (``draws``). A draft needs turntree's worker; any other ignores it.
+        seed is replayed (``draws``), a long one in one pass (``judged``). A draft needs turntree's worker or hooks;
+        any other engine ignores it.
 
         Raises:
             UnsupportedSampling: If SGLang cannot sample with these parameters.
             ValueError: If the prompt is empty, or leaves no room in the context.
         """
+        fitting = self._fitting(request)
+        if fitting is not None and judgeable(fitting, passes_from=self._judges_from or 0):
+            try:
+                turn = await replay(fitting, self._judge, self._sample)
+            except _NotJudged:
+                return await self._sample(request)
+            # Recorded for the judged tokens always, and for sampled ones not after cuts.
+            whole = len(turn.behaviour_logprobs) == len(turn.token_ids)
+            return turn if whole else replace(turn, behaviour_logprobs=())
+        return await self._sample(request)
+
+    def _fitting(self, request: TurnRequest) -> TurnRequest | None:
+        """The request within the context, its draft with place for one token more; ``None`` if it is not judged."""
+        if self._judges_from is None or self.max_context is None or not len(request.draft):
+            return None
+        room = self.max_context - len(checked_prompt(request.prompt_ids, self.max_context))
+        sampling = replace(request.sampling, max_tokens=min(request.sampling.max_tokens, room))
+        return replace(request, draft=request.draft[: room - 1], sampling=sampling)
+
+    async def _judge(self, request: TurnRequest) -> Completion:
+        version = self.version
+        answer = await self._ask(judging_arguments(request, speculates=self._speculates))
+        drawn = judged(answer, len(request.draft), request.sampling, weights_version=version)
+        if drawn is None:
+            raise _NotJudged
+        return drawn
+
+    async def _sample(self, request: TurnRequest, given: int = 0) -> Completion:
+        """Sample a turn whose first ``given`` tokens stand at the end of the prompt."""
         prompt = checked_prompt(request.prompt_ids, self.max_context)
         version = self.version
         arguments = turn_arguments(
@@ -64,6 +104,7 @@ class SglangTurns(ABC):
             room=None if self.max_context is None else self.max_context - len(prompt),
             speculates=self._speculates,
             vocabulary=self._vocabulary,
+            given=given,
         )
         answer = await self._ask(arguments)
         return completion(answer, request.sampling, weights_version=version, vocabulary=self._vocabulary)

@@ -1,0 +1,134 @@
+"""Turns given as drafts to a real SGLang on the CPU, judged in one pass over prompt and draft."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cpu_sglang import beside, prepare
+from engine_checks import CONTEXT, PROMPT, state
+from policy_law import PolicyLaw
+from tiny_llama import save_tiny_llama
+
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
+from turntree.agents.engines.sglang.config import SglangEngineConfig
+from turntree.agents.engines.sglang.engine import SglangEngine
+from turntree.agents.engines.sglang.settings import SglangSettings
+from turntree.spec_tree.rules.transforms import Transforms, law
+
+pytestmark = pytest.mark.sglang
+
+LENGTH = 60
+"""Of a turn; a step verifies 8 tokens."""
+PROMPTS = [PROMPT, PROMPT[:3], (*PROMPT, *range(1, 20))]
+LAWS: list[dict[str, float]] = [
+    {},
+    {"temperature": 0.7},
+    {"temperature": 1.3, "top_p": 0.8},
+    {"temperature": 1.3, "top_k": 6},
+    {"min_p": 0.1},
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_llama(tmp_path_factory.mktemp("policy"), positions=CONTEXT)
+
+
+@pytest.fixture(scope="module", params=[8, 0], ids=["drafting", "plain"])
+def engine(folder: Path, request: pytest.FixtureRequest) -> Iterator[SglangEngine]:
+    """Prompts are computed in parts of 48 tokens."""
+    prepare()
+    config = SglangEngineConfig(
+        max_batch=48,
+        max_context=CONTEXT,
+        dtype="float32",
+        draft_tokens=request.param,
+        speculation=SglangSettings(adaptive=False, min_probability=0.02),
+        seed=1,
+        engine_args={
+            **beside("dtype", "max_running_requests", "random_seed", "log_level"),
+            "chunked_prefill_size": 48,
+        },
+    )
+    with SglangEngine(folder, config=config) as made:
+        yield made
+
+
+def asked(prompt: Sequence[int], sampling: Sampling, draft: Sequence[int] = ()) -> TurnRequest:
+    return TurnRequest(prompt, sampling, state=state(f"judged {len(prompt)}"), draft=draft)
+
+
+def drafts_of(turn: Sequence[int]) -> list[list[int]]:
+    """Right ones, and ones that are wrong at their begin, inside and at their end, too short and too long."""
+    right = list(turn)
+    wrong = [[*right[:at], (right[at] + 1) % 32, *right[at + 1 :]] for at in (0, 1, 30, len(right) - 1)]
+    return [right, *wrong, right[:40], [*right, *right[:20]], [7] * len(right)]
+
+
+def same(turn: Completion, plain: Completion) -> bool:
+    return turn.token_ids == plain.token_ids and np.allclose(turn.logprobs, plain.logprobs, atol=1e-4)
+
+
+@pytest.mark.parametrize("how", LAWS, ids=str)
+async def test_a_turn_is_the_same_whatever_draft_of_it_is_judged(engine: Any, policy: PolicyLaw, how: Any) -> None:
+    for seed, prompt in enumerate(PROMPTS):
+        sampling = Sampling(max_tokens=LENGTH, seed=seed, **how)
+        plain = await engine.generate(asked(prompt, sampling))
+        assert list(plain.token_ids) == policy.seeded(prompt, LENGTH, seed, **how)
+        drafts = drafts_of(plain.token_ids)
+        turns = await asyncio.gather(*(engine.generate(asked(prompt, sampling, draft)) for draft in drafts))
+        assert all(same(turn, plain) for turn in turns)
+        assert {turn.finish_reason for turn in turns} == {FinishReason.LENGTH}
+        assert all(len(turn.accepted) in (0, LENGTH) for turn in turns)
+        p = law(policy.along(prompt, plain.token_ids)[:-1], Transforms(**how))
+        drawn = np.log(p[range(LENGTH), list(plain.token_ids)])
+        assert turns[0].behaviour_logprobs == pytest.approx(drawn, abs=5e-4)
+
+
+async def test_a_turn_that_is_reproduced_whole_takes_two_passes_at_most(engine: Any) -> None:
+    for seed, prompt in enumerate(PROMPTS):
+        sampling = Sampling(max_tokens=LENGTH, seed=seed)
+        plain = await engine.generate(asked(prompt, sampling))
+        before = 1 + max(plain.token_ids.index(token) for token in plain.token_ids)
+        assert before > 2 * 8
+        stop = plain.token_ids[before - 1]
+        ended = replace(sampling, stop_token_ids=(stop,))
+        for how, draft, length in ((sampling, plain.token_ids, LENGTH), (ended, plain.token_ids[:before], before)):
+            turn = await engine.generate(asked(prompt, how, draft))
+            assert turn.token_ids == plain.token_ids[:length]
+            assert turn.draft.verify_steps == 1
+            assert turn.draft.accepted == len(draft)
+        short = await engine.generate(asked(prompt, sampling, plain.token_ids[:-1]))
+        assert same(short, plain)
+        assert short.draft.verify_steps == 2
+
+
+async def test_a_stop_token_ends_the_turn_wherever_the_draft_goes_on(engine: Any) -> None:
+    for seed in range(4):
+        sampling = Sampling(max_tokens=LENGTH, seed=seed)
+        free = await engine.generate(asked(PROMPT, sampling))
+        for stop in {free.token_ids[n] for n in (0, 12, 33)}:
+            how = replace(sampling, stop_token_ids=(stop,))
+            plain = await engine.generate(asked(PROMPT, how))
+            assert plain.finish_reason is FinishReason.STOP
+            for draft in (free.token_ids, [stop] * 20, [*free.token_ids[:10], stop, *free.token_ids[10:]]):
+                turn = await engine.generate(asked(PROMPT, how, draft))
+                assert same(turn, plain)
+                assert turn.finish_reason is FinishReason.STOP
+
+
+async def test_a_draft_that_would_fill_the_context_is_judged_as_far_as_it_fits(engine: Any) -> None:
+    prompt, sampling = [1 + n % 30 for n in range(CONTEXT - 30)], Sampling(max_tokens=2 * CONTEXT, seed=4)
+    plain = await engine.generate(asked(prompt, sampling))
+    assert len(plain.token_ids) == 30
+    for draft in (plain.token_ids, [*plain.token_ids, *range(1, 30)]):
+        turn = await engine.generate(asked(prompt, sampling, draft))
+        assert same(turn, plain)
+        assert turn.finish_reason is FinishReason.LENGTH
+        assert turn.draft.verify_steps == 2  # the last place is kept for a sampled token
