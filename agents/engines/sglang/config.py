@@ -56,12 +56,6 @@ class SglangEngineConfig:
         """Whether drafts are verified, from turntree or SGLang."""
         return bool(self.draft_tokens or self.engine_args.get(_ALGORITHM))
 
-    @property
-    def judges_from(self) -> int | None:
-        """Draft tokens that are verified in one pass; longer drafts are judged in a pass over the prompt. ``None``
-        with drafts of SGLang's own, most of which do not draw by the seed."""
-        return self.draft_tokens or (None if self.speculates else 1)
-
     def to_engine_args(self, model: str) -> dict[str, Any]:
         """Arguments of ``sglang.Engine``; ``model`` is a directory or a Hugging Face id."""
         arguments: dict[str, Any] = {

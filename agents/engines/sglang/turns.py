@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from turntree.agents.engines.judged import judgeable, replay
@@ -12,6 +13,7 @@ from turntree.agents.engines.prompt_check import checked_prompt
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
 from turntree.agents.engines.sglang.answers import completion, judged, scored
 from turntree.agents.engines.sglang.parameters import judging_arguments, scoring_request, turn_arguments
+from turntree.agents.engines.sglang.wire import JUDGES
 from turntree.agents.engines.token_logprobs import check_scorable, reshapes, scores
 from turntree.agents.errors import EngineAborted
 
@@ -23,24 +25,20 @@ class _NotJudged(Exception):
 class SglangTurns(ABC):
     """A ``ScoringEngine`` over requests that a subclass sends."""
 
-    def __init__(
-        self, *, max_context: int | None, vocabulary: int | None, speculates: bool, judges_from: int | None = None
-    ) -> None:
+    def __init__(self, *, max_context: int | None, vocabulary: int | None, speculates: bool) -> None:
         """Set the limits of the engine.
 
         Args:
             max_context: Most tokens of prompt and response together; ``None`` leaves the bound to SGLang.
             vocabulary: Size of the model's vocabulary; ``None`` if unknown.
             speculates: Whether the engine may verify drafts.
-            judges_from: Draft tokens that the engine verifies in one pass; longer drafts are judged in a pass over
-                the prompt. ``None`` if it does not have turntree's hooks for that.
         """
         self.max_context = max_context
         self.version = 0
         """Version of the policy's weights."""
         self._vocabulary = vocabulary
         self._speculates = speculates
-        self._judges_from = judges_from
+        self._judges_from: int | None = None
 
     @property
     def vocabulary(self) -> int:
@@ -57,6 +55,10 @@ class SglangTurns(ABC):
     async def _ask(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """SGLang's answer to one request."""
 
+    async def _states(self) -> Sequence[Mapping[str, Any]]:
+        """Internal states of SGLang's schedulers; empty if they are not known."""
+        return ()
+
     async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn.
 
@@ -69,23 +71,34 @@ class SglangTurns(ABC):
             ValueError: If the prompt is empty, or leaves no room in the context.
         """
         fitting = self._fitting(request)
-        if fitting is not None and judgeable(fitting, passes_from=self._judges_from or 0):
-            try:
-                turn = await replay(fitting, self._judge, self._sample)
-            except _NotJudged:
-                return await self._sample(request)
-            # Recorded for the judged tokens always, and for sampled ones not after cuts.
-            whole = len(turn.behaviour_logprobs) == len(turn.token_ids)
-            return turn if whole else replace(turn, behaviour_logprobs=())
-        return await self._sample(request)
+        if fitting is None or not await self._judges(fitting):
+            return await self._sample(request)
+        try:
+            turn = await replay(fitting, self._judge, self._sample)
+        except _NotJudged:
+            return await self._sample(request)
+        # Those of judged tokens are known always, those of sampled ones not after cuts.
+        whole = len(turn.behaviour_logprobs) == len(turn.token_ids)
+        return turn if whole else replace(turn, behaviour_logprobs=())
 
     def _fitting(self, request: TurnRequest) -> TurnRequest | None:
-        """The request within the context, its draft with place for one token more; ``None`` if it is not judged."""
-        if self._judges_from is None or self.max_context is None or not len(request.draft):
+        """The request within the context, its draft as far as it fits with one token more and is in the vocabulary;
+        ``None`` if the context is not known."""
+        if self.max_context is None:
             return None
         room = self.max_context - len(checked_prompt(request.prompt_ids, self.max_context))
         sampling = replace(request.sampling, max_tokens=min(request.sampling.max_tokens, room))
-        return replace(request, draft=request.draft[: room - 1], sampling=sampling)
+        known = range(self._vocabulary) if self._vocabulary else range(1 << 31)
+        draft = tuple(takewhile(lambda token: token in known, map(int, request.draft[: room - 1])))
+        return replace(request, draft=draft, sampling=sampling)
+
+    async def _judges(self, request: TurnRequest) -> bool:
+        """Whether the request's draft is judged in one pass; SGLang is asked once whether it can."""
+        if not judgeable(request, passes_from=1):
+            return False
+        if self._judges_from is None:
+            self._judges_from = next((int(state.get(JUDGES, 0)) for state in await self._states()), 0)
+        return self._judges_from > 0 and judgeable(request, passes_from=self._judges_from)
 
     async def _judge(self, request: TurnRequest) -> Completion:
         version = self.version

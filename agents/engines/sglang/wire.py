@@ -19,6 +19,8 @@ ACCEPTED = "turntree_accepted"
 """Returned in ``meta_info``: draft nodes that the policy sampled in each verify step, shape (steps,)."""
 OURS = "turntree"
 """Key of the mark of a request that is drawn by ``draws`` and ends only at its own stop tokens."""
+JUDGES = "turntree_judges_from"
+"""Key in a scheduler's internal state: draft tokens that are verified in one pass. It judges longer drafts."""
 MOST = "turntree_most"
 """Key of the greatest length of a judged request's turn, which is not the request's own."""
 

@@ -16,6 +16,8 @@ from policy_law import PolicyLaw
 from tiny_llama import save_tiny_llama
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
+from turntree.agents.engines.request_wire import GIVEN
+from turntree.agents.engines.sglang import answers, parameters, turns
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.engine import SglangEngine
 from turntree.agents.engines.sglang.settings import SglangSettings
@@ -71,6 +73,13 @@ def drafts_of(turn: Sequence[int]) -> list[list[int]]:
     return [right, *wrong, right[:40], [*right, *right[:20]], [7] * len(right)]
 
 
+def stored(engine: SglangEngine) -> tuple[int, int, int]:
+    """Finished turns in the store, their tokens, and live turns. All that ended before is counted."""
+    engine.reset_prefix_cache()
+    figures = engine.figures()
+    return figures["forest_rollouts"], figures["forest_tokens"], figures["forest_live"]
+
+
 def same(turn: Completion, plain: Completion) -> bool:
     return turn.token_ids == plain.token_ids and np.allclose(turn.logprobs, plain.logprobs, atol=1e-4)
 
@@ -82,13 +91,13 @@ async def test_a_turn_is_the_same_whatever_draft_of_it_is_judged(engine: Any, po
         plain = await engine.generate(asked(prompt, sampling))
         assert list(plain.token_ids) == policy.seeded(prompt, LENGTH, seed, **how)
         drafts = drafts_of(plain.token_ids)
-        turns = await asyncio.gather(*(engine.generate(asked(prompt, sampling, draft)) for draft in drafts))
-        assert all(same(turn, plain) for turn in turns)
-        assert {turn.finish_reason for turn in turns} == {FinishReason.LENGTH}
-        assert all(len(turn.accepted) in (0, LENGTH) for turn in turns)
+        judged = await asyncio.gather(*(engine.generate(asked(prompt, sampling, draft)) for draft in drafts))
+        assert all(same(turn, plain) for turn in judged)
+        assert {turn.finish_reason for turn in judged} == {FinishReason.LENGTH}
+        assert {len(turn.accepted) for turn in judged} == {LENGTH}
         p = law(policy.along(prompt, plain.token_ids)[:-1], Transforms(**how))
         drawn = np.log(p[range(LENGTH), list(plain.token_ids)])
-        assert turns[0].behaviour_logprobs == pytest.approx(drawn, abs=5e-4)
+        assert judged[0].behaviour_logprobs == pytest.approx(drawn, abs=5e-4)
 
 
 async def test_a_turn_that_is_reproduced_whole_takes_two_passes_at_most(engine: Any) -> None:
@@ -132,3 +141,53 @@ async def test_a_draft_that_would_fill_the_context_is_judged_as_far_as_it_fits(e
         assert same(turn, plain)
         assert turn.finish_reason is FinishReason.LENGTH
         assert turn.draft.verify_steps == 2  # the last place is kept for a sampled token
+
+
+async def test_the_store_learns_a_turn_once_and_nothing_of_a_wrong_draft(engine: SglangEngine, policy: PolicyLaw) -> None:
+    if not engine.config.draft_tokens:
+        pytest.skip("without drafts there is no store")
+    right = policy.seeded(PROMPT, LENGTH, 11)
+    ending = max(set(right), key=right.index)
+    before = right.index(ending) + 1
+    sampling = Sampling(max_tokens=LENGTH, seed=11)
+    asked = {
+        "length": (sampling, right),
+        "stop": (replace(sampling, stop_token_ids=(ending,)), right[:before]),
+        "last": (sampling, right[:-1]),
+        "rest": (sampling, right[:40]),
+        "wrong": (sampling, [*right[:20], *([(right[20] + 1) % 32] * 40)]),
+    }
+    for name, (how, draft) in asked.items():
+        rollouts, tokens, _ = await asyncio.to_thread(stored, engine)
+        turn = await engine.generate(TurnRequest(PROMPT, how, state=state(f"learns {name}"), draft=draft))
+        length = before if name == "stop" else LENGTH
+        assert list(turn.token_ids) == right[:length]
+        assert await asyncio.to_thread(stored, engine) == (rollouts + 1, tokens + length, 0)
+        again = await engine.generate(TurnRequest(PROMPT, how, state=state(f"learns {name}")))
+        assert again.token_ids == turn.token_ids
+        assert again.draft.verify_steps < length / 3
+
+
+@pytest.mark.parametrize("fault", ["noise of the position before", "the draft is believed"])
+async def test_a_judge_that_does_not_draw_as_decoding_does_is_noticed(
+    engine: SglangEngine, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Control of the tests above."""
+    sampling = Sampling(max_tokens=LENGTH, seed=2)
+    plain = await engine.generate(asked(PROMPT, sampling))
+    right, late = drafts_of(plain.token_ids)[0], drafts_of(plain.token_ids)[3]
+    if fault == "the draft is believed":
+        believed = lambda answer, *rest, **more: replace(answers.judged(answer, *rest, **more), token_ids=tuple(late))  # noqa: E731
+        monkeypatch.setattr(turns, "judged", believed)
+        turn = await engine.generate(asked(PROMPT, sampling, late))
+        assert turn.token_ids[:30] == plain.token_ids[:30]
+    else:
+
+        def earlier(request: TurnRequest, **options: Any) -> dict[str, Any]:
+            arguments = parameters.judging_arguments(request, **options)
+            arguments["sampling_params"]["custom_params"][GIVEN] -= 1
+            return arguments
+
+        monkeypatch.setattr(turns, "judging_arguments", earlier)
+        turn = await engine.generate(asked(PROMPT, sampling, right))
+    assert not same(turn, plain)
