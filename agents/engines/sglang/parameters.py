@@ -61,9 +61,7 @@ def turn_arguments(
         "frequency_penalty": sampling.frequency_penalty,
         "max_new_tokens": sampling.max_tokens if room is None else min(sampling.max_tokens, room),
         "stop_token_ids": list(sampling.stop_token_ids),
-        "custom_params": custom_params(
-            state=request.state, seed=sampling.seed, draft=request.draft, given=given
-        ),
+        "custom_params": custom_params(state=request.state, seed=sampling.seed, draft=request.draft, given=given),
     }
     return {
         "input_ids": list(request.prompt_ids),

@@ -27,6 +27,13 @@ pytestmark = pytest.mark.sglang
 
 LENGTH = 60
 """Of a turn; a step verifies 8 tokens."""
+CHUNKS = [
+    "SGLANG_ENABLE_LOGITS_PROCESSER_CHUNK",
+    "SGLANG_LOGITS_PROCESSER_CHUNK_SIZE",
+    "SGLANG_ENABLE_LOGPROB_CHUNK",
+    "SGLANG_LOGPROB_CHUNK_SIZE",
+]
+"""Variables of 0.5.12 and of 0.5.23 that let logits be computed in parts."""
 PROMPTS = [PROMPT, PROMPT[:3], (*PROMPT, *range(1, 20))]
 LAWS: list[dict[str, float]] = [
     {},
@@ -44,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=[8, 0], ids=["drafting", "plain"])
 def engine(folder: Path, request: pytest.FixtureRequest) -> Iterator[SglangEngine]:
-    """Prompts are computed in parts of 48 tokens."""
+    """Prompts are computed in parts of 48 tokens, logits of 16."""
     prepare()
     config = SglangEngineConfig(
         max_batch=48,
@@ -58,7 +65,11 @@ def engine(folder: Path, request: pytest.FixtureRequest) -> Iterator[SglangEngin
             "chunked_prefill_size": 48,
         },
     )
-    with SglangEngine(folder, config=config) as made:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CHUNKS:
+            patch.setenv(name, "16" if name.endswith("SIZE") else "1")
+        made = SglangEngine(folder, config=config)
+    with made:
         yield made
 
 
@@ -143,7 +154,7 @@ async def test_a_draft_that_would_fill_the_context_is_judged_as_far_as_it_fits(e
         assert turn.draft.verify_steps == 2  # the last place is kept for a sampled token
 
 
-async def test_the_store_learns_a_turn_once_and_nothing_of_a_wrong_draft(engine: SglangEngine, policy: PolicyLaw) -> None:
+async def test_the_store_learns_a_turn_once_and_nothing_of_a_wrong_draft(engine: Any, policy: PolicyLaw) -> None:
     if not engine.config.draft_tokens:
         pytest.skip("without drafts there is no store")
     right = policy.seeded(PROMPT, LENGTH, 11)
