@@ -191,3 +191,20 @@ async def test_what_is_no_token_is_not_given_to_the_model(stand_in):
     with SglangServer("http://there", vocabulary=4, max_context=64, transport=transport) as client:
         await client.generate(TurnRequest(PROMPT, Sampling(max_tokens=8, seed=3), draft=(0, 1, 4, -1)))
     assert ways(stand_in) == [(5, 2, True), (5, 2, False)]
+
+
+async def test_a_turn_is_of_one_policy_though_weights_come_between_its_two_requests(stand_in, monkeypatch):
+    stand_in.states, stand_in.judges = [{JUDGES: 4}], True
+    transport = httpx.MockTransport(stand_in)
+    with SglangServer("http://there", vocabulary=4, max_context=64, transport=transport) as client:
+        ask = client._ask
+
+        async def updated(arguments: dict[str, Any]) -> dict[str, Any]:
+            answer = await ask(arguments)
+            client.version = 1
+            return answer
+
+        monkeypatch.setattr(client, "_ask", updated)
+        turn = await client.generate(TurnRequest(PROMPT, Sampling(max_tokens=8, seed=3), draft=(0, 1, 2, 0, 1, 2)))
+    assert ways(stand_in) == [(9, 6, True), (7, 4, False), (3, 0, False)]
+    assert (turn.token_ids, turn.weights_version) == ((0, 1, 2, 3, 0, 1, 2, 3), 1)
