@@ -65,6 +65,34 @@ def completion(
     )
 
 
+def judged(answer: Mapping[str, Any], count: int, sampling: Sampling, *, weights_version: int) -> Completion | None:
+    """The tokens drawn at the positions of a guess; ``None`` if SGLang drew none (``drawing.judging``).
+
+    Args:
+        answer: SGLang's answer to ``judging_arguments``.
+        count: Tokens of the guess.
+        sampling: Sampling parameters of the request.
+        weights_version: Version of the policy's weights.
+    """
+    info = answer["meta_info"]
+    reason, cached = _reason(info, (), sampling), info.get("cached_tokens") or 0
+    if reason is FinishReason.ABORT:
+        return Completion(token_ids=(), logprobs=(), finish_reason=reason, weights_version=weights_version)
+    rows = (info.get("input_top_logprobs") or [])[-count:]
+    if len(rows) != count or not all(row and len(row) == 2 and row[0][1] == row[1][1] for row in rows):
+        return None
+    table = _table(rows)
+    before, after = table.logprobs.T.tolist()
+    return Completion(
+        token_ids=tuple(table.ids[:, 0].tolist()),
+        logprobs=tuple(before),
+        finish_reason=reason,
+        cached_tokens=cached,
+        weights_version=weights_version,
+        behaviour_logprobs=tuple(after),
+    )
+
+
 def scored(answer: Mapping[str, Any], count: int, width: int) -> TokenLogprobs:
     """The model's log-probabilities at temperature 1 at each of the ``count`` last tokens and after them.
 

@@ -17,7 +17,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -163,6 +163,11 @@ class SglangEngine(SglangTurns):
             raise
         finally:
             self._live.discard(name)
+
+    async def _states(self) -> Sequence[Mapping[str, Any]]:
+        work = self._engine.tokenizer_manager.get_internal_state()
+        states: list[dict[str, Any]] = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        return states
 
     async def _abort(self, name: str, *, everything: bool = False) -> None:
         self._engine.tokenizer_manager.abort_request(rid=name, abort_all=everything)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
@@ -19,7 +20,12 @@ class UnsupportedSampling(ValueError):
 
 
 def turn_arguments(
-    request: TurnRequest, *, room: int | None = None, speculates: bool = True, vocabulary: int | None = None
+    request: TurnRequest,
+    *,
+    room: int | None = None,
+    speculates: bool = True,
+    vocabulary: int | None = None,
+    given: int = 0,
 ) -> dict[str, Any]:
     """Arguments of one turn.
 
@@ -28,6 +34,7 @@ def turn_arguments(
         room: Tokens left in the context; ``None`` is no bound.
         speculates: Whether the engine may verify drafts.
         vocabulary: Size of the model's vocabulary; ``None`` if unknown.
+        given: Tokens at the end of the prompt that are the first ones of the turn.
 
     Raises:
         UnsupportedSampling: If SGLang would silently draw from another distribution.
@@ -54,7 +61,7 @@ def turn_arguments(
         "frequency_penalty": sampling.frequency_penalty,
         "max_new_tokens": sampling.max_tokens if room is None else min(sampling.max_tokens, room),
         "stop_token_ids": list(sampling.stop_token_ids),
-        "custom_params": custom_params(state=request.state, seed=sampling.seed, draft=request.draft),
+        "custom_params": custom_params(state=request.state, seed=sampling.seed, draft=request.draft, given=given),
     }
     return {
         "input_ids": list(request.prompt_ids),
@@ -62,6 +69,22 @@ def turn_arguments(
         "return_logprob": True,
         "top_logprobs_num": recorded(sampling, vocabulary),
     }
+
+
+def judging_arguments(request: TurnRequest, *, speculates: bool = True) -> dict[str, Any]:
+    """Arguments of one pass that draws a token at each position of the request's draft (``drawing.judging``).
+
+    Args:
+        request: The turn, with room for its draft and one token more.
+        speculates: As of ``turn_arguments``.
+    """
+    prompt, guess, sampling = list(request.prompt_ids), list(request.draft), request.sampling
+    given = replace(request, prompt_ids=[*prompt, *guess], draft=(), sampling=replace(sampling, max_tokens=1))
+    arguments = turn_arguments(given, speculates=speculates)
+    arguments["sampling_params"]["custom_params"] = custom_params(
+        state=request.state, seed=sampling.seed, given=len(guess), judged=True, most=sampling.max_tokens
+    )
+    return arguments | {"logprob_start_len": len(prompt) - 1, "top_logprobs_num": 2}
 
 
 def recorded(sampling: Sampling, vocabulary: int | None) -> int:

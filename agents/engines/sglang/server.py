@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -106,6 +107,11 @@ class SglangServer(SglangTurns):
     async def _ask(self, arguments: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = (await self._client.run(self._turn(arguments))).json()
         return answer
+
+    async def _states(self) -> Sequence[Mapping[str, Any]]:
+        reply = await self._client.run(self._client.answer("GET", "/server_info"))
+        states: list[dict[str, Any]] = reply.json().get("internal_states", []) if reply.status_code == 200 else []
+        return states
 
     async def _turn(self, arguments: dict[str, Any]) -> Any:
         name = uuid4().hex

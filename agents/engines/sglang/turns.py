@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
+from turntree.agents.engines.judged import judgeable, replay
 from turntree.agents.engines.prompt_check import checked_prompt
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
-from turntree.agents.engines.sglang.answers import completion, scored
-from turntree.agents.engines.sglang.parameters import scoring_request, turn_arguments
+from turntree.agents.engines.sglang.answers import completion, judged, scored
+from turntree.agents.engines.sglang.parameters import judging_arguments, scoring_request, turn_arguments
+from turntree.agents.engines.sglang.wire import JUDGES
 from turntree.agents.engines.token_logprobs import check_scorable, reshapes, scores
 from turntree.agents.errors import EngineAborted
+
+
+class _NotJudged(Exception):
+    """SGLang drew no tokens at the positions of a guess."""
 
 
 class SglangTurns(ABC):
@@ -31,6 +38,7 @@ class SglangTurns(ABC):
         """Version of the policy's weights."""
         self._vocabulary = vocabulary
         self._speculates = speculates
+        self._judges_from: int | None = None
 
     @property
     def vocabulary(self) -> int:
@@ -47,16 +55,65 @@ class SglangTurns(ABC):
     async def _ask(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """SGLang's answer to one request."""
 
+    async def _states(self) -> Sequence[Mapping[str, Any]]:
+        """Internal states of SGLang's schedulers; empty if they are not known."""
+        return ()
+
     async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn.
 
         With a seed the turn depends on the policy and the seed alone, and a draft that was sampled with the same
-        seed is replayed (``draws``). A draft needs turntree's worker; any other ignores it.
+        seed is replayed (``draws``), a long one in one pass (``judged``). A draft needs turntree's worker or hooks;
+        any other engine ignores it.
 
         Raises:
             UnsupportedSampling: If SGLang cannot sample with these parameters.
             ValueError: If the prompt is empty, or leaves no room in the context.
         """
+        fitting = self._fitting(request)
+        if fitting is None or not await self._judges(fitting):
+            return await self._sample(request)
+        version = self.version
+        try:
+            turn = await replay(fitting, self._judge, self._sample)
+        except _NotJudged:
+            return await self._sample(request)
+        if self.version != version and turn.finish_reason is not FinishReason.ABORT:
+            # New weights wait for running requests, and between a turn's two none runs.
+            return await self._sample(request)
+        # Those of judged tokens are known always, those of sampled ones not after cuts.
+        whole = len(turn.behaviour_logprobs) == len(turn.token_ids)
+        return turn if whole else replace(turn, behaviour_logprobs=())
+
+    def _fitting(self, request: TurnRequest) -> TurnRequest | None:
+        """The request within the context, its draft as far as it fits with one token more and is in the vocabulary;
+        ``None`` if the context is not known."""
+        if self.max_context is None:
+            return None
+        room = self.max_context - len(checked_prompt(request.prompt_ids, self.max_context))
+        sampling = replace(request.sampling, max_tokens=min(request.sampling.max_tokens, room))
+        known = range(self._vocabulary) if self._vocabulary else range(1 << 31)
+        draft = tuple(takewhile(lambda token: token in known, map(int, request.draft[: room - 1])))
+        return replace(request, draft=draft, sampling=sampling)
+
+    async def _judges(self, request: TurnRequest) -> bool:
+        """Whether the request's draft is judged in one pass; SGLang is asked once whether it can."""
+        if not judgeable(request, passes_from=1):
+            return False
+        if self._judges_from is None:
+            self._judges_from = next((int(state.get(JUDGES, 0)) for state in await self._states()), 0)
+        return self._judges_from > 0 and judgeable(request, passes_from=self._judges_from)
+
+    async def _judge(self, request: TurnRequest) -> Completion:
+        version = self.version
+        answer = await self._ask(judging_arguments(request, speculates=self._speculates))
+        drawn = judged(answer, len(request.draft), request.sampling, weights_version=version)
+        if drawn is None:
+            raise _NotJudged
+        return drawn
+
+    async def _sample(self, request: TurnRequest, given: int = 0) -> Completion:
+        """Sample a turn whose first ``given`` tokens stand at the end of the prompt."""
         prompt = checked_prompt(request.prompt_ids, self.max_context)
         version = self.version
         arguments = turn_arguments(
@@ -64,6 +121,7 @@ class SglangTurns(ABC):
             room=None if self.max_context is None else self.max_context - len(prompt),
             speculates=self._speculates,
             vocabulary=self._vocabulary,
+            given=given,
         )
         answer = await self._ask(arguments)
         return completion(answer, request.sampling, weights_version=version, vocabulary=self._vocabulary)

@@ -19,6 +19,8 @@ ACCEPTED = "turntree_accepted"
 """Returned in ``meta_info``: draft nodes that the policy sampled in each verify step, shape (steps,)."""
 OURS = "turntree"
 """Key of the mark of a request that is drawn by ``draws`` and ends only at its own stop tokens."""
+JUDGES = "turntree_judges_from"
+"""Key in a scheduler's internal state: draft tokens that are verified in one pass. It judges longer drafts."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _FIRST_INVERSE = 0xBF58476D1CE4E5B9, 0x96DE1B173F119089
@@ -26,7 +28,14 @@ _SECOND, _SECOND_INVERSE = 0x94D049BB133111EB, 0x319642B2D24D8EC3
 
 
 def custom_params(
-    *, state: DialogueState | None = None, seed: int | None = None, draft: Sequence[int] = (), reuse: bool = True
+    *,
+    state: DialogueState | None = None,
+    seed: int | None = None,
+    draft: Sequence[int] = (),
+    reuse: bool = True,
+    given: int = 0,
+    judged: bool = False,
+    most: int = 0,
 ) -> dict[str, Any]:
     """The entries of one request.
 
@@ -35,12 +44,16 @@ def custom_params(
         seed: Seed of the request's noise; taken modulo 2**64.
         draft: A guess of the turn, token ids, shape (tokens,).
         reuse: As ``TurnRequest.reuse``.
+        given: Tokens at the end of the prompt that are the first ones of the turn.
+        judged: Whether these are a guess, at whose positions the policy's own tokens are drawn.
+        most: Greatest length of a judged turn.
 
     Example:
         >>> custom_params(seed=-1, draft=(5, 7))
         {'turntree': True, 'turntree_seed': '18446744073709551615', 'turntree_draft': [5, 7]}
     """
-    return {OURS: True} | request_entries(state=state, seed=seed, draft=draft, reuse=reuse)
+    entries = request_entries(state=state, seed=seed, draft=draft, reuse=reuse, given=given, judged=judged, most=most)
+    return {OURS: True, **entries}
 
 
 def is_ours(entries: Mapping[str, Any] | None) -> bool:

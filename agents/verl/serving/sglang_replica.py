@@ -8,7 +8,7 @@ verl's own replica, and otherwise identical.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 from uuid import uuid4
@@ -106,3 +106,7 @@ class _ServerTurns(SglangTurns):
             request.lora_path = SGLANG_LORA_NAME
         answer: dict[str, Any] = await anext(self._server.tokenizer_manager.generate_request(request, None))
         return answer
+
+    async def _states(self) -> Sequence[Mapping[str, Any]]:
+        states: list[dict[str, Any]] = await self._server.tokenizer_manager.get_internal_state()
+        return states

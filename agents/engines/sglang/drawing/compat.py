@@ -53,7 +53,11 @@ def sampled(tokens: Tensor) -> Any:
 
 def _at_nodes(logits: Tensor, sampling: Any, noises: list[Noise], verify_input: Any) -> Tensor:
     """A token at each node, shape (rows, width), the same on all tensor-parallel ranks: their sums may differ."""
-    drawn = draw_at_nodes(logits, sampling, noises, verify_input.positions, verify_input.draft_token_num)
+    return alike_on_ranks(draw_at_nodes(logits, sampling, noises, verify_input.positions, verify_input.draft_token_num))
+
+
+def alike_on_ranks(drawn: Tensor) -> Tensor:
+    """The first tensor-parallel rank's tokens, on every rank."""
     group = importlib.import_module("sglang.srt.distributed").get_tp_group()
     if group.world_size > 1:
         group.broadcast(drawn, src=0)

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from turntree.agents.engines.drafting.race import race
 from turntree.agents.engines.drafting.transforms import Transforms, transform
-from turntree.agents.engines.request_wire import seed_of
+from turntree.agents.engines.request_wire import given_of, is_judged, seed_of
 from turntree.agents.engines.sglang.wire import is_ours, shifted_seed
 
 
@@ -39,14 +39,16 @@ class Noise(NamedTuple):
     """Whether the request is drawn here."""
     seed: int | None
     """Shifted (``wire.shifted_seed``), in [0, 2**64); ``None`` for fresh noise."""
+    judged: bool = False
+    """Whether tokens are drawn at the positions of its guess too (``judging``)."""
 
     @classmethod
     def of(cls, request: Any) -> Noise:
         """The noise of SGLang's request; noise is keyed by the position in the turn, SGLang counts in the context."""
         entries = request.sampling_params.custom_params
         seed = seed_of(entries)
-        before = len(request.origin_input_ids) - 1
-        return cls(is_ours(entries), None if seed is None else shifted_seed(seed, before))
+        before = len(request.origin_input_ids) - given_of(entries) - 1
+        return cls(is_ours(entries), None if seed is None else shifted_seed(seed, before), is_judged(entries))
 
 
 def draw(laws: Tensor, noises: Sequence[Noise], positions: NDArray[np.int64]) -> Tensor:
@@ -74,13 +76,13 @@ def draw(laws: Tensor, noises: Sequence[Noise], positions: NDArray[np.int64]) ->
     return winners
 
 
-def reshaped(laws: Tensor, sampling: Any, *, repeat: int = 1) -> Tensor:
+def reshaped(laws: Tensor, sampling: Any, *, repeat: int | Tensor = 1) -> Tensor:
     """Probabilities after min-p, top-k and top-p.
 
     Args:
         laws: At the requests' temperatures, shape (rows * repeat, vocabulary).
         sampling: SGLang's ``SamplingBatchInfo`` of the rows.
-        repeat: Consecutive distributions of each row.
+        repeat: Consecutive distributions of each row; a tensor of shape (rows,) where they have different numbers.
     """
     if not (sampling.need_top_k_sampling or sampling.need_top_p_sampling or sampling.need_min_p_sampling):
         return laws

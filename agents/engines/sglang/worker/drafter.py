@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from turntree.agents.engines.drafting.session import DraftCounts, DraftingSession
 from turntree.agents.engines.drafting.trees import matched, with_guesses
 from turntree.agents.engines.sglang.settings import SglangSettings
+from turntree.agents.engines.sglang.worker.given_turns import GivenTurns, judged_turn
 from turntree.agents.engines.sglang.worker.live_turn import LiveTurn, Served
 from turntree.agents.engines.sglang.worker.rows import TreeRows, best_nodes, tree_rows
 from turntree.agents.engines.sglang.worker.width import WidthChooser
@@ -81,12 +82,19 @@ class TreeDrafter:
         self._agree = agree
         self.chooser = WidthChooser(self.widths)
         self._live: dict[str, LiveTurn] = {}
+        self._given = GivenTurns()
         self._step: _Step | None = None
 
     @property
     def counts(self) -> DraftCounts:
         """Counters so far."""
         return self._session.counts
+
+    def prompts(self, requests: Sequence[Served]) -> None:
+        """Hear of the requests of a pass over prompts: a turn with given tokens may end in it."""
+        with self._session.timed():
+            self._learn()
+            self._given.hear([request for request in requests if request.rid not in self._live])
 
     def propose(self, requests: Sequence[Served]) -> TreeRows:
         """Draft trees for all requests of a pass.
@@ -95,6 +103,7 @@ class TreeDrafter:
             requests: Each has sampled one token at least.
         """
         with self._session.timed() as began:
+            self._learn()
             self._sweep(requests)
             turns = self._turns(requests)
             self._commit(turns)
@@ -154,6 +163,7 @@ class TreeDrafter:
 
     def idle(self) -> None:
         """Without live requests: end turns that were aborted unseen, and exchange turns with the other engines."""
+        self._learn()
         self._end(list(self._live.values()))
         if self._shared is not None:
             self._shared.swap()
@@ -178,12 +188,25 @@ class TreeDrafter:
 
     def _turns(self, requests: Sequence[Served]) -> list[LiveTurn]:
         new = [LiveTurn.of(request) for request in requests if request.rid not in self._live]
-        self._session.begin(new, [turn.state for turn in new], [turn.request.origin_input_ids for turn in new])
+        self._begin(new)
         self._live |= {turn.request.rid: turn for turn in new}
+        for request in requests:
+            self._given.decodes(request)
         return [self._live[request.rid] for request in requests]
 
+    def _begin(self, turns: Sequence[LiveTurn]) -> None:
+        self._session.begin(turns, [turn.state for turn in turns], [turn.prompt for turn in turns])
+
+    def _learn(self) -> None:
+        """Tell the store of turns that ended in a pass over prompts, each at once."""
+        ended = [(request, judged_turn(request)) for request in self._given.ended()]
+        turns = [turn for turn in (LiveTurn.of(*each) for each in ended) if turn.keeps]
+        self._begin(turns)
+        self._commit(turns)
+        self._finish(turns, keep=True)
+
     def _commit(self, turns: Sequence[LiveTurn]) -> None:
-        behind = [turn for turn in turns if len(turn.request.output_ids) > turn.committed]
+        behind = [turn for turn in turns if len(turn.sampled) > turn.committed]
         self._session.commit(behind, [turn.news for turn in behind])
 
     def _sweep(self, requests: Sequence[Served]) -> None:
@@ -193,12 +216,15 @@ class TreeDrafter:
 
     def _end(self, turns: Sequence[LiveTurn]) -> None:
         for keep in (True, False):
-            ended = [turn for turn in turns if turn.keeps is keep]
-            self._session.end(ended, keep=keep)
-            for turn in ended:
-                del self._live[turn.request.rid]
-                if keep and self._shared is not None:
-                    self._shared.note(turn.state, turn.request.output_ids)
+            self._finish([turn for turn in turns if turn.keeps is keep], keep=keep)
+        for turn in turns:
+            del self._live[turn.request.rid]
+
+    def _finish(self, turns: Sequence[LiveTurn], *, keep: bool) -> None:
+        self._session.end(turns, keep=keep)
+        for turn in turns:
+            if keep and self._shared is not None:
+                self._shared.note(turn.state, turn.sampled)
 
     def _count(self, step: _Step, accepted: int) -> None:
         counts, rows = self.counts, len(step.turns)

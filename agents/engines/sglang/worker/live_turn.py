@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from turntree.agents.engines.drafting.session import DraftTurn
-from turntree.agents.engines.request_wire import draft_of, turn_state
+from turntree.agents.engines.request_wire import draft_of, given_of, is_judged, turn_state
 from turntree.spec_tree import DialogueState
 
 
@@ -25,7 +25,7 @@ class Served(Protocol):
 
     @property
     def origin_input_ids(self) -> Sequence[int]:
-        """Token ids of the prompt."""
+        """Token ids of the prompt, and of the turn's first tokens if they were given with it."""
         ...
 
     @property
@@ -52,16 +52,44 @@ class LiveTurn(DraftTurn):
     """The request that it belongs to."""
     state: DialogueState
     """Its dialogue state."""
+    prompt: list[int]
+    """Token ids of the prompt."""
+    given: list[int]
+    """First tokens of the turn, which the request has not sampled."""
+    judged: bool
+    """Whether the prompt ends with a guess: the request samples nothing of the turn."""
 
     @classmethod
-    def of(cls, request: Served) -> LiveTurn:
-        """A turn that has not begun."""
-        entries = request.sampling_params.custom_params
-        return cls(request=request, state=turn_state(entries, request.origin_input_ids), guess=draft_of(entries))
+    def of(cls, request: Served, drawn: Sequence[int] = ()) -> LiveTurn:
+        """A turn that has not begun.
+
+        Args:
+            request: Its request.
+            drawn: The turn of a judged request that has ended it.
+        """
+        entries, tokens = request.sampling_params.custom_params, list(request.origin_input_ids)
+        before = len(tokens) - given_of(entries)
+        return cls(
+            request=request,
+            state=turn_state(entries, tokens[:before]),
+            guess=draft_of(entries),
+            prompt=tokens[:before],
+            given=list(drawn) if is_judged(entries) else tokens[before:],
+            judged=is_judged(entries),
+        )
+
+    @property
+    def sampled(self) -> Sequence[int]:
+        """Tokens of the turn so far."""
+        if self.judged:
+            return self.given
+        return [*self.given, *self.request.output_ids] if self.given else self.request.output_ids
 
     @property
     def room(self) -> int:
         """Most tokens of a draft: the policy adds one."""
+        if self.judged:
+            return 0
         most = self.request.sampling_params.max_new_tokens
         return max(0, (1 << 20 if most is None else most) - len(self.request.output_ids) - 1)
 
@@ -69,9 +97,11 @@ class LiveTurn(DraftTurn):
     def keeps(self) -> bool:
         """Whether the turn may draft others: it ended regularly."""
         reason = self.request.finished_reason
+        if self.judged and not self.given:
+            return False
         return reason is not None and reason.to_json().get("type") in ("stop", "length")
 
     @property
     def news(self) -> list[int]:
         """Sampled tokens that the store was not told yet."""
-        return list(self.request.output_ids[self.committed :])
+        return list(self.sampled[self.committed :])

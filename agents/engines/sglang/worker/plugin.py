@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from turntree.agents.engines.sglang.settings import ALGORITHM, settings_from_environment
+from turntree.agents.engines.sglang.wire import JUDGES
 from turntree.agents.engines.sglang.worker.refusals import check_sampling, check_server
 
 logger = logging.getLogger(__name__)
@@ -77,6 +78,14 @@ def is_ours(server_args: Any) -> bool:
     return name == ALGORITHM or (name == "NGRAM" and settings_from_environment().replace_ngram)
 
 
+def judges_from(server_args: Any) -> int:
+    """Draft tokens that this server verifies in one pass; 0 for other drafts than turntree's, which mostly are not
+    verified by the seed."""
+    if is_ours(server_args):
+        return int(server_args.speculative_num_draft_tokens)
+    return 0 if server_args.speculative_algorithm else 1
+
+
 def _worker(server_args: Any) -> type:
     from turntree.agents.engines.sglang.drawing import compat
 
@@ -96,6 +105,7 @@ def _validate_request(manager: Any, request: Any, *_: Any, **__: Any) -> None:
 
 def _with_figures(original: Callable[..., Any], scheduler: Any, request: Any) -> Any:
     answer = original(scheduler, request)
+    answer.internal_state[JUDGES] = judges_from(scheduler.server_args)
     worker = getattr(scheduler, "draft_worker", None)
     if is_ours(scheduler.server_args) and worker is not None:
         answer.internal_state["turntree"] = worker.figures()

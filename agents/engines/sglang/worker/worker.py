@@ -67,6 +67,8 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
     def forward_batch_generation(self, batch: Any) -> Any:
         """Run a pass, and return with its tokens the numbers of drafted and accepted ones."""
         self._outcome = None
+        if batch.forward_mode.is_extend():
+            self.drafter.prompts(batch.reqs)
         result = super().forward_batch_generation(batch)
         if self._outcome is not None:
             result.logits_output.customized_info = {

@@ -149,6 +149,7 @@ class TurntreeWorker0523(TurntreeWorker):
 
     def _plain_pass(self, batch: Any, on_publish: Any, pp_proxy_tensors: Any) -> Any:
         self._began = None
+        self.drafter.prompts(batch.reqs)
         result = self.target_worker.forward_batch_generation(batch, pp_proxy_tensors=pp_proxy_tensors)
         rows = len(batch.reqs)
         new_lengths = batch.seq_lens.clone()

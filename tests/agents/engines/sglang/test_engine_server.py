@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -74,6 +75,16 @@ async def test_each_turn_says_what_was_drafted_and_kept(engine: SglangServer) ->
         )
     assert 0 < turn.draft.accepted == sum(turn.accepted) <= turn.draft.drafted
     assert turn.draft.verify_steps == 20 - turn.draft.accepted < 10
+
+
+async def test_a_turn_that_is_given_whole_is_judged_in_one_pass(engine: SglangServer, url: str) -> None:
+    request = TurnRequest(PROMPT, Sampling(max_tokens=40, seed=5), state=state("judged"))
+    plain = await engine.generate(request)
+    with SglangServer(url, max_context=TestSglangServer.context - 6) as bounded:
+        turn = await bounded.generate(replace(request, draft=plain.token_ids))
+    assert turn.token_ids == plain.token_ids
+    assert turn.logprobs == pytest.approx(plain.logprobs, abs=1e-4)
+    assert turn.draft.verify_steps == 1
 
 
 def test_penalties_are_refused_and_nobody_else_suffers(engine: SglangServer, url: str) -> None:

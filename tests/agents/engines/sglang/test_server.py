@@ -11,10 +11,10 @@ import pytest
 from machine_speed import soon
 
 from turntree.agents.engines.protocol import FinishReason, Sampling, ScoringEngine, TurnRequest
-from turntree.agents.engines.request_wire import draft_of, seed_of, state_of
+from turntree.agents.engines.request_wire import draft_of, given_of, is_judged, seed_of, state_of
 from turntree.agents.engines.server_client import ServerError
 from turntree.agents.engines.sglang.server import SglangServer
-from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
+from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED, JUDGES
 from turntree.agents.errors import EngineLost
 from turntree.spec_tree import DialogueState
 
@@ -35,6 +35,8 @@ class StandIn:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.busy = 2
         self.hangs = False
+        self.states: list[dict[str, Any]] = []
+        self.judges = False
 
     async def __call__(self, request: Any) -> Any:
         body = json.loads(request.content or b"{}")
@@ -43,6 +45,8 @@ class StandIn:
             if self.hangs:
                 await asyncio.sleep(60)
             return httpx.Response(200, json=self.turn(body))
+        if request.url.path == "/server_info":
+            return httpx.Response(200, json={"internal_states": self.states})
         if request.url.path == "/flush_cache":
             self.busy -= 1
             return httpx.Response(400 if self.busy >= 0 else 200, text="")
@@ -52,7 +56,8 @@ class StandIn:
 
     def turn(self, body: dict[str, Any]) -> dict[str, Any]:
         count, width = body["sampling_params"]["max_new_tokens"], body["top_logprobs_num"]
-        said = [n % 4 for n in range(count)]
+        entered = body["sampling_params"].get("custom_params")
+        said = [n % 4 for n in range(given_of(entered), given_of(entered) + count)]
         start = body.get("logprob_start_len", len(body["input_ids"]))
         given = body["input_ids"][start:]
         top = entries(list(range(width)))
@@ -63,6 +68,9 @@ class StandIn:
             "input_token_logprobs": [*first, *entries(given[1:])],
             "input_top_logprobs": [None, *[top] * len(given[1:])],
         }
+        if is_judged(entered) and self.judges:
+            drawn = entries([n % 4 for n in range(len(given) - 1)])
+            scored["input_top_logprobs"] = [None, *([entry] * 2 for entry in drawn)]
         return {
             "text": "never read",
             "output_ids": said,
@@ -143,3 +151,60 @@ async def test_a_server_that_does_not_answer_is_a_lost_engine():
     client = SglangServer("http://there", transport=httpx.MockTransport(away))
     with client, pytest.raises(EngineLost, match="is the SGLang server running"):
         await client.generate(TurnRequest(PROMPT, Sampling()))
+
+
+def ways(stand_in: StandIn) -> list[tuple[int, int, bool]]:
+    """Tokens of each request's prompt, how many of them are the turn's, and whether they are judged."""
+    bodies = [body for path, body in stand_in.asked if path == "/generate"]
+    sent = [body["sampling_params"]["custom_params"] for body in bodies]
+    return [(len(body["input_ids"]), given_of(each), is_judged(each)) for body, each in zip(bodies, sent, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("states", "judges", "context", "wanted"),
+    [
+        ([{JUDGES: 4}], True, 64, [(9, 6, True), (7, 4, False)]),
+        ([{JUDGES: 6}], True, 64, [(3, 0, False)]),  # one pass verifies them all
+        ([{JUDGES: 0}], True, 64, [(3, 0, False)]),  # other drafts
+        ([{}], True, 64, [(3, 0, False)]),  # without turntree's plugin
+        ([], True, 64, [(3, 0, False)]),
+        ([{JUDGES: 4}], False, 64, [(9, 6, True), (3, 0, False)]),  # nothing was drawn
+        ([{JUDGES: 4}], True, None, [(3, 0, False)]),  # a prompt with the draft may be too long
+    ],
+)
+async def test_a_server_judges_a_draft_if_it_says_that_it_can(states, judges, context, wanted, stand_in):
+    stand_in.states, stand_in.judges = states, judges
+    transport = httpx.MockTransport(stand_in)
+    with SglangServer("http://there", vocabulary=4, max_context=context, transport=transport) as client:
+        for _ in range(2):
+            turn = await client.generate(TurnRequest(PROMPT, Sampling(max_tokens=8, seed=3), draft=(0, 1, 2, 0, 1, 2)))
+            assert turn.token_ids == (0, 1, 2, 3, 0, 1, 2, 3)
+            assert turn.logprobs == pytest.approx(LAW[list(turn.token_ids)])
+            assert len(turn.behaviour_logprobs) == 8
+    assert ways(stand_in) == wanted * 2
+    assert [path for path, _ in stand_in.asked].count("/server_info") == (context is not None)
+
+
+async def test_what_is_no_token_is_not_given_to_the_model(stand_in):
+    stand_in.states, stand_in.judges = [{JUDGES: 1}], True
+    transport = httpx.MockTransport(stand_in)
+    with SglangServer("http://there", vocabulary=4, max_context=64, transport=transport) as client:
+        await client.generate(TurnRequest(PROMPT, Sampling(max_tokens=8, seed=3), draft=(0, 1, 4, -1)))
+    assert ways(stand_in) == [(5, 2, True), (5, 2, False)]
+
+
+async def test_a_turn_is_of_one_policy_though_weights_come_between_its_two_requests(stand_in, monkeypatch):
+    stand_in.states, stand_in.judges = [{JUDGES: 4}], True
+    transport = httpx.MockTransport(stand_in)
+    with SglangServer("http://there", vocabulary=4, max_context=64, transport=transport) as client:
+        ask = client._ask
+
+        async def updated(arguments: dict[str, Any]) -> dict[str, Any]:
+            answer = await ask(arguments)
+            client.version = 1
+            return answer
+
+        monkeypatch.setattr(client, "_ask", updated)
+        turn = await client.generate(TurnRequest(PROMPT, Sampling(max_tokens=8, seed=3), draft=(0, 1, 2, 0, 1, 2)))
+    assert ways(stand_in) == [(9, 6, True), (7, 4, False), (3, 0, False)]
+    assert (turn.token_ids, turn.weights_version) == ((0, 1, 2, 3, 0, 1, 2, 3), 1)

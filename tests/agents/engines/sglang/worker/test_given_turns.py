@@ -1,0 +1,91 @@
+"""Requests whose turns began in the prompt, as the drafter hears of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from turntree.agents.engines.sglang.settings import SglangSettings
+from turntree.agents.engines.sglang.wire import custom_params
+from turntree.agents.engines.sglang.worker.drafter import TreeDrafter
+from turntree.agents.engines.sglang.worker.given_turns import judged_turn
+from turntree.spec_tree import DialogueState, SpecForest
+
+PROMPT, GUESS = [1, 2, 3], [10, 11, 12, 13, 14, 15]
+STATE = DialogueState(exact=77, task="t")
+
+
+def request(drawn: list[int] | None = None, *, most: int = 100, deeper: bool = False, **more: Any) -> Any:
+    """A judged request that has ended; with ``drawn`` ``None`` one that goes on after the guess."""
+    judged = drawn is not None
+    entries = custom_params(state=STATE, seed=1, given=len(GUESS), judged=judged, most=most if judged else 0)
+    rows = {"input_top_logprobs_idx": [None, *([token, token] for token in drawn or ())]}
+    values = {
+        "rid": "a",
+        "origin_input_ids": [*PROMPT, *GUESS],
+        "output_ids": [9],
+        "sampling_params": SimpleNamespace(custom_params=entries, stop_token_ids={8}, max_new_tokens=4),
+        "finished_reason": SimpleNamespace(to_json=lambda: {"type": "length"}),
+        **({"logprob": SimpleNamespace(**rows)} if deeper else rows),
+    }
+    return SimpleNamespace(**{**values, **more})
+
+
+@pytest.mark.parametrize("deeper", [False, True], ids=["0.5.12", "0.5.23"])
+@pytest.mark.parametrize(
+    ("drawn", "most", "turn"),
+    [
+        (GUESS, 6, GUESS),  # as long as it may be
+        (GUESS, 7, []),  # goes on
+        ([10, 11, 8, 5, 5, 5], 100, [10, 11, 8]),  # stops where it differs
+        ([10, 11, 7, 8, 5, 5], 100, []),  # what is drawn after a wrong token is no part of it
+        ([10, 11, 7, 5, 5, 5], 3, [10, 11, 7]),
+        (GUESS[:4], 4, []),  # not all was drawn
+    ],
+)
+def test_a_judged_request_is_a_turn_if_its_tokens_end_it(
+    drawn: list[int], most: int, turn: list[int], deeper: bool
+) -> None:
+    assert judged_turn(request(drawn, most=most, deeper=deeper)) == turn
+
+
+def test_two_most_probable_tokens_are_no_draw() -> None:
+    others = request(GUESS, most=6, input_top_logprobs_idx=[None, *([token, 0] for token in GUESS)])
+    assert judged_turn(others) == []
+
+
+def learnt(*requests: Any, decoded: bool = False) -> tuple[int, int, int]:
+    drafter = TreeDrafter(SglangSettings(adaptive=False), SpecForest(), 8)
+    for each in requests:
+        reason, each.finished_reason = each.finished_reason, None
+        drafter.prompts([each])
+        if decoded:
+            drafter.propose([each])
+            each.output_ids.append(8)
+        each.finished_reason = reason
+        if decoded:
+            drafter.settle()
+    drafter.idle()
+    stats = drafter.forest.stats()
+    return stats.rollouts, stats.tokens, stats.live
+
+
+def test_the_store_learns_a_turn_with_the_tokens_that_came_with_the_prompt() -> None:
+    assert learnt(request(GUESS, most=6)) == (1, 6, 0)
+    assert learnt(request(GUESS)) == (0, 0, 0)
+    assert learnt(request()) == (1, 7, 0)
+    assert learnt(request(), decoded=True) == (1, 8, 0)
+    assert learnt(request(GUESS, most=6), request(GUESS), request(rid="b")) == (2, 13, 0)
+
+
+def test_of_a_judged_request_that_takes_part_in_a_step_nothing_more_is_learnt() -> None:
+    """The scheduler of 0.5.23 may run ahead of its end."""
+    assert learnt(request(GUESS, most=6), decoded=True) == (1, 6, 0)
+    assert learnt(request(GUESS), decoded=True) == (0, 0, 0)
+
+
+def test_aborted_turns_are_not_learnt() -> None:
+    aborted = SimpleNamespace(to_json=lambda: {"type": "abort"})
+    assert learnt(request(finished_reason=aborted), request(GUESS, most=6, finished_reason=aborted)) == (0, 0, 0)
