@@ -60,7 +60,11 @@ async def replay(request: TurnRequest, judge: Judge, go_on: Continue) -> Complet
         return replace(head, finish_reason=FinishReason.LENGTH)
     whole = (*request.prompt_ids, *head.token_ids)
     rest = replace(request, prompt_ids=whole, draft=(), sampling=replace(sampling, max_tokens=left))
-    done = join(head, await go_on(rest, len(head.token_ids)))
+    tail = await go_on(rest, len(head.token_ids))
+    if tail.weights_version != drawn.weights_version and tail.finish_reason is not FinishReason.ABORT:
+        # New weights wait for running requests, and between a turn's two none runs: a turn is of one policy.
+        return await go_on(replace(request, draft=()), 0)
+    done = join(head, tail)
     return done if drawn.levels else replace(done, levels="")
 
 

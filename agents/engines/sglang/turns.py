@@ -73,13 +73,9 @@ class SglangTurns(ABC):
         fitting = self._fitting(request)
         if fitting is None or not await self._judges(fitting):
             return await self._sample(request)
-        version = self.version
         try:
             turn = await replay(fitting, self._judge, self._sample)
         except _NotJudged:
-            return await self._sample(request)
-        if self.version != version and turn.finish_reason is not FinishReason.ABORT:
-            # New weights wait for running requests, and between a turn's two none runs.
             return await self._sample(request)
         # Those of judged tokens are known always, those of sampled ones not after cuts.
         whole = len(turn.behaviour_logprobs) == len(turn.token_ids)
