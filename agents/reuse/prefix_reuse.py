@@ -32,9 +32,9 @@ from typing import NamedTuple
 import numpy as np
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, ScoringEngine, TurnRequest
+from turntree.agents.engines.splice import join, narrowed
 from turntree.agents.loop.rollout import derive_seed
 from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
-from turntree.agents.engines.splice import join, narrowed
 from turntree.agents.reuse.turn_storage import offer, storage_key, stored_turn, within
 from turntree.agents.reuse.turn_verification import verify
 from turntree.spec_tree import DialogueState

@@ -90,7 +90,9 @@ async def test_a_full_store_keeps_what_it_holds() -> None:
     assert drafts == [[], [], [], *[[1, 1], [2, 2], []] * 2]
 
 
-@pytest.mark.parametrize(("values", "message"), [({"max_tokens": 0}, "at least 1"), ({"coupled": "yes"}, "true or false")])
+@pytest.mark.parametrize(
+    ("values", "message"), [({"max_tokens": 0}, "at least 1"), ({"coupled": "yes"}, "true or false")]
+)
 def test_wrong_settings_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ValidationConfig(**values)
