@@ -96,8 +96,8 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     _check_sections(whole)
     _check_rewards(settings, whole)
     _check_run_ahead(settings, whole)
-    fit_vllm(whole, reuse=settings.reuse.mode)
-    fit_sglang(whole, reuse=settings.reuse.mode)
+    for fit in (fit_vllm, fit_sglang):
+        fit(whole, reuse=settings.reuse.mode, coupled=settings.validation.coupled)
     return Composition(choice=choice, settings=settings, verl=whole)
 
 

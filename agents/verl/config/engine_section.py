@@ -16,7 +16,16 @@ ROLLOUT = "actor_rollout_ref.rollout"
 _READ = ("speculation", "forest")
 
 
-def drafts_of(config: DictConfig, name: str, title: str, reuse: ReuseMode) -> EngineSettings | None:
+def asking_setting(reuse: ReuseMode, *, coupled: bool) -> str:
+    """The setting that puts turntree's own uses of turns before an external engine; empty if none does."""
+    if reuse is not ReuseMode.NONE:
+        return f"turntree.reuse.mode={reuse}"
+    return "turntree.validation.coupled=true" if coupled else ""
+
+
+def drafts_of(
+    config: DictConfig, name: str, title: str, reuse: ReuseMode, *, coupled: bool = False
+) -> EngineSettings | None:
     """Draft settings of an external engine.
 
     Args:
@@ -24,6 +33,7 @@ def drafts_of(config: DictConfig, name: str, title: str, reuse: ReuseMode) -> En
         name: The engine's name in ``rollout.name``.
         title: The name as its makers write it.
         reuse: How the run uses earlier trajectories.
+        coupled: Whether validations replay one another.
 
     Returns:
         ``None`` if another engine runs, or nothing is drafted.
@@ -34,10 +44,11 @@ def drafts_of(config: DictConfig, name: str, title: str, reuse: ReuseMode) -> En
     rollout = OmegaConf.select(config, ROLLOUT)
     if rollout is None or rollout.name != name:
         return None
-    if reuse is not ReuseMode.NONE and rollout.enable_rollout_routing_replay:
+    asking = asking_setting(reuse, coupled=coupled)
+    if asking and rollout.enable_rollout_routing_replay:
         raise ConfigError(
-            f"turntree.reuse.mode={reuse} begins turns with stored tokens, whose routed experts are not known; set "
-            f"{ROLLOUT}.enable_rollout_routing_replay=false, or turntree.reuse.mode=none"
+            f"{asking} begins turns with stored tokens, whose routed experts are not known; set "
+            f"{ROLLOUT}.enable_rollout_routing_replay=false, or remove that setting"
         )
     ours = plain(OmegaConf.select(rollout, "engine_kwargs.turntree")) or {}
     strange = sorted(set(ours) - set(_READ))

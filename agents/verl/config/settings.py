@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
+from turntree.agents.reuse.coupled_turns import ValidationConfig
 from turntree.agents.reuse.reuse_config import ReuseConfig
 from turntree.agents.reuse.run_ahead_config import RunAheadConfig
 from turntree.agents.scoring.scorer import Scorer
@@ -91,6 +92,8 @@ class PlaySettings:
     """Reuse of earlier trajectories: ``{mode: exact}``; empty uses none."""
     run_ahead: RunAheadConfig = field(default_factory=RunAheadConfig)
     """Precomputation of the next step's rollouts: ``{enabled: true}``; empty precomputes none."""
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    """Validations: ``{coupled: true}`` uses the same noise at each, and each replays the last one."""
     memo_results: int = 0
     """Results of deterministic tools that a process caches; 0 caches none."""
     rewards: Mapping[str, Any] = field(default_factory=dict)
@@ -117,7 +120,8 @@ class PlaySettings:
             ConfigError: If a key is unknown, or a value invalid.
         """
         values = dict(section)
-        for name, kind in (("reuse", ReuseConfig), ("run_ahead", RunAheadConfig)):
+        kinds = {"reuse": ReuseConfig, "run_ahead": RunAheadConfig, "validation": ValidationConfig}
+        for name, kind in kinds.items():
             if name in values:
                 values[name] = from_mapping(kind, values[name] or {}, f"{where}.{name}")
         return from_mapping(cls, values, where)

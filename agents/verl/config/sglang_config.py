@@ -27,17 +27,18 @@ from turntree.agents.verl.config.settings import EngineSettings
 _DRAFTS = ("speculative_algorithm", "speculative_num_draft_tokens")
 
 
-def fit_sglang(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE) -> None:
+def fit_sglang(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE, coupled: bool = False) -> None:
     """Put turntree's worker into the arguments of SGLang; other engines are left unchanged.
 
     Args:
         config: verl's whole configuration, modified in place.
         reuse: The run's reuse of earlier trajectories.
+        coupled: Whether validations replay one another.
 
     Raises:
         ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters.
     """
-    settings = drafts_of(config, "sglang", "SGLang", reuse)
+    settings = drafts_of(config, "sglang", "SGLang", reuse, coupled=coupled)
     if settings is None:
         return
     for key in _DRAFTS:

@@ -13,24 +13,26 @@ from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
 from turntree.agents.reuse.reuse_config import ReuseMode
-from turntree.agents.verl.config.engine_section import ROLLOUT, drafts_of
+from turntree.agents.verl.config.engine_section import ROLLOUT, asking_setting, drafts_of
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import EngineSettings
 
 
-def fit_vllm(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE) -> None:
+def fit_vllm(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE, coupled: bool = False) -> None:
     """Put turntree's drafter into the arguments of vLLM; other engines are left unchanged.
 
     Args:
         config: verl's whole configuration, modified in place.
         reuse: The run's reuse of earlier trajectories.
+        coupled: Whether validations replay one another.
 
     Raises:
         ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters.
     """
-    settings = drafts_of(config, "vllm", "vLLM", reuse)
-    if OmegaConf.select(config, f"{ROLLOUT}.name") == "vllm" and reuse is not ReuseMode.NONE:
-        _fit_scoring(config, reuse)
+    settings = drafts_of(config, "vllm", "vLLM", reuse, coupled=coupled)
+    asking = asking_setting(reuse, coupled=coupled)
+    if asking and OmegaConf.select(config, f"{ROLLOUT}.name") == "vllm":
+        _fit_scoring(config, asking)
     if settings is None:
         return
     if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.vllm.speculative_config") is not None:
@@ -42,12 +44,12 @@ def fit_vllm(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE) -> None:
         OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.vllm.{key}", value, force_add=True)
 
 
-def _fit_scoring(config: DictConfig, reuse: ReuseMode) -> None:
-    """Let vLLM give the log-probabilities that reuse needs."""
+def _fit_scoring(config: DictConfig, asking: str) -> None:
+    """Let vLLM give the log-probabilities that the setting ``asking`` needs."""
     mode = OmegaConf.select(config, f"{ROLLOUT}.logprobs_mode")
     if mode != "processed_logprobs":
         raise ConfigError(
-            f"turntree.reuse.mode={reuse} needs the log-probabilities that tokens are drawn with; set "
+            f"{asking} needs the log-probabilities that tokens are drawn with; set "
             f"{ROLLOUT}.logprobs_mode=processed_logprobs, got {mode}"
         )
     most = f"{ROLLOUT}.engine_kwargs.vllm.max_logprobs"

@@ -27,6 +27,7 @@ from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.episodes.dataset import make_env, token_bounds
 from turntree.agents.verl.episodes.output import EpisodeOutput, neutralise, to_output
 from turntree.agents.verl.records.recording import EpisodeRecorder, RunFolder
+from turntree.agents.verl.records.validations import LastEpisodes
 from turntree.envs import Env, ResultMemo
 from turntree.envs.failure import kind_of
 from turntree.spec_tree import DialogueState
@@ -72,6 +73,7 @@ class EpisodePlayer:
         self._seed = int(rollout_config.seed)
         self._bounds = token_bounds(rollout_config.prompt_length, rollout_config.response_length)
         settings = RunSettings.parse(plain(rollout_config.get("custom")))
+        self._last = LastEpisodes() if settings.validation.coupled else None
         recording = settings.path is not None and settings.record_episodes
         self._recorder = EpisodeRecorder(RunFolder(settings.path)) if recording and settings.path else None
         self._scorer = settings.scorer()
@@ -114,8 +116,10 @@ class EpisodePlayer:
         self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine]
     ) -> _Played:
         index, session, step = int(row["index"]), int(row.get("session_id", 0)), int(row["global_steps"])
-        sampling = self._sampling(sampling_params, step, index, session)
         trains = (row.get("extra_info") or {}).get("split", "train") == "train"
+        # Coupled validations have the noise of step 0, in which nothing is trained on.
+        noise = step if trains or self._last is None else 0
+        sampling = self._sampling(sampling_params, noise, index, session)
         lost: list[FailureKind] = []
         while len(lost) < ATTEMPTS:
             episode = await self._attempt(row, index, sampling, engine if trains else lambda: _Apart(engine()))
@@ -192,6 +196,9 @@ class EpisodePlayer:
                     score_in_verl=self._score_in_verl,
                 )
             )
+            if self._last is not None and not one.recorded and not episode.masked:
+                place = (episode.env_id, one.labels["index"], one.labels["session"])
+                outputs[-1].extra_fields["reward_extra_info"].update(self._last.compare(place, episode))
         return outputs
 
     async def _attempt(

@@ -28,8 +28,8 @@ _OF_DRAFTER = {"steps": "forward_passes", "draft_seconds": "draft_seconds"}
 class ExternalServer:
     """Methods of a Ray actor, in front of those of verl's server class.
 
-    A request of turntree's agent loop goes through a ``TurnServer`` if the run reuses earlier turns; any other
-    goes to verl's own ``generate``.
+    A request of turntree's agent loop goes through a ``TurnServer`` if the run reuses earlier turns or couples
+    its validations; any other goes to verl's own ``generate``.
     """
 
     config: Any
@@ -47,7 +47,7 @@ class ExternalServer:
             store: The engine's store of drafts.
         """
         run = RunSettings.parse(plain(self.config.custom))
-        if run.reuse.mode is ReuseMode.NONE:
+        if run.reuse.mode is ReuseMode.NONE and not run.validation.coupled:
             return
         run = replace(run, save_policy_every=0)  # the weights do not come through this process
         self._engine = engine

@@ -17,6 +17,7 @@ from typing import Any, Protocol, cast
 
 from turntree.agents.engines.monitors import Monitors
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, ScoringEngine, TurnRequest
+from turntree.agents.reuse.coupled_turns import CoupledTurns
 from turntree.agents.reuse.prefix_reuse import PrefixReuse
 from turntree.agents.reuse.reuse_config import ReuseMode
 from turntree.agents.reuse.run_ahead import AheadEngine, RunAhead
@@ -92,6 +93,8 @@ class TurnServer:
                 seed=seed,
             )
         self._turns: Engine = self._reuse or self._ahead or engine
+        validation = run.validation
+        self._validation = CoupledTurns(engine, max_tokens=validation.max_tokens) if validation.coupled else None
         self._shared = None if exchange is None or store is None else SharedTurns(store, exchange)
         self._monitors = Monitors()
         self._counters = StepCounters(run, rank, self._monitors, self._reuse, self._ahead)
@@ -106,8 +109,10 @@ class TurnServer:
         """Sample one turn, for this step or for a later one."""
         if request.ahead_for:
             return await self._sample_ahead(request)
-        counts = self._monitors.first_use(request.sampling.seed)
-        completion = await self._turns.generate(request)
+        validation = None if request.reuse else self._validation
+        # The store of drafts has seen what the noise of a coupled validation sampled before.
+        counts = validation is None and self._monitors.first_use(request.sampling.seed)
+        completion = await (validation or self._turns).generate(request)
         if counts:
             self._monitors.add([completion])
         ended = completion.finish_reason is not FinishReason.ABORT

@@ -27,6 +27,7 @@ def trained(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Train
         "turntree.contract=math",
         "turntree.reuse.mode=exact",
         "data.max_response_length=160",
+        *("turntree.validation.coupled=true", "trainer.test_freq=1"),
         *(f"{speculation}.min_probability=0.0", f"{speculation}.adaptive=false"),  # timing decides nothing
         *LOOKING,
         steps=2,
@@ -124,3 +125,11 @@ def test_levels_and_behaviour_arrive_in_the_trainers_batch(trained: Training) ->
     first, second = levels
     assert first <= {0, 1}
     assert {1, 3} <= second <= {0, 1, 3}
+
+
+def test_coupled_validations_say_what_an_update_changed(trained: Training) -> None:
+    first, second = (row["data"] for row in read_lines(trained.folder.metrics))
+    names = [name for name in second if "/coupled_unchanged/mean" in name]
+    assert names, "the second validation is compared with the first"
+    assert not [name for name in first if "/coupled_" in name]
+    assert all(0 <= second[name] <= 1 for name in names)

@@ -152,6 +152,14 @@ def test_vllm_gives_the_log_probabilities_that_reuse_needs(way: str) -> None:
         verls(CPU, f"speculation=[tree,{way}]", f"{ROLLOUT}.logprobs_mode=raw_logprobs")
 
 
+def test_coupled_validations_need_of_vllm_what_reuse_needs() -> None:
+    coupled = "turntree.validation.coupled=true"
+    assert arguments(verls(CPU, "speculation=tree", coupled))["max_logprobs"] == -1
+    for base in (CPU, SGLANG):
+        with pytest.raises(ConfigError, match=f"{coupled} begins turns .* routed experts are not known"):
+            verls(base, "speculation=tree", coupled, f"{ROLLOUT}.enable_rollout_routing_replay=true")
+
+
 @pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])
 def test_stored_turns_are_replayed_without_drafts_as_well(base: list[str]) -> None:
     config = verls(base, "speculation=[none,replay]")

@@ -145,6 +145,41 @@ async def test_turns_of_a_validation_are_kept_apart_from_those_of_training(stage
     assert [[asked.reuse for asked in engine.asked] for engine in (trained, validated)] == [[True], [False]]
 
 
+@pytest.mark.parametrize(("coupled", "seeds"), [(True, 1), (False, 2)])
+async def test_coupled_validations_have_one_noise_that_no_training_step_has(
+    stage: Stage, coupled: bool, seeds: int
+) -> None:
+    stage.settings.validation = {"coupled": coupled}
+    validation: list[int | None] = []
+    training: list[int | None] = []
+    for step in (1, 2):
+        for seen, split in ((validation, "val"), (training, "train")):
+            _, engine = await stage.play("good", global_steps=step, extra_info={"split": split})
+            seen += engine.seeds
+    assert (len(set(validation)), len(set(training))) == (seeds, 2)
+    assert bool(set(validation) & set(training)) is not coupled
+
+
+async def test_a_coupled_validation_says_what_changed_since_the_last_one(stage: Stage) -> None:
+    stage.settings.validation = {"coupled": True}
+    player = stage.player()
+    row = {**stage.row, "extra_info": {"split": "val"}}
+
+    async def validate(*texts: str, **changes: Any) -> dict[str, float]:
+        engine = stage.engine(*texts)
+        info = told(await player.play(SAMPLING, {**row, **changes}, lambda: engine))
+        return {name: value for name, value in info.items() if name.startswith("coupled_")}
+
+    assert await validate("good") == {}
+    assert (await validate("good"))["coupled_unchanged"] == 1.0
+    changed = await validate("fragile(a)", "good")
+    assert (changed["coupled_unchanged"], changed["coupled_same_tokens"]) == (0.0, 0.0)
+    assert await validate("good", session_id=2) == {}, "another episode"
+    assert await validate("good", extra_info={"split": "train"}) == {}
+    await validate(*["fragile(boom)"] * 2)
+    assert (await validate("fragile(a)", "good"))["coupled_unchanged"] == 1.0, "a lost episode is none"
+
+
 async def test_nothing_is_recorded_where_no_folder_is_named(stage: Stage, tmp_path: Path) -> None:
     stage.config = OmegaConf.create({"name": "turntree", "seed": 1, "prompt_length": 9, "response_length": 99})
     await stage.play("good")

@@ -9,6 +9,8 @@ from recording_engine import RecordingEngine, a_turn
 
 from turntree.agents.engines.monitors import ALARM
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
+from turntree.agents.reuse.coupled_turns import ValidationConfig
+from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.serving.turn_server import TurnServer
 from turntree.spec_tree import DialogueState
@@ -41,9 +43,10 @@ class Stand:
     restore = save
 
 
-def server(engine: RecordingEngine, stand: Stand | None = None) -> TurnServer:
+def server(engine: RecordingEngine, stand: Stand | None = None, run: RunSettings | None = None) -> TurnServer:
     wanted: Any = engine  # nothing is scored here
-    return TurnServer(wanted, RunSettings(), rank=0, seed=0, vocabulary=16, max_context=64, store=stand, exchange=stand)
+    limits = {"vocabulary": 16, "max_context": 64}
+    return TurnServer(wanted, run or RunSettings(), rank=0, seed=0, **limits, store=stand, exchange=stand)
 
 
 async def noted(reason: FinishReason, state: DialogueState | None) -> list[list[int]]:
@@ -98,3 +101,29 @@ async def test_an_episode_that_is_tried_again_raises_no_alarm(seeds: tuple[int |
     assert not turns.read_counters({})
     await turns.generate(TurnRequest((1,), Sampling(seed=1)))
     assert turns.read_counters({}), "a seed counts again in the next step"
+
+
+@pytest.mark.parametrize("coupled", [True, False])
+async def test_a_coupled_validation_begins_with_the_last_one_and_a_turn_of_training_with_neither(coupled: bool) -> None:
+    """Drafts of three steps, each with a turn of training and one of validation that has the same prompt."""
+    engine = RecordingEngine(a_turn(1), a_turn(2), a_turn(3), a_turn(4), a_turn(5), a_turn(6))
+    run = RunSettings(reuse=ReuseConfig(mode=ReuseMode.REPLAY), validation=ValidationConfig(coupled=coupled))
+    turns = server(engine, run=run)
+    for step in (1, 2, 3):
+        for sampling, reuse in ((Sampling(seed=step), True), (Sampling(seed=9), False)):
+            await turns.generate(TurnRequest((1, 2), sampling, reuse=reuse))
+        await turns.close_step(step, {})
+    drafts = [list(asked.draft) for asked in engine.asked]
+    assert drafts[::2] == [[], [1], [3]], "training replays training"
+    assert drafts[1::2] == ([[], [2], [4]] if coupled else [[], [], []])
+
+
+async def test_a_coupled_validation_tells_the_monitors_nothing() -> None:
+    """Its drafts know the noise: a store of drafts has seen what it sampled before."""
+    for coupled in (True, False):
+        turns = server(remembering(), run=RunSettings(validation=ValidationConfig(coupled=coupled)))
+        await turns.generate(TurnRequest((1,), Sampling(seed=1), reuse=False))
+        await turns.close_step(1, {})
+        await turns.generate(TurnRequest((1,), Sampling(seed=1), reuse=False))
+        told = turns.read_counters({})
+        assert not told if coupled else abs(told["exactness/exact_acceptance_z"]) > ALARM
