@@ -71,18 +71,21 @@ class Stepped(VllmTurns):
     def __init__(self, way: str, folder: Path, *, batch: int, arguments: dict[str, Any]) -> None:
         from vllm import LLM
 
+        drafter = WAYS["ours" if way in REUSE else way]
         self.llm = LLM(
             str(folder),
             skip_tokenizer_init=True,
             max_model_len=256,
             max_num_seqs=batch,
-            speculative_config=WAYS["ours" if way in REUSE else way],
+            speculative_config=drafter,
             logprobs_mode="processed_logprobs",
             max_logprobs=-1,
             **arguments,
         )
         size = self.llm.llm_engine.model_config.get_vocab_size()
-        super().__init__(max_context=256, vocabulary=size, speculates=way != "none")
+        super().__init__(
+            max_context=256, vocabulary=size, draft_tokens=(drafter or {}).get("num_speculative_tokens", 0)
+        )
         self._reuse = REUSE.get(way)
         self.spent = Spent()
         self._ids = itertools.count()
