@@ -10,6 +10,7 @@ both.
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import operator
@@ -17,7 +18,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import gymnasium
 
@@ -79,9 +80,13 @@ class Env(gymnasium.Env[str, str], ABC):
     quick: bool = False
     """The author's assertion that ``reset``, ``step`` and all tools take microseconds, so that an event loop may run
     them itself. Every class makes it for itself: a subclass may add code that blocks."""
+    forkable: bool = False
+    """The author's assertion that a step has no effect outside the environment, so that copies of a running episode
+    may try steps that it may never take (``fork``). Every class makes it for itself."""
     static_attributes: ClassVar[frozenset[str]] = frozenset(
         {
-            *("limits", "tool_format", "render_mode", "spec", "action_space", "observation_space", "quick"),
+            *("limits", "tool_format", "render_mode", "spec", "action_space", "observation_space"),
+            *("quick", "forkable"),
             *("tools", "toolsets", "offered_tools", "executor", "parser", "memo", "_tools_json", "_system_prompt"),
         }
     )
@@ -91,6 +96,7 @@ class Env(gymnasium.Env[str, str], ABC):
         super().__init_subclass__(**kwargs)
         cls.tools = with_methods(cls, cls.tools)
         cls.quick = vars(cls).get("quick", False)
+        cls.forkable = vars(cls).get("forkable", False)
 
     def __init__(
         self,
@@ -289,6 +295,22 @@ class Env(gymnasium.Env[str, str], ABC):
         for attribute in self._dynamic_attributes():
             delattr(self, attribute)
         vars(self).update(attributes)
+
+    def fork(self, state: bytes) -> Self:
+        """Another environment, in the state of a snapshot of this one; it shares what no episode changes.
+
+        Raises:
+            SnapshotError: If this class is not ``forkable``, or as ``restore``.
+        """
+        if not self.forkable:
+            raise SnapshotError(
+                f"{type(self).__qualname__} is not forkable: its steps may have effects outside it; set forkable = "
+                "True in the class if they have none"
+            )
+        fork = copy.copy(self)
+        fork._progress = None  # its toolsets belong to this episode, and restore() closes what is running
+        fork.restore(state)
+        return fork
 
     def close(self) -> None:
         """End the running episode and release the resources of its tools; may be called again."""

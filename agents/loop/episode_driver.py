@@ -100,12 +100,13 @@ class EpisodeDriver:
         self.messages += map(Message.from_openai, info["messages"])
         return dict(info)
 
-    async def step(self, turn: Turn) -> StepOutcome:
-        """Give the turn to the environment and record its answer."""
+    async def step(self, turn: Turn, answer: Callable[[], Awaitable[tuple[Any, ...]]] | None = None) -> StepOutcome:
+        """Give the turn to the environment, or whoever answers for it, and record the answer."""
         said = Message(role=Role.ASSISTANT, content=turn.text)
         self.turns.append(turn)
         self.messages.append(said)
-        _, reward, terminated, truncated, info = await self.off_loop(functools.partial(self.env.step, turn.text))
+        answered = self.ask_env(self.env, turn.text) if answer is None else answer()
+        _, reward, terminated, truncated, info = await answered
         calls = info["tool_calls"]
         observation = tuple(map(Message.from_openai, info["messages"]))
         self.turns[-1] = replace(turn, observation=observation, reward=float(reward))
@@ -121,6 +122,10 @@ class EpisodeDriver:
             return StepOutcome(None, info["messages"], calls)
         # A Gymnasium wrapper (TimeLimit) may truncate an episode that the environment would continue.
         return StepOutcome(StopReason(info["stop_reason"] or StopReason.MAX_TURNS), info["messages"], calls)
+
+    async def ask_env(self, env: Any, text: str) -> tuple[Any, ...]:
+        """The result of an environment's ``step``."""
+        return await self.off_loop(functools.partial(env.step, text))
 
     @contextmanager
     def engine_at_work(self) -> Iterator[None]:

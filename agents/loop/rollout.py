@@ -6,7 +6,9 @@ turn before.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +18,9 @@ from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.errors import EngineAborted
 from turntree.agents.loop.episode_driver import EpisodeDriver
+from turntree.agents.loop.foresight import Foresight
 from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.stored_episodes import StoredEpisode, StoredEpisodes, StoredStep
 from turntree.envs.limits import Limits
 from turntree.envs.task import Task
 
@@ -32,6 +36,7 @@ async def rollout(
     seed: int | None = None,
     sampling: Sampling | None = None,
     executor: Executor | None = None,
+    stored: StoredEpisodes | None = None,
 ) -> Episode:
     """Play one episode.
 
@@ -51,6 +56,9 @@ async def rollout(
             does. Without either the noise is fresh.
         executor: Where ``env.reset`` and ``env.step`` run; ``None`` runs them in the event loop if the
             environment declares itself ``quick``, and in threads of the process otherwise.
+        stored: Earlier episodes of environments made with the same arguments: one that begins in the same state
+            is tried whole, its turns and tool calls side by side (``Foresight``), and this one is added. What an
+            episode says and is answered does not depend on it.
 
     Returns:
         The episode. If the environment or the engine raised, its ``stop_reason`` is ``FAILURE``, ``failure``
@@ -70,6 +78,7 @@ async def rollout(
         seed=seed,
         sampling=sampling or Sampling(),
         executor=executor,
+        stored=stored,
     )
     return await play.to_end(play.run(index))
 
@@ -92,17 +101,33 @@ class _Play(EpisodeDriver):
     renderer: Renderer
     limits: Limits
     sampling: Sampling
+    stored: StoredEpisodes | None
 
     async def run(self, index: int | None) -> StopReason:
         info = await self.begin(index)
         prompt = self.renderer.initial(info["messages"], info["tools"])
+        foresight = Foresight(self.stored, self.env, self.ask_env)
+        key = (self.env_id, self.task_id, self.seed, self.limits, prompt)
+        whole = False
+        try:
+            foresight.begin(key, self.turn_seed(-1) or 0, functools.partial(self.sample_ahead, len(prompt)))
+            stop_reason = await self.turns_from(prompt, foresight)
+            whole = stop_reason is not StopReason.FAILURE
+        finally:
+            await foresight.end(key, self.tool_history, rank=self.turn_seed(-2) or 0, whole=whole)
+        return stop_reason
+
+    async def turns_from(self, prompt: tuple[int, ...], foresight: Foresight) -> StopReason:
         first = len(prompt)
         while (room := self.room(first, len(prompt))) > 0:
-            completion = await self.sample(prompt, room)
-            outcome = await self.step(Turn(prompt_ids=prompt, completion=completion, text=self.text(completion)))
+            await foresight.reach(prompt)
+            said = await self.sample(prompt, room, foresight)
+            turn = Turn(prompt_ids=prompt, completion=said, text=self.text(said))
+            answer = functools.partial(foresight.answer, prompt, said.token_ids, turn.text, len(self.tool_history))
+            outcome = await self.step(turn, answer)
             if outcome.stop_reason is not None:
                 return outcome.stop_reason
-            prompt = self.renderer.extend(prompt, completion.token_ids, outcome.messages)
+            prompt = self.renderer.extend(prompt, said.token_ids, outcome.messages)
         return StopReason.MAX_TOKENS
 
     def text(self, completion: Completion) -> str:
@@ -119,20 +144,38 @@ class _Play(EpisodeDriver):
             bounds.append(limits.max_context_tokens - length)
         return min(bounds)
 
-    async def sample(self, prompt: tuple[int, ...], room: int) -> Completion:
+    def turn_seed(self, turn: int) -> int | None:
+        """Seed of a turn's noise, by its number; ``None`` if the noise is fresh."""
         base = self.sampling.seed if self.sampling.seed is not None else self.seed
+        return None if base is None else derive_seed(base, turn)
+
+    def request(
+        self, turn: int, prompt: tuple[int, ...], room: int, calls: Sequence[str], draft: Sequence[int]
+    ) -> TurnRequest:
         stops = (*self.renderer.stop_token_ids, *self.sampling.stop_token_ids)
         sampling = replace(
             self.sampling,
             max_tokens=room,
             stop_token_ids=tuple(dict.fromkeys(stops)),
-            seed=None if base is None else derive_seed(base, len(self.turns)),
+            seed=self.turn_seed(turn),
         )
-        state = dialogue_state(prompt, task_id=self.task_id, calls=self.tool_history, env_id=self.env_id)
+        state = dialogue_state(prompt, task_id=self.task_id, calls=calls, env_id=self.env_id)
+        return TurnRequest(prompt, sampling, state=state, draft=draft)
+
+    async def sample_ahead(self, first: int, turn: int, step: StoredStep, episode: StoredEpisode) -> Completion:
+        calls = episode.tool_history[: step.calls]
+        room = self.room(first, len(step.prompt_ids))
+        return await self.engine.generate(self.request(turn, step.prompt_ids, room, calls, step.token_ids))
+
+    async def sample(self, prompt: tuple[int, ...], room: int, foresight: Foresight) -> Completion:
+        turn = len(self.turns)
         with self.engine_at_work():
-            completion = await self.engine.generate(TurnRequest(prompt, sampling, state=state))
+            completion = await foresight.turn()
+            if completion is None:
+                request = self.request(turn, prompt, room, self.tool_history, foresight.guess)
+                completion = await self.engine.generate(request)
             if completion.finish_reason is FinishReason.ABORT:
-                raise EngineAborted(f"the engine aborted turn {len(self.turns)}")
+                raise EngineAborted(f"the engine aborted turn {turn}")
             if not completion.token_ids:
-                raise EngineAborted(f"the engine sampled nothing in turn {len(self.turns)}")
+                raise EngineAborted(f"the engine sampled nothing in turn {turn}")
         return completion

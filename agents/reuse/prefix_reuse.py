@@ -132,7 +132,8 @@ class PrefixReuse:
     async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn, beginning with a stored one if there is one.
 
-        The request's own draft is used where no turn is stored. A request without ``reuse`` goes to the engine.
+        The request's own draft is used where no turn is stored; where it equals a stored one, that is the one which
+        is used, so a caller must not choose it by what it says. A request without ``reuse`` goes to the engine.
 
         Raises:
             ValueError: If ``sampling`` has a penalty that counts the turn's own tokens and the mode scores.
@@ -141,7 +142,7 @@ class PrefixReuse:
             return await self.engine.generate(request)
         asked = self._ask(request.prompt_ids, request.sampling, request.state)
         self.stats.turns += 1
-        ticket = self._ticket(asked)
+        ticket = self._ticket(asked, request.draft)
         if ticket is None:
             done = await self._sample(asked, draft=request.draft)
         elif self.config.mode is ReuseMode.REPLAY:
@@ -191,14 +192,14 @@ class PrefixReuse:
         seed = int(self._seeds.integers(1 << 63)) if sampling.seed is None else sampling.seed
         return _Asked(prompt=tuple(prompt_ids), sampling=sampling, state=state, base=self.base_seed(seed))
 
-    def _ticket(self, asked: _Asked) -> Ticket | None:
+    def _ticket(self, asked: _Asked, like: Sequence[int]) -> Ticket | None:
         if self._is_no_draw(asked):
             return None
         if _fraction(asked.base, 1) < self.config.fresh:
             return None
         if self._ready is not None and self._ready(asked.prompt, replace(asked.sampling, seed=asked.base)):
             return None
-        return self.ledger.take(_key(asked), pick=derive_seed(asked.base, 2))
+        return self.ledger.take(_key(asked), pick=derive_seed(asked.base, 2), like=like)
 
     def _is_no_draw(self, asked: _Asked) -> bool:
         """Whether the turn is greedy and so has no probability ratio to be judged by."""

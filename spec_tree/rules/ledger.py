@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -208,12 +208,14 @@ class Ledger:
                 self._drop()
             return number
 
-    def take(self, key: Hashable, *, pick: int = 0) -> Ticket | None:
+    def take(self, key: Hashable, *, pick: int = 0, like: Sequence[int] = ()) -> Ticket | None:
         """Use a turn of ``key`` from the latest closed step that has one; ``None`` if there is none.
 
         Args:
             key: As in ``add``.
             pick: A random number that chooses among equals; must not depend on the turns' tokens.
+            like: Token ids of the turn that the caller chose by a random number of its own, as it knows the turn
+                from elsewhere; it is used if it is among the equals.
         """
         with self._lock:
             closed = [n for n in self._by_key.get(key, ()) if self._entries[n].step < self._step]
@@ -221,6 +223,8 @@ class Ledger:
                 return None
             latest = self._entries[closed[-1]].step
             equals = [n for n in closed if self._entries[n].step == latest]
+            chosen = np.asarray(like, np.int32)
+            equals = [n for n in equals if np.array_equal(self._entries[n].turn.tokens, chosen)] or equals
             return self._use(equals[pick % len(equals)])
 
     def use(self, number: int) -> Ticket:

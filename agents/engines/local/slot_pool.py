@@ -84,10 +84,17 @@ class SlotPool:
             length = min(shared, len(request.prompt) - 1)
             if leader.computed < length:
                 return False
-            self._cache.copy(leader.slot, request.slot, length)
-            request.computed = request.cached = length
+            self._copy(leader.slot, request, length)
+        elif leader.slot in self._parked:
+            held = self._index.tokens(leader.slot)
+            self._copy(leader.slot, request, min(common_prefix(held, request.prompt), len(request.prompt) - 1))
         request.leader = None
         return True
+
+    def _copy(self, source: int, request: Request, length: int) -> None:
+        if length > request.computed:
+            self._cache.copy(source, request.slot, length)
+            request.computed = request.cached = length
 
     def park(self, request: Request) -> None:
         """Keep the keys and values of a finished turn for the dialogue's next one."""
