@@ -110,10 +110,10 @@ class Foresight:
         place, self._place = self._place, self._place + 1
         task = self._answers.pop(place, None)
         if task is not None and self.known(place, said):
-            (answer,) = await asyncio.gather(task, return_exceptions=True)
-            if not isinstance(answer, BaseException) and not answer[4]["failure"]:
+            done: tuple[Any, ...] | BaseException = (await asyncio.gather(task, return_exceptions=True))[0]
+            if not isinstance(done, BaseException) and not done[4]["failure"]:
                 self._behind = self._forks[place]
-                return answer
+                return done
         self._catch_up()
         return await self._answer(self._env, text)
 
