@@ -100,13 +100,12 @@ class EpisodeDriver:
         self.messages += map(Message.from_openai, info["messages"])
         return dict(info)
 
-    async def step(self, turn: Turn, answer: Callable[[], Awaitable[tuple[Any, ...]]] | None = None) -> StepOutcome:
+    async def step(self, turn: Turn, answer: Awaitable[tuple[Any, ...]] | None = None) -> StepOutcome:
         """Give the turn to the environment, or whoever answers for it, and record the answer."""
         said = Message(role=Role.ASSISTANT, content=turn.text)
         self.turns.append(turn)
         self.messages.append(said)
-        answered = self.ask_env(self.env, turn.text) if answer is None else answer()
-        _, reward, terminated, truncated, info = await answered
+        _, reward, terminated, truncated, info = await (answer or self.ask_env(self.env, turn.text))
         calls = info["tool_calls"]
         observation = tuple(map(Message.from_openai, info["messages"]))
         self.turns[-1] = replace(turn, observation=observation, reward=float(reward))

@@ -14,15 +14,16 @@ have effects that cannot be taken back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from typing import Any
 
 from turntree.agents.engines.protocol import Completion
+from turntree.agents.episodes.episode import Turn
 from turntree.agents.loop.stored_episodes import StoredEpisode, StoredEpisodes, StoredStep
 
 Ask = Callable[[int, StoredStep, StoredEpisode], Coroutine[Any, Any, Completion]]
 """Samples the turn that follows the prompt of a step, whose number in its episode is given."""
-Answer = Callable[[Any, str], Awaitable[tuple[Any, ...]]]
+Answer = Callable[[Any, str], Coroutine[Any, Any, tuple[Any, ...]]]
 """Steps an environment."""
 
 
@@ -31,12 +32,14 @@ class Foresight:
 
     Args:
         stored: Where the episode belongs; ``None`` forecasts and keeps nothing.
+        key: As in ``StoredEpisodes.add``.
         env: The environment, just reset.
         answer: See ``Answer``.
     """
 
-    def __init__(self, stored: StoredEpisodes | None, env: Any, answer: Answer) -> None:
+    def __init__(self, stored: StoredEpisodes | None, key: Hashable, env: Any, answer: Answer) -> None:
         self._stored = stored
+        self._key = key
         self._env = env
         self._answer = answer
         self._forks_allowed = stored is not None and _forkable(env)
@@ -49,28 +52,28 @@ class Foresight:
         self._behind: Any = None
         """The copy of the environment that is where the episode is; ``None`` while the environment itself is."""
 
-    def begin(self, key: Any, pick: int, ask: Ask) -> None:
+    def begin(self, pick: int, ask: Ask) -> None:
         """Look for a stored episode, and ask for its turns.
 
         Args:
-            key: As in ``StoredEpisodes.add``.
             pick: As in ``StoredEpisodes.take``.
             ask: See ``Ask``.
         """
         if self._stored is None:
             return
-        self._forecast = self._stored.take(key, pick=pick)
-        depth = self._stored.depth
-        if self._forecast is None or depth == 1 or len(self._forecast.steps) == 1:
+        self._forecast = self._stored.take(self._key, pick=pick)
+        if self._forecast is None:
             return
-        ahead = list(enumerate(self._forecast.steps[:depth]))
+        ahead = list(enumerate(self._forecast.steps[: self._stored.depth]))
+        if len(ahead) == 1:
+            return
         # The last prompt holds all others: an engine that computes it first has theirs in its cache.
         for place, step in reversed(ahead):
             self._turns[place] = asyncio.create_task(ask(place, step, self._forecast))
         for place, step in ahead:
             if step.before is not None:
                 fork = self._forks[place] = self._env.fork(step.before)
-                self._answers[place] = asyncio.create_task(_run(self._answer, fork, step.text))
+                self._answers[place] = asyncio.create_task(self._answer(fork, step.text))
 
     async def reach(self, prompt: Sequence[int]) -> None:
         """The episode came to a prompt; a forecast of another one is given up."""
@@ -82,7 +85,7 @@ class Foresight:
             self._stored.compare(came_true)
         if not came_true:
             self._forecast = None
-            await self._give_up()
+            await self.give_up()
 
     @property
     def guess(self) -> Sequence[int]:
@@ -94,45 +97,32 @@ class Foresight:
         task = self._turns.pop(self._place, None)
         return None if task is None else await task
 
-    async def answer(self, prompt: tuple[int, ...], said: Sequence[int], text: str, calls: int) -> tuple[Any, ...]:
-        """What the environment answers to a turn.
-
-        Args:
-            prompt: Token ids before it.
-            said: Its token ids.
-            text: Its text.
-            calls: Tool calls before it.
-        """
+    async def answer(self, turn: Turn, calls: int) -> tuple[Any, ...]:
+        """What the environment answers to a turn that was said, before which there were so many tool calls."""
+        said = turn.completion.token_ids
         env = self._env if self._behind is None else self._behind
         if self._stored is not None:
             before = env.snapshot() if self._forks_allowed else None
-            self._said.append(StoredStep(prompt, tuple(said), text, calls, before))
+            self._said.append(StoredStep(turn.prompt_ids, said, turn.text, calls, before))
         place, self._place = self._place, self._place + 1
         task = self._answers.pop(place, None)
-        if task is not None and self.known(place, said):
+        if task is not None and self._forecast is not None and self._forecast.steps[place].token_ids == said:
             done: tuple[Any, ...] | BaseException = (await asyncio.gather(task, return_exceptions=True))[0]
             if not isinstance(done, BaseException) and not done[4]["failure"]:
                 self._behind = self._forks[place]
                 return done
         self._catch_up()
-        return await self._answer(self._env, text)
+        return await self._answer(self._env, turn.text)
 
-    def known(self, place: int, said: Sequence[int]) -> bool:
-        """Whether a copy of the environment was given what was said."""
-        return self._forecast is not None and self._forecast.steps[place].token_ids == tuple(said)
-
-    async def end(self, key: Any, tool_history: Sequence[str], *, rank: int, whole: bool) -> None:
-        """The episode ended.
+    def store(self, tool_history: Sequence[str], *, rank: int) -> None:
+        """Keep the episode, which has ended.
 
         Args:
-            key: As in ``begin``.
             tool_history: Its tool calls.
             rank: As in ``StoredEpisodes.add``.
-            whole: Whether it ended without a failure, and is stored.
         """
-        await self._give_up()
-        if self._stored is not None and whole:
-            self._stored.add(key, StoredEpisode(tuple(self._said), tuple(tool_history)), rank=rank)
+        if self._stored is not None:
+            self._stored.add(self._key, StoredEpisode(tuple(self._said), tuple(tool_history)), rank=rank)
 
     def _catch_up(self) -> None:
         """Bring the environment to where the episode is."""
@@ -140,7 +130,8 @@ class Foresight:
             self._env.restore(self._behind.snapshot())
             self._behind = None
 
-    async def _give_up(self) -> None:
+    async def give_up(self) -> None:
+        """Cancel what is asked for in advance, and bring the environment to where the episode is."""
         tasks = [*self._turns.values(), *self._answers.values()]
         self._turns, self._answers = {}, {}
         for task in tasks:
@@ -151,9 +142,4 @@ class Foresight:
 
 def _forkable(env: Any) -> bool:
     """Whether copies of ``env`` answer for it; of a quick one none is worth it, and a wrapper's state is its own."""
-    own = env is env.unwrapped and getattr(env, "forkable", False) and not env.quick
-    return own and env.limits.max_seconds is None
-
-
-async def _run(answer: Answer, env: Any, text: str) -> tuple[Any, ...]:
-    return await answer(env, text)
+    return env is env.unwrapped and env.forkable and not env.quick and env.limits.max_seconds is None

@@ -106,15 +106,15 @@ class _Play(EpisodeDriver):
     async def run(self, index: int | None) -> StopReason:
         info = await self.begin(index)
         prompt = self.renderer.initial(info["messages"], info["tools"])
-        foresight = Foresight(self.stored, self.env, self.ask_env)
         key = (self.env_id, self.task_id, self.seed, self.limits, prompt)
-        whole = False
+        foresight = Foresight(self.stored, key, self.env, self.ask_env)
         try:
-            foresight.begin(key, self.turn_seed(-1) or 0, functools.partial(self.sample_ahead, len(prompt)))
+            foresight.begin(self.turn_seed(-1) or 0, functools.partial(self.sample_ahead, len(prompt)))
             stop_reason = await self.turns_from(prompt, foresight)
-            whole = stop_reason is not StopReason.FAILURE
         finally:
-            await foresight.end(key, self.tool_history, rank=self.turn_seed(-2) or 0, whole=whole)
+            await foresight.give_up()
+        if stop_reason is not StopReason.FAILURE:
+            foresight.store(self.tool_history, rank=self.turn_seed(-2) or 0)
         return stop_reason
 
     async def turns_from(self, prompt: tuple[int, ...], foresight: Foresight) -> StopReason:
@@ -123,8 +123,7 @@ class _Play(EpisodeDriver):
             await foresight.reach(prompt)
             said = await self.sample(prompt, room, foresight)
             turn = Turn(prompt_ids=prompt, completion=said, text=self.text(said))
-            answer = functools.partial(foresight.answer, prompt, said.token_ids, turn.text, len(self.tool_history))
-            outcome = await self.step(turn, answer)
+            outcome = await self.step(turn, foresight.answer(turn, len(self.tool_history)))
             if outcome.stop_reason is not None:
                 return outcome.stop_reason
             prompt = self.renderer.extend(prompt, said.token_ids, outcome.messages)

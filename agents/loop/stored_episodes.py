@@ -8,7 +8,7 @@ chosen without looking at what was said: room is counted in episodes, not in tok
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import NamedTuple
 
 
@@ -55,8 +55,7 @@ class StoredEpisodes:
             raise ValueError(f"most must be at least 1 episode, got {most}")
         if not 0 < least_chance <= 1:
             raise ValueError(f"least_chance must lie in (0, 1], got {least_chance}")
-        self.step = 0
-        """Steps closed so far."""
+        self._step = 0
         self._most = most
         self._least_chance = least_chance
         self._entries: dict[int, _Entry] = {}
@@ -65,29 +64,17 @@ class StoredEpisodes:
         self._next = 0
         self._same = self._compared = 1.0
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @property
-    def chance(self) -> float:
-        """Share of the forecast turns that came true, with what was answered to them; newer ones weigh more."""
-        return self._same / self._compared
-
     @property
     def depth(self) -> int:
         """Most turns that are asked for at once; 1 is turn by turn."""
-        depth, chance = 1, self.chance
+        depth, chance = 1, self._same / self._compared
         while chance**depth >= self._least_chance and depth < 64:
             depth += 1
         return depth
 
-    def close_step(self, step: int | None = None) -> None:
-        """Episodes stored so far can be used from now on.
-
-        Args:
-            step: Number of the step that begins; ``None`` counts up. One that is not later changes nothing.
-        """
-        self.step = max(self.step, self.step + 1 if step is None else step)
+    def close_step(self) -> None:
+        """Episodes stored so far can be used from now on."""
+        self._step += 1
 
     def add(self, key: Hashable, episode: StoredEpisode, *, rank: int) -> None:
         """Store an episode.
@@ -100,9 +87,9 @@ class StoredEpisodes:
         if not episode.steps:
             return
         number, self._next = self._next, self._next + 1
-        self._entries[number] = _Entry(key, self.step, episode)
+        self._entries[number] = _Entry(key, self._step, episode)
         self._by_key.setdefault(key, []).append(number)
-        heapq.heappush(self._order, (self.step, rank, number))
+        heapq.heappush(self._order, (self._step, rank, number))
         while len(self._entries) > self._most:
             self._remove(heapq.heappop(self._order)[2])
         if len(self._order) > 2 * self._most:
@@ -115,15 +102,15 @@ class StoredEpisodes:
             key: As in ``add``.
             pick: A random number that chooses among equals.
         """
-        closed = [n for n in self._by_key.get(key, ()) if self._entries[n].step < self.step]
+        closed = [n for n in self._by_key.get(key, ()) if self._entries[n].step < self._step]
         if not closed:
             return None
-        latest = max(self._entries[n].step for n in closed)
+        latest = self._entries[closed[-1]].step
         equals = [n for n in closed if self._entries[n].step == latest]
         return self._remove(equals[pick % len(equals)])
 
     def compare(self, came_true: bool) -> None:
-        """Learn whether a forecast turn, and the answer to it, came true."""
+        """Learn whether a forecast turn, and the answer to it, came true; newer ones weigh more."""
         self._same = 0.98 * self._same + came_true
         self._compared = 0.98 * self._compared + 1
 
@@ -131,8 +118,8 @@ class StoredEpisodes:
         entry = self._entries.pop(number, None)
         if entry is None:
             return None
-        numbers: Sequence[int] = [n for n in self._by_key[entry.key] if n != number]
-        self._by_key[entry.key] = list(numbers)
+        numbers = self._by_key[entry.key]
+        numbers.remove(number)
         if not numbers:
             del self._by_key[entry.key]
         return entry.episode

@@ -79,22 +79,17 @@ class SlotPool:
         leader = request.leader
         if leader is None:
             return True
-        if leader.finish is None and self._live.get(leader.slot) is leader:
-            shared = common_prefix(leader.prompt, request.prompt)
+        leads = self._live.get(leader.slot) is leader
+        if leads or leader.slot in self._parked:
+            shared = common_prefix(self._index.tokens(leader.slot), request.prompt)
             length = min(shared, len(request.prompt) - 1)
-            if leader.computed < length:
+            if leads and leader.computed < length:
                 return False
-            self._copy(leader.slot, request, length)
-        elif leader.slot in self._parked:
-            held = self._index.tokens(leader.slot)
-            self._copy(leader.slot, request, min(common_prefix(held, request.prompt), len(request.prompt) - 1))
+            if length:
+                self._cache.copy(leader.slot, request.slot, length)
+                request.computed = request.cached = length
         request.leader = None
         return True
-
-    def _copy(self, source: int, request: Request, length: int) -> None:
-        if length > request.computed:
-            self._cache.copy(source, request.slot, length)
-            request.computed = request.cached = length
 
     def park(self, request: Request) -> None:
         """Keep the keys and values of a finished turn for the dialogue's next one."""
