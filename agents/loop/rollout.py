@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import secrets
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -109,12 +110,12 @@ class _Play(EpisodeDriver):
         key = (self.env_id, self.task_id, self.seed, self.limits, prompt)
         foresight = Foresight(self.stored, key, self.env, self.ask_env)
         try:
-            foresight.begin(self.turn_seed(-1) or 0, functools.partial(self.sample_ahead, len(prompt)))
+            foresight.begin(self.chance(-1), functools.partial(self.sample_ahead, len(prompt)))
             stop_reason = await self.turns_from(prompt, foresight)
         finally:
             await foresight.give_up()
         if stop_reason is not StopReason.FAILURE:
-            foresight.store(self.tool_history, rank=self.turn_seed(-2) or 0)
+            foresight.store(self.tool_history, rank=self.chance(-2))
         return stop_reason
 
     async def turns_from(self, prompt: tuple[int, ...], foresight: Foresight) -> StopReason:
@@ -147,6 +148,11 @@ class _Play(EpisodeDriver):
         """Seed of a turn's noise, by its number; ``None`` if the noise is fresh."""
         base = self.sampling.seed if self.sampling.seed is not None else self.seed
         return None if base is None else derive_seed(base, turn)
+
+    def chance(self, which: int) -> int:
+        """A random number that no turn's noise depends on; fresh where the noise is."""
+        seed = self.turn_seed(which)
+        return secrets.randbits(63) if seed is None else seed
 
     def request(
         self, turn: int, prompt: tuple[int, ...], room: int, calls: Sequence[str], draft: Sequence[int]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from turntree.agents.loop.foresight import Foresight
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisode, StoredEpisodes, StoredStep
+from turntree.agents.reuse.prefix_reuse import PrefixReuse
+from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
 from turntree.envs import Env, Limits, Message, Reply, Role, Task
 from turntree.envs.errors import SnapshotError
 
@@ -56,12 +59,25 @@ def engine(tiny_model: Path) -> Iterator[LocalEngine]:
         yield engine
 
 
+@pytest.fixture
+def patient(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> LocalEngine:
+    """An engine whose steps begin late enough that what is asked for at once is all there."""
+    step = engine._core.step
+    monkeypatch.setattr(engine._core, "step", lambda: (time.sleep(0.02), step()))
+    return engine
+
+
 def play(env: Env, engine: Any, tokenizer: Any, stored: StoredEpisodes | None, seed: int = 3) -> Episode:
-    sampling = Sampling(temperature=1.0, seed=seed)
-    episode = asyncio.run(rollout(env, engine, Renderer(tokenizer), index=1, seed=7, sampling=sampling, stored=stored))
+    episode = play_step(env, engine, tokenizer, stored, seed)
     if stored is not None:
         stored.close_step()
     return episode
+
+
+def play_step(env: Env, engine: Any, tokenizer: Any, stored: StoredEpisodes | None, seed: int) -> Episode:
+    """One episode of a step that is still running."""
+    sampling = Sampling(temperature=1.0, seed=seed)
+    return asyncio.run(rollout(env, engine, Renderer(tokenizer), index=1, seed=7, sampling=sampling, stored=stored))
 
 
 def told(episode: Episode) -> list[Any]:
@@ -79,18 +95,21 @@ def sure() -> StoredEpisodes:
 
 @pytest.mark.parametrize("kind", [Echo, Outside])
 def test_an_episode_that_is_reproduced_whole_needs_two_passes_whatever_its_turns(
-    engine: LocalEngine, chatml: Any, kind: type[Echo]
+    patient: LocalEngine, chatml: Any, kind: type[Echo]
 ) -> None:
     env, stored = kind(), sure()
-    first = play(env, engine, chatml, stored)
+    first = play(env, patient, chatml, stored)
     assert len(first.turns) == TURNS
-    before = engine.stats().forward_passes
-    assert told(play(env, engine, chatml, stored)) == told(first)
-    assert engine.stats().forward_passes - before <= 2
+    before = patient.stats().forward_passes
+    again = play(env, patient, chatml, stored)
+    assert told(again) == told(first)
+    assert patient.stats().forward_passes - before <= 2
+    # The last prompt was computed first, and its turn may have ended before the others took from it.
+    assert all(turn.completion.cached_tokens == len(turn.prompt_ids) - 1 for turn in again.turns[:-1])
     assert [m.content for m in env.messages] == [m.content for m in first.messages], "it is where the episode is"
-    before = engine.stats().forward_passes
-    play(env, engine, chatml, None)
-    assert engine.stats().forward_passes - before > 2 * TURNS, "the control needs a pass a token"
+    before = patient.stats().forward_passes
+    play(env, patient, chatml, None)
+    assert patient.stats().forward_passes - before > 2 * TURNS, "the control needs a pass a token"
 
 
 @pytest.mark.parametrize("changes", [{"changed_from_turn": turn} for turn in (1, 3, TURNS)])
@@ -135,6 +154,37 @@ def test_an_environment_that_is_not_forkable_takes_no_step_that_the_episode_does
         assert (sorted(env.at_work) != list(range(1, TURNS + 1))) == tried
     with pytest.raises(SnapshotError, match="forkable = True"):
         Outside().fork(b"")
+
+
+@pytest.mark.parametrize("mode", ["replay", "exact"])
+def test_reuse_begins_the_turns_of_a_forecast_with_their_own_stored_turns(
+    patient: LocalEngine, chatml: Any, mode: str
+) -> None:
+    """Turns of siblings are stored at the same states; the first prompt is theirs in common."""
+    config = ReuseConfig(mode=ReuseMode(mode), top_k=1000)
+    reuse = PrefixReuse(patient, config, vocabulary=patient.vocabulary, max_context=256, seed=1)
+    stored, seeds = sure(), (3, 4, 5)
+    env = Echo()
+    sampled = [told(play_step(env, reuse, chatml, stored, seed)) for seed in seeds]
+    reuse.close_step()
+    stored.close_step()
+    before = patient.stats().forward_passes
+    again = [told(play_step(env, reuse, chatml, stored, seed)) for seed in (6, 7, 8)]
+    assert sorted(again, key=str) == sorted(sampled, key=str)
+    assert reuse.stats.tickets == reuse.stats.whole == TURNS * len(seeds)
+    assert patient.stats().forward_passes - before <= 2 * len(seeds)
+
+
+def test_without_a_seed_no_episode_is_kept_for_having_ended_late(engine: LocalEngine, chatml: Any) -> None:
+    ranks: list[int] = []
+
+    class Noted(StoredEpisodes):
+        def add(self, key: Any, episode: StoredEpisode, *, rank: int) -> None:
+            ranks.append(rank)
+
+    for _ in range(3):
+        asyncio.run(rollout(Echo(), engine, Renderer(chatml), index=1, stored=Noted()))
+    assert len(set(ranks)) == 3
 
 
 def episode(name: str) -> StoredEpisode:

@@ -99,6 +99,14 @@ def test_samples_of_one_prompt_and_turns_of_one_dialogue_share_keys_and_values(m
     assert second.logprobs == pytest.approx(fresh.logprobs, abs=1e-9)
 
 
+def test_a_prefix_is_shared_although_the_turn_that_computed_it_has_ended_in_the_same_step(model, prompts):
+    """The slots of the others are given to them before it ends."""
+    first, *others = run_core(model, [prompts[3]] * 5, Sampling(max_tokens=1))
+    assert [t.cached_tokens for t in (first, *others)] == [0] + [len(prompts[3]) - 1] * 4
+    law = laws_along(model, prompts[3], [], Sampling())[0]
+    assert [np.exp(t.logprobs[0]) for t in others] == pytest.approx([law[t.token_ids[0]] for t in others], abs=1e-9)
+
+
 def test_reused_keys_matter(model, prompts):
     """Control of the test above: damaged keys show in what the next turn says."""
     core = EngineCore(Policy(model), LocalEngineConfig(max_context=128, speculation=None), None)
