@@ -12,6 +12,7 @@ import pytest
 from cpu_sglang import CPU_ARGS, beside, flush, prepare
 from engine_checks import CONTEXT, LAWS, PROMPT, OwnEngineChecks, new_weights, state, steps
 from policy_law import PolicyLaw, chi_square
+from run_ahead_checks import RunAheadChecks
 from tiny_llama import save_tiny_llama
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
@@ -20,6 +21,7 @@ from turntree.agents.engines.sglang.drawing import compat
 from turntree.agents.engines.sglang.engine import SglangEngine
 from turntree.agents.engines.sglang.parameters import UnsupportedSampling
 from turntree.agents.engines.sglang.settings import SglangSettings
+from turntree.agents.engines.sglang.turns import PRIORITIES
 from turntree.spec_tree.exchange.folder_exchange import FOLDER, FolderExchange
 from turntree.spec_tree.exchange.turn_batch import TurnBatch
 
@@ -47,7 +49,7 @@ def start(folder: Path, **arguments: Any) -> SglangEngine:
         draft_tokens=8,
         speculation=SglangSettings(adaptive=False, min_probability=0.02),
         seed=1,
-        engine_args={**beside("dtype", "max_running_requests", "random_seed", "log_level"), **arguments},
+        engine_args={**beside("dtype", "max_running_requests", "random_seed", "log_level"), **PRIORITIES, **arguments},
     )
     return SglangEngine(folder, config=config)
 
@@ -67,6 +69,10 @@ class TestSglang(OwnEngineChecks):
     def held(self, engine: SglangEngine) -> tuple[int, int]:
         figures = engine.figures()
         return figures["forest_rollouts"], figures["forest_live"]
+
+
+class TestRunAhead(RunAheadChecks):
+    pass
 
 
 class TestSglangWithOverlap(TestSglang):

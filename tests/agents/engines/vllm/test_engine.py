@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from engine_checks import CONTEXT, LAWS, PROMPT, OwnEngineChecks
 from policy_law import PolicyLaw
+from run_ahead_checks import RunAheadChecks
 from tiny_llama import save_tiny_llama
 from tiny_vllm import ENVIRONMENT
 
@@ -39,6 +40,7 @@ def engine(folder: Path) -> Iterator[VllmEngine]:
         engine_args={
             "skip_tokenizer_init": True,
             "block_size": BLOCK,
+            "scheduling_policy": "priority",
             # Timing decides nothing.
             "additional_config": DrafterSettings(min_probability=0.02, adaptive=False).to_additional_config(),
         },
@@ -56,6 +58,10 @@ class TestVllm(OwnEngineChecks):
     def held(self, engine: VllmEngine) -> tuple[int, int]:
         figures = engine.figures()
         return int(figures["held_rollouts"]), int(figures["held_live"])
+
+
+class TestRunAhead(RunAheadChecks):
+    pass
 
 
 async def test_scoring_reads_the_cache_as_far_as_nothing_is_asked_there(engine: VllmEngine, policy: PolicyLaw) -> None:
