@@ -90,7 +90,7 @@ class RunAheadChecks:
         if not clears:
             monkeypatch.setattr(IdleSlots, "_clear", lambda self: asyncio.sleep(0))
         for _ in range(ATTEMPTS):
-            run_ahead, most = running_ahead(engine, batch=2, slots=2), 0
+            run_ahead = running_ahead(engine, batch=2, slots=2)
             tasks = begin(run_ahead, SEEDS[:3], LONG)
             await soon(lambda: engine.live == 2, 120)
             wanted = [asyncio.create_task(run_ahead.generate(asked(seed, 30))) for seed in (1, 2)]
