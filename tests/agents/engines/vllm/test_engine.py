@@ -60,10 +60,6 @@ class TestVllm(OwnEngineChecks):
         return int(figures["held_rollouts"]), int(figures["held_live"])
 
 
-class TestRunAhead(RunAheadChecks):
-    pass
-
-
 async def test_scoring_reads_the_cache_as_far_as_nothing_is_asked_there(engine: VllmEngine, policy: PolicyLaw) -> None:
     tokens = tuple(1 + (7 * n + n // 9) % 30 for n in range(2 * BLOCK))
     first = await engine.score(PROMPT, tokens, Sampling())
@@ -90,3 +86,7 @@ async def test_what_vllm_cannot_do_is_refused(engine: VllmEngine) -> None:
         await engine.score(PROMPT, (1,), Sampling(repetition_penalty=2.0))
     with pytest.raises(ValueError, match="the prompt is empty"):
         await engine.generate(TurnRequest((), Sampling()))
+
+
+class TestRunAhead(RunAheadChecks):
+    """Last, as the drafter learns here that siblings seldom say the same."""
