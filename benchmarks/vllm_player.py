@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -88,7 +87,6 @@ class Stepped(VllmTurns):
         )
         self._reuse = REUSE.get(way)
         self.spent = Spent()
-        self._ids = itertools.count()
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._driver: asyncio.Task[None] | None = None
 
@@ -126,17 +124,16 @@ class Stepped(VllmTurns):
         if isinstance(self.turns, PrefixReuse):
             self.turns.close_step()
 
-    async def _ask(self, prompt: list[int], fields: dict[str, Any]) -> tuple[str, Any]:
+    async def _ask(self, name: str, prompt: list[int], fields: dict[str, Any], priority: int) -> Any:
         from vllm.sampling_params import RequestOutputKind
 
-        name = str(next(self._ids))
         answer = self._waiting[name] = asyncio.get_running_loop().create_future()
         parameters = sampling_params(fields)
         parameters.output_kind = RequestOutputKind.CUMULATIVE  # an answer a step, which is counted
         self.llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, parameters)
         if self._driver is None or self._driver.done():
             self._driver = asyncio.create_task(self._drive())
-        return name, await answer
+        return await answer
 
     async def _draft_stats(self, name: str, tokens: int) -> DraftStats:
         drafter = getattr(self.runner, "drafter", None)

@@ -92,7 +92,7 @@ class TurnRequest:
     With a seed and a turn that was sampled with the same seed this is seeded replay."""
     ahead_for: int = 0
     """The later training step that the turn is precomputed for, 0 for one that is needed now. It uses an idle
-    slot, and is aborted with its tokens so far when the slot is needed. Only for the local engine."""
+    slot, and is aborted with its tokens so far when the slot is needed; with vLLM and SGLang through ``IdleSlots``."""
     reuse: bool = True
     """Whether the turn may begin with a stored one, and be stored to begin later ones; a validation's may not."""
 

@@ -35,7 +35,7 @@ class AheadEngine(ScoringEngine, Protocol):
         """As ``Engine.generate``, with ``TurnRequest.ahead_for``."""
         ...
 
-    def abort_ahead(self) -> int:
+    async def abort_ahead(self) -> object:
         """End all precomputed turns with the tokens that they have."""
         ...
 
@@ -188,14 +188,19 @@ class RunAhead:
         self._tell()
         late = [task for task, wanted in self._running.items() if wanted <= self._step]
         if late:
-            await asyncio.to_thread(self.engine.abort_ahead)
+            await self.engine.abort_ahead()
             await asyncio.wait(late)
+
+    @property
+    def going(self) -> bool:
+        """Whether turns are precomputed, not paused."""
+        return self._going
 
     async def pause(self) -> None:
         """Precompute nothing until ``resume``. Returns once the turns under way are in the stock."""
         self._going = False
         if self._asked:
-            await asyncio.to_thread(self.engine.abort_ahead)
+            await self.engine.abort_ahead()
         while self._asked:
             await self._changed.wait()
 

@@ -16,8 +16,9 @@ class RunAheadConfig:
     tokens: int | None = None
     """Tokens that one training step may precompute; turns under way when the budget is spent are finished.
     ``None`` is no bound."""
-    during_update: bool = True
-    """Go on while the trainer updates the policy; where both share a device, that slows the update."""
+    during_update: bool | None = None
+    """Go on while the trainer updates the policy; where both share a device, that slows the update. ``None`` does with
+    the local engine; vLLM and SGLang give their memory back then, and cannot."""
     max_tokens: int = 1_000_000
     """Most precomputed tokens held for their step."""
 

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 ROLLOUT_NAME = "turntree"
 """Value of ``actor_rollout_ref.rollout.name`` that selects turntree's engine."""
+
+
+def replica_count(config: Any) -> int:
+    """Rollout replicas of a training with verl's whole configuration ``config``."""
+    rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
+    sizes = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+    devices: int = trainer.nnodes * trainer.n_gpus_per_node
+    return devices // math.prod(int(rollout.get(size) or 1) for size in sizes)
 
 
 def server_name(replica_rank: int, suffix: str = "", *, backend: str = ROLLOUT_NAME) -> str:

@@ -143,7 +143,7 @@ async def test_a_turn_given_up_at_any_moment_goes_on_as_if_it_had_not_been(seed:
         tasks = made_ahead(RunAhead(engine, RunAheadConfig(enabled=True)), NEXT)
         for seconds in wait:
             await asyncio.sleep(seconds)
-            engine.abort_ahead()
+            await engine.abort_ahead()
         turns = await asyncio.gather(*tasks)
         whole = await turns_of(engine, NEXT)
     assert [turn.token_ids for turn in turns] == [turn.token_ids for turn in whole]

@@ -196,9 +196,9 @@ class LocalEngine:
         """End every live request with what it has sampled; returns how many there were."""
         return self._call(self._core.abort_all)
 
-    def abort_ahead(self) -> int:
+    async def abort_ahead(self) -> int:
         """End every precomputed request with the tokens that it has; returns how many there were."""
-        return self._call(self._core.abort_ahead)
+        return await asyncio.to_thread(self._call, self._core.abort_ahead)
 
     @property
     def vocabulary(self) -> int:

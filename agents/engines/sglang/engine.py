@@ -21,7 +21,6 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import uuid4
 
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.context_length import allowance
@@ -73,6 +72,7 @@ class SglangEngine(SglangTurns):
             max_context=self.config.max_context,
             vocabulary=int(self._engine.tokenizer_manager.model_config.vocab_size),
             speculates=self.config.speculates,
+            priorities=self._engine.tokenizer_manager.server_args.enable_priority_scheduling,
         )
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
@@ -126,7 +126,7 @@ class SglangEngine(SglangTurns):
     def abort_all(self) -> int:
         """End every live request with what it has sampled; returns how many there were."""
         live = self.live
-        self._call(self._abort("", everything=True))
+        self._call(self._abort_by(everything=True))
         return live
 
     def figures(self) -> dict[str, Any]:
@@ -153,13 +153,13 @@ class SglangEngine(SglangTurns):
     async def _ask(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._loop.is_closed():
             raise RuntimeError("the engine is closed; make a new SglangEngine")
-        name = uuid4().hex
+        name = arguments["rid"]
         self._live.add(name)
-        work = self._engine.async_generate(**arguments, rid=name)
+        work = self._engine.async_generate(**arguments)
         try:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
         except asyncio.CancelledError:
-            asyncio.run_coroutine_threadsafe(self._abort(name), self._loop)
+            asyncio.run_coroutine_threadsafe(self._abort_by([name]), self._loop)
             raise
         finally:
             self._live.discard(name)
@@ -169,8 +169,12 @@ class SglangEngine(SglangTurns):
         states: list[dict[str, Any]] = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
         return states
 
-    async def _abort(self, name: str, *, everything: bool = False) -> None:
-        self._engine.tokenizer_manager.abort_request(rid=name, abort_all=everything)
+    async def _abort(self, names: Sequence[str]) -> None:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._abort_by(names), self._loop))
+
+    async def _abort_by(self, names: Sequence[str] = (), *, everything: bool = False) -> None:
+        for name in [""] if everything else names:
+            self._engine.tokenizer_manager.abort_request(rid=name, abort_all=everything)
 
     def _update(self, update: Any, version: int | None) -> None:
         self.reset_prefix_cache()

@@ -17,7 +17,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from turntree.agents.engines.server_client import ServerClient, ServerError
 from turntree.agents.engines.sglang.turns import SglangTurns
@@ -114,11 +113,10 @@ class SglangServer(SglangTurns):
         return states
 
     async def _turn(self, arguments: dict[str, Any]) -> Any:
-        name = uuid4().hex
         try:
-            return await self._post("/generate", {**arguments, "rid": name})
+            return await self._post("/generate", arguments)
         except asyncio.CancelledError:
-            await asyncio.shield(self._post("/abort_request", {"rid": name}))
+            await asyncio.shield(self._post("/abort_request", {"rid": arguments["rid"]}))
             raise
 
     async def _flushed(self) -> bool:

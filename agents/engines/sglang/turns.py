@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any
+from uuid import uuid4
 
 from turntree.agents.engines.judged import judgeable, replay
+from turntree.agents.engines.precomputed import PrecomputedRequests
 from turntree.agents.engines.prompt_check import checked_prompt
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
 from turntree.agents.engines.sglang.answers import completion, judged, scored
@@ -22,17 +24,30 @@ class _NotJudged(Exception):
     """SGLang drew no tokens at the positions of a guess."""
 
 
-class SglangTurns(ABC):
+_PRECOMPUTED = -1000
+"""Priority of a precomputed turn's requests, below ``PRIORITIES`` by more than SGLang's threshold of preemption."""
+PRIORITIES = {"enable_priority_scheduling": True, "default_priority_value": 0}
+"""Arguments with which SGLang schedules by priority, higher numbers first; without the second one a request without a
+number would come last."""
+
+
+class SglangTurns(PrecomputedRequests, ABC):
     """A ``ScoringEngine`` over requests that a subclass sends."""
 
-    def __init__(self, *, max_context: int | None, vocabulary: int | None, speculates: bool) -> None:
+    priority_setting = "enable_priority_scheduling=true and default_priority_value=0"
+
+    def __init__(
+        self, *, max_context: int | None, vocabulary: int | None, speculates: bool, priorities: bool = False
+    ) -> None:
         """Set the limits of the engine.
 
         Args:
             max_context: Most tokens of prompt and response together; ``None`` leaves the bound to SGLang.
             vocabulary: Size of the model's vocabulary; ``None`` if unknown.
             speculates: Whether the engine may verify drafts.
+            priorities: Whether the engine runs with ``PRIORITIES``, as precomputed turns need.
         """
+        super().__init__(priorities=priorities)
         self.max_context = max_context
         self.version = 0
         """Version of the policy's weights."""
@@ -53,7 +68,7 @@ class SglangTurns(ABC):
 
     @abstractmethod
     async def _ask(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """SGLang's answer to one request."""
+        """SGLang's answer to one request, whose id is its ``rid``."""
 
     async def _states(self) -> Sequence[Mapping[str, Any]]:
         """Internal states of SGLang's schedulers; empty if they are not known."""
@@ -68,8 +83,10 @@ class SglangTurns(ABC):
 
         Raises:
             UnsupportedSampling: If SGLang cannot sample with these parameters.
-            ValueError: If the prompt is empty, or leaves no room in the context.
+            ValueError: If the prompt is empty, or leaves no room in the context, or a turn is for a later step and
+                SGLang does not schedule by priority.
         """
+        self._check_ahead(request)
         fitting = self._fitting(request)
         if fitting is None or not await self._judges(fitting):
             return await self._sample(request)
@@ -102,7 +119,8 @@ class SglangTurns(ABC):
 
     async def _judge(self, request: TurnRequest) -> Completion:
         version = self.version
-        answer = await self._ask(judging_arguments(request, speculates=self._speculates))
+        arguments = judging_arguments(request, speculates=self._speculates)
+        answer = await self._run_request(arguments, ahead=request.ahead_for > 0)
         drawn = judged(answer, len(request.draft), request.sampling, weights_version=version)
         if drawn is None:
             raise _NotJudged
@@ -119,8 +137,14 @@ class SglangTurns(ABC):
             vocabulary=self._vocabulary,
             given=given,
         )
-        answer = await self._ask(arguments)
+        answer = await self._run_request(arguments, ahead=request.ahead_for > 0)
         return completion(answer, request.sampling, weights_version=version, vocabulary=self._vocabulary)
+
+    async def _run_request(self, arguments: dict[str, Any], *, ahead: bool = False) -> dict[str, Any]:
+        name = uuid4().hex
+        later = {"priority": _PRECOMPUTED} if ahead else {}
+        with self._noted(name, ahead=ahead):
+            return await self._ask({**arguments, **later, "rid": name})
 
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
@@ -146,7 +170,7 @@ class SglangTurns(ABC):
         checked_prompt([*prompt, *tokens], self.max_context)
         version = self.version
         width = self.vocabulary if reshapes(sampling) else top
-        answer = await self._ask(scoring_request(prompt, tokens, width))
+        answer = await self._run_request(scoring_request(prompt, tokens, width))
         info = answer["meta_info"]
         if (info.get("finish_reason") or {}).get("type") not in (FinishReason.LENGTH, FinishReason.STOP):
             raise EngineAborted(f"scoring {len(tokens)} tokens stopped as requests were aborted")

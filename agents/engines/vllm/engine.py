@@ -15,11 +15,10 @@ Not available from vLLM:
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +26,11 @@ from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.engines.vllm.config import VllmEngineConfig
 from turntree.agents.engines.vllm.outputs import draft_stats
-from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params
+from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params, schedules_by_priority
 from turntree.agents.errors import MissingExtra
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-_numbers = itertools.count()
 
 
 class VllmEngine(VllmTurns):
@@ -66,6 +62,7 @@ class VllmEngine(VllmTurns):
             max_context=self.config.max_context,
             vocabulary=vocabulary,
             draft_tokens=(self.config.speculative_config or {}).get("num_speculative_tokens") or 0,
+            priorities=schedules_by_priority(self._llm),
         )
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
@@ -144,19 +141,22 @@ class VllmEngine(VllmTurns):
         size: int = self._llm.model_config.get_vocab_size()
         return size
 
-    async def _ask(self, prompt: list[int], fields: dict[str, Any]) -> tuple[str, Any]:
-        return await self._thread.run(self._run(prompt, fields))
+    async def _ask(self, name: str, prompt: list[int], fields: dict[str, Any], priority: int) -> Any:
+        return await self._thread.run(self._run(name, prompt, fields, priority))
 
-    async def _run(self, prompt: list[int], fields: dict[str, Any]) -> tuple[str, Any]:
-        name = f"turntree-{next(_numbers)}"
+    async def _run(self, name: str, prompt: list[int], fields: dict[str, Any], priority: int) -> Any:
         self._live.add(name)
         final = None
+        asked = self._llm.generate({"prompt_token_ids": prompt}, sampling_params(fields), name, priority=priority)
         try:
-            async for output in self._llm.generate({"prompt_token_ids": prompt}, sampling_params(fields), name):
+            async for output in asked:
                 final = output
         finally:
             self._live.discard(name)
-        return name, final
+        return final
+
+    async def _abort(self, names: Sequence[str]) -> None:
+        await self._thread.run(self._llm.abort(list(names)))
 
     async def _draft_stats(self, name: str, tokens: int) -> DraftStats:
         if self.config.speculative_config is None:

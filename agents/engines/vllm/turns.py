@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any
+from uuid import uuid4
 
 from turntree.agents.engines.judged import judgeable, replay
+from turntree.agents.engines.precomputed import PrecomputedRequests
 from turntree.agents.engines.prompt_check import checked_prompt
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, Scores, TurnRequest
 from turntree.agents.engines.request_wire import request_entries
@@ -17,19 +19,26 @@ from turntree.agents.engines.vllm.outputs import aborted, completion
 from turntree.agents.engines.vllm.parameters import parameters, scoring_parameters
 from turntree.agents.errors import EngineAborted
 
+_PRECOMPUTED = 1
+"""Priority of a precomputed turn's requests; vLLM schedules higher numbers later, and gives all others 0."""
 
-class VllmTurns(ABC):
+
+class VllmTurns(PrecomputedRequests, ABC):
     """A ``ScoringEngine`` over requests that a subclass sends. vLLM must run with
     ``logprobs_mode=processed_logprobs`` and ``max_logprobs=-1``."""
 
-    def __init__(self, *, max_context: int, vocabulary: int, draft_tokens: int) -> None:
+    priority_setting = "scheduling_policy=priority"
+
+    def __init__(self, *, max_context: int, vocabulary: int, draft_tokens: int, priorities: bool = False) -> None:
         """Set the limits of the engine.
 
         Args:
             max_context: Most tokens of prompt and response together.
             vocabulary: Size of the model's vocabulary.
             draft_tokens: Greatest length of a draft that the engine verifies, 0 if it verifies none.
+            priorities: Whether the engine schedules by priority, as precomputed turns need.
         """
+        super().__init__(priorities=priorities)
         self.max_context = max_context
         self.vocabulary = vocabulary
         """Size of the model's vocabulary."""
@@ -38,12 +47,14 @@ class VllmTurns(ABC):
         self._draft_tokens = draft_tokens
 
     @abstractmethod
-    async def _ask(self, prompt: list[int], fields: dict[str, Any]) -> tuple[str, Any]:
-        """The id and the final output of one request; ``None`` for the output of one that was never begun.
+    async def _ask(self, name: str, prompt: list[int], fields: dict[str, Any], priority: int) -> Any:
+        """The final output of one request; ``None`` if it was never begun.
 
         Args:
+            name: Id of the request.
             prompt: Token ids, shape (prompt,).
             fields: Of vLLM's ``SamplingParams``, see ``sampling_params``.
+            priority: vLLM's.
         """
 
     @abstractmethod
@@ -59,8 +70,10 @@ class VllmTurns(ABC):
 
         Raises:
             UnsupportedSampling: If vLLM cannot sample with these parameters.
-            ValueError: If the prompt is empty, or leaves no room in the context.
+            ValueError: If the prompt is empty, or leaves no room in the context, or a turn is for a later step and
+                vLLM does not schedule by priority.
         """
+        self._check_ahead(request)
         prompt = checked_prompt(request.prompt_ids, self.max_context)
         room = min(request.sampling.max_tokens, self.max_context - len(prompt))
         known = tuple(takewhile(lambda token: 0 <= token < self.vocabulary, request.draft))
@@ -77,7 +90,7 @@ class VllmTurns(ABC):
             state=request.state, seed=sampling.seed, draft=request.draft, given=given
         )
         version = self.version
-        name, output = await self._ask(prompt, fields)
+        name, output = await self._run_request(prompt, fields, ahead=request.ahead_for > 0)
         if output is None or not output.outputs:
             return aborted(version)
         said = output.outputs[0]
@@ -105,7 +118,7 @@ class VllmTurns(ABC):
         )
         fields["prompt_logprobs"] = 0
         version, prompt = self.version, [*request.prompt_ids, *given]
-        output = await self._passed(prompt, fields, known=len(request.prompt_ids))
+        output = await self._passed(prompt, fields, known=len(request.prompt_ids), ahead=request.ahead_for > 0)
         if output is None or output.prompt_logprobs is None or not output.outputs or not output.outputs[0].token_ids:
             return aborted(version)
         judged, sampled = output.prompt_logprobs, output.outputs[0]
@@ -119,16 +132,22 @@ class VllmTurns(ABC):
             weights_version=version,
         )
 
-    async def _passed(self, prompt: list[int], fields: dict[str, Any], *, known: int) -> Any:
+    async def _passed(self, prompt: list[int], fields: dict[str, Any], *, known: int, ahead: bool = False) -> Any:
         """The output of one pass over a prompt with results at each position from that of token ``known`` on.
 
         Keys and values may come from the cache as far as nothing is asked for there: vLLM computes nothing at cached
         tokens, and reports afterwards how many there were.
         """
-        output = (await self._ask(prompt, {**fields, "skip_reading_prefix_cache": False}))[1]
+        _, output = await self._run_request(prompt, {**fields, "skip_reading_prefix_cache": False}, ahead=ahead)
         if output is not None and (output.num_cached_tokens or 0) >= known:
-            output = (await self._ask(prompt, {**fields, "skip_reading_prefix_cache": True}))[1]
+            _, output = await self._run_request(prompt, {**fields, "skip_reading_prefix_cache": True}, ahead=ahead)
         return output
+
+    async def _run_request(self, prompt: list[int], fields: dict[str, Any], *, ahead: bool) -> tuple[str, Any]:
+        """The id and the final output of one request."""
+        name = f"turntree-{uuid4().hex}"
+        with self._noted(name, ahead=ahead):
+            return name, await self._ask(name, prompt, fields, _PRECOMPUTED if ahead else 0)
 
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
@@ -167,6 +186,11 @@ class VllmTurns(ABC):
             cached_tokens=output.num_cached_tokens or 0,
             weights_version=version,
         )
+
+
+def schedules_by_priority(engine: Any) -> bool:
+    """Whether vLLM's ``AsyncLLM`` gives the places of requests with a higher number to others."""
+    return bool(engine.vllm_config.scheduler_config.policy == "priority")
 
 
 def sampling_params(fields: dict[str, Any]) -> Any:

@@ -27,6 +27,7 @@ from turntree.agents.verl.config.sections import ConfigError, check_keys, plain
 from turntree.agents.verl.config.settings import EngineSettings, RunSettings, TrainSettings, make_scorer
 from turntree.agents.verl.config.sglang_config import fit_sglang
 from turntree.agents.verl.config.vllm_config import fit_vllm
+from turntree.agents.verl.names import ROLLOUT_NAME
 
 _OPEN = ("engine_kwargs", "custom", "override_config", "ray_init", "override_optimizer_config")
 """Sections of verl that it passes on without checking their keys."""
@@ -97,7 +98,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     _check_rewards(settings, whole)
     _check_run_ahead(settings, whole)
     for fit in (fit_vllm, fit_sglang):
-        fit(whole, reuse=settings.reuse.mode, coupled=settings.validation.coupled)
+        fit(whole, settings)
     return Composition(choice=choice, settings=settings, verl=whole)
 
 
@@ -201,10 +202,16 @@ def _check_rewards(settings: TrainSettings, config: DictConfig) -> None:
 
 
 def _check_run_ahead(settings: TrainSettings, config: DictConfig) -> None:
-    """Check that run-ahead has turntree's own agent-loop manager."""
-    manager = config.actor_rollout_ref.rollout.agent.agent_loop_manager_class
+    """Check that run-ahead has turntree's own agent-loop manager, and an engine that can do what is asked."""
+    rollout = config.actor_rollout_ref.rollout
+    manager = rollout.agent.agent_loop_manager_class
     if settings.run_ahead.enabled and manager != _MANAGER:
         raise ConfigError(
-            "turntree.run_ahead needs turntree's own engine and manager of episodes; set engine=local and "
-            f"actor_rollout_ref.rollout.agent.agent_loop_manager_class={_MANAGER}, got {manager}"
+            "turntree.run_ahead needs turntree's own manager of episodes; set actor_rollout_ref.rollout.agent."
+            f"agent_loop_manager_class={_MANAGER}, as speculation=[tree,runahead] does, got {manager}"
+        )
+    if settings.run_ahead.enabled and settings.run_ahead.during_update and rollout.name != ROLLOUT_NAME:
+        raise ConfigError(
+            f"turntree.run_ahead.during_update=true needs rollout.name={ROLLOUT_NAME}, got {rollout.name}, which gives "
+            "its memory to the trainer during the update; remove that key"
         )

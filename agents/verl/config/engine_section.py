@@ -10,30 +10,29 @@ from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.reuse.reuse_config import ReuseMode
 from turntree.agents.verl.config.sections import ConfigError, plain
-from turntree.agents.verl.config.settings import EngineSettings
+from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
 
 ROLLOUT = "actor_rollout_ref.rollout"
 _READ = ("speculation", "forest")
 
 
-def asking_setting(reuse: ReuseMode, *, coupled: bool) -> str:
+def asking_setting(run: PlaySettings) -> str:
     """The setting that puts turntree's own uses of turns before an external engine; empty if none does."""
-    if reuse is not ReuseMode.NONE:
-        return f"turntree.reuse.mode={reuse}"
-    return "turntree.validation.coupled=true" if coupled else ""
+    if run.reuse.mode is not ReuseMode.NONE:
+        return f"turntree.reuse.mode={run.reuse.mode}"
+    if run.run_ahead.enabled:
+        return "turntree.run_ahead.enabled=true"
+    return "turntree.validation.coupled=true" if run.validation.coupled else ""
 
 
-def drafts_of(
-    config: DictConfig, name: str, title: str, reuse: ReuseMode, *, coupled: bool = False
-) -> EngineSettings | None:
+def drafts_of(config: DictConfig, name: str, title: str, run: PlaySettings) -> EngineSettings | None:
     """Draft settings of an external engine.
 
     Args:
         config: verl's whole configuration.
         name: The engine's name in ``rollout.name``.
         title: The name as its makers write it.
-        reuse: How the run uses earlier trajectories.
-        coupled: Whether validations replay one another.
+        run: Settings of the run.
 
     Returns:
         ``None`` if another engine runs, or nothing is drafted.
@@ -44,7 +43,7 @@ def drafts_of(
     rollout = OmegaConf.select(config, ROLLOUT)
     if rollout is None or rollout.name != name:
         return None
-    asking = asking_setting(reuse, coupled=coupled)
+    asking = asking_setting(run)
     if asking and rollout.enable_rollout_routing_replay:
         raise ConfigError(
             f"{asking} begins turns with stored tokens, whose routed experts are not known; set "

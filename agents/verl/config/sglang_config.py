@@ -13,32 +13,34 @@ the handles of device memory by which verl transfers weights.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.settings import VARIABLE, SglangSettings
-from turntree.agents.reuse.reuse_config import ReuseMode
+from turntree.agents.engines.sglang.turns import PRIORITIES
 from turntree.agents.verl.config.engine_section import ROLLOUT, drafts_of
 from turntree.agents.verl.config.sections import ConfigError
-from turntree.agents.verl.config.settings import EngineSettings
+from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
 
 _DRAFTS = ("speculative_algorithm", "speculative_num_draft_tokens")
 
 
-def fit_sglang(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE, coupled: bool = False) -> None:
+def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
     """Put turntree's worker into the arguments of SGLang; other engines are left unchanged.
 
     Args:
         config: verl's whole configuration, modified in place.
-        reuse: The run's reuse of earlier trajectories.
-        coupled: Whether validations replay one another.
+        run: Settings of the run.
 
     Raises:
         ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters.
     """
-    settings = drafts_of(config, "sglang", "SGLang", reuse, coupled=coupled)
+    settings = drafts_of(config, "sglang", "SGLang", run)
+    if run.run_ahead.enabled and OmegaConf.select(config, f"{ROLLOUT}.name") == "sglang":
+        _fit_priorities(config)
     if settings is None:
         return
     for key in _DRAFTS:
@@ -52,6 +54,19 @@ def fit_sglang(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE, coupled
         OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}", value, force_add=True)
     variable = f"ray_kwargs.ray_init.runtime_env.env_vars.{VARIABLE}"
     OmegaConf.update(config, variable, drafts.to_variable(), force_add=True)
+
+
+def _fit_priorities(config: DictConfig) -> None:
+    """Let SGLang take places of precomputed turns for others."""
+    for key, value in PRIORITIES.items():
+        own = f"{ROLLOUT}.engine_kwargs.sglang.{key}"
+        given = OmegaConf.select(config, own)
+        if given not in (None, value):
+            raise ConfigError(
+                f"turntree.run_ahead.enabled=true needs {own}={json.dumps(value)}, for precomputed turns to come after "
+                f"all others, got {given}; remove that key"
+            )
+        OmegaConf.update(config, own, value, force_add=True)
 
 
 def _drafts(settings: EngineSettings) -> SglangEngineConfig:

@@ -12,27 +12,27 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
-from turntree.agents.reuse.reuse_config import ReuseMode
 from turntree.agents.verl.config.engine_section import ROLLOUT, asking_setting, drafts_of
 from turntree.agents.verl.config.sections import ConfigError
-from turntree.agents.verl.config.settings import EngineSettings
+from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
 
 
-def fit_vllm(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE, coupled: bool = False) -> None:
+def fit_vllm(config: DictConfig, run: PlaySettings) -> None:
     """Put turntree's drafter into the arguments of vLLM; other engines are left unchanged.
 
     Args:
         config: verl's whole configuration, modified in place.
-        reuse: The run's reuse of earlier trajectories.
-        coupled: Whether validations replay one another.
+        run: Settings of the run.
 
     Raises:
         ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters.
     """
-    settings = drafts_of(config, "vllm", "vLLM", reuse, coupled=coupled)
-    asking = asking_setting(reuse, coupled=coupled)
+    settings = drafts_of(config, "vllm", "vLLM", run)
+    asking = asking_setting(run)
     if asking and OmegaConf.select(config, f"{ROLLOUT}.name") == "vllm":
         _fit_scoring(config, asking)
+        if run.run_ahead.enabled:
+            _fit_priorities(config)
     if settings is None:
         return
     if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.vllm.speculative_config") is not None:
@@ -55,6 +55,18 @@ def _fit_scoring(config: DictConfig, asking: str) -> None:
     most = f"{ROLLOUT}.engine_kwargs.vllm.max_logprobs"
     if OmegaConf.select(config, most) is None:
         OmegaConf.update(config, most, -1, force_add=True)
+
+
+def _fit_priorities(config: DictConfig) -> None:
+    """Let vLLM take places of precomputed turns for others."""
+    own = f"{ROLLOUT}.engine_kwargs.vllm.scheduling_policy"
+    policy = OmegaConf.select(config, own)
+    if policy not in (None, "priority"):
+        raise ConfigError(
+            f"turntree.run_ahead.enabled=true needs {own}=priority, so that precomputed turns come after all others, "
+            f"got {policy}; remove that key"
+        )
+    OmegaConf.update(config, f"{ROLLOUT}.scheduling_policy", "priority", force_add=True)
 
 
 def _arguments(settings: EngineSettings) -> dict[str, Any]:

@@ -6,8 +6,9 @@ This one sends turns in bulk (``TurnPipe``) and hands finished episodes over in
 bulk. Tasks are spread over the replicas so that all rollouts of a task share one
 store (``ReplicaTurns``).
 
-For ``rollout.name=turntree`` and synchronous training; with other backends or
-trainer modes leave ``agent_loop_manager_class`` unset.
+For synchronous training with ``rollout.name=turntree``, and with run-ahead on vLLM or
+SGLang, whose servers then take turns in bulk too; otherwise leave
+``agent_loop_manager_class`` unset.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.episodes.dataset import AGENT_NAME
 from turntree.agents.verl.episodes.output import EpisodeOutput
-from turntree.agents.verl.names import ROLLOUT_NAME, server_name
+from turntree.agents.verl.names import ROLLOUT_NAME, replica_count, server_name
 from turntree.agents.verl.playing.player import EpisodePlayer
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
 from turntree.agents.verl.playing.run_ahead_plays import AheadPlays
@@ -54,14 +55,15 @@ class EpisodeManager(AgentLoopManagerTQ):
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         name, mode = config.actor_rollout_ref.rollout.name, config.trainer.v1.trainer_mode
-        if name != ROLLOUT_NAME or mode != "sync":
+        run = RunSettings.parse(plain(config.actor_rollout_ref.rollout.get("custom")))
+        if mode != "sync" or (name != ROLLOUT_NAME and not run.run_ahead.enabled):
             raise ConfigError(
-                f"this agent-loop manager is for rollout.name={ROLLOUT_NAME} and trainer.v1.trainer_mode=sync, "
-                f"got {name} and {mode}; set actor_rollout_ref.rollout.agent.agent_loop_manager_class=null"
+                f"this agent-loop manager is for trainer.v1.trainer_mode=sync, and rollout.name={ROLLOUT_NAME} or "
+                f"turntree.run_ahead.enabled=true, got {mode}, {name} and {run.run_ahead.enabled}; set "
+                "actor_rollout_ref.rollout.agent.agent_loop_manager_class=null"
             )
         super().__init__(config, *args, **kwargs)
         self.agent_loop_workers_class: Any = ray.remote(max_restarts=_RESTARTS)(EpisodeWorker)
-        run = RunSettings.parse(plain(config.actor_rollout_ref.rollout.get("custom")))
         self._forecast = RowForecast.of(config) if run.run_ahead.enabled else None
 
     def generate_sequences(self, prompts: TensorDict) -> None:
@@ -108,9 +110,9 @@ class EpisodeWorker:
             raise ConfigError("score_in_verl needs verl's own agent-loop manager; set agent_loop_manager_class=null")
         self._player = EpisodePlayer(rollout, tokenizer)
         client = uuid4().hex
-        replicas = config.trainer.nnodes * config.trainer.n_gpus_per_node
-        pipes = {rank: TurnPipe(ray.get_actor(server_name(rank)), client) for rank in range(replicas)}
-        self._replicas = ReplicaTurns(pipes, _serving)
+        names = {rank: server_name(rank, backend=rollout.name) for rank in range(replica_count(config))}
+        pipes = {rank: TurnPipe(ray.get_actor(name), client) for rank, name in names.items()}
+        self._replicas = ReplicaTurns(pipes, lambda rank: _serving(names[rank]))
         self._restarted = is_restarted()
         if self._restarted:
             logger.warning("this agent-loop worker was restarted; episodes not handed over are played again")
@@ -187,8 +189,8 @@ async def _waited_for(partition: str) -> set[str]:
     return {key for key, tag in held.get(partition, {}).items() if tag.get("status") in ("pending", "running")}
 
 
-async def _serving(rank: int) -> None:
-    await ray.get_actor(server_name(rank)).serving.remote()
+async def _serving(name: str) -> None:
+    await ray.get_actor(name).serving.remote()
 
 
 class _Group:

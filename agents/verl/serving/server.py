@@ -178,6 +178,7 @@ class TurntreeServer:
         # The buckets came under the last version: verl gives the new one when all have arrived.
         await asyncio.to_thread(self.engine.update_weights, (), version=global_steps)
         await self._turns.close_step(global_steps, self.engine.stats().to_dict())
+        self._turns.resume()
         self._current.set()
 
     async def announce(self, states: Sequence[DialogueState]) -> None:

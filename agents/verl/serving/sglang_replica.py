@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
-from uuid import uuid4
 
 import ray
 from verl.workers.rollout.replica import TokenOutput
@@ -94,6 +93,7 @@ class _ServerTurns(SglangTurns):
             max_context=server.config.max_model_len - KEPT,
             vocabulary=int(server.tokenizer_manager.model_config.vocab_size),
             speculates=bool(server.tokenizer_manager.server_args.speculative_algorithm),
+            priorities=server.tokenizer_manager.server_args.enable_priority_scheduling,
         )
         self._server = server
 
@@ -101,11 +101,15 @@ class _ServerTurns(SglangTurns):
         from sglang.srt.managers.io_struct import GenerateReqInput
         from verl.workers.rollout.sglang_rollout.utils import SGLANG_LORA_NAME
 
-        request = GenerateReqInput(**arguments, rid=uuid4().hex)
+        request = GenerateReqInput(**arguments)
         if self._server.lora_as_adapter:
             request.lora_path = SGLANG_LORA_NAME
         answer: dict[str, Any] = await anext(self._server.tokenizer_manager.generate_request(request, None))
         return answer
+
+    async def _abort(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._server.tokenizer_manager.abort_request(rid=name)
 
     async def _states(self) -> Sequence[Mapping[str, Any]]:
         states: list[dict[str, Any]] = await self._server.tokenizer_manager.get_internal_state()

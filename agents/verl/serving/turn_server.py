@@ -134,7 +134,7 @@ class TurnServer:
         self._counters.collect(named)
 
     async def close_step(self, step: int, counters: Mapping[str, float]) -> None:
-        """The policy was updated: what was sampled since the last call was trained on.
+        """The policy was updated: what was sampled since the last call was trained on. Run-ahead stays paused.
 
         Args:
             step: Updates that the trainer has made.
@@ -144,7 +144,6 @@ class TurnServer:
         await self._resume_once()
         await self.swap()
         self._counters.close_step(step, counters, self._swaps)
-        self.resume()
 
     async def swap(self) -> None:
         """Exchange turns with the other replicas."""
@@ -162,7 +161,7 @@ class TurnServer:
         Args:
             for_update: Whether the weights are about to change; else the setting decides, since the trainer computes.
         """
-        if self._ahead is not None and (for_update or not self._ahead.config.during_update):
+        if self._ahead is not None and (for_update or self._ahead.config.during_update is False):
             await self._ahead.pause()
 
     def resume(self) -> None:
@@ -184,11 +183,13 @@ class TurnServer:
         Raises:
             OSError: If it cannot be written.
         """
+        going = self._ahead is not None and self._ahead.going
         await self.pause()
         try:
             await asyncio.to_thread(self._state.write, folder, self._state.collect(), step=step)
         finally:
-            self.resume()
+            if going:
+                self.resume()
 
     async def _resume_once(self) -> None:
         """Load the checkpoint's part if the first weights are those of a resumed run."""

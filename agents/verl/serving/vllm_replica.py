@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import ray
 from verl.plugin.platform import get_platform
@@ -24,7 +23,7 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.engines.state_wire import to_wire
 from turntree.agents.engines.vllm.outputs import draft_stats
-from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params
+from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params, schedules_by_priority
 from turntree.agents.verl.serving.external_server import ExternalServer
 from turntree.spec_tree import DialogueState
 
@@ -134,17 +133,21 @@ class _ServerTurns(VllmTurns):
             max_context=server.config.max_model_len,
             vocabulary=server.engine.model_config.get_vocab_size(),
             draft_tokens=server.draft_tokens,
+            priorities=schedules_by_priority(server.engine),
         )
         self._server = server
 
-    async def _ask(self, prompt: list[int], fields: dict[str, Any]) -> tuple[str, Any]:
-        name, asked = uuid4().hex, _Asked(fields)
+    async def _ask(self, name: str, prompt: list[int], fields: dict[str, Any], priority: int) -> Any:
+        asked, parameters = _Asked(fields), {"max_tokens": fields["max_tokens"]}
         before = _ASKED.set(asked)
         try:
-            await vLLMHttpServer.generate(self._server, prompt, {"max_tokens": fields["max_tokens"]}, name)
+            await vLLMHttpServer.generate(self._server, prompt, parameters, name, priority=priority)
         finally:
             _ASKED.reset(before)
-        return name, asked.output
+        return asked.output
+
+    async def _abort(self, names: Sequence[str]) -> None:
+        await self._server.engine.abort(list(names))
 
     async def _draft_stats(self, name: str, tokens: int) -> DraftStats:
         return await self._server.draft_stats(name) if self._server.draft_tokens else DraftStats(verify_steps=tokens)

@@ -45,7 +45,7 @@ class SlowEngine(TabledEngine):
             future.get_loop().call_soon_threadsafe(future.set_result, whole)
         return len(held)
 
-    def abort_ahead(self) -> int:
+    async def abort_ahead(self) -> int:
         return self.answer(False)
 
     def let_finish(self) -> None:
@@ -119,7 +119,7 @@ async def test_a_turn_of_used_noise_is_level_b_at_another_prompt_too_and_says_no
 async def test_a_preempted_turn_goes_on_from_what_it_had() -> None:
     run_ahead, engine = make()
     (task,) = await begun(run_ahead, 7)
-    engine.abort_ahead()
+    await engine.abort_ahead()
     await settled()
     assert len(engine.drafts[-1]) == engine.cut
     engine.let_finish()

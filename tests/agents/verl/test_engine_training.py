@@ -50,7 +50,7 @@ def train_repeating(root: Path, policy: Path, engine: str, reuse: str) -> Traini
         *("size=tiny", "env=arithmetic", "algorithm=grpo", f"speculation=[tree,{reuse}]"),
         "turntree.env_kwargs.turns=3",
         "data.max_response_length=192",
-        "actor_rollout_ref.rollout.max_num_seqs=16",
+        f"actor_rollout_ref.rollout.max_num_seqs={4 * PROMPTS * SAMPLES if reuse == 'runahead' else 16}",
         "actor_rollout_ref.rollout.temperature=0.2",  # an untrained policy that says a thing twice
         "actor_rollout_ref.actor.optim.lr=0.0001",
         "algorithm.rollout_correction.bypass_mode=false",  # the actor's own log-probabilities, to compare
@@ -65,7 +65,10 @@ def trainings() -> list[Any]:
     return [
         pytest.param((engine, reuse), marks=[getattr(pytest.mark, engine), *marks], id=f"{engine}-{reuse}")
         for engine in VERSIONS
-        for reuse, marks in (("replay", []), ("exact", [pytest.mark.release]), ("lenient", [pytest.mark.release]))
+        for reuse, marks in (
+            ("replay", []),
+            *((way, [pytest.mark.release]) for way in ("exact", "lenient", "runahead")),
+        )
     ]
 
 
@@ -137,12 +140,15 @@ def test_what_verl_adds_to_each_turn_is_of_the_step(trained: Training) -> None:
 
 
 def test_turns_of_the_last_epoch_are_used_again(trained: Training, request: pytest.FixtureRequest) -> None:
-    """Each step is an epoch of the same tasks: from the second on, turns begin with one that the policy learnt from."""
+    """Each step is an epoch of the same tasks: from the second on, turns begin with one that the policy learnt from, or
+    with one that was precomputed."""
     assert trained.levels(1) == {"A"}
     assert _level(request) in trained.levels(2) & trained.levels(3)
+    ahead = _way(request) == "runahead"
+    used, offered = ("run_ahead_promoted", "run_ahead_offered") if ahead else ("reuse_reused", "reuse_offered")
     for row in metrics(trained)[1:]:
-        assert 0 < row["turntree/reuse_reused"] <= row["turntree/reuse_offered"]
-        assert row["turntree/reuse_tickets"] <= PROMPTS * SAMPLES * 3
+        assert 0 < row[f"turntree/{used}"] <= row[f"turntree/{offered}"]
+        assert ahead or row["turntree/reuse_tickets"] <= PROMPTS * SAMPLES * 3
     counted = {row["step"]: row["tokens_per_step"] for row in read_lines(trained.folder.engine)}
     logged = {step: row["turntree/tokens_per_step"] for step, row in enumerate(metrics(trained), start=1)}
     assert counted == pytest.approx({step: logged[step] for step in counted})
@@ -154,9 +160,14 @@ def test_a_turn_is_replayed_whole_and_the_ratio_rule_keeps_a_beginning(
     """Tells the uses of stored turns apart: all else here holds for each."""
     records = (record for step in (2, 3) for record in trained.records(step).values())
     kinds = {"".join(sorted(set(turn.completion.levels))) for record in records for turn in record.episode.turns}
-    assert (f"A{_level(request)}" in kinds) == (request.node.callspec.params["trained"][1] != "replay")
+    assert (f"A{_level(request)}" in kinds) == (_way(request) in ("exact", "lenient"))
 
 
 def _level(request: pytest.FixtureRequest) -> str:
     """Of the tokens that were used again."""
-    return "D" if request.node.callspec.params["trained"][1] == "lenient" else "C"
+    return {"lenient": "D", "runahead": "B"}.get(_way(request), "C")
+
+
+def _way(request: pytest.FixtureRequest) -> str:
+    way: str = request.node.callspec.params["trained"][1]
+    return way

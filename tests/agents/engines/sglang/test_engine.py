@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,16 +11,20 @@ from typing import Any
 
 import pytest
 from cpu_sglang import CPU_ARGS, beside, flush, prepare
-from engine_checks import CONTEXT, LAWS, PROMPT, OwnEngineChecks, new_weights, state, steps
+from engine_checks import ATTEMPTS, CONTEXT, LAWS, PROMPT, OwnEngineChecks, new_weights, state, steps
+from machine_speed import soon
 from policy_law import PolicyLaw, chi_square
+from run_ahead_checks import LONG, RunAheadChecks, all_of, asked
 from tiny_llama import save_tiny_llama
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
+from turntree.agents.engines.sglang import turns
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.drawing import compat
 from turntree.agents.engines.sglang.engine import SglangEngine
 from turntree.agents.engines.sglang.parameters import UnsupportedSampling
 from turntree.agents.engines.sglang.settings import SglangSettings
+from turntree.agents.engines.sglang.turns import PRIORITIES
 from turntree.spec_tree.exchange.folder_exchange import FOLDER, FolderExchange
 from turntree.spec_tree.exchange.turn_batch import TurnBatch
 
@@ -47,7 +52,7 @@ def start(folder: Path, **arguments: Any) -> SglangEngine:
         draft_tokens=8,
         speculation=SglangSettings(adaptive=False, min_probability=0.02),
         seed=1,
-        engine_args={**beside("dtype", "max_running_requests", "random_seed", "log_level"), **arguments},
+        engine_args={**beside("dtype", "max_running_requests", "random_seed", "log_level"), **PRIORITIES, **arguments},
     )
     return SglangEngine(folder, config=config)
 
@@ -69,7 +74,7 @@ class TestSglang(OwnEngineChecks):
         return figures["forest_rollouts"], figures["forest_live"]
 
 
-class TestSglangWithOverlap(TestSglang):
+class TestSglangWithOverlap(TestSglang, RunAheadChecks):
     """The scheduler starts a pass before its requests know what the last one said."""
 
     @pytest.fixture(scope="class")
@@ -141,6 +146,32 @@ async def test_turns_of_another_engine_come_in_at_a_flush(
     engine.reset_prefix_cache()
     heard = other.swap(TurnBatch.of([], []), 1).batches
     assert turn in [list(said) for batch in heard for said in batch.turns]
+
+
+class TestRunAhead(RunAheadChecks):
+    """Behind the others, as the drafter learns here that siblings seldom say the same."""
+
+    @pytest.mark.parametrize("by_priority", [True, False])
+    async def test_sglang_itself_takes_the_slot_of_a_precomputed_turn(
+        self, engine: SglangEngine, policy: PolicyLaw, monkeypatch: pytest.MonkeyPatch, by_priority: bool
+    ) -> None:
+        """Without the number, as control, a requested turn waits until one of those that came before has ended."""
+        if not by_priority:
+            monkeypatch.setattr(turns, "_PRECOMPUTED", 0)
+        batch, seeds = engine.config.max_batch, range(4)
+        long = [policy.seeded(PROMPT, LONG, seed) for seed in seeds]
+        first = False
+        for attempt in range(ATTEMPTS if by_priority else 3):
+            name = f"slots {by_priority} {attempt}"
+            many = (engine.generate(asked(n % 4, LONG, step=2, name=name)) for n in range(batch))
+            ahead = [asyncio.create_task(turn) for turn in many]
+            await soon(lambda: engine.live == batch, 120)
+            await engine.generate(asked(9, 2))
+            first |= not any(task.done() for task in ahead)
+            assert [list(turn.token_ids) for turn in await all_of(ahead)] == [long[n % 4] for n in range(batch)]
+            if first:
+                break
+        assert first is by_priority
 
 
 def resolved(**arguments: Any) -> None:

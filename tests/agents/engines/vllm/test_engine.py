@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from engine_checks import CONTEXT, LAWS, PROMPT, OwnEngineChecks
 from policy_law import PolicyLaw
+from run_ahead_checks import RunAheadChecks
 from tiny_llama import save_tiny_llama
 from tiny_vllm import ENVIRONMENT
 
@@ -39,6 +40,7 @@ def engine(folder: Path) -> Iterator[VllmEngine]:
         engine_args={
             "skip_tokenizer_init": True,
             "block_size": BLOCK,
+            "scheduling_policy": "priority",
             # Timing decides nothing.
             "additional_config": DrafterSettings(min_probability=0.02, adaptive=False).to_additional_config(),
         },
@@ -84,3 +86,7 @@ async def test_what_vllm_cannot_do_is_refused(engine: VllmEngine) -> None:
         await engine.score(PROMPT, (1,), Sampling(repetition_penalty=2.0))
     with pytest.raises(ValueError, match="the prompt is empty"):
         await engine.generate(TurnRequest((), Sampling()))
+
+
+class TestRunAhead(RunAheadChecks):
+    """Last, as the drafter learns here that siblings seldom say the same."""

@@ -152,6 +152,28 @@ def test_vllm_gives_the_log_probabilities_that_reuse_needs(way: str) -> None:
         verls(CPU, f"speculation=[tree,{way}]", f"{ROLLOUT}.logprobs_mode=raw_logprobs")
 
 
+@pytest.mark.parametrize("drafts", ["none", "tree"])
+def test_run_ahead_has_priorities_and_our_manager_of_episodes_with_every_engine(drafts: str) -> None:
+    ahead, without = [[f"speculation=[{drafts}{way}]"] for way in (",replay,runahead", ",replay")]
+    policies = [verls(CPU, *ways).actor_rollout_ref.rollout.scheduling_policy for ways in (ahead, without)]
+    assert policies == ["priority", "fcfs"]
+    wanted = {"enable_priority_scheduling": True, "default_priority_value": 0}
+    assert wanted.items() <= arguments(verls(SGLANG, *ahead)).items()
+    assert not wanted.keys() & arguments(verls(SGLANG, *without)).keys()
+    for base in (CPU, GPU, SGLANG):
+        managers = [
+            verls(base, *way).actor_rollout_ref.rollout.agent.agent_loop_manager_class for way in (ahead, without)
+        ]
+        assert managers == ["turntree.agents.verl.playing.manager.EpisodeManager", None]
+
+
+@pytest.mark.parametrize(("engine", "override", "message"), table(__file__, "kept_from_running_ahead"))
+def test_what_keeps_an_engine_from_running_ahead_is_refused(engine: str, override: str, message: str) -> None:
+    base = {"vllm": CPU, "sglang": SGLANG}[engine]
+    with pytest.raises(ConfigError, match=message):
+        verls(base, "speculation=[tree,runahead]", override)
+
+
 def test_coupled_validations_need_of_vllm_what_reuse_needs() -> None:
     coupled = "turntree.validation.coupled=true"
     assert arguments(verls(CPU, "speculation=tree", coupled))["max_logprobs"] == -1

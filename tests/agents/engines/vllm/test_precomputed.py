@@ -1,0 +1,70 @@
+"""A real vLLM with keys and values for one long turn at a time: who loses them is a matter of priority."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engine_checks import CONTEXT, PROMPT
+from machine_speed import soon
+from policy_law import PolicyLaw
+from run_ahead_checks import LONG, all_of, asked
+from tiny_llama import save_tiny_llama
+from tiny_vllm import ENVIRONMENT
+
+from turntree.agents.engines.vllm import turns
+from turntree.agents.engines.vllm.config import VllmEngineConfig
+from turntree.agents.engines.vllm.engine import VllmEngine
+from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
+
+pytestmark = [pytest.mark.vllm, pytest.mark.release]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_llama(tmp_path_factory.mktemp("model"), positions=CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> Iterator[VllmEngine]:
+    config = VllmEngineConfig(
+        max_batch=4,
+        max_context=CONTEXT,
+        dtype="float32",
+        kv_cache_bytes=1 << 26,
+        speculative_config=speculative_config(4),
+        seed=0,
+        engine_args={
+            "skip_tokenizer_init": True,
+            "block_size": 32,
+            "num_gpu_blocks_override": 8,
+            "scheduling_policy": "priority",
+            "additional_config": DrafterSettings(min_probability=0.02, adaptive=False).to_additional_config(),
+        },
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        with VllmEngine(folder, config=config) as started:
+            yield started
+
+
+@pytest.mark.parametrize("by_priority", [True, False])
+async def test_a_precomputed_turn_loses_its_keys_and_values_to_a_requested_one_and_goes_on(
+    engine: VllmEngine, policy: PolicyLaw, monkeypatch: pytest.MonkeyPatch, by_priority: bool
+) -> None:
+    """Without the number, as control, the turn that came first ends first."""
+    if not by_priority:
+        monkeypatch.setattr(turns, "_PRECOMPUTED", 0)
+    ended: list[int] = []
+    seeds = (11, 12, 13) if by_priority else (21, 22, 23)  # nothing is drafted from the other case
+    ahead = [asyncio.create_task(engine.generate(asked(seed, LONG, step=2, name=f"{seed}"))) for seed in seeds[:2]]
+    await soon(lambda: engine.live == 2, 120)
+    wanted = asyncio.create_task(engine.generate(asked(seeds[2], LONG, name="wanted")))
+    for seed, task in zip(seeds, (*ahead, wanted), strict=True):
+        task.add_done_callback(lambda _, seed=seed: ended.append(seed))
+    said = await all_of([*ahead, wanted])
+    assert [list(turn.token_ids) for turn in said] == [policy.seeded(PROMPT, LONG, seed) for seed in seeds]
+    assert (ended[0] == seeds[2]) is by_priority
