@@ -1,10 +1,12 @@
 """The section of turntree's engine, ``engine_kwargs.turntree``, read for an external engine.
 
-An external engine uses the settings of speculation and of the store; any other
-key is an error, never silently ignored.
+An external engine uses the settings of speculation, of the store and of the
+exchange between replicas; any other key is an error, never silently ignored.
 """
 
 from __future__ import annotations
+
+import math
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -13,7 +15,16 @@ from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import EngineSettings
 
 ROLLOUT = "actor_rollout_ref.rollout"
-_READ = ("speculation", "forest")
+_READ = ("speculation", "forest", "exchange")
+_REPLICA = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+"""Sizes whose product is the number of devices of a replica."""
+
+
+def replicas_of(config: DictConfig) -> int:
+    """The number of replicas that verl's whole configuration makes of its devices."""
+    rollout = OmegaConf.select(config, ROLLOUT)
+    devices = int(config.trainer.nnodes * config.trainer.n_gpus_per_node)
+    return devices // math.prod(int(rollout.get(size) or 1) for size in _REPLICA)
 
 
 def asking_setting(reuse: ReuseMode, *, coupled: bool) -> str:
@@ -55,8 +66,8 @@ def drafts_of(
     if strange:
         raise ConfigError(
             f"{ROLLOUT}.engine_kwargs.turntree.{strange[0]} is a setting of turntree's own engine; with "
-            f"rollout.name={name} only {' and '.join(_READ)} are read, and {title}'s own arguments stand in "
-            f"{ROLLOUT}.engine_kwargs.{name}"
+            f"rollout.name={name} only {', '.join(_READ[:-1])} and {_READ[-1]} are read, and {title}'s own arguments "
+            f"stand in {ROLLOUT}.engine_kwargs.{name}"
         )
     settings = EngineSettings.parse(ours)
     if settings.speculation is None:

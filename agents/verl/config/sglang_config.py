@@ -13,6 +13,7 @@ the handles of device memory by which verl transfers weights.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -20,10 +21,12 @@ from omegaconf import DictConfig, OmegaConf
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.settings import VARIABLE, SglangSettings
 from turntree.agents.reuse.reuse_config import ReuseMode
-from turntree.agents.verl.config.engine_section import ROLLOUT, drafts_of
+from turntree.agents.verl.config.engine_section import ROLLOUT, drafts_of, replicas_of
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import EngineSettings
+from turntree.spec_tree.exchange.folder_exchange import FOLDER
 
+_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 _DRAFTS = ("speculative_algorithm", "speculative_num_draft_tokens")
 
 
@@ -36,11 +39,18 @@ def fit_sglang(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE, coupled
         coupled: Whether validations replay one another.
 
     Raises:
-        ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters.
+        ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters, or two
+            exchanges between the replicas.
     """
     settings = drafts_of(config, "sglang", "SGLang", reuse, coupled=coupled)
     if settings is None:
         return
+    folder = os.environ.get(FOLDER) or OmegaConf.select(config, f"{_VARIABLES}.{FOLDER}")
+    if folder and settings.exchange is not None and replicas_of(config) > 1:
+        raise ConfigError(
+            f"expected one exchange between the replicas, got two: {FOLDER}={folder} names a folder, and "
+            f"{ROLLOUT}.engine_kwargs.turntree.exchange is a hub; unset the variable, or set exchange=null"
+        )
     for key in _DRAFTS:
         if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}") is not None:
             raise ConfigError(
@@ -50,8 +60,7 @@ def fit_sglang(config: DictConfig, *, reuse: ReuseMode = ReuseMode.NONE, coupled
     drafts = _drafts(settings)
     for key, value in _arguments(drafts).items():
         OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}", value, force_add=True)
-    variable = f"ray_kwargs.ray_init.runtime_env.env_vars.{VARIABLE}"
-    OmegaConf.update(config, variable, drafts.to_variable(), force_add=True)
+    OmegaConf.update(config, f"{_VARIABLES}.{VARIABLE}", drafts.to_variable(), force_add=True)
 
 
 def _drafts(settings: EngineSettings) -> SglangEngineConfig:

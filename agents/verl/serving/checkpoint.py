@@ -13,7 +13,6 @@ no rollout's distribution.
 from __future__ import annotations
 
 import logging
-import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import ray
 from ray.exceptions import RayActorError
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
+from turntree.agents.verl.config.engine_section import replicas_of
 from turntree.agents.verl.names import ROLLOUT_NAME, server_name
 from turntree.agents.verl.serving.checkpoint_state import state_folder
 
@@ -29,8 +29,6 @@ logger = logging.getLogger(__name__)
 
 _SAVED = (ROLLOUT_NAME, "vllm", "sglang")
 """Backends whose servers have a part."""
-_REPLICA = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
-"""Sizes whose product is the number of devices of a replica."""
 
 
 class StoreCheckpoint(CheckpointCallback):  # type: ignore[misc]
@@ -56,8 +54,7 @@ class StoreCheckpoint(CheckpointCallback):  # type: ignore[misc]
         if rollout.name not in _SAVED:
             return
         checkpoint = Path(checkpoint_dir).absolute()
-        devices = self.config.trainer.nnodes * self.config.trainer.n_gpus_per_node
-        replicas = devices // math.prod(int(rollout.get(size) or 1) for size in _REPLICA)
+        replicas = replicas_of(self.config)
         parts = {rank: str(state_folder(checkpoint, rank)) for rank in range(replicas)}
         servers: dict[int, Any] = {
             rank: ray.get_actor(server_name(rank, backend=rollout.name)) for rank in range(replicas)
