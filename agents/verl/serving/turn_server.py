@@ -115,7 +115,8 @@ class TurnServer:
         completion = await (validation or self._turns).generate(request)
         if counts:
             self._monitors.add([completion])
-        if request.reuse and request.state is not None and completion.finish_reason is not FinishReason.ABORT:
+        ended = completion.finish_reason is not FinishReason.ABORT
+        if ended and request.reuse and request.state is not None:
             self.note(request.state, completion.token_ids)
         return completion
 

@@ -207,27 +207,30 @@ def bare(turns: Counter[tuple[int, ...]]) -> Counter[tuple[int, ...]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def together(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    policy = policy_for("vllm", chatml, tmp_path_factory)
-    return train_repeating(tmp_path_factory.mktemp("together"), policy, "vllm", "tree", *TOGETHER)
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=getattr(pytest.mark, name)) for name in VERSIONS])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def resumed(together: Training, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Training:
+def together(engine: str, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Training:
+    policy = policy_for(engine, chatml, tmp_path_factory)
+    return train_repeating(tmp_path_factory.mktemp("together"), policy, engine, "tree", *TOGETHER)
+
+
+@pytest.fixture(scope="module")
+def resumed(together: Training, engine: str, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Training:
     """Goes on where the other training was after two steps, whose third one it has not seen."""
     root = tmp_path_factory.mktemp("resumed")
     shutil.copytree(together.folder.root, root / "run")
     checkpoints = RunFolder(root / "run").checkpoints
     shutil.rmtree(checkpoints / f"global_step_{STEPS}")
     (checkpoints / "latest_checkpointed_iteration.txt").write_text("2")
-    policy = policy_for("vllm", chatml, tmp_path_factory)
-    return train_repeating(root, policy, "vllm", "tree", *TOGETHER)
+    return train_repeating(root, policy_for(engine, chatml, tmp_path_factory), engine, "tree", *TOGETHER)
 
 
-@pytest.mark.vllm
 @pytest.mark.release
-def test_two_replicas_of_vllm_have_each_others_turns(together: Training) -> None:
+def test_two_replicas_have_each_others_turns(together: Training) -> None:
     assert together.status == 0, together.log[-3000:]
     # They are given once the step's rollouts are done, when its counters are read already.
     each = [(row["turntree/hub_given"], row["turntree/hub_taken"]) for row in metrics(together)]
@@ -237,7 +240,6 @@ def test_two_replicas_of_vllm_have_each_others_turns(together: Training) -> None
     assert stored(together, 2, 0) != stores[0], "the control: at the last checkpoint they were others"
 
 
-@pytest.mark.vllm
 @pytest.mark.release
 def test_a_resumed_run_of_two_replicas_goes_on_as_the_unbroken_one(together: Training, resumed: Training) -> None:
     assert resumed.status == 0, resumed.log[-3000:]
