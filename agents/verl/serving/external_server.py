@@ -177,11 +177,12 @@ class RemoteStore:
     def __init__(self, call: Callable[..., Awaitable[None]]) -> None:
         self._call = call
         self._loop = asyncio.get_running_loop()
-        self._inserting: set[asyncio.Future[None]] = set()
+        self._in_call = asyncio.Lock()
+        self._inserting: set[asyncio.Task[None]] = set()
 
     def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
         """Add a finished turn, soon."""
-        task = asyncio.ensure_future(self._call("insert", [to_wire(state)], [list(map(int, tokens))]))
+        task = self._loop.create_task(self._in_turn("insert", [to_wire(state)], [list(map(int, tokens))]))
         self._inserting.add(task)
         task.add_done_callback(self._inserting.discard)
 
@@ -198,7 +199,9 @@ class RemoteStore:
         self._wait("restore", str(path))
 
     def _wait(self, method: str, *args: Any) -> None:
-        async def call() -> None:
-            await self._call(method, *args)
+        asyncio.run_coroutine_threadsafe(self._in_turn(method, *args), self._loop).result()
 
-        asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+    async def _in_turn(self, method: str, *args: Any) -> None:
+        # A file has every turn of before; and SGLang 0.5.12 fails by an assertion where three calls meet.
+        async with self._in_call:
+            await self._call(method, *args)

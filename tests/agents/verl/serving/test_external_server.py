@@ -281,6 +281,22 @@ async def test_a_resumed_replica_goes_on_as_the_unbroken_one(
     assert [server.drafts for server in empty] == [[], []]
 
 
+async def test_calls_of_a_store_are_made_one_after_another_so_that_a_file_has_every_turn_of_before() -> None:
+    calls: list[tuple[str, str]] = []
+
+    async def call(method: str, *_: Any) -> None:
+        calls.append((method, "begins"))
+        await asyncio.sleep(0)
+        calls.append((method, "ends"))
+
+    store = RemoteStore(call)
+    for number in range(3):
+        store.insert(HERE, [number])
+    await asyncio.to_thread(store.save, Path("store"))
+    methods = ["insert", "insert", "insert", "save"]
+    assert calls == [(method, when) for method in methods for when in ("begins", "ends")]
+
+
 async def test_a_server_that_answers_no_requests_or_has_neither_store_nor_reuse_serves_as_verls(hub: TurnHub) -> None:
     for found in (None, (SimpleNamespace(), None)):
         server = Server()
