@@ -51,13 +51,13 @@ class WorkerExtension:
         if forest is not None:
             forest.insert_all([from_wire(state) for state in states], turns)
 
-    def turntree_save_store(self, path: str) -> None:
+    def turntree_save(self, path: str) -> None:
         """Write the store of drafts into a file. All ranks hold the same turns: the first one writes."""
         forest = self._forest
         if forest is not None and self.rank == 0:
             forest.save(path)
 
-    def turntree_restore_store(self, path: str) -> None:
+    def turntree_restore(self, path: str) -> None:
         """Replace the store of drafts by that of a file."""
         forest = self._forest
         if forest is not None:

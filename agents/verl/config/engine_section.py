@@ -1,7 +1,7 @@
 """The section of turntree's engine, ``engine_kwargs.turntree``, read for an external engine.
 
-An external engine uses the settings of speculation and of the store; any other
-key is an error, never silently ignored.
+An external engine uses the settings of speculation, of the store and of the
+exchange between replicas; any other key is an error, never silently ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
 
 ROLLOUT = "actor_rollout_ref.rollout"
-_READ = ("speculation", "forest")
+_READ = ("speculation", "forest", "exchange")
 
 
 def asking_setting(run: PlaySettings) -> str:
@@ -54,8 +54,8 @@ def drafts_of(config: DictConfig, name: str, title: str, run: PlaySettings) -> E
     if strange:
         raise ConfigError(
             f"{ROLLOUT}.engine_kwargs.turntree.{strange[0]} is a setting of turntree's own engine; with "
-            f"rollout.name={name} only {' and '.join(_READ)} are read, and {title}'s own arguments stand in "
-            f"{ROLLOUT}.engine_kwargs.{name}"
+            f"rollout.name={name} only {', '.join(_READ[:-1])} and {_READ[-1]} are read, and {title}'s own arguments "
+            f"stand in {ROLLOUT}.engine_kwargs.{name}"
         )
     settings = EngineSettings.parse(ours)
     if settings.speculation is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeSettings:
-    """Section ``rollout.engine_kwargs.turntree.exchange``: how replicas share their turns."""
+    """Section ``rollout.engine_kwargs.turntree.exchange``: how replicas share their turns, whatever the engine."""
 
     max_bytes: int = 1 << 28
     """Memory of the hub's log, bytes."""

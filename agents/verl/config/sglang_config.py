@@ -14,6 +14,7 @@ the handles of device memory by which verl transfers weights.
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -24,7 +25,10 @@ from turntree.agents.engines.sglang.turns import PRIORITIES
 from turntree.agents.verl.config.engine_section import ROLLOUT, drafts_of
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
+from turntree.agents.verl.names import replica_count
+from turntree.spec_tree.exchange.folder_exchange import FOLDER
 
+_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 _DRAFTS = ("speculative_algorithm", "speculative_num_draft_tokens")
 
 
@@ -36,13 +40,20 @@ def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
         run: Settings of the run.
 
     Raises:
-        ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters.
+        ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters, or two
+            exchanges between the replicas.
     """
     settings = drafts_of(config, "sglang", "SGLang", run)
     if run.run_ahead.enabled and OmegaConf.select(config, f"{ROLLOUT}.name") == "sglang":
         _fit_priorities(config)
     if settings is None:
         return
+    folder = os.environ.get(FOLDER) or OmegaConf.select(config, f"{_VARIABLES}.{FOLDER}")
+    if folder and settings.exchange is not None and replica_count(config) > 1:
+        raise ConfigError(
+            f"expected one exchange between the replicas, got two: {FOLDER}={folder} names a folder, and "
+            f"{ROLLOUT}.engine_kwargs.turntree.exchange is a hub; unset the variable, or set exchange=null"
+        )
     for key in _DRAFTS:
         if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}") is not None:
             raise ConfigError(
@@ -52,8 +63,7 @@ def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
     drafts = _drafts(settings)
     for key, value in _arguments(drafts).items():
         OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}", value, force_add=True)
-    variable = f"ray_kwargs.ray_init.runtime_env.env_vars.{VARIABLE}"
-    OmegaConf.update(config, variable, drafts.to_variable(), force_add=True)
+    OmegaConf.update(config, f"{_VARIABLES}.{VARIABLE}", drafts.to_variable(), force_add=True)
 
 
 def _fit_priorities(config: DictConfig) -> None:

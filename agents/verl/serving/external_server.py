@@ -1,8 +1,13 @@
-"""verl's own servers of vLLM and SGLang with turntree's uses of earlier turns in front of their engine."""
+"""verl's own servers of vLLM and SGLang with turntree's uses of earlier turns in front of their engine.
+
+Their stores of drafts live in the engines' processes. A replica's server exchanges
+their turns with those of the other replicas, and has them in verl's checkpoints.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,20 +15,24 @@ from typing import Any
 from verl.workers.rollout.replica import TokenOutput
 
 from turntree.agents.engines.local.stats import EngineStats
-from turntree.agents.engines.protocol import Completion, Engine, TurnRequest
+from turntree.agents.engines.protocol import Completion, DraftStats, Engine, TurnRequest
 from turntree.agents.engines.sglang.turns import SglangTurns
+from turntree.agents.engines.state_wire import to_wire
 from turntree.agents.engines.vllm.turns import VllmTurns
 from turntree.agents.reuse.reuse_config import ReuseMode
 from turntree.agents.reuse.run_ahead_slots import IdleSlots
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
+from turntree.agents.verl.serving.hub import HubExchange, SharingReplica
 from turntree.agents.verl.serving.turn_pipe import NumberedRequest, TurnBatchServer, TurnReply
-from turntree.agents.verl.serving.turn_server import TurnServer, TurnStore
-from turntree.agents.verl.serving.verl_types import to_request, to_token_output
+from turntree.agents.verl.serving.turn_server import TurnServer
+from turntree.agents.verl.serving.verl_types import to_request, to_token_output, trained_state
 from turntree.spec_tree import DialogueState
 
 _OF_TURNS = ("requests", "prompt_tokens", "cached_tokens", "tokens", "verify_steps", "drafted", "accepted")
 """Counters of ``EngineStats`` that the turns tell."""
+_ENDED = ("completed", "stop", "length")
+"""Stop reasons of turns that were not aborted, in verl's answers."""
 _OF_DRAFTER = {"steps": "forward_passes", "draft_seconds": "draft_seconds"}
 """Counters of the drafter, and their names in ``EngineStats``."""
 
@@ -32,7 +41,7 @@ class ExternalServer:
     """Methods of a Ray actor, in front of those of verl's server class.
 
     A request of turntree's agent loop goes through a ``TurnServer`` if the run reuses earlier turns, runs ahead or
-    couples its validations; any other goes to verl's own ``generate``.
+    couples its validations; any other goes to verl's own ``generate``, and its turn is noted for the other replicas.
 
     Precomputed turns run only from a step's begin until verl wants the engine idle: to sleep, to drain, to take
     weights. They are then ended first, and hold nothing up.
@@ -43,18 +52,28 @@ class ExternalServer:
     global_steps: Any
     _turns: TurnServer | None = None
     _engine: Any = None
+    _reuses = False
     _counted: _CountedTurns
     _desk: TurnBatchServer
 
-    def serve_turns(self, engine: VllmTurns | SglangTurns, *, store: TurnStore | None) -> None:
-        """Put turntree's uses of earlier turns before the engine, if the run has any.
+    def engine_and_store(self) -> tuple[VllmTurns | SglangTurns, RemoteStore | None] | None:
+        """verl's server as an engine, and the engine's store of drafts if it is turntree's; ``None`` on a node of
+        the replica that answers no requests."""
+        raise NotImplementedError
+
+    async def serve_turns(self, *, shared: bool) -> None:
+        """Put turntree's uses of earlier turns before the engine, if the run has any; call it once, after the launch.
 
         Args:
-            engine: verl's server as an engine.
-            store: The engine's store of drafts.
+            shared: Whether the replica exchanges its turns with others through the hub.
         """
+        found = self.engine_and_store()
+        if found is None:
+            return
+        engine, store = found
         run = RunSettings.parse(plain(self.config.custom))
-        if run.reuse.mode is ReuseMode.NONE and not run.validation.coupled and not run.run_ahead.enabled:
+        self._reuses = run.reuse.mode is not ReuseMode.NONE or run.validation.coupled or run.run_ahead.enabled
+        if store is None and not self._reuses:
             return
         run = replace(run, save_policy_every=0)  # the weights do not come through this process
         self._engine = engine
@@ -68,6 +87,7 @@ class ExternalServer:
             vocabulary=engine.vocabulary,
             max_context=engine.max_context or self.config.max_model_len,
             store=store,
+            exchange=HubExchange(self.replica_rank) if shared else None,
         )
         self._counted = _CountedTurns(self._turns)
         self._desk = TurnBatchServer(self._counted)
@@ -77,11 +97,17 @@ class ExternalServer:
     ) -> TokenOutput:
         """As verl's; a turn of turntree's agent loop may begin with a stored one."""
         request = None
-        if self._turns is not None:
+        if self._turns is not None and self._reuses:
             request = to_request(prompt_ids, sampling_params, default_max_tokens=self.config.response_length)
-        if self._turns is None or request is None:
-            return await self.generate_plainly(prompt_ids, sampling_params, request_id, *args, **kwargs)
-        return to_token_output(await self._counted.generate(request), self.global_steps)
+        if self._turns is not None and request is not None:
+            return to_token_output(await self._counted.generate(request), self.global_steps)
+        output = await self.generate_plainly(prompt_ids, sampling_params, request_id, *args, **kwargs)
+        state = trained_state(sampling_params)
+        if self._turns is not None and state is not None:
+            if output.stop_reason in _ENDED:
+                self._turns.note(state, output.token_ids)
+            self._counted.count_plain(len(prompt_ids), output)
+        return output
 
     async def generate_plainly(
         self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
@@ -114,9 +140,11 @@ class ExternalServer:
             self._turns.resume()
 
     async def sleep(self) -> None:
-        """As verl's, without precomputed turns."""
+        """As verl's, without precomputed turns; the rollouts of a step are done, and are exchanged with other replicas."""
         await self._end_precomputed()
         await super().sleep()  # type: ignore[misc]
+        if self._turns is not None:
+            await self._turns.swap()
 
     async def wait_for_requests_to_drain(self) -> None:
         """As verl's vLLM server's, without precomputed turns."""
@@ -175,15 +203,77 @@ class _CountedTurns:
     async def generate(self, request: TurnRequest) -> Completion:
         turn = await self._turns.generate(request)
         if not request.ahead_for:
-            self._count(request, turn)
+            self._count(len(request.prompt_ids), len(turn.token_ids), turn.cached_tokens, turn.draft)
         return turn
 
-    def _count(self, request: TurnRequest, turn: Completion) -> None:
+    def count_plain(self, prompt_tokens: int, output: TokenOutput) -> None:
+        """Count a turn of verl's own ``generate``, of which it told what it told."""
+        told, tokens = output.extra_fields, len(output.token_ids)
+        draft = DraftStats(
+            verify_steps=told.get("spec_num_verify_steps", tokens),
+            drafted=told.get("spec_num_draft_tokens", 0),
+            accepted=told.get("spec_num_accepted_tokens", 0),
+        )
+        self._count(prompt_tokens, tokens, told.get("num_cached_tokens") or 0, draft)
+
+    def _count(self, prompt_tokens: int, tokens: int, cached_tokens: int, draft: DraftStats) -> None:
         stats = self.stats
         stats.requests += 1
-        stats.prompt_tokens += len(request.prompt_ids)
-        stats.cached_tokens += turn.cached_tokens
-        stats.tokens += len(turn.token_ids)
-        stats.verify_steps += turn.draft.verify_steps
-        stats.drafted += turn.draft.drafted
-        stats.accepted += turn.draft.accepted
+        stats.prompt_tokens += prompt_tokens
+        stats.cached_tokens += cached_tokens
+        stats.tokens += tokens
+        stats.verify_steps += draft.verify_steps
+        stats.drafted += draft.drafted
+        stats.accepted += draft.accepted
+
+
+class ExternalReplica(SharingReplica):
+    """Mix-in before a replica class of verl's whose servers are ``ExternalServer``."""
+
+    servers: list[Any]
+
+    async def launch_servers(self) -> None:
+        """As verl's, and join the hub of the run's replicas."""
+        await super().launch_servers()  # type: ignore[misc]
+        shared = self.join_hub() is not None
+        await asyncio.gather(*(server.serve_turns.remote(shared=shared) for server in self.servers))
+
+
+class RemoteStore:
+    """An engine's store of drafts in the engine's processes.
+
+    Args:
+        call: Calls ``insert``, ``save`` or ``restore`` of the store in each of them. Its arguments are JSON values.
+    """
+
+    def __init__(self, call: Callable[..., Awaitable[None]]) -> None:
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        self._in_call = asyncio.Lock()
+        self._inserting: set[asyncio.Task[None]] = set()
+
+    def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
+        """Add a finished turn, soon."""
+        task = self._loop.create_task(self._in_turn("insert", [to_wire(state)], [list(map(int, tokens))]))
+        self._inserting.add(task)
+        task.add_done_callback(self._inserting.discard)
+
+    def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Any]) -> None:
+        """Add finished turns; not to be called on the event loop's thread."""
+        self._wait("insert", [to_wire(state) for state in states], [list(map(int, turn)) for turn in turns])
+
+    def save(self, path: Path) -> None:
+        """Write all finished turns into a file; not to be called on the event loop's thread."""
+        self._wait("save", str(path))
+
+    def restore(self, path: Path) -> None:
+        """Replace the contents by those of a file; not to be called on the event loop's thread."""
+        self._wait("restore", str(path))
+
+    def _wait(self, method: str, *args: Any) -> None:
+        asyncio.run_coroutine_threadsafe(self._in_turn(method, *args), self._loop).result()
+
+    async def _in_turn(self, method: str, *args: Any) -> None:
+        # A file has every turn of before; and SGLang 0.5.12 fails by an assertion where three calls meet.
+        async with self._in_call:
+            await self._call(method, *args)

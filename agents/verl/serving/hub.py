@@ -20,6 +20,8 @@ from ray.exceptions import RayError
 
 from turntree.agents.engines.routing import preference, route_key
 from turntree.agents.verl.config.exchange_settings import ExchangeSettings
+from turntree.agents.verl.config.sections import plain
+from turntree.agents.verl.config.settings import EngineSettings
 from turntree.spec_tree.exchange.exchange import ExchangeLost, Swapped
 from turntree.spec_tree.exchange.turn_batch import TurnBatch
 from turntree.spec_tree.exchange.turn_log import Cursor, News, TurnLog
@@ -109,6 +111,32 @@ def start_hub(settings: ExchangeSettings) -> Any:
     """Start the hub of this Ray session, or find it; the caller's process owns one that is started."""
     actor: Any = ray.remote(TurnHub)
     return actor.options(name=HUB_NAME, get_if_exists=True, num_cpus=0, max_restarts=-1).remote(settings)
+
+
+class SharingReplica:
+    """Mix-in before a replica class of verl's: finds out whether the replica has others to exchange turns with.
+
+    verl gives a replica the workers of all; only those of a training (verl's hybrid mode) are counted.
+    """
+
+    config: Any
+    world_size: int
+    _replicas = 1
+    _hub: Any = None
+
+    async def init_hybrid(self, worker_group: Any) -> None:
+        """As verl's, and records the number of replicas."""
+        self._replicas = len(worker_group.workers) // self.world_size
+        await super().init_hybrid(worker_group)  # type: ignore[misc]
+
+    def join_hub(self) -> ExchangeSettings | None:
+        """Start the hub, or find it; ``None`` if the replica is alone or the settings exchange nothing."""
+        if self._replicas == 1:
+            return None
+        exchange = EngineSettings.parse(plain(self.config.engine_kwargs.get("turntree"))).exchange
+        if exchange is not None:
+            self._hub = start_hub(exchange)  # the actor lives as long as this reference
+        return exchange
 
 
 class HubExchange:

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ray
 from verl.workers.rollout.replica import RolloutReplica
 
-from turntree.agents.verl.config.sections import ConfigError, plain
-from turntree.agents.verl.config.settings import EngineSettings
+from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.names import server_name
-from turntree.agents.verl.serving.hub import start_hub
+from turntree.agents.verl.serving.hub import SharingReplica
 from turntree.agents.verl.serving.server import TurntreeServer
 
 _RESTARTS = 8
 """Times that Ray restarts a server."""
 
 
-class TurntreeReplica(RolloutReplica):
+class TurntreeReplica(SharingReplica, RolloutReplica):
     """Starts the server actor of one replica, on the node of its trainer; Ray restarts it if it dies."""
-
-    _replicas = 1
-
-    async def init_hybrid(self, worker_group: Any) -> None:
-        """As verl's, and records the number of replicas."""
-        self._replicas = len(worker_group.workers) // self.world_size
-        await super().init_hybrid(worker_group)
 
     async def launch_servers(self) -> None:
         """Start the actor and wait for its model.
@@ -41,11 +31,7 @@ class TurntreeReplica(RolloutReplica):
         node = await self.workers[0].__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
         strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         name = server_name(self.replica_rank, self.name_suffix)
-        alone = self._replicas == 1
-        trainer = self.workers[0] if alone else None
-        exchange = None if alone else EngineSettings.parse(plain(self.config.engine_kwargs.get("turntree"))).exchange
-        if exchange is not None:
-            self._hub = start_hub(exchange)  # the actor lives as long as this reference
+        trainer = self.workers[0] if self._replicas == 1 else None
         server = (
             ray.remote(TurntreeServer)
             .options(
@@ -55,7 +41,7 @@ class TurntreeReplica(RolloutReplica):
                 max_restarts=_RESTARTS,
                 scheduling_strategy=strategy,
             )
-            .remote(self.config, self.model_config, self.replica_rank, trainer, exchange)
+            .remote(self.config, self.model_config, self.replica_rank, trainer, self.join_hub())
         )
         await server.ready.remote()
         self.servers = [server]

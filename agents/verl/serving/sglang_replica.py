@@ -20,7 +20,9 @@ from turntree.agents.engines.sglang.answers import draft_stats
 from turntree.agents.engines.sglang.context_length import KEPT
 from turntree.agents.engines.sglang.turns import SglangTurns
 from turntree.agents.engines.sglang.wire import DRAFTED
-from turntree.agents.verl.serving.external_server import ExternalServer
+from turntree.agents.engines.sglang.worker.plugin import is_ours
+from turntree.agents.engines.sglang.worker.store_calls import call_store
+from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer, RemoteStore
 
 _ANSWER: ContextVar[dict[str, Any] | None] = ContextVar("answer", default=None)
 """Context variable for SGLang's metadata of the turn being generated; verl keeps only the tokens."""
@@ -38,8 +40,16 @@ class DraftingSglangServer(ExternalServer, SGLangHttpServer):
         manager = self.tokenizer_manager
         if manager is not None:  # only the first node of a replica answers requests
             manager.generate_request = noted(manager.generate_request)
-            # The store of drafts is in the scheduler's process, which takes no calls: it learns from the requests.
-            self.serve_turns(_ServerTurns(self), store=None)
+
+    def engine_and_store(self) -> tuple[SglangTurns, RemoteStore | None] | None:
+        """See ``ExternalServer``."""
+        if self.tokenizer_manager is None:
+            return None
+        drafts = is_ours(self.tokenizer_manager.server_args)
+        return _ServerTurns(self), RemoteStore(self._call_store) if drafts else None
+
+    async def _call_store(self, method: str, *args: Any) -> None:
+        await call_store(self.tokenizer_manager, method, *args)
 
     async def generate_plainly(self, *args: Any, **kwargs: Any) -> TokenOutput:
         """verl's own ``generate``, with the worker's counters if it drafts."""
@@ -64,7 +74,7 @@ class DraftingSglangServer(ExternalServer, SGLangHttpServer):
         return states[0].get("turntree") or {}
 
 
-class DraftingSglangReplica(SGLangReplica):
+class DraftingSglangReplica(ExternalReplica, SGLangReplica):
     """Starts ``DraftingSglangServer``; arguments are verl's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -116,9 +116,14 @@ class TurnServer:
         if counts:
             self._monitors.add([completion])
         ended = completion.finish_reason is not FinishReason.ABORT
-        if self._shared is not None and request.state is not None and ended:
-            self._shared.note(request.state, completion.token_ids)
+        if ended and request.reuse and request.state is not None:
+            self.note(request.state, completion.token_ids)
         return completion
+
+    def note(self, state: DialogueState, token_ids: Sequence[int]) -> None:
+        """Remember a finished turn of training for the other replicas, whoever sampled it."""
+        if self._shared is not None:
+            self._shared.note(state, token_ids)
 
     async def _sample_ahead(self, request: TurnRequest) -> Completion:
         if self._ahead is None:
@@ -186,6 +191,7 @@ class TurnServer:
         going = self._ahead is not None and self._ahead.going
         await self.pause()
         try:
+            await self.swap()  # the hub is not saved, and a resumed run has a new one
             await asyncio.to_thread(self._state.write, folder, self._state.collect(), step=step)
         finally:
             if going:

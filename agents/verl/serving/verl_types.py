@@ -10,6 +10,7 @@ from verl.workers.rollout.replica import TokenOutput
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.engines.request_wire import APART, seed_of, state_of
 from turntree.agents.verl.config.sections import from_mapping, unknown_key
+from turntree.spec_tree import DialogueState
 
 _IGNORED = ("logprobs", "ignore_eos")
 """Log-probabilities are always returned, and a turn ends only at its own stop tokens."""
@@ -38,13 +39,24 @@ def to_request(
     Raises:
         ConfigError: As ``to_sampling``.
     """
-    entries = next((parameters[name] for name in _ENTRIES if parameters.get(name)), None)
+    entries = _entries(parameters)
     state = state_of(entries)
     if entries is None or state is None:
         return None
     plain = {name: value for name, value in parameters.items() if name not in _ENTRIES}
     sampling = to_sampling(plain | {"seed": seed_of(entries)}, default_max_tokens=default_max_tokens)
     return TurnRequest(tuple(prompt_ids), sampling, state=state, reuse=not entries.get(APART))
+
+
+def trained_state(parameters: Mapping[str, Any]) -> DialogueState | None:
+    """The dialogue state of a request to an external engine; ``None`` if turntree's agent loop did not send it, and of
+    a validation's."""
+    entries = _entries(parameters)
+    return None if entries is None or entries.get(APART) else state_of(entries)
+
+
+def _entries(parameters: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    return next((parameters[name] for name in _ENTRIES if parameters.get(name)), None)
 
 
 def to_sampling(parameters: Mapping[str, Any], *, default_max_tokens: int) -> Sampling:

@@ -8,11 +8,9 @@ replica, and otherwise identical.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -21,11 +19,9 @@ from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
 from turntree.agents.engines.protocol import DraftStats
-from turntree.agents.engines.state_wire import to_wire
 from turntree.agents.engines.vllm.outputs import draft_stats
 from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params, schedules_by_priority
-from turntree.agents.verl.serving.external_server import ExternalServer
-from turntree.spec_tree import DialogueState
+from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer, RemoteStore
 
 _CPU_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # otherwise one core is pinned per worker, even a busy one
@@ -51,7 +47,15 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
         await super().launch_server(*args, **kwargs)
         if self.node_rank == 0:  # only the first node of a replica answers requests
             self.engine.generate = noted(self.engine.generate)
-            self.serve_turns(_ServerTurns(self), store=_WorkerStore(self) if self.draft_tokens else None)
+
+    def engine_and_store(self) -> tuple[VllmTurns, RemoteStore | None] | None:
+        """See ``ExternalServer``."""
+        if self.node_rank != 0:
+            return None
+        return _ServerTurns(self), RemoteStore(self._call_store) if self.draft_tokens else None
+
+    async def _call_store(self, method: str, *args: Any) -> None:
+        await self.engine.collective_rpc(f"turntree_{method}", args=args)
 
     async def generate_plainly(
         self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
@@ -81,7 +85,7 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
         return f"turntree.agents.verl.serving.vllm_worker.{name}"
 
 
-class DraftingVllmReplica(vLLMReplica):
+class DraftingVllmReplica(ExternalReplica, vLLMReplica):
     """Starts ``DraftingVllmServer``; arguments are verl's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -151,36 +155,3 @@ class _ServerTurns(VllmTurns):
 
     async def _draft_stats(self, name: str, tokens: int) -> DraftStats:
         return await self._server.draft_stats(name) if self._server.draft_tokens else DraftStats(verify_steps=tokens)
-
-
-class _WorkerStore:
-    """The store of drafts in vLLM's workers."""
-
-    def __init__(self, server: DraftingVllmServer) -> None:
-        self._server = server
-        self._loop = asyncio.get_running_loop()
-        self._inserting: set[asyncio.Task[Any]] = set()
-
-    def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
-        """Add a finished turn, soon."""
-        task = self._loop.create_task(self._call("turntree_insert", [to_wire(state)], [list(map(int, tokens))]))
-        self._inserting.add(task)
-        task.add_done_callback(self._inserting.discard)
-
-    def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Any]) -> None:
-        """Add finished turns; not to be called on the event loop's thread."""
-        self._wait("turntree_insert", [to_wire(state) for state in states], [list(map(int, turn)) for turn in turns])
-
-    def save(self, path: Path) -> None:
-        """Write all finished turns into a file; not to be called on the event loop's thread."""
-        self._wait("turntree_save_store", str(path))
-
-    def restore(self, path: Path) -> None:
-        """Replace the contents by those of a file; not to be called on the event loop's thread."""
-        self._wait("turntree_restore_store", str(path))
-
-    def _wait(self, method: str, *args: Any) -> None:
-        asyncio.run_coroutine_threadsafe(self._call(method, *args), self._loop).result()
-
-    async def _call(self, method: str, *args: Any) -> None:
-        await self._server.engine.collective_rpc(method, args=args)

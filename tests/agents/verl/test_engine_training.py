@@ -6,15 +6,21 @@ real; stand-ins of ``cpu_kernels`` are the kernels, and the pickling of the weig
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from real_training import PROMPTS, SAMPLES, Training, read_lines, run_training
 from tiny_vllm import save_policy
 
 from turntree.agents.engines.sglang.settings import VARIABLE
+from turntree.agents.verl.records.recording import RunFolder
+from turntree.agents.verl.serving.checkpoint_state import checkpoint_folder, state_folder
+from turntree.spec_tree.store.snapshot import read_snapshot
 
 pytestmark = pytest.mark.slow
 
@@ -40,24 +46,27 @@ def options(engine: str) -> list[str]:
     ]
 
 
-def train_repeating(root: Path, policy: Path, engine: str, reuse: str) -> Training:
+def train_repeating(root: Path, policy: Path, engine: str, speculation: str, *more: str) -> Training:
     section = "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation"
-    return run_training(
-        policy,
-        root,
-        "Repeating",
-        *options(engine),
-        *("size=tiny", "env=arithmetic", "algorithm=grpo", f"speculation=[tree,{reuse}]"),
-        "turntree.env_kwargs.turns=3",
-        "data.max_response_length=192",
-        f"actor_rollout_ref.rollout.max_num_seqs={4 * PROMPTS * SAMPLES if reuse == 'runahead' else 16}",
-        "actor_rollout_ref.rollout.temperature=0.2",  # an untrained policy that says a thing twice
-        "actor_rollout_ref.actor.optim.lr=0.0001",
-        "algorithm.rollout_correction.bypass_mode=false",  # the actor's own log-probabilities, to compare
-        *(f"{section}.min_probability=0.0", f"{section}.adaptive=false"),  # timing decides nothing
-        config=None,
-        steps=STEPS,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(VARIABLE, raising=False)  # the configuration brings it
+        return run_training(
+            policy,
+            root,
+            "Repeating",
+            *options(engine),
+            *("size=tiny", "env=arithmetic", "algorithm=grpo", f"speculation=[{speculation}]"),
+            "turntree.env_kwargs.turns=3",
+            "data.max_response_length=192",
+            f"actor_rollout_ref.rollout.max_num_seqs={4 * PROMPTS * SAMPLES if 'runahead' in speculation else 16}",
+            "actor_rollout_ref.rollout.temperature=0.2",  # an untrained policy that says a thing twice
+            "actor_rollout_ref.actor.optim.lr=0.0001",
+            "algorithm.rollout_correction.bypass_mode=false",  # the actor's own log-probabilities, to compare
+            *(f"{section}.min_probability=0.0", f"{section}.adaptive=false"),  # timing decides nothing
+            *more,
+            config=None,
+            steps=STEPS,
+        )
 
 
 def trainings() -> list[Any]:
@@ -75,6 +84,12 @@ def trainings() -> list[Any]:
 @pytest.fixture(scope="module", params=trainings())
 def trained(request: pytest.FixtureRequest, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Training:
     engine, reuse = request.param
+    policy = policy_for(engine, chatml, tmp_path_factory)
+    return train_repeating(tmp_path_factory.mktemp("training"), policy, engine, f"tree,{reuse}")
+
+
+def policy_for(engine: str, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy, if this environment has the engine; else the test is skipped."""
     try:
         installed = version(engine)
     except PackageNotFoundError:
@@ -84,9 +99,7 @@ def trained(request: pytest.FixtureRequest, chatml: Any, tmp_path_factory: pytes
     end = chatml.convert_tokens_to_ids("<|im_end|>")
     policy = save_policy(tmp_path_factory.mktemp("policy"), len(chatml), eos_token_id=end)
     chatml.save_pretrained(policy)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(VARIABLE, raising=False)  # the configuration brings it
-        return train_repeating(tmp_path_factory.mktemp("training"), policy, engine, reuse)
+    return policy
 
 
 def metrics(trained: Training) -> list[dict[str, float]]:
@@ -171,3 +184,77 @@ def _level(request: pytest.FixtureRequest) -> str:
 def _way(request: pytest.FixtureRequest) -> str:
     way: str = request.node.callspec.params["trained"][1]
     return way
+
+
+TOGETHER = (
+    *("trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2"),
+    *("trainer.save_freq=2", "trainer.resume_mode=auto"),
+    "actor_rollout_ref.rollout.engine_kwargs.turntree.exchange.homes=0",  # each replica has all turns
+    "+actor_rollout_ref.rollout.engine_kwargs.turntree.forest.rollouts_per_state=1000",
+)
+"""Two replicas with a hub between them."""
+
+
+def stored(training: Training, step: int, rank: int) -> Counter[tuple[int, ...]]:
+    """The turns in a replica's store at a checkpoint, with the state of each before its tokens."""
+    held = read_snapshot(state_folder(checkpoint_folder(training.folder.checkpoints, step), rank) / "forest.npz").held
+    assert not len(held.cold_state), "all are in use yet"
+    turns = np.split(held.hot_tokens, np.cumsum(held.hot_length)[:-1])
+    states = held.keys[held.hot_state, 0].tolist()
+    return Counter((state, *turn.tolist()) for state, turn in zip(states, turns, strict=True))
+
+
+def played(training: Training, *steps: int) -> Counter[tuple[int, ...]]:
+    """Tokens of the turns of some steps."""
+    records = (record for step in steps for record in training.records(step).values())
+    return Counter(turn.completion.token_ids for record in records for turn in record.episode.turns)
+
+
+def bare(turns: Counter[tuple[int, ...]]) -> Counter[tuple[int, ...]]:
+    """The turns without their states."""
+    found: Counter[tuple[int, ...]] = Counter()
+    for turn, count in turns.items():
+        found[turn[1:]] += count
+    return found
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=getattr(pytest.mark, name)) for name in VERSIONS])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def together(engine: str, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Training:
+    policy = policy_for(engine, chatml, tmp_path_factory)
+    return train_repeating(tmp_path_factory.mktemp("together"), policy, engine, "tree", *TOGETHER)
+
+
+@pytest.fixture(scope="module")
+def resumed(together: Training, engine: str, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Training:
+    """Goes on where the other training was after two steps, whose third one it has not seen."""
+    root = tmp_path_factory.mktemp("resumed")
+    shutil.copytree(together.folder.root, root / "run")
+    checkpoints = RunFolder(root / "run").checkpoints
+    shutil.rmtree(checkpoints / f"global_step_{STEPS}")
+    (checkpoints / "latest_checkpointed_iteration.txt").write_text("2")
+    return train_repeating(root, policy_for(engine, chatml, tmp_path_factory), engine, "tree", *TOGETHER)
+
+
+@pytest.mark.release
+def test_two_replicas_have_each_others_turns(together: Training) -> None:
+    assert together.status == 0, together.log[-3000:]
+    # They are given once the step's rollouts are done, when its counters are read already.
+    each = [(row["turntree/hub_given"], row["turntree/hub_taken"]) for row in metrics(together)]
+    assert each == [(0, 0), *[(PROMPTS * SAMPLES * 3,) * 2] * 2]
+    stores = [stored(together, STEPS, rank) for rank in range(2)]
+    assert bare(stores[0]) == bare(stores[1]) == played(together, 1, 2, 3)
+    assert stored(together, 2, 0) != stores[0], "the control: at the last checkpoint they were others"
+
+
+@pytest.mark.release
+def test_a_resumed_run_of_two_replicas_goes_on_as_the_unbroken_one(together: Training, resumed: Training) -> None:
+    assert resumed.status == 0, resumed.log[-3000:]
+    assert resumed.steps == [STEPS]
+    assert played(resumed, STEPS) == played(together, STEPS) != played(together, 2)
+    for rank in range(2):
+        assert stored(resumed, STEPS, rank) == stored(together, STEPS, rank)

@@ -15,6 +15,7 @@ from typing import Any
 from turntree.agents.engines.sglang.settings import ALGORITHM, settings_from_environment
 from turntree.agents.engines.sglang.wire import JUDGES
 from turntree.agents.engines.sglang.worker.refusals import check_sampling, check_server
+from turntree.agents.engines.sglang.worker.store_calls import answer_call
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ def register() -> None:
         HookType.BEFORE,
     )
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.get_internal_state", _with_figures, HookType.AROUND)
+    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.set_internal_state", answer_call, HookType.AROUND)
     if settings_from_environment().replace_ngram:
         HookRegistry.register(
             "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker", create_worker, HookType.AROUND

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import BuiltinFunctionType
 from typing import Any
@@ -25,6 +26,9 @@ from turntree.agents.engines.sglang.engine import SglangEngine
 from turntree.agents.engines.sglang.parameters import UnsupportedSampling
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.turns import PRIORITIES
+from turntree.agents.engines.sglang.worker.store_calls import call_store
+from turntree.agents.engines.state_wire import to_wire
+from turntree.spec_tree import SpecForest
 from turntree.spec_tree.exchange.folder_exchange import FOLDER, FolderExchange
 from turntree.spec_tree.exchange.turn_batch import TurnBatch
 
@@ -72,6 +76,32 @@ class TestSglang(OwnEngineChecks):
     def held(self, engine: SglangEngine) -> tuple[int, int]:
         figures = engine.figures()
         return figures["forest_rollouts"], figures["forest_live"]
+
+    async def test_the_store_takes_turns_from_outside_and_is_saved_and_restored(
+        self, engine: SglangEngine, policy: PolicyLaw, tmp_path: Path
+    ) -> None:
+        def call(method: str, *args: Any) -> None:
+            engine._call(call_store(engine._engine.tokenizer_manager, method, *args))  # as verl's server does
+
+        prompt, sampling, here = [9, 8, 7, 6, 4], Sampling(max_tokens=24, seed=8), state("from outside")
+        turn, before = policy.seeded(prompt, 24, 8), self.held(engine)[0]
+        call("insert", [to_wire(here)], [turn])
+        assert self.held(engine)[0] == before + 1
+        found = await engine.generate(TurnRequest(prompt, sampling, state=here))
+        assert list(found.token_ids) == turn
+        assert found.draft.verify_steps <= 5
+        engine.reset_prefix_cache()
+        call("save", str(tmp_path / "store"))
+        assert SpecForest.load(tmp_path / "store").finished([here]) == [2]
+        held = self.held(engine)
+        await engine.generate(TurnRequest(prompt, replace(sampling, seed=9), state=here))
+        engine.reset_prefix_cache()
+        assert self.held(engine) != held
+        call("restore", str(tmp_path / "store"))
+        assert self.held(engine) == held
+        with pytest.raises(OSError, match="could not restore; the log of its scheduler says why"):
+            call("restore", str(tmp_path / "no store"))
+        assert self.held(engine) == held
 
 
 class TestSglangWithOverlap(TestSglang, RunAheadChecks):

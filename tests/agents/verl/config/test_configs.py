@@ -22,6 +22,7 @@ from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.playing.backends import server_call
 from turntree.envs import list_envs
 from turntree.spec_tree import DialogueState
+from turntree.spec_tree.exchange.folder_exchange import FOLDER
 
 Compose = Callable[..., Composition]
 SECTIONS = ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic", "algorithm")
@@ -193,6 +194,27 @@ def test_stored_turns_are_replayed_without_drafts_as_well(base: list[str]) -> No
 def test_what_does_not_go_together_is_refused(base: list[str], override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         verls(base, override)
+
+
+@pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])
+def test_the_exchange_between_replicas_is_set_and_switched_off_with_every_engine(base: list[str]) -> None:
+    assert verls(base, f"{SECTION}.exchange.homes=1").actor_rollout_ref.rollout.engine_kwargs.turntree.exchange
+    assert verls(base, f"{SECTION}.exchange=null").actor_rollout_ref.rollout.engine_kwargs.turntree.exchange is None
+    with pytest.raises(ConfigError, match="did you mean 'homes'"):
+        verls(base, f"{SECTION}.exchange.home=1")
+
+
+def test_a_hub_and_a_folder_between_the_same_replicas_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = "trainer.n_gpus_per_node=2"
+    monkeypatch.setenv(FOLDER, "/turns")
+    with pytest.raises(ConfigError, match=rf"got two: {FOLDER}=/turns names a folder.* set exchange=null"):
+        verls(SGLANG, two)
+    for alone in (["trainer.n_gpus_per_node=1"], [two, f"{SECTION}.exchange=null"], [two, "speculation=none"]):
+        verls(SGLANG, *alone)
+    monkeypatch.delenv(FOLDER)
+    with pytest.raises(ConfigError, match="got two"):
+        verls(SGLANG, two, f"+ray_kwargs.ray_init.runtime_env.env_vars.{FOLDER}=/turns")
+    verls(SGLANG, two)
 
 
 @pytest.mark.parametrize(

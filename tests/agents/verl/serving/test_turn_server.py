@@ -65,6 +65,28 @@ async def test_turns_that_ended_by_themselves_at_a_known_state_are_given_to_othe
     assert await noted(FinishReason.ABORT, HERE) == await noted(FinishReason.STOP, None) == []
 
 
+@pytest.mark.parametrize("reuse", [True, False])
+async def test_turns_of_training_are_given_to_other_replicas_and_those_of_validations_are_not(reuse: bool) -> None:
+    stand = Stand()
+    turns = server(RecordingEngine(a_turn(7, 8)), stand)
+    await turns.generate(TurnRequest((1, 2), Sampling(), state=HERE, reuse=reuse))
+    await turns.close_step(1, {})
+    assert [len(batch) for batch in stand.given] == [1 * reuse]
+
+
+async def test_a_checkpoint_has_the_turns_that_others_gave_until_then(tmp_path: Path) -> None:
+    held: list[list[list[int]]] = []
+
+    class Saving(Stand):
+        def save(self, path: Path) -> None:
+            held.append(list(self.taken))
+            path.touch()
+
+    stand = Saving()
+    await server(RecordingEngine(a_turn(7)), stand).save_state(tmp_path / "part", 1)
+    assert held == [[[9]]]
+
+
 async def test_what_the_engine_is_asked_reaches_it_unchanged() -> None:
     engine, request = RecordingEngine(a_turn(7)), TurnRequest((1,), Sampling(), state=HERE, draft=(4,))
     await server(engine).generate(request)

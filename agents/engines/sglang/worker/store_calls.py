@@ -1,0 +1,92 @@
+"""Calls of the store of drafts, which lives in SGLang's schedulers: turns are added, all are saved or restored.
+
+SGLang carries changes of settings into its schedulers, a number for each name, and
+all ranks take one between the same two passes. A call is a name with its arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from turntree.agents.engines.state_wire import from_wire
+from turntree.spec_tree.errors import ForestError
+
+if TYPE_CHECKING:
+    from turntree.spec_tree import SpecForest
+
+logger = logging.getLogger(__name__)
+
+_CALL = "turntree_store "
+
+
+async def call_store(manager: Any, method: str, *args: Any) -> None:
+    """Call a method of the store in all schedulers, on the event loop of their tokenizer manager.
+
+    Args:
+        manager: SGLang's tokenizer manager.
+        method: ``insert``, ``save`` or ``restore``.
+        args: JSON values.
+
+    Raises:
+        OSError: If a scheduler could not do it.
+    """
+    from sglang.srt.managers.io_struct import SetInternalStateReq
+
+    name = _CALL + json.dumps([method, *args])
+    if not all(await manager.set_internal_state(SetInternalStateReq(server_args={name: 0}))):
+        raise OSError(f"SGLang's store of drafts could not {method}; the log of its scheduler says why")
+
+
+def answer_call(original: Callable[..., Any], scheduler: Any, request: Any) -> Any:
+    """``Scheduler.set_internal_state`` that carries out calls of the store."""
+    call = read_call(request.server_args)
+    if call is None:
+        return original(scheduler, request)
+    from sglang.srt.distributed import get_tp_group
+    from sglang.srt.managers.io_struct import SetInternalStateReqOutput
+
+    from turntree.agents.engines.sglang.drawing import compat
+
+    method, *args = call
+    worker = scheduler.draft_worker
+    if method != "insert" and scheduler.is_fully_idle():
+        worker.clear_cache_pool()  # the store is told of the last turns
+    try:
+        carry_out(worker.drafter.forest, method, args, first_rank=get_tp_group().rank_in_group == 0)
+        done = True
+    except (OSError, ValueError, ForestError):
+        logger.exception("the store of drafts could not %s", method)
+        done = False
+    return SetInternalStateReqOutput(updated=done, **({} if compat.is_v2() else {"server_args": {}}))
+
+
+def read_call(settings: Mapping[str, Any]) -> list[Any] | None:
+    """Method and arguments of a call; ``None`` for other settings."""
+    name = next(iter(settings), "")
+    if not name.startswith(_CALL):
+        return None
+    call: list[Any] = json.loads(name.removeprefix(_CALL))
+    return call
+
+
+def carry_out(forest: SpecForest, method: str, args: Sequence[Any], *, first_rank: bool) -> None:
+    """Do what a call asks. All ranks hold the same turns: the first one writes.
+
+    Raises:
+        ValueError: If there is no such method, or a state cannot be read.
+        ForestError: If a file is damaged.
+        OSError: If it cannot be written or read.
+    """
+    match method, args:
+        case "insert", [states, turns]:
+            forest.insert_all([from_wire(state) for state in states], turns)
+        case "save", [path]:
+            if first_rank:
+                forest.save(path)
+        case "restore", [path]:
+            forest.restore(path)
+        case _:
+            raise ValueError(f"expected insert, save or restore of the store with its arguments, got {method!r}")

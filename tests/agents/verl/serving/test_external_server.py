@@ -1,0 +1,340 @@
+"""Replicas of vLLM and SGLang with a hub between them: verl's servers without verl, the stores in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from recording_engine import RecordingEngine, a_turn
+
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
+from turntree.agents.engines.request_wire import request_entries
+from turntree.agents.engines.sglang.worker.store_calls import carry_out
+from turntree.agents.verl.config.exchange_settings import ExchangeSettings
+from turntree.agents.verl.serving import external_server
+from turntree.agents.verl.serving.checkpoint_state import checkpoint_folder, state_folder
+from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer, RemoteStore
+from turntree.agents.verl.serving.hub import TurnHub
+from turntree.agents.verl.serving.verl_types import to_token_output
+from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
+from turntree.spec_tree.exchange.exchange import Swapped
+from turntree.spec_tree.exchange.turn_batch import TurnBatch
+from turntree.spec_tree.rules.ledger import Ledger
+from turntree.spec_tree.rules.ledger_arrays import fill_ledger, ledger_arrays
+
+HERE = DialogueState.from_tokens([1, 2], task="7", env="sums")
+REPLAY = {"reuse": {"mode": "replay"}}
+ROOM = 1 << 13
+"""Of the hub, bytes: two steps of 50 turns from each of two replicas do not fit."""
+
+
+class DirectHub:
+    """The exchange of one replica with a hub in this process."""
+
+    def __init__(self, hub: TurnHub, rank: int) -> None:
+        self.hub, self.rank = hub, rank
+        self.cursor: Any = None
+
+    def swap(self, own: TurnBatch, first: int) -> Swapped:
+        news = self.hub.swap(self.rank, f"{self.rank}", own, first, self.cursor)
+        self.cursor = news.cursor
+        return Swapped(news.batches, news.missed)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> TurnHub:
+    made = TurnHub(ExchangeSettings(homes=0, max_bytes=ROOM))
+    monkeypatch.setattr(external_server, "HubExchange", lambda rank: DirectHub(made, rank))
+    return made
+
+
+class VerlServer:
+    """What is used of verl's server classes."""
+
+    async def set_global_steps(self, global_steps: int) -> None:
+        self.global_steps = global_steps
+
+    async def sleep(self) -> None:
+        """There is no memory to give back."""
+
+
+def no_two_alike(rank: int, length: Callable[[int], int]) -> RecordingEngine:
+    """Its turns have numbers, by which each is told from all others of this replica and of the other; the number of
+    a turn decides its ``length``."""
+    engine = RecordingEngine()
+
+    def say(*_: Any) -> Completion:
+        number = len(engine.asked) - 1
+        return a_turn(1000 * rank + number, *[3] * length(number))
+
+    engine.answers = (say,)
+    return engine
+
+
+class Server(ExternalServer, VerlServer):
+    def __init__(
+        self,
+        rank: int = 0,
+        run: dict[str, Any] | None = None,
+        *,
+        forest: ForestConfig | None = None,
+        length: Callable[[int], int] = lambda number: 3,
+    ) -> None:
+        self.replica_rank, self.global_steps = rank, 0
+        self.forest = SpecForest(forest)
+        self.sampler = no_two_alike(rank, length)
+        self.reason = FinishReason.STOP
+        custom = OmegaConf.create({} if run is None else {"turntree": run})
+        self.config = SimpleNamespace(custom=custom, seed=0, response_length=8, max_model_len=64)
+
+    def engine_and_store(self) -> Any:
+        async def call(method: str, *args: Any) -> None:
+            carry_out(self.forest, method, args, first_rank=True)
+
+        engine = SimpleNamespace(generate=self.sampler.generate, vocabulary=1 << 16, max_context=64, version=0)
+        return engine, RemoteStore(call)
+
+    async def generate_plainly(self, prompt_ids: Any, sampling_params: Any, *_: Any, **__: Any) -> Any:
+        asked = TurnRequest(tuple(prompt_ids), Sampling(max_tokens=8))
+        output = to_token_output(await self.sampler.generate(asked), self.global_steps)
+        return output.model_copy(update={"stop_reason": "aborted"}) if self.reason is FinishReason.ABORT else output
+
+    async def draft_counters(self) -> dict[str, float]:
+        return {"steps": 5.0, "draft_seconds": 0.5}
+
+    @property
+    def drafts(self) -> list[tuple[int, ...]]:
+        return [tuple(asked.draft) for asked in self.sampler.asked if asked.draft]
+
+    @property
+    def held(self) -> int:
+        return self.forest.stats().rollouts
+
+    @property
+    def ledger(self) -> Ledger:
+        reuse = self._turns._reuse if self._turns is not None else None  # the only door to it
+        assert reuse is not None
+        return reuse.ledger
+
+
+async def pair(*, shared: bool = True, **arguments: Any) -> list[Server]:
+    servers = [Server(rank, **arguments) for rank in range(2)]
+    await asyncio.gather(*(server.serve_turns(shared=shared) for server in servers))
+    return servers
+
+
+async def ask(server: Server, seed: int, *, reuse: bool = True) -> Any:
+    entries = request_entries(state=HERE, seed=seed, reuse=reuse)
+    return await server.generate([1, 2], {"max_tokens": 8, "extra_args": entries}, "r")
+
+
+async def play(servers: Sequence[Server], step: int, *, turns: int = 3, reuse: bool = True) -> None:
+    """A step as verl has it: all replicas sample, all are put to sleep, all get new weights."""
+    for server in servers:
+        for number in range(turns):
+            await ask(server, 100 * step + number, reuse=reuse)
+    for server in servers:
+        await server.sleep()
+    for server in servers:
+        await server.set_global_steps(step)
+
+
+@pytest.mark.parametrize("run", [{}, REPLAY], ids=["plain", "reuse"])
+@pytest.mark.parametrize("shared", [True, False])
+async def test_what_one_replica_sampled_is_in_the_store_of_the_other(
+    hub: TurnHub, run: dict[str, Any], shared: bool
+) -> None:
+    """The stores are told of nothing else here, so without a hub they stay empty."""
+    servers = await pair(shared=shared, run=run)
+    await play(servers, 1)
+    assert [server.held for server in servers] == [3 * shared] * 2
+    await play(servers, 2)
+    assert [server.held for server in servers] == [6 * shared] * 2
+    counted = await servers[0].step_counters()
+    assert (counted["requests"], counted["prompt_tokens"], counted["tokens"], counted["forward_passes"]) == (
+        6,
+        12,
+        24,
+        5,
+    )
+    assert counted.get("hub_taken", 0) == 6 * shared
+
+
+@pytest.mark.parametrize("run", [{}, REPLAY, {"validation": {"coupled": True}}], ids=["plain", "reuse", "coupled"])
+async def test_turns_of_validations_are_given_to_nobody(hub: TurnHub, run: dict[str, Any]) -> None:
+    servers = await pair(run=run)
+    await play(servers, 1, reuse=False)
+    assert [server.held for server in servers] == [0, 0]
+    await play(servers, 2)
+    assert [server.held for server in servers] == [3, 3], "the control: turns of training are"
+
+
+async def test_turns_that_were_aborted_or_that_others_asked_for_are_given_to_nobody(hub: TurnHub) -> None:
+    servers = await pair()
+    servers[0].reason = FinishReason.ABORT
+    await ask(servers[0], 1)
+    await servers[1].generate([1, 2], {"max_tokens": 8}, "r")
+    await play(servers, 1, turns=0)
+    assert [server.held for server in servers] == [0, 0]
+
+
+@pytest.mark.parametrize("most", [1024, 1 << 20])
+async def test_store_and_hub_stay_within_their_bounds_whatever_the_others_give(hub: TurnHub, most: int) -> None:
+    """The larger bound is the control: more is given than the smaller one, and all of it comes."""
+    forest = ForestConfig(max_tokens=most, max_cold_tokens=most, rollouts_per_state=1 << 10)
+    servers = await pair(forest=forest, length=lambda number: 15)
+    for step in range(1, 5):
+        await play(servers, step, turns=50)
+    for server in servers:
+        stats = server.forest.stats()
+        assert stats.tokens + stats.cold_tokens <= 2 * most
+        assert (stats.rollouts == 200) is (most > 1024)
+    assert hub.stats().nbytes <= ROOM
+    assert hub.stats().dropped > 0
+
+
+async def used(
+    length: Callable[[int], int] = lambda number: 3, *, lent: bool = False, steps: int = 6
+) -> list[list[int]]:
+    """Numbers of the stored turns that each replica began a turn with, in order. ``lent``: what an exchange of stored
+    turns would do, in place of drafts."""
+    servers = await pair(run=REPLAY, length=length)
+    for step in range(1, steps):
+        await play(servers, step)
+        if lent:
+            fill_ledger(servers[1].ledger, ledger_arrays(servers[0].ledger))
+    return [[draft[0] for draft in server.drafts] for server in servers]
+
+
+async def test_replicas_that_share_use_each_stored_turn_once_and_their_own_alone(hub: TurnHub) -> None:
+    first, second = await used()
+    assert len(first) == len(second) == 12
+    assert max(Counter(first + second).values()) == 1
+    assert max(first) < 1000 <= min(second)
+
+
+async def test_stored_turns_that_two_replicas_hold_are_used_twice(hub: TurnHub) -> None:
+    """Control of the test above."""
+    first, second = await used(lent=True)
+    assert set(first) & set(second)
+
+
+LENGTHS = (lambda number: 1 + number % 3, lambda number: 6 - number % 3)
+"""A turn is longer than its sibling by one of them, shorter by the other."""
+
+
+async def test_no_stored_turn_is_chosen_by_its_length(hub: TurnHub) -> None:
+    assert await used(LENGTHS[0]) == await used(LENGTHS[1])
+
+
+async def test_stored_turns_that_are_chosen_by_their_length_are_noticed(
+    hub: TurnHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control of the test above."""
+    take = Ledger.take
+
+    def shortest(self: Ledger, key: Any, *, pick: int = 0) -> Any:
+        entries = [self._entries[number] for number in self._by_key.get(key, ())]
+        closed = [entry for entry in entries if entry.step == self.step - 1]
+        return take(self, key, pick=min(range(len(closed)), key=lambda at: len(closed[at].turn.tokens), default=0))
+
+    monkeypatch.setattr(Ledger, "take", shortest)
+    assert await used(LENGTHS[0]) != await used(LENGTHS[1])
+
+
+@pytest.mark.parametrize("run", [{}, REPLAY], ids=["plain", "reuse"])
+async def test_a_resumed_replica_goes_on_as_the_unbroken_one(
+    hub: TurnHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: dict[str, Any]
+) -> None:
+    run = {**run, "checkpoint_dir": str(tmp_path)}
+    unbroken = await pair(run=run)
+    await play(unbroken, 1)
+    for server in unbroken:
+        for number in range(3):
+            await ask(server, 200 + number)
+    for server in unbroken:
+        await server.sleep()
+    for server in unbroken:
+        await server.save_state(str(state_folder(checkpoint_folder(tmp_path, 2), server.replica_rank)), 2)
+
+    new = TurnHub(ExchangeSettings(homes=0))
+    resumed, empty = [], []
+    for servers, folder in ((resumed, str(tmp_path)), (empty, "")):
+        monkeypatch.setattr(external_server, "HubExchange", lambda rank: DirectHub(new, rank))
+        servers += await pair(run={**run, "checkpoint_dir": folder})
+    for server in (*unbroken, *resumed, *empty):
+        await server.set_global_steps(2)
+    assert [server.held for server in resumed] == [server.held for server in unbroken] == [6, 6]
+    assert [server.held for server in empty] == [0, 0], "the control: nothing was loaded"
+    before = [len(server.drafts) for server in unbroken]
+    for server in (*unbroken, *resumed, *empty):
+        await ask(server, 300)
+    again = [server.drafts[begin:] for server, begin in zip(unbroken, before, strict=True)]
+    assert [server.drafts for server in resumed] == again
+    assert all(again) == bool(run.get("reuse"))
+    assert [server.drafts for server in empty] == [[], []]
+
+
+async def test_calls_of_a_store_are_made_one_after_another_so_that_a_file_has_every_turn_of_before() -> None:
+    calls: list[tuple[str, str]] = []
+
+    async def call(method: str, *_: Any) -> None:
+        calls.append((method, "begins"))
+        await asyncio.sleep(0)
+        calls.append((method, "ends"))
+
+    store = RemoteStore(call)
+    for number in range(3):
+        store.insert(HERE, [number])
+    await asyncio.to_thread(store.save, Path("store"))
+    methods = ["insert", "insert", "insert", "save"]
+    assert calls == [(method, when) for method in methods for when in ("begins", "ends")]
+
+
+async def test_a_server_that_answers_no_requests_or_has_neither_store_nor_reuse_serves_as_verls(hub: TurnHub) -> None:
+    for found in (None, (SimpleNamespace(), None)):
+        server = Server()
+        server.engine_and_store = lambda found=found: found  # type: ignore[method-assign]
+        await server.serve_turns(shared=True)
+        await ask(server, 1)
+        await server.sleep()
+        await server.set_global_steps(1)
+        assert not await server.step_counters()
+
+
+class Launched(ExternalReplica):
+    """A replica of verl's: of ``workers`` it has one, and a server for each of two nodes."""
+
+    def __init__(self, exchange: Any) -> None:
+        self.told: list[bool] = []
+        self.config = SimpleNamespace(engine_kwargs={"turntree": {"exchange": exchange}})
+        self.world_size = 1
+
+    async def hear(self, *, shared: bool) -> None:
+        self.told.append(shared)
+
+
+@pytest.mark.parametrize(("workers", "exchange", "shared"), [(2, {"homes": 1}, True), (1, {}, False), (2, None, False)])
+async def test_a_replica_joins_the_hub_where_there_are_others_and_the_settings_say_so(
+    monkeypatch: pytest.MonkeyPatch, workers: int, exchange: Any, shared: bool
+) -> None:
+    class Verls:
+        async def init_hybrid(self, worker_group: Any) -> None:
+            await self.launch_servers()  # type: ignore[attr-defined]
+
+        async def launch_servers(self) -> None:
+            remote = SimpleNamespace(remote=self.hear)  # type: ignore[attr-defined]
+            self.servers = [SimpleNamespace(serve_turns=remote)] * 2
+
+    started: list[ExchangeSettings] = []
+    monkeypatch.setattr("turntree.agents.verl.serving.hub.start_hub", started.append)
+    replica = type("Replica", (Launched, Verls), {})(exchange)
+    await replica.init_hybrid(SimpleNamespace(workers=[None] * workers))
+    assert replica.told == [shared, shared]
+    assert started == [ExchangeSettings(homes=1)] * shared
