@@ -1,8 +1,8 @@
 """A pretended accelerator on a machine without one: its tensors compute on the CPU and mix with no other.
 
-It goes by the name of PyTorch's ``meta`` device, the only one besides the CPU that every build knows. What CUDA refuses,
-tensors of two devices in one operation and NumPy on the device's, it refuses; it is stricter where CUDA only loses
-time: indices must lie on the device, and ``tolist`` needs ``cpu()`` first. Not covered: kernels of CUDA.
+It goes by the name of PyTorch's ``meta`` device, the only one besides the CPU that every build knows. What CUDA
+refuses, tensors of two devices in one operation and NumPy on the device's, it refuses; it is stricter where CUDA only
+loses time: indices must lie on the device, and ``tolist`` needs ``cpu()`` first. Not covered: kernels of CUDA.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ class OnDevice(Tensor):
 
     @staticmethod
     def __new__(cls, held: Tensor) -> OnDevice:
-        made = Tensor._make_wrapper_subclass(
-            cls, held.shape, strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype, device=DEVICE
-        )
+        layout = {"strides": held.stride(), "storage_offset": held.storage_offset()}
+        made = Tensor._make_wrapper_subclass(cls, held.shape, **layout, dtype=held.dtype, device=DEVICE)
         made.held = held
         return made
 

@@ -112,9 +112,9 @@ class LocalEngineConfig:
         slots = min(self.slots, (self.memory_bytes - weights) // (token * self.columns))
         if slots < 1:
             raise ValueError(
-                f"weights of {weights:,} bytes and keys and values of {self.columns:,} tokens, {token:,} bytes each, do "
-                f"not fit in {self.memory_bytes:,} bytes; give the engine more memory, or take a shorter context or a "
-                "smaller model"
+                f"weights of {weights:,} bytes and keys and values of {self.columns:,} tokens, {token:,} bytes each, "
+                f"do not fit in {self.memory_bytes:,} bytes; give the engine more memory, or take a shorter context "
+                "or a smaller model"
             )
         batch = min(self.max_batch, slots)
         return replace(self, max_batch=batch, parked_slots=slots - batch)

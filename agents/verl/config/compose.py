@@ -214,8 +214,8 @@ def _check_run_ahead(settings: TrainSettings, config: DictConfig) -> None:
     gives_memory = rollout.name != ROLLOUT_NAME or rollout.free_cache_engine
     if settings.run_ahead.enabled and settings.run_ahead.during_update and gives_memory:
         raise ConfigError(
-            f"turntree.run_ahead.during_update=true needs rollout.name={ROLLOUT_NAME} with free_cache_engine=false, got "
-            f"{rollout.name}, which gives its memory to the trainer during the update; remove that key"
+            f"turntree.run_ahead.during_update=true needs rollout.name={ROLLOUT_NAME} with free_cache_engine=false, "
+            f"got {rollout.name}, which gives its memory to the trainer during the update; remove that key"
         )
 
 

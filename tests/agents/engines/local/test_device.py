@@ -32,22 +32,19 @@ def play(model: torch.nn.Module, prompts: Sequence[Sequence[int]], **settings: A
 
 
 def score(core: EngineCore, prompt: Sequence[int], tokens: Sequence[int]) -> Scores:
+    """Scores of tokens, while another turn is drawn."""
     done: list[Scores] = []
-    core.add(
-        Request(
-            prompt=list(prompt), sampling=Sampling(top_p=0.9, top_logprobs=3), seed=0, guess=list(tokens), scoring=True,
-            state=DialogueState.from_tokens(prompt), deliver=lambda request: done.append(request.scores()),
-        )
-    )  # fmt: skip
+    how = {"prompt": list(prompt), "seed": 0, "state": DialogueState.from_tokens(prompt), "guess": list(tokens)}
+    how["sampling"] = Sampling(top_p=0.9, top_logprobs=3, max_tokens=20)
+    core.add(Request(**how, deliver=lambda request: None))
+    core.add(Request(**how, scoring=True, deliver=lambda request: done.append(request.scores())))
     while core.busy:
         core.step()
     return done[0]
 
 
 @pytest.mark.parametrize("eager", [sampling.EAGER, 0], ids=["all nodes", "nodes on the walk"])
-def test_a_device_says_what_the_cpu_says(
-    prompts: list[list[int]], eager: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_says_what_the_cpu_says(prompts: list[list[int]], eager: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "EAGER", eager)
     wanted = play(tiny_llama(), prompts)
     with pretended_device():
@@ -81,7 +78,7 @@ def test_logits_of_half_precision_are_drawn_from_in_single_precision(prompts: li
 )
 def test_what_does_not_lie_on_the_device_is_noticed(mixes: Any) -> None:
     """Control: the device of these tests refuses tensors of the CPU."""
-    with pretended_device(), pytest.raises(RuntimeError, match="same device|numpy"):
+    with pretended_device(), pytest.raises(RuntimeError, match=r"same device|numpy"):
         mixes(tiny_llama().model.norm.weight.to(DEVICE))
 
 
