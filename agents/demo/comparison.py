@@ -173,7 +173,11 @@ class _Bench:
         self._lengths = int(config.data.max_prompt_length), int(config.data.max_response_length)
         own = EngineSettings.parse(_plain(self._rollout.engine_kwargs.get("turntree")))
         engine = own.engine_config(
-            max_batch=int(self._rollout.max_num_seqs), max_context=sum(self._lengths), dtype="float32", seed=0
+            max_batch=int(self._rollout.max_num_seqs),
+            max_context=sum(self._lengths),
+            dtype="float32",
+            seed=0,
+            device="cpu",
         )
         if engine.speculation is None:
             raise ValueError("the run was made without speculation; there is nothing to compare")

@@ -18,7 +18,7 @@ class RunAheadConfig:
     ``None`` is no bound."""
     during_update: bool | None = None
     """Go on while the trainer updates the policy; where both share a device, that slows the update. ``None`` does with
-    the local engine; vLLM and SGLang give their memory back then, and cannot."""
+    the local engine on the CPU; engines on a GPU give their memory back then, and cannot."""
     max_tokens: int = 1_000_000
     """Most precomputed tokens held for their step."""
 

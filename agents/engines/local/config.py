@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
@@ -56,7 +56,10 @@ class LocalEngineConfig:
     dtype: str = "float32"
     """Dtype of weights and activations: float32, bfloat16, float16 or float64."""
     device: str = "cpu"
-    """Torch device."""
+    """Torch device, or ``auto``: a GPU where PyTorch sees one."""
+    memory_bytes: int | None = None
+    """Most memory of weights, keys and values together, bytes; ``None`` is no bound. What a step computes with comes
+    on top."""
     speculation: Speculation | None = field(default_factory=Speculation)
     """Settings of drafting; ``None`` drafts nothing."""
     threads: int | None = None
@@ -82,3 +85,36 @@ class LocalEngineConfig:
     def slots(self) -> int:
         """Sequences whose keys and values fit in the cache."""
         return self.max_batch + (self.max_batch if self.parked_slots is None else self.parked_slots)
+
+    @property
+    def columns(self) -> int:
+        """Tokens of a slot, drafts included."""
+        return self.max_context + (0 if self.speculation is None else self.speculation.max_nodes)
+
+    def fitted(self, *, weights: int, token: int) -> LocalEngineConfig:
+        """These settings with as many slots as ``memory_bytes`` has room for; parked ones are given up first.
+
+        Args:
+            weights: Size of the weights, bytes.
+            token: Size of the keys and values of one token, bytes.
+
+        Raises:
+            ValueError: If there is no room for one slot.
+
+        Example:
+            >>> config = LocalEngineConfig(max_batch=4, max_context=92, memory_bytes=1_000)
+            >>> fitted = config.fitted(weights=400, token=1)
+            >>> fitted.max_batch, fitted.parked_slots
+            (4, 2)
+        """
+        if self.memory_bytes is None:
+            return self
+        slots = min(self.slots, (self.memory_bytes - weights) // (token * self.columns))
+        if slots < 1:
+            raise ValueError(
+                f"weights of {weights:,} bytes and keys and values of {self.columns:,} tokens, {token:,} bytes each, "
+                f"do not fit in {self.memory_bytes:,} bytes; give the engine more memory, or take a shorter context "
+                "or a smaller model"
+            )
+        batch = min(self.max_batch, slots)
+        return replace(self, max_batch=batch, parked_slots=slots - batch)

@@ -44,9 +44,10 @@ class EngineCore:
         self.forest = forest if config.speculation is not None else None
         self.stats = EngineStats()
         self.version = 0
-        drafts = 0 if config.speculation is None else config.speculation.max_nodes
+        self.asleep = False
+        """Whether the device's memory is given back; nothing runs then."""
         self._drafter = Drafter(config, self.forest, self.stats, policy.vocabulary)
-        self.cache = SlotCache(config.slots, config.max_context + drafts)
+        self.cache = SlotCache(config.slots, config.columns)
         """Keys and values."""
         self._pool = SlotPool(self.cache)
         self._waiting = WaitQueue(config, self._pool, self.forest)
@@ -54,7 +55,7 @@ class EngineCore:
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return bool(len(self._waiting) or self.live)
+        return not self.asleep and bool(len(self._waiting) or self.live)
 
     @property
     def live(self) -> list[Request]:
@@ -77,6 +78,18 @@ class EngineCore:
     def forget_prefixes(self) -> None:
         """Drop all keys and values."""
         self._pool.forget()
+
+    def sleep(self) -> None:
+        """Give the device's memory back: keys and values are dropped, weights wait in the host's memory."""
+        self.asleep = True
+        self._pool.forget()
+        self.cache.layers.clear()
+        self.policy.leave_device()
+
+    def wake(self) -> None:
+        """Take the weights back to the device, and go on."""
+        self.policy.return_to_device()
+        self.asleep = False
 
     def abort_all(self) -> int:
         """End every request with the tokens that it has.

@@ -59,12 +59,15 @@ class LocalEngine:
                 a created store also knows the model's own end tokens.
         """
         policy = model if isinstance(model, Policy) else Policy(model)
-        self.config = config or LocalEngineConfig()
-        if policy.max_positions is not None and self.config.max_context > policy.max_positions:
+        config = config or LocalEngineConfig()
+        if policy.max_positions is not None and config.max_context > policy.max_positions:
             raise ValueError(
-                f"max_context is {self.config.max_context}, but the model has {policy.max_positions} positions; "
+                f"max_context is {config.max_context}, but the model has {policy.max_positions} positions; "
                 "lower LocalEngineConfig.max_context"
             )
+        self.config = config
+        if config.memory_bytes is not None:
+            self.config = config.fitted(weights=policy.weight_bytes, token=policy.token_bytes())
         self.forest = _store(forest, policy) if self.config.speculation is not None else None
         self._core = EngineCore(policy, self.config, self.forest)
         self._seeds = np.random.default_rng(self.config.seed)
@@ -191,6 +194,15 @@ class LocalEngine:
     def reset_prefix_cache(self) -> None:
         """Drop all keys and values; the store is kept."""
         self._call(self._core.forget_prefixes)
+
+    def sleep(self) -> None:
+        """Give the device's memory back to others: keys and values are dropped, and weights, which may be updated
+        meanwhile, wait in the host's memory. Requests wait for ``wake``."""
+        self._call(self._core.sleep)
+
+    def wake(self) -> None:
+        """Take the device's memory again; without ``sleep`` before it this changes nothing."""
+        self._call(self._core.wake)
 
     def abort_all(self) -> int:
         """End every live request with what it has sampled; returns how many there were."""

@@ -97,6 +97,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     _check_sections(whole)
     _check_rewards(settings, whole)
     _check_run_ahead(settings, whole)
+    _check_own_engine(whole)
     for fit in (fit_vllm, fit_sglang):
         fit(whole, settings)
     return Composition(choice=choice, settings=settings, verl=whole)
@@ -210,8 +211,28 @@ def _check_run_ahead(settings: TrainSettings, config: DictConfig) -> None:
             "turntree.run_ahead needs turntree's own manager of episodes; set actor_rollout_ref.rollout.agent."
             f"agent_loop_manager_class={_MANAGER}, as speculation=[tree,runahead] does, got {manager}"
         )
-    if settings.run_ahead.enabled and settings.run_ahead.during_update and rollout.name != ROLLOUT_NAME:
+    gives_memory = rollout.name != ROLLOUT_NAME or rollout.free_cache_engine
+    if settings.run_ahead.enabled and settings.run_ahead.during_update and gives_memory:
         raise ConfigError(
-            f"turntree.run_ahead.during_update=true needs rollout.name={ROLLOUT_NAME}, got {rollout.name}, which gives "
-            "its memory to the trainer during the update; remove that key"
+            f"turntree.run_ahead.during_update=true needs rollout.name={ROLLOUT_NAME} with free_cache_engine=false, "
+            f"got {rollout.name}, which gives its memory to the trainer during the update; remove that key"
+        )
+
+
+def _check_own_engine(config: DictConfig) -> None:
+    """Check that turntree's engine gets one device, which is there."""
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.name != ROLLOUT_NAME:
+        return
+    for name in ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size"):
+        if rollout[name] not in (None, 1):
+            raise ConfigError(
+                f"turntree's engine runs a model on one device, got {name}={rollout[name]}; set it to 1, or take "
+                "engine=vllm or engine=sglang for a model that needs several"
+            )
+    device = EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree"))).device
+    if device == "cuda" and config.trainer.device == "cpu":
+        raise ConfigError(
+            "engine_kwargs.turntree.device=cuda needs a trainer on a GPU, whose share of it the engine uses; set "
+            "base=gpu, or remove that key"
         )

@@ -120,23 +120,26 @@ def compose_options(
     return config, _choice(chosen)
 
 
-def check_compatible(choice: Choice, requires: Mapping[str, Mapping[str, list[str]]]) -> None:
+def check_compatible(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> None:
     """Check that options are compatible.
 
     Args:
         choice: The options.
-        requires: For ``GROUP=OPTION``, its compatible options of other groups.
+        requires: For ``GROUP=OPTION``, its compatible options of other groups, and under ``because`` why.
 
     Raises:
         Incompatible: If two are not.
     """
     for group, option in choice.options:
-        for other, allowed in requires.get(f"{group}={option}", {}).items():
+        rules = dict(requires.get(f"{group}={option}", {}))
+        why = rules.pop("because", "")
+        for other, allowed in rules.items():
             for name in (name for kind, name in choice.options if kind == other):
                 if name not in allowed:
                     raise Incompatible(
                         f"{group}={option} goes with {other}={' or '.join(allowed)}, got {other}={name}"
                         + (f" (of size={choice.size})" if other == BASE else "")
+                        + (f": {why}" if why else "")
                     )
 
 

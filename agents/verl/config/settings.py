@@ -22,6 +22,8 @@ from turntree.agents.verl.config.sections import ConfigError, from_mapping
 from turntree.rewards import RewardError, contract_for
 from turntree.spec_tree import ForestConfig
 
+_DEVICES = ("auto", "cpu", "cuda")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
@@ -32,8 +34,8 @@ class EngineSettings:
     """Settings of drafting; ``null`` switches speculation off."""
     forest: ForestConfig = field(default_factory=ForestConfig)
     """Settings of the store of earlier turns."""
-    device: str = "cpu"
-    """Torch device of the engine."""
+    device: str = "auto"
+    """Device of the engine: ``cpu``, ``cuda``, or ``auto``: that of the trainer."""
     threads: int | None = None
     """Torch threads of the engine; ``None`` leaves torch's setting."""
     parked_slots: int | None = None
@@ -44,6 +46,10 @@ class EngineSettings:
     """As ``LocalEngineConfig.monitors``; without it no z-scores are logged."""
     exchange: ExchangeSettings | None = field(default_factory=ExchangeSettings)
     """Settings of the exchange of turns between replicas; ``null``: each keeps its own."""
+
+    def __post_init__(self) -> None:
+        if self.device not in _DEVICES:
+            raise ValueError(f"device must be one of {', '.join(_DEVICES)}, got {self.device!r}")
 
     @classmethod
     def parse(cls, values: Mapping[str, Any] | None) -> EngineSettings:
@@ -62,14 +68,16 @@ class EngineSettings:
             sections["forest"] = from_mapping(ForestConfig, forest, f"{where}.forest")
         return from_mapping(cls, sections, where)
 
-    def engine_config(self, *, max_batch: int, max_context: int, dtype: str, seed: int) -> LocalEngineConfig:
-        """The engine's configuration, with the values that verl sets."""
+    def engine_config(
+        self, *, max_batch: int, max_context: int, dtype: str, seed: int, device: str
+    ) -> LocalEngineConfig:
+        """The engine's configuration, with the values that verl sets; ``device`` is the trainer's."""
         return LocalEngineConfig(
             max_batch=max_batch,
             max_context=max_context,
             dtype=dtype,
             seed=seed,
-            device=self.device,
+            device=device if self.device == "auto" else self.device,
             threads=self.threads,
             parked_slots=self.parked_slots,
             prefill_chunk=self.prefill_chunk,

@@ -77,8 +77,10 @@ class ExternalServer:
             return
         run = replace(run, save_policy_every=0)  # the weights do not come through this process
         self._engine = engine
-        batch = self.config.max_num_seqs
-        slots = IdleSlots(engine, batch=batch, slots=run.run_ahead.slots(batch)) if run.run_ahead.enabled else None
+        slots = None
+        if run.run_ahead.enabled:
+            batch = self.config.max_num_seqs
+            slots = IdleSlots(engine, batch=batch, slots=run.run_ahead.slots(batch))
         self._turns = TurnServer(
             slots or engine,
             run,
@@ -140,7 +142,7 @@ class ExternalServer:
             self._turns.resume()
 
     async def sleep(self) -> None:
-        """As verl's, without precomputed turns; the rollouts of a step are done, and are exchanged with other replicas."""
+        """As verl's, without precomputed turns, and with an exchange of turns: a step's rollouts are done."""
         await self._end_precomputed()
         await super().sleep()  # type: ignore[misc]
         if self._turns is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ray
+from verl.plugin.platform import get_platform
 from verl.workers.rollout.replica import RolloutReplica
 
 from turntree.agents.verl.config.sections import ConfigError
@@ -15,7 +18,7 @@ _RESTARTS = 8
 
 
 class TurntreeReplica(SharingReplica, RolloutReplica):
-    """Starts the server actor of one replica, on the node of its trainer; Ray restarts it if it dies."""
+    """Starts the server actor of one replica, on the node and the device of its trainer; Ray restarts it if it dies."""
 
     async def launch_servers(self) -> None:
         """Start the actor and wait for its model.
@@ -28,7 +31,7 @@ class TurntreeReplica(SharingReplica, RolloutReplica):
                 f"a turntree replica runs on one device, the configuration asks for {self.world_size}; set "
                 "rollout.tensor_model_parallel_size, data_parallel_size and pipeline_model_parallel_size to 1"
             )
-        node = await self.workers[0].__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+        node, devices = await self.workers[0].__ray_call__.remote(_place)
         strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         name = server_name(self.replica_rank, self.name_suffix)
         trainer = self.workers[0] if self._replicas == 1 else None
@@ -40,6 +43,7 @@ class TurntreeReplica(SharingReplica, RolloutReplica):
                 max_concurrency=self.max_concurrency,
                 max_restarts=_RESTARTS,
                 scheduling_strategy=strategy,
+                runtime_env=_sharing(devices),
             )
             .remote(self.config, self.model_config, self.replica_rank, trainer, self.join_hub())
         )
@@ -47,3 +51,20 @@ class TurntreeReplica(SharingReplica, RolloutReplica):
         self.servers = [server]
         self._server_handle = server
         self._server_address = name
+
+
+def _place(worker: Any) -> tuple[str, list[str]]:
+    """In an actor: its node, and its accelerators by Ray's ids."""
+    context = ray.get_runtime_context()
+    return context.get_node_id(), context.get_accelerator_ids().get(get_platform().ray_resource_name(), [])
+
+
+def _sharing(devices: list[str]) -> dict[str, Any] | None:
+    """The runtime environment of an actor that uses accelerators which another one holds.
+
+    Ray hides all accelerators from an actor that holds none, unless a variable of verl's platform keeps it from it;
+    the CPU's platform has none.
+    """
+    platform = get_platform()
+    kept = dict.fromkeys(platform.ray_noset_envvars(), "1")
+    return {"env_vars": {**kept, platform.visible_devices_envvar(): ",".join(devices)}} if kept else None

@@ -2,7 +2,8 @@
 
 The actor lives for the whole run, and so does its ``SpecForest``: a weight
 update drops keys and values and keeps the sampled turns, from which later steps
-draft. One call is one turn, token ids in and token ids out.
+draft. One call is one turn, token ids in and token ids out. With
+``free_cache_engine`` the trainer has the device's memory while the actor sleeps.
 
 Not covered: more than one device per replica, LoRA adapters, quantised
 rollouts, images.
@@ -22,6 +23,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from turntree.agents.engines.protocol import TurnRequest
 from turntree.agents.errors import EngineLost
+from turntree.agents.evaluation.machine import hardware
 from turntree.agents.verl.config.exchange_settings import ExchangeSettings
 from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import EngineSettings, RunSettings
@@ -33,6 +35,13 @@ from turntree.agents.verl.serving.verl_types import to_sampling, to_token_output
 from turntree.spec_tree import DialogueState
 
 logger = logging.getLogger(__name__)
+
+
+def _share_of_gpu(share: float) -> int:
+    """Bytes of the GPU's memory."""
+    import torch
+
+    return int(share * torch.cuda.mem_get_info()[1]) if torch.cuda.is_available() else 0
 
 
 class TurntreeServer:
@@ -55,6 +64,7 @@ class TurntreeServer:
         trainer: Any = None,
         exchange: ExchangeSettings | None = None,
     ) -> None:
+        from verl.utils.device import get_device_name
         from verl.utils.fs import copy_to_local
 
         from turntree.agents.engines.local import LocalEngine
@@ -66,12 +76,24 @@ class TurntreeServer:
             max_context=config.max_model_len or config.prompt_length + config.response_length,
             dtype=str(config.dtype).removeprefix("torch."),
             seed=config.seed + replica_rank,
+            device=get_device_name(),
         )
+        if engine_config.device == "cuda":
+            engine_config = replace(engine_config, memory_bytes=_share_of_gpu(config.gpu_memory_utilization))
+        self._gives_memory = config.free_cache_engine
         run = RunSettings.parse(plain(config.custom))
         if run.run_ahead.enabled:
             engine_config = replace(engine_config, ahead_slots=run.run_ahead.slots(config.max_num_seqs))
         path = copy_to_local(model_config.path, use_shm=model_config.get("use_shm", False))
         self.engine = LocalEngine.from_pretrained(path, config=engine_config, forest=settings.forest)
+        logger.warning(
+            "engine replica %d runs on %s in %s, with at most %d requests at once and %d turns kept",
+            replica_rank,
+            hardware(engine_config.device),
+            engine_config.dtype,
+            self.engine.config.max_batch,
+            self.engine.config.slots - self.engine.config.max_batch,
+        )
         self._turns = TurnServer(
             self.engine,
             run,
@@ -231,18 +253,24 @@ class TurntreeServer:
 
     @retry_after_restart
     async def sleep(self) -> None:
-        """The rollouts of a step are done: drop all keys and values, and stop run-ahead if it is to stop now."""
-        await self._turns.pause(for_update=False)
-        await asyncio.to_thread(self.engine.reset_prefix_cache)
+        """The rollouts of a step are done: drop all keys and values, and stop run-ahead if it is to stop now.
+
+        With ``free_cache_engine`` the device's memory is given back, and nothing is sampled until ``wake_up``.
+        """
+        await self._turns.pause(for_update=self._gives_memory)
+        await asyncio.to_thread(self.engine.sleep if self._gives_memory else self.engine.reset_prefix_cache)
         await self._turns.swap()  # all send here, and fetch when the weights come: no replica is a step behind
 
     @retry_after_restart
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Nothing to do: no memory was released."""
+        """Take the device's memory again, once verl names the keys and values: new weights come before, and go to
+        where the old ones wait, so that the trainer's can leave the device first."""
+        if tags is None or "kv_cache" in tags:
+            await asyncio.to_thread(self.engine.wake)
 
-    @retry_after_restart
     async def resume_kv_cache(self) -> None:
-        """Nothing to do: no memory was released."""
+        """``wake_up``, whole."""
+        await self.wake_up()
 
     @retry_after_restart
     async def start_profile(self, **kwargs: Any) -> None:

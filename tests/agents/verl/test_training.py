@@ -27,6 +27,7 @@ def trained(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Train
         "turntree.contract=math",
         "turntree.reuse.mode=exact",
         "data.max_response_length=160",
+        "actor_rollout_ref.rollout.free_cache_engine=true",  # the engine sleeps and wakes as on a GPU
         *("turntree.validation.coupled=true", "trainer.test_freq=1"),
         *(f"{speculation}.min_probability=0.0", f"{speculation}.adaptive=false"),  # timing decides nothing
         *LOOKING,

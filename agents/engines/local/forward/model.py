@@ -7,14 +7,19 @@ Does not know of requests.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from turntree.agents.engines.local.forward import attention
+from turntree.agents.engines.local.forward.plan import attention_plan, plan_step
+from turntree.agents.engines.local.forward.slots import SlotCache
+from turntree.spec_tree import DraftBatch
 
 
 class Policy:
@@ -43,6 +48,7 @@ class Policy:
         self.end_tokens = _end_tokens(model)
         """Tokens that end a text, by the model's own settings."""
         self.max_positions = int(getattr(text, "max_position_embeddings", 0)) or None
+        self._home = self.device
 
     @classmethod
     def load(cls, path: str | Path, *, dtype: str, device: str) -> Policy:
@@ -50,7 +56,9 @@ class Policy:
 
         Raises:
             FileNotFoundError: If ``path`` looks like a directory and does not exist.
+            ValueError: If ``device`` is a GPU and PyTorch sees none.
         """
+        place = _device(device)
         try:
             from transformers import AutoModelForCausalLM
         except ImportError as error:
@@ -61,12 +69,38 @@ class Policy:
             )
         model = AutoModelForCausalLM.from_pretrained(str(path), dtype=getattr(torch, dtype))
         moved: Any = model
-        return cls(moved.to(device))
+        return cls(moved.to(place))
 
     @property
     def device(self) -> torch.device:
         """Device of the weights."""
         return next(self.model.parameters()).device
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the weights, bytes."""
+        return sum(weight.nbytes for weight in self.model.parameters())
+
+    @torch.inference_mode()
+    def token_bytes(self) -> int:
+        """Size of the keys and values of one token, bytes, found by running one."""
+        one, none = np.ones(1, np.int64), np.zeros(1, np.int64)
+        step = plan_step(slot=none, computed=none, pending=one, pending_tokens=[[0]], draft=DraftBatch.empty(1))
+        cache = SlotCache(1, 1)
+        plan = attention_plan(step, cache, windows=self.windows, device=self.device)
+        zero = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.logits(zero, zero, zero, plan)
+        return cache.bytes
+
+    def leave_device(self) -> None:
+        """Move the weights to the host's memory, and give unused memory of the device back."""
+        self.model.to("cpu")
+        if self._home.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def return_to_device(self) -> None:
+        """Move the weights to where they were loaded."""
+        self.model.to(self._home)
 
     def logits(self, tokens: Tensor, positions: Tensor, keep: Tensor, plan: attention.AttentionPlan) -> Tensor:
         """Run the model over the flattened step.
@@ -117,6 +151,19 @@ class Policy:
                 target.copy_(value)
                 copied += 1
         return copied
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "unset")
+        raise ValueError(
+            f"device={name} was asked for, and PyTorch {torch.__version__} sees no GPU (CUDA_VISIBLE_DEVICES is "
+            f"{visible!r}); use device=cpu or auto, or install a build of PyTorch for CUDA"
+        )
+    return device
 
 
 def _end_tokens(model: nn.Module) -> frozenset[int]:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
-from cores import AdversarialForest, run_core
+from cores import AdversarialForest, run_core, same_turns
+from pretended_device import DEVICE, pretended_device
 
 from turntree.agents.engines.local import Speculation
 from turntree.agents.engines.local.forward.model import Policy
@@ -44,6 +45,15 @@ def test_every_family_says_what_its_own_attention_would_say(family):
         assert own.argmax(-1).tolist() == list(turn.token_ids)
         picked = own[range(16), list(turn.token_ids)].tolist()
         assert turn.logprobs == pytest.approx(picked, abs=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_says_the_same_on_a_device(family):
+    how = {"forest": AdversarialForest(40), "speculation": Speculation(adaptive=False), "prefill_chunk": 9}
+    wanted = run_core(build(family), [[5, 6, 7], list(range(2, 30))], Sampling(max_tokens=9), **how)
+    with pretended_device():
+        model = build(family).to(DEVICE)
+        assert same_turns(wanted, run_core(model, [[5, 6, 7], list(range(2, 30))], Sampling(max_tokens=9), **how))
 
 
 def test_a_sliding_window_changes_the_output():

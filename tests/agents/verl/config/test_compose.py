@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,11 @@ def test_lists_of_yaml_become_the_tuples_of_the_store() -> None:
 
 def test_the_engine_gets_what_verl_decides_and_what_is_set_here() -> None:
     settings = EngineSettings.parse({"threads": 1, "speculation": {"max_nodes": 3}})
-    config = settings.engine_config(max_batch=7, max_context=99, dtype="bfloat16", seed=5)
-    assert (config.max_batch, config.max_context, config.dtype, config.seed) == (7, 99, "bfloat16", 5)
-    assert (config.threads, config.speculation.max_nodes) == (1, 3)
+    verls = {"max_batch": 7, "max_context": 99, "dtype": "bfloat16", "seed": 5}
+    config = settings.engine_config(**verls, device="cuda")
+    assert verls.items() <= asdict(config).items()
+    assert (config.threads, config.speculation.max_nodes, config.device) == (1, 3, "cuda")
+    assert EngineSettings.parse({"device": "cpu"}).engine_config(**verls, device="cuda").device == "cpu"
 
 
 def test_what_is_not_ours_in_rollout_custom_is_left_alone() -> None:

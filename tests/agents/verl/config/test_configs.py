@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from turntree.agents.engines.request_wire import seed_of, state_of
 from turntree.agents.engines.sglang.settings import VARIABLE, settings_from_environment
 from turntree.agents.engines.vllm.settings import DRAFTER, DrafterSettings
 from turntree.agents.verl.config.compose import Composition, compose
-from turntree.agents.verl.config.groups import Choice, list_configs, offered
+from turntree.agents.verl.config.groups import Choice, list_configs, list_options, offered
 from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.config.settings import EngineSettings
 from turntree.agents.verl.playing.backends import server_call
 from turntree.envs import list_envs
 from turntree.spec_tree import DialogueState
@@ -84,6 +86,59 @@ def test_verl_accepts_what_is_shipped_by_name(name: str, composed: Compose) -> N
 def test_verl_accepts_every_three_options_that_go_together(composed: Compose) -> None:
     for choice in covering(tuple(offered()), together=3):
         require_valid(put_together(choice, composed))
+
+
+LOCAL = ("engine=local", "base=gpu")
+QWEN = table(__file__, "qwen")
+"""Shapes of Qwen2.5 by size."""
+
+
+@pytest.mark.parametrize("size", ["0.5b", "1.5b"])
+def test_turntrees_engine_gives_its_memory_to_the_trainer_on_a_gpu(size: str) -> None:
+    config = compose(None, [*LOCAL, f"size={size}", "speculation=[tree,replay,runahead]"]).verl
+    rollout = config.actor_rollout_ref.rollout
+    assert (rollout.name, rollout.dtype, rollout.free_cache_engine) == ("turntree", "bfloat16", True)
+    assert (config.trainer.device, config.trainer.n_gpus_per_node) == ("cuda", 1)
+    during = "turntree.run_ahead.during_update=true"
+    with pytest.raises(ConfigError, match="free_cache_engine=false, got turntree, which gives its memory"):
+        compose(None, [*LOCAL, f"size={size}", "speculation=[tree,runahead]", during])
+
+
+def fitted(size: str, env: str, of: str, **override: Any) -> tuple[int, int]:
+    """Requests at once, and turns kept, of a size with the shapes of ``of``; no weight is made for it."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from turntree.agents.engines.local.forward.model import Policy
+
+    rollout = compose(None, [*LOCAL, f"size={size}", f"env={env}"]).verl.actor_rollout_ref.rollout
+    config = EngineSettings.parse(OmegaConf.to_container(rollout.engine_kwargs.turntree)).engine_config(
+        max_batch=rollout.max_num_seqs,
+        max_context=rollout.prompt_length + rollout.response_length,
+        dtype=rollout.dtype,
+        seed=0,
+        device="cuda",
+    )
+    with torch.device("meta"):
+        policy = Policy(Qwen2ForCausalLM(Qwen2Config(**QWEN[of])).bfloat16())
+    bound = replace(config, memory_bytes=int(rollout.gpu_memory_utilization * 80e9))
+    found = bound.fitted(weights=policy.weight_bytes, token=policy.token_bytes())
+    assert policy.weight_bytes + policy.token_bytes() * found.slots * found.columns <= 40e9
+    return found.max_batch, found.slots - found.max_batch
+
+
+@pytest.mark.parametrize("env", list_options("env"))
+@pytest.mark.parametrize("size", ["0.5b", "1.5b"])
+def test_a_size_of_turntrees_engine_has_room_on_half_of_a_gpu(size: str, env: str) -> None:
+    batch, _ = fitted(size, env, of=size)
+    assert batch >= 128
+
+
+def test_a_model_that_is_too_large_is_seen() -> None:
+    """Control: the same arithmetic has no room for many turns of seven billion parameters."""
+    assert fitted("1.5b", "airline", of="7b")[0] < 64
+    with pytest.raises(ValueError, match="do not fit in 40,000,000,000 bytes"):
+        fitted("1.5b", "airline", of="32b")
 
 
 def test_a_combination_that_verl_refuses_is_seen(composed: Compose) -> None:

@@ -53,6 +53,9 @@ class Verls:
 
 
 class Server(ExternalServer, Verls):  # type: ignore[misc]
+    def engine_and_store(self) -> Any:
+        return self.engine, None
+
     async def draft_counters(self) -> dict[str, float]:
         return {}
 
@@ -69,7 +72,7 @@ async def settled() -> None:
 
 async def serving(*numbers: int) -> Server:
     server = Server(Held())
-    server.serve_turns(server.engine, store=None)
+    await server.serve_turns(shared=False)
     await server.begin_step(1)
     server.submit_turns_now = await server.submit_turns("me", [turn(number) for number in numbers])
     await settled()

@@ -23,6 +23,7 @@ from turntree.agents.errors import EngineLost
 from turntree.agents.verl.config.exchange_settings import ExchangeSettings
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
 from turntree.agents.verl.serving.hub import HUB_NAME, HubExchange, start_hub
+from turntree.agents.verl.serving.replica import _place, _sharing
 from turntree.agents.verl.serving.router import TaskRouter
 from turntree.agents.verl.serving.turn_pipe import TurnPipe
 from turntree.spec_tree import DialogueState, SpecForest
@@ -39,7 +40,8 @@ def cluster() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_enable_worker_prestart", "0")
-        options = {"num_cpus": 4, "include_dashboard": False, "object_store_memory": 100_000_000, "_temp_dir": folder}
+        options = {"num_cpus": 4, "num_gpus": 2, "include_dashboard": False, "object_store_memory": 100_000_000}
+        options["_temp_dir"] = folder
         try:
             ray.init(**options)
         except Exception:  # Ray gives itself 30 seconds to start, which is short on a busy machine
@@ -91,6 +93,27 @@ def test_the_router_goes_around_a_server_that_is_killed(cluster: Any) -> None:
     os.kill(pids[home], signal.SIGKILL)
     eventually(lambda: router.acquire_server("r", state=state)[0] != home, 120)
     assert router.get_all_servers() == [name for name in servers if name != home]
+
+
+def test_a_server_sees_the_accelerator_that_its_trainer_holds(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from verl.plugin.platform.platform_cuda import PlatformCUDA
+
+    class Process:  # in here it travels with its code: the workers cannot import this module
+        def visible(self) -> str | None:
+            return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    monkeypatch.setattr("turntree.agents.verl.serving.replica.get_platform", PlatformCUDA)
+    actor = cluster.remote(Process)
+    trainers = [actor.options(num_cpus=0, num_gpus=1).remote() for _ in range(2)]
+    seen = []
+    for trainer in trainers:
+        _, devices = cluster.get(trainer.__ray_call__.remote(_place))
+        server = actor.options(num_cpus=0, runtime_env=_sharing(devices)).remote()
+        seen.append((cluster.get(trainer.visible.remote()), cluster.get(server.visible.remote())))
+    assert seen[0][0] != seen[1][0]
+    assert all(trainers == servers for trainers, servers in seen)
+    alone = cluster.get(actor.options(num_cpus=0).remote().visible.remote())
+    assert alone not in {visible for visible, _ in seen}, "the control: without the variables Ray hides them"
 
 
 class Replicas:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from safetensors.torch import load_file
 from tables import table
 
 from turntree.agents.verl.config.sections import ConfigError
-from turntree.agents.verl.serving.replica import TurntreeReplica
+from turntree.agents.verl.serving.replica import TurntreeReplica, _sharing
 from turntree.agents.verl.serving.server import TurntreeServer
 from turntree.agents.verl.serving.verl_types import to_sampling
 from turntree.spec_tree import DialogueState
@@ -138,6 +139,54 @@ async def test_the_caches_can_be_dropped_at_any_time(server: TurntreeServer) -> 
     await server.wake_up(tags=["weights"])
     await server.resume_kv_cache()
     assert (await ask(server, 1, 2, 3)).extra_fields["num_cached_tokens"] == 0
+
+
+async def test_a_server_that_gives_its_memory_away_samples_with_the_weights_that_came_meanwhile(
+    tiny_model: Path, weights: dict[str, torch.Tensor]
+) -> None:
+    server = start_server(tiny_model, run={"run_ahead": {"enabled": True}}, free_cache_engine=True)
+    cache = server.engine._core.cache
+    before = await ask(server, 1, 2, 3, seed=5)
+    assert cache.bytes > 0
+    await server.sleep()
+    assert cache.bytes == 0
+    await server.wake_up(tags=["weights"])
+    await server.update_weights({name: value * 1.5 for name, value in weights.items()})
+    await server.set_global_steps(1)
+    waiting = asyncio.create_task(ask(server, 1, 2, 3, seed=5))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    assert cache.bytes == 0
+    await server.wake_up(tags=["kv_cache"])
+    after = await asyncio.wait_for(waiting, patience(10))
+    assert after.log_probs != before.log_probs
+    for wake in (server.wake_up, server.resume_kv_cache):
+        await server.sleep()
+        await wake()
+        assert (await asyncio.wait_for(ask(server, 1, 2, 3, seed=5), patience(10))).log_probs == after.log_probs
+    server.engine.close()
+
+
+async def test_a_server_says_what_it_runs_on(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    start_server(tiny_model, run={}).engine.close()
+    assert re.search(r"engine replica 0 runs on .*cores in float32, with at most 4 requests at once", caplog.text)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+async def test_a_gpu_that_the_server_does_not_see_is_named(tiny_model: Path) -> None:
+    with pytest.raises(ValueError, match=r"device=cuda was asked for, .* sees no GPU"):
+        start_server(tiny_model, run={}, device="cuda")
+
+
+def test_a_server_sees_the_device_of_its_trainer_and_on_the_cpu_nothing_is_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from verl.plugin.platform.platform_cuda import PlatformCUDA
+
+    assert _sharing(["3"]) is None
+    monkeypatch.setattr("turntree.agents.verl.serving.replica.get_platform", PlatformCUDA)
+    variables = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "3"}
+    assert _sharing(["3"]) == {"env_vars": variables}
 
 
 async def test_images_are_refused(server: TurntreeServer) -> None:
