@@ -239,7 +239,7 @@ async def test_stored_turns_that_are_chosen_by_their_length_are_noticed(
     """Control of the test above."""
     take = Ledger.take
 
-    def shortest(self: Ledger, key: Any, *, pick: int = 0) -> Any:
+    def shortest(self: Ledger, key: Any, *, pick: int = 0, like: Any = ()) -> Any:
         entries = [self._entries[number] for number in self._by_key.get(key, ())]
         closed = [entry for entry in entries if entry.step == self.step - 1]
         return take(self, key, pick=min(range(len(closed)), key=lambda at: len(closed[at].turn.tokens), default=0))
