@@ -7,14 +7,15 @@ from typing import Any
 
 ROLLOUT_NAME = "turntree"
 """Value of ``actor_rollout_ref.rollout.name`` that selects turntree's engine."""
+REPLICA_SIZES = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+"""Settings of ``actor_rollout_ref.rollout`` whose product is the number of devices of a replica; unset ones are 1."""
 
 
 def replica_count(config: Any) -> int:
     """Rollout replicas of a training with verl's whole configuration ``config``."""
     rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
-    sizes = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
     devices: int = trainer.nnodes * trainer.n_gpus_per_node
-    return devices // math.prod(int(rollout.get(size) or 1) for size in sizes)
+    return devices // math.prod(int(rollout.get(size) or 1) for size in REPLICA_SIZES)
 
 
 def server_name(replica_rank: int, suffix: str = "", *, backend: str = ROLLOUT_NAME) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from turntree.agents.engines.state_wire import from_wire
+from turntree.agents.engines.drafting.remote_store import carry_out
 
 if TYPE_CHECKING:
     from turntree.spec_tree import SpecForest
@@ -40,28 +40,10 @@ class WorkerExtension:
 
         return installed(self.model_runner)
 
-    def turntree_insert(self, states: Sequence[dict[str, str]], turns: Sequence[Sequence[int]]) -> None:
-        """Add finished turns to the store of drafts, if there is one.
-
-        Args:
-            states: Of ``state_wire.to_wire``, shape (turns,).
-            turns: Token ids, shape (tokens,) each.
-        """
-        forest = self._forest
-        if forest is not None:
-            forest.insert_all([from_wire(state) for state in states], turns)
-
-    def turntree_save(self, path: str) -> None:
-        """Write the store of drafts into a file. All ranks hold the same turns: the first one writes."""
-        forest = self._forest
-        if forest is not None and self.rank == 0:
-            forest.save(path)
-
-    def turntree_restore(self, path: str) -> None:
-        """Replace the store of drafts by that of a file."""
-        forest = self._forest
-        if forest is not None:
-            forest.restore(path)
+    def turntree_store(self, method: str, *args: Any) -> None:
+        """Call a method of the store of drafts, if there is one; see ``carry_out``."""
+        if self._forest is not None:
+            carry_out(self._forest, method, args, first_rank=self.rank == 0)
 
     @property
     def _forest(self) -> SpecForest | None:

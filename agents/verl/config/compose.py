@@ -27,7 +27,7 @@ from turntree.agents.verl.config.sections import ConfigError, check_keys, plain
 from turntree.agents.verl.config.settings import EngineSettings, RunSettings, TrainSettings, make_scorer
 from turntree.agents.verl.config.sglang_config import fit_sglang
 from turntree.agents.verl.config.vllm_config import fit_vllm
-from turntree.agents.verl.names import ROLLOUT_NAME
+from turntree.agents.verl.names import REPLICA_SIZES, ROLLOUT_NAME
 
 _OPEN = ("engine_kwargs", "custom", "override_config", "ray_init", "override_optimizer_config")
 """Sections of verl that it passes on without checking their keys."""
@@ -224,7 +224,7 @@ def _check_own_engine(config: DictConfig) -> None:
     rollout = config.actor_rollout_ref.rollout
     if rollout.name != ROLLOUT_NAME:
         return
-    for name in ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size"):
+    for name in REPLICA_SIZES:
         if rollout[name] not in (None, 1):
             raise ConfigError(
                 f"turntree's engine runs a model on one device, got {name}={rollout[name]}; set it to 1, or take "

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.verl.playing.backends import server_call
+from turntree.agents.verl.serving.verl_types import draft_of
 
 
 class VerlEngine:
@@ -47,11 +48,7 @@ class VerlEngine:
             token_ids=tuple(output.token_ids),
             logprobs=tuple(output.log_probs),
             finish_reason=_finish_reason(output, sampling),
-            draft=DraftStats(
-                verify_steps=extra.get("spec_num_verify_steps") or 0,
-                drafted=extra.get("spec_num_draft_tokens") or 0,
-                accepted=extra.get("spec_num_accepted_tokens") or 0,
-            ),
+            draft=draft_of(extra),
             levels=extra.get("levels") or "",
             behaviour_logprobs=tuple(extra.get("behaviour_logprobs") or ()),
             accepted=tuple(extra.get("accepted") or ()),

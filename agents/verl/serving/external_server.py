@@ -26,7 +26,7 @@ from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.serving.hub import HubExchange, SharingReplica
 from turntree.agents.verl.serving.turn_pipe import NumberedRequest, TurnBatchServer, TurnReply
 from turntree.agents.verl.serving.turn_server import TurnServer
-from turntree.agents.verl.serving.verl_types import to_request, to_token_output, trained_state
+from turntree.agents.verl.serving.verl_types import draft_of, to_request, to_token_output, trained_state
 from turntree.spec_tree import DialogueState
 
 _OF_TURNS = ("requests", "prompt_tokens", "cached_tokens", "tokens", "verify_steps", "drafted", "accepted")
@@ -98,13 +98,12 @@ class ExternalServer:
         self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
     ) -> TokenOutput:
         """As verl's; a turn of turntree's agent loop may begin with a stored one."""
-        request = None
-        if self._turns is not None and self._reuses:
+        if self._reuses:
             request = to_request(prompt_ids, sampling_params, default_max_tokens=self.config.response_length)
-        if self._turns is not None and request is not None:
-            return to_token_output(await self._counted.generate(request), self.global_steps)
+            if request is not None:
+                return to_token_output(await self._counted.generate(request), self.global_steps)
         output = await self.generate_plainly(prompt_ids, sampling_params, request_id, *args, **kwargs)
-        state = trained_state(sampling_params)
+        state = None if self._turns is None else trained_state(sampling_params)
         if self._turns is not None and state is not None:
             if output.stop_reason in _ENDED:
                 self._turns.note(state, output.token_ids)
@@ -211,12 +210,7 @@ class _CountedTurns:
     def count_plain(self, prompt_tokens: int, output: TokenOutput) -> None:
         """Count a turn of verl's own ``generate``, of which it told what it told."""
         told, tokens = output.extra_fields, len(output.token_ids)
-        draft = DraftStats(
-            verify_steps=told.get("spec_num_verify_steps", tokens),
-            drafted=told.get("spec_num_draft_tokens", 0),
-            accepted=told.get("spec_num_accepted_tokens", 0),
-        )
-        self._count(prompt_tokens, tokens, told.get("num_cached_tokens") or 0, draft)
+        self._count(prompt_tokens, tokens, told.get("num_cached_tokens") or 0, draft_of(told, steps=tokens))
 
     def _count(self, prompt_tokens: int, tokens: int, cached_tokens: int, draft: DraftStats) -> None:
         stats = self.stats

@@ -9,7 +9,7 @@ from verl.plugin.platform import get_platform
 from verl.workers.rollout.replica import RolloutReplica
 
 from turntree.agents.verl.config.sections import ConfigError
-from turntree.agents.verl.names import server_name
+from turntree.agents.verl.names import REPLICA_SIZES, server_name
 from turntree.agents.verl.serving.hub import SharingReplica
 from turntree.agents.verl.serving.server import TurntreeServer
 
@@ -29,7 +29,7 @@ class TurntreeReplica(SharingReplica, RolloutReplica):
         if self.world_size != 1:
             raise ConfigError(
                 f"a turntree replica runs on one device, the configuration asks for {self.world_size}; set "
-                "rollout.tensor_model_parallel_size, data_parallel_size and pipeline_model_parallel_size to 1"
+                f"rollout.{', '.join(REPLICA_SIZES[:-1])} and {REPLICA_SIZES[-1]} to 1"
             )
         node, devices = await self.workers[0].__ray_call__.remote(_place)
         strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=False)

@@ -23,6 +23,7 @@ from turntree.agents.engines.sglang.wire import DRAFTED
 from turntree.agents.engines.sglang.worker.plugin import is_ours
 from turntree.agents.engines.sglang.worker.store_calls import call_store
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer, RemoteStore
+from turntree.agents.verl.serving.verl_types import draft_fields
 
 _ANSWER: ContextVar[dict[str, Any] | None] = ContextVar("answer", default=None)
 """Context variable for SGLang's metadata of the turn being generated; verl keeps only the tokens."""
@@ -60,12 +61,7 @@ class DraftingSglangServer(ExternalServer, SGLangHttpServer):
         finally:
             _ANSWER.reset(before)
         if DRAFTED in answer:
-            draft = draft_stats(answer, len(output.token_ids))
-            output.extra_fields |= {
-                "spec_num_verify_steps": draft.verify_steps,
-                "spec_num_draft_tokens": draft.drafted,
-                "spec_num_accepted_tokens": draft.accepted,
-            }
+            output.extra_fields |= draft_fields(draft_stats(answer, len(output.token_ids)))
         return output
 
     async def draft_counters(self) -> Mapping[str, float]:

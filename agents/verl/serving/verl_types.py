@@ -7,7 +7,7 @@ from typing import Any
 
 from verl.workers.rollout.replica import TokenOutput
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
 from turntree.agents.engines.request_wire import APART, seed_of, state_of
 from turntree.agents.verl.config.sections import from_mapping, unknown_key
 from turntree.spec_tree import DialogueState
@@ -16,6 +16,12 @@ _IGNORED = ("logprobs", "ignore_eos")
 """Log-probabilities are always returned, and a turn ends only at its own stop tokens."""
 _ENTRIES = ("extra_args", "custom_params")
 """Parameters of vLLM and SGLang that hold the entries of ``request_wire``."""
+_DRAFT = {
+    "spec_num_verify_steps": "verify_steps",
+    "spec_num_draft_tokens": "drafted",
+    "spec_num_accepted_tokens": "accepted",
+}
+"""verl's names of the fields of ``DraftStats``."""
 _STOP_REASONS = {
     FinishReason.STOP: "completed",
     FinishReason.LENGTH: "length",
@@ -84,11 +90,25 @@ def to_token_output(completion: Completion, global_steps: int) -> TokenOutput:
         extra_fields={
             "global_steps": global_steps,
             "num_cached_tokens": completion.cached_tokens,
-            "spec_num_draft_tokens": completion.draft.drafted,
-            "spec_num_accepted_tokens": completion.draft.accepted,
-            "spec_num_verify_steps": completion.draft.verify_steps,
+            **draft_fields(completion.draft),
             "accepted": list(completion.accepted),
             "levels": completion.levels,
             "behaviour_logprobs": list(completion.behaviour_logprobs),
         },
     )
+
+
+def draft_fields(draft: DraftStats) -> dict[str, int]:
+    """The speculation counters of a turn under verl's names."""
+    return {name: getattr(draft, ours) for name, ours in _DRAFT.items()}
+
+
+def draft_of(fields: Mapping[str, Any], *, steps: int = 0) -> DraftStats:
+    """Read what ``draft_fields`` wrote; a server that drafts nothing may have left it out.
+
+    Args:
+        fields: ``TokenOutput.extra_fields``.
+        steps: The verify steps of a turn without counters.
+    """
+    told = {"spec_num_verify_steps": steps, **fields}
+    return DraftStats(**{ours: told.get(name) or 0 for name, ours in _DRAFT.items()})

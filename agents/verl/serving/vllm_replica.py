@@ -22,6 +22,7 @@ from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.engines.vllm.outputs import draft_stats
 from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params, schedules_by_priority
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer, RemoteStore
+from turntree.agents.verl.serving.verl_types import draft_fields
 
 _CPU_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # otherwise one core is pinned per worker, even a busy one
@@ -55,7 +56,7 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
         return _ServerTurns(self), RemoteStore(self._call_store) if self.draft_tokens else None
 
     async def _call_store(self, method: str, *args: Any) -> None:
-        await self.engine.collective_rpc(f"turntree_{method}", args=args)
+        await self.engine.collective_rpc("turntree_store", args=(method, *args))
 
     async def generate_plainly(
         self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
@@ -63,12 +64,7 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
         """verl's own ``generate``, with the drafter's counters if it drafts."""
         output = await vLLMHttpServer.generate(self, prompt_ids, sampling_params, request_id, *args, **kwargs)
         if self.draft_tokens:
-            counts = await self.draft_stats(request_id)
-            output.extra_fields |= {
-                "spec_num_verify_steps": counts.verify_steps,
-                "spec_num_draft_tokens": counts.drafted,
-                "spec_num_accepted_tokens": counts.accepted,
-            }
+            output.extra_fields |= draft_fields(await self.draft_stats(request_id))
         return output
 
     async def draft_stats(self, request_id: str) -> DraftStats:

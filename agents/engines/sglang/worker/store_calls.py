@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from turntree.agents.engines.state_wire import from_wire
+from turntree.agents.engines.drafting.remote_store import carry_out
 from turntree.spec_tree.errors import ForestError
-
-if TYPE_CHECKING:
-    from turntree.spec_tree import SpecForest
 
 logger = logging.getLogger(__name__)
 
@@ -70,23 +67,3 @@ def read_call(settings: Mapping[str, Any]) -> list[Any] | None:
         return None
     call: list[Any] = json.loads(name.removeprefix(_CALL))
     return call
-
-
-def carry_out(forest: SpecForest, method: str, args: Sequence[Any], *, first_rank: bool) -> None:
-    """Do what a call asks. All ranks hold the same turns: the first one writes.
-
-    Raises:
-        ValueError: If there is no such method, or a state cannot be read.
-        ForestError: If a file is damaged.
-        OSError: If it cannot be written or read.
-    """
-    match method, args:
-        case "insert", [states, turns]:
-            forest.insert_all([from_wire(state) for state in states], turns)
-        case "save", [path]:
-            if first_rank:
-                forest.save(path)
-        case "restore", [path]:
-            forest.restore(path)
-        case _:
-            raise ValueError(f"expected insert, save or restore of the store with its arguments, got {method!r}")

@@ -13,9 +13,9 @@ import pytest
 from omegaconf import OmegaConf
 from recording_engine import RecordingEngine, a_turn
 
+from turntree.agents.engines.drafting.remote_store import carry_out
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.engines.request_wire import request_entries
-from turntree.agents.engines.sglang.worker.store_calls import carry_out
 from turntree.agents.verl.config.exchange_settings import ExchangeSettings
 from turntree.agents.verl.serving import external_server
 from turntree.agents.verl.serving.checkpoint_state import checkpoint_folder, state_folder
