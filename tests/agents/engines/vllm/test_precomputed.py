@@ -12,12 +12,10 @@ from machine_speed import soon
 from policy_law import PolicyLaw
 from run_ahead_checks import LONG, all_of, asked
 from tiny_llama import save_tiny_llama
-from tiny_vllm import ENVIRONMENT
+from tiny_vllm import drafting_engine
 
 from turntree.agents.engines.vllm import turns
-from turntree.agents.engines.vllm.config import VllmEngineConfig
 from turntree.agents.engines.vllm.engine import VllmEngine
-from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
 
 pytestmark = [pytest.mark.vllm, pytest.mark.release]
 
@@ -29,26 +27,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engine(folder: Path) -> Iterator[VllmEngine]:
-    config = VllmEngineConfig(
-        max_batch=4,
-        max_context=CONTEXT,
-        dtype="float32",
-        kv_cache_bytes=1 << 26,
-        speculative_config=speculative_config(4),
-        seed=0,
-        engine_args={
-            "skip_tokenizer_init": True,
-            "block_size": 32,
-            "num_gpu_blocks_override": 8,
-            "scheduling_policy": "priority",
-            "additional_config": DrafterSettings(min_probability=0.02, adaptive=False).to_additional_config(),
-        },
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ENVIRONMENT.items():
-            patch.setenv(name, value)
-        with VllmEngine(folder, config=config) as started:
-            yield started
+    with drafting_engine(folder, max_batch=4, num_gpu_blocks_override=8) as started:
+        yield started
 
 
 @pytest.mark.parametrize("by_priority", [True, False])
