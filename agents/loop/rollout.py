@@ -6,10 +6,7 @@ turn before.
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import secrets
-from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,10 +15,10 @@ from turntree.agents.engines.protocol import Completion, Engine, FinishReason, S
 from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.errors import EngineAborted
+from turntree.agents.loop.early_answers import EarlyAnswers
 from turntree.agents.loop.episode_driver import EpisodeDriver
-from turntree.agents.loop.foresight import Foresight
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.loop.stored_episodes import StoredEpisode, StoredEpisodes, StoredStep
+from turntree.agents.loop.stored_episodes import StoredEpisodes
 from turntree.envs.limits import Limits
 from turntree.envs.task import Task
 
@@ -57,9 +54,9 @@ async def rollout(
             does. Without either the noise is fresh.
         executor: Where ``env.reset`` and ``env.step`` run; ``None`` runs them in the event loop if the
             environment declares itself ``quick``, and in threads of the process otherwise.
-        stored: Earlier episodes of environments made with the same arguments: one that begins in the same state
-            is tried whole, its turns and tool calls side by side (``Foresight``), and this one is added. What an
-            episode says and is answered does not depend on it.
+        stored: Earlier episodes of environments made with the same arguments: while this one goes as one of them
+            went, its later tool calls are made at once, in copies of a ``forkable`` environment
+            (``EarlyAnswers``), and this one is added. What an episode is answered does not depend on it.
 
     Returns:
         The episode. If the environment or the engine raised, its ``stop_reason`` is ``FAILURE``, ``failure``
@@ -107,24 +104,22 @@ class _Play(EpisodeDriver):
     async def run(self, index: int | None) -> StopReason:
         info = await self.begin(index)
         prompt = self.renderer.initial(info["messages"], info["tools"])
-        key = (self.env_id, self.task_id, self.seed, self.limits, prompt)
-        foresight = Foresight(self.stored, key, self.env, self.ask_env)
+        key = (self.env_id, self.task_id, self.seed, self.limits)
+        answers = EarlyAnswers(self.stored, key, self.env, self.ask_env)
         try:
-            foresight.begin(self.chance(-1), functools.partial(self.sample_ahead, len(prompt)))
-            stop_reason = await self.turns_from(prompt, foresight)
+            stop_reason = await self.turns_from(prompt, answers)
         finally:
-            await foresight.give_up()
+            await answers.give_up()
         if stop_reason is not StopReason.FAILURE:
-            foresight.store(self.tool_history, rank=self.chance(-2))
+            answers.store()
         return stop_reason
 
-    async def turns_from(self, prompt: tuple[int, ...], foresight: Foresight) -> StopReason:
+    async def turns_from(self, prompt: tuple[int, ...], answers: EarlyAnswers) -> StopReason:
         first = len(prompt)
         while (room := self.room(first, len(prompt))) > 0:
-            await foresight.reach(prompt)
-            said = await self.sample(prompt, room, foresight)
+            said = await self.sample(prompt, room)
             turn = Turn(prompt_ids=prompt, completion=said, text=self.text(said))
-            outcome = await self.step(turn, foresight.answer(turn, len(self.tool_history)))
+            outcome = await self.step(turn, answers.answer(turn.text))
             if outcome.stop_reason is not None:
                 return outcome.stop_reason
             prompt = self.renderer.extend(prompt, said.token_ids, outcome.messages)
@@ -149,14 +144,8 @@ class _Play(EpisodeDriver):
         base = self.sampling.seed if self.sampling.seed is not None else self.seed
         return None if base is None else derive_seed(base, turn)
 
-    def chance(self, which: int) -> int:
-        """A random number that no turn's noise depends on; fresh where the noise is."""
-        seed = self.turn_seed(which)
-        return secrets.randbits(63) if seed is None else seed
-
-    def request(
-        self, turn: int, prompt: tuple[int, ...], room: int, calls: Sequence[str], draft: Sequence[int]
-    ) -> TurnRequest:
+    async def sample(self, prompt: tuple[int, ...], room: int) -> Completion:
+        turn = len(self.turns)
         stops = (*self.renderer.stop_token_ids, *self.sampling.stop_token_ids)
         sampling = replace(
             self.sampling,
@@ -164,21 +153,9 @@ class _Play(EpisodeDriver):
             stop_token_ids=tuple(dict.fromkeys(stops)),
             seed=self.turn_seed(turn),
         )
-        state = dialogue_state(prompt, task_id=self.task_id, calls=calls, env_id=self.env_id)
-        return TurnRequest(prompt, sampling, state=state, draft=draft)
-
-    async def sample_ahead(self, first: int, turn: int, step: StoredStep, episode: StoredEpisode) -> Completion:
-        calls = episode.tool_history[: step.calls]
-        room = self.room(first, len(step.prompt_ids))
-        return await self.engine.generate(self.request(turn, step.prompt_ids, room, calls, step.token_ids))
-
-    async def sample(self, prompt: tuple[int, ...], room: int, foresight: Foresight) -> Completion:
-        turn = len(self.turns)
+        state = dialogue_state(prompt, task_id=self.task_id, calls=self.tool_history, env_id=self.env_id)
         with self.engine_at_work():
-            completion = await foresight.turn()
-            if completion is None:
-                request = self.request(turn, prompt, room, self.tool_history, foresight.guess)
-                completion = await self.engine.generate(request)
+            completion = await self.engine.generate(TurnRequest(prompt, sampling, state=state))
             if completion.finish_reason is FinishReason.ABORT:
                 raise EngineAborted(f"the engine aborted turn {turn}")
             if not completion.token_ids:

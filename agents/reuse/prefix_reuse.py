@@ -18,31 +18,36 @@ Invariant: a stored turn is used once, in a later step than its own, and chosen
 without looking at its tokens (``ledger``). Coins and noise are new in every
 step of an object's life, even if the caller's seeds repeat.
 
+With ``early`` the passes over an episode's later stored turns begin with its first
+one (``foresight``): an episode that is reproduced whole then waits for the passes of
+one turn, not of all. What is sampled does not depend on it.
+
 Call ``close_step`` after every update of the policy. Not covered: turns that are
 sampled while the policy is updated (asynchronous training).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
 
+from turntree.agents.engines.judged import shared
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, ScoringEngine, TurnRequest
 from turntree.agents.engines.splice import join, narrowed
 from turntree.agents.loop.rollout import derive_seed
+from turntree.agents.reuse.early_passes import EarlyPasses, Remember
+from turntree.agents.reuse.foresight import Foresight
 from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
 from turntree.agents.reuse.turn_storage import offer, storage_key, stored_turn, within
 from turntree.agents.reuse.turn_verification import verify
 from turntree.spec_tree import DialogueState
-from turntree.spec_tree.rules.ledger import Ledger, Ticket
+from turntree.spec_tree.rules.ledger import Ledger, StoredTurn, Ticket
 from turntree.spec_tree.rules.level import Level, worst_level
 
-Remember = Callable[[DialogueState, Sequence[int]], None]
-"""Inserts a whole turn into a store of drafts."""
 Ready = Callable[[Sequence[int], Sampling], bool]
 """Whether a precomputed turn is held."""
 
@@ -63,6 +68,10 @@ class ReuseStats:
     """Turns in which all stored tokens were accepted."""
     whole_laws: int = 0
     """Rejections that needed one more pass, for the policy's whole distribution."""
+    early: int = 0
+    """Passes over stored turns that began before their turn was requested."""
+    early_used: int = 0
+    """Of these, those whose turn was requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +128,8 @@ class PrefixReuse:
         self._width = min(config.top_k, vocabulary)
         self._remember = remember
         self._ready = ready
+        self._early = EarlyPasses(engine, remember)
+        self._foresight = Foresight()
         self._seeds = np.random.default_rng(seed)
 
     def close_step(self, *, trained: bool = True) -> None:
@@ -128,12 +139,17 @@ class PrefixReuse:
             trained: Whether it may have been trained on them.
         """
         self.ledger.close_step(trained=trained)
+        self._early.drop()
+        self._foresight.close_step()
+
+    async def end_early(self) -> None:
+        """End the passes that began early; returns when none runs. Call it before the engine sleeps or is updated."""
+        await asyncio.gather(*self._early.drop(), return_exceptions=True)
 
     async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn, beginning with a stored one if there is one.
 
-        The request's own draft is used where no turn is stored; where it equals a stored one, that is the one which
-        is used, so a caller must not choose it by what it says. A request without ``reuse`` goes to the engine.
+        The request's own draft is used where no turn is stored. A request without ``reuse`` goes to the engine.
 
         Raises:
             ValueError: If ``sampling`` has a penalty that counts the turn's own tokens and the mode scores.
@@ -142,13 +158,19 @@ class PrefixReuse:
             return await self.engine.generate(request)
         asked = self._ask(request.prompt_ids, request.sampling, request.state)
         self.stats.turns += 1
-        ticket = self._ticket(asked, request.draft)
+        dialogue = asked.state if self.config.early and asked.state is not None and asked.state.task else None
+        if dialogue is not None:
+            self._foresight.reach(asked.prompt, dialogue)
+        ticket = self._ticket(asked)
         if ticket is None:
             done = await self._sample(asked, draft=request.draft)
-        elif self.config.mode is ReuseMode.REPLAY:
-            done = await self._replay(asked, ticket)
         else:
-            done = await self._verify(asked, ticket)
+            if dialogue is not None:
+                await self._begin_later(asked, ticket.turn)
+            done = await (self._replay if self.config.mode is ReuseMode.REPLAY else self._verify)(asked, ticket)
+        if dialogue is not None:
+            expected = () if ticket is None else ticket.turn.tokens.tolist()
+            self._foresight.end(asked.prompt, done.completion.token_ids, expected, dialogue)
         self._store(asked, done, emitted=True)
         return replace(done.completion, top=narrowed(done.completion.top, request.sampling.top_logprobs))
 
@@ -192,14 +214,30 @@ class PrefixReuse:
         seed = int(self._seeds.integers(1 << 63)) if sampling.seed is None else sampling.seed
         return _Asked(prompt=tuple(prompt_ids), sampling=sampling, state=state, base=self.base_seed(seed))
 
-    def _ticket(self, asked: _Asked, like: Sequence[int]) -> Ticket | None:
+    async def _begin_later(self, asked: _Asked, turn: StoredTurn) -> None:
+        """Begin the passes over the stored turns of the episode's later prompts, if ``turn`` is what is said now."""
+        later = self._foresight.after(asked.prompt, turn, lambda prompt: self.ledger.waiting(_key(asked, prompt)))
+        # The last prompt holds all others: an engine that computes it first has theirs in its cache.
+        for prompt, turns in reversed(list(later)):
+            any(self._begin_pass(asked, prompt, stored) for stored in turns)
+        self.stats.early = self._early.begun
+        await asyncio.sleep(0)
+
+    def _begin_pass(self, asked: _Asked, prompt: tuple[int, ...], turn: StoredTurn) -> bool:
+        """Begin what a request of ``prompt`` does with a stored turn; ``False`` if it is begun already."""
+        sampling = replace(asked.sampling, max_tokens=turn.room)
+        if self.config.mode is not ReuseMode.REPLAY:
+            return self._early.begin_scores(prompt, offer(turn, sampling).tokens, sampling, self._width)
+        return self._early.begin_turn(self._redraw(prompt, sampling, within(asked.state, prompt), turn))
+
+    def _ticket(self, asked: _Asked) -> Ticket | None:
         if self._is_no_draw(asked):
             return None
         if _fraction(asked.base, 1) < self.config.fresh:
             return None
         if self._ready is not None and self._ready(asked.prompt, replace(asked.sampling, seed=asked.base)):
             return None
-        return self.ledger.take(_key(asked), pick=derive_seed(asked.base, 2), like=like)
+        return self.ledger.take(_key(asked), pick=derive_seed(asked.base, 2))
 
     def _is_no_draw(self, asked: _Asked) -> bool:
         """Whether the turn is greedy and so has no probability ratio to be judged by."""
@@ -211,23 +249,28 @@ class PrefixReuse:
         return _Done(completion, asked.base)
 
     async def _replay(self, asked: _Asked, ticket: Ticket) -> _Done:
-        stored = ticket.turn
-        sampling = self._recording(asked.sampling, seed=stored.seed)
-        completion = await self.engine.generate(
-            TurnRequest(asked.prompt, sampling, state=asked.state, draft=stored.tokens[: sampling.max_tokens].tolist())
-        )
+        stored, sampling = ticket.turn, asked.sampling
+        completion = await self._early.generate(self._redraw(asked.prompt, sampling, asked.state, stored))
+        self.stats.early_used = self._early.used
         # The noise of the whole turn has been used before, also where the tokens differ; and a store of drafts has
         # seen its earlier tokens, so that acceptance of drafts tells nothing about exactness.
         levels = str(ticket.level) * len(completion.token_ids)
         untested = replace(completion.draft, tested=0, matched=0, expected=0.0, variance=0.0)
-        same = _shared(stored.tokens.tolist(), completion.token_ids)
+        same = shared(stored.tokens.tolist(), completion.token_ids)
         self._count(min(len(stored.tokens), sampling.max_tokens), same)
         return _Done(replace(completion, levels=levels, draft=untested), stored.seed)
+
+    def _redraw(
+        self, prompt: tuple[int, ...], sampling: Sampling, state: DialogueState | None, turn: StoredTurn
+    ) -> TurnRequest:
+        """The request that draws a stored turn again, with its own noise."""
+        draft = turn.tokens[: sampling.max_tokens].tolist()
+        return TurnRequest(prompt, self._recording(sampling, seed=turn.seed), state=state, draft=draft)
 
     async def _verify(self, asked: _Asked, ticket: Ticket) -> _Done:
         sampling, offered = asked.sampling, offer(ticket.turn, asked.sampling)
         verified = await verify(
-            self.engine,
+            self._early,
             asked.prompt,
             ticket.turn,
             offered.tokens,
@@ -239,6 +282,7 @@ class PrefixReuse:
             seed=derive_seed(asked.base, 3, ticket.number),
         )
         self._count(len(offered.tokens), verified.kept)
+        self.stats.early_used = self._early.used
         self.stats.whole_laws += verified.whole_law
         head = verified.head
         if head.token_ids[-1] in sampling.stop_token_ids:
@@ -276,14 +320,8 @@ class PrefixReuse:
         self.stats.whole += kept == offered
 
 
-def _key(asked: _Asked) -> tuple[float, ...]:
-    return storage_key(asked.prompt, asked.sampling)
-
-
-def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common prefix."""
-    pairs = zip(first, second, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+def _key(asked: _Asked, prompt: tuple[int, ...] | None = None) -> tuple[float, ...]:
+    return storage_key(asked.prompt if prompt is None else prompt, asked.sampling)
 
 
 def _fraction(*parts: int) -> float:

@@ -42,6 +42,9 @@ class ReuseConfig:
     among them is rejected, so a broad distribution needs many, or sampling with ``top_k``; few cost no exactness."""
     fresh: float = 0.0
     """Share of the turns that are sampled anew although an earlier one is stored."""
+    early: bool = True
+    """Whether an episode's later stored turns are verified, and its tool calls made in copies of the environment,
+    before the earlier turns are known to be said again."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", ReuseMode(self.mode))
@@ -58,6 +61,8 @@ class ReuseConfig:
         for name in ("max_tokens", "top_k"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not isinstance(self.early, bool):
+            raise ValueError(f"early must be true or false, got {self.early!r}")
         if not 0 <= self.fresh <= 1:
             raise ValueError(f"fresh must lie in [0, 1], got {self.fresh}")
 

@@ -165,6 +165,20 @@ def _snapshot(make: Callable[[], Env], script: Sequence[str]) -> None:
         _same(rest, take(env, script, first=middle), f"restored in another episode after turn {middle}")
 
 
+def _copies(make: Callable[[], Env], script: Sequence[str]) -> None:
+    env = make()
+    if not env.forkable:
+        return
+    expected = play(make(), script, seed=_SEED)
+    copied, own = [], [begin(env, seed=_SEED)]
+    for number in range(len(expected) - 1):
+        copy = env.fork(env.snapshot())
+        copied += take(copy, script, first=number, last=number + 1)
+        own += take(env, script, first=number, last=number + 1)
+    _same(expected[1:], copied, "taken by copies")
+    _same(expected, own, "after a copy took each step first; forkable = True says that a step has no effect outside")
+
+
 def _pickles(make: Callable[[], Env], script: Sequence[str]) -> None:
     pickle.loads(pickle.dumps(make()))
     env = make()
@@ -277,6 +291,7 @@ CHECKS: Mapping[str, _Check] = {
     "only self.np_random is drawn from": _global_randomness,
     "environments do not disturb each other": _alone,
     "snapshots restore an episode": _snapshot,
+    "copies of a forkable environment take its steps": _copies,
     "pickling keeps an episode": _pickles,
     "info is JSON with the same keys": _infos,
     "an episode ends once, for one reason": _ends,

@@ -31,6 +31,7 @@ class Search(Env):
     up to case, articles and punctuation, else 0.
     """
 
+    forkable = True
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"_corpus", "_tasks", "num_tasks", "hits"}
 
     def __init__(

@@ -28,6 +28,7 @@ class Math(Env):
     and may try again. Reward 1 for a right answer, times ``discount`` for each attempt before it.
     """
 
+    forkable = True
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {
         *("_tasks", "num_tasks", "dataset", "attempts", "discount")
     }

@@ -24,6 +24,7 @@ class Equations(Env):
     order and form, else 0.
     """
 
+    forkable = True
     tools = (calculator,)
 
     def __init__(self, *, min_level: int = 1, max_level: int = MAX_LEVEL, split: str = "train", **kwargs: Any) -> None:

@@ -73,6 +73,7 @@ class UnitConversion(Env):
     with or without the unit, else 0.
     """
 
+    forkable = True
     tools = (calculator,)
 
     def __init__(self, *, kinds: tuple[str, ...] = tuple(KINDS), split: str = "train", **kwargs: Any) -> None:

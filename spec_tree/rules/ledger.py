@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -208,24 +208,21 @@ class Ledger:
                 self._drop()
             return number
 
-    def take(self, key: Hashable, *, pick: int = 0, like: Sequence[int] = ()) -> Ticket | None:
+    def take(self, key: Hashable, *, pick: int = 0) -> Ticket | None:
         """Use a turn of ``key`` from the latest closed step that has one; ``None`` if there is none.
 
         Args:
             key: As in ``add``.
             pick: A random number that chooses among equals; must not depend on the turns' tokens.
-            like: Token ids of the turn that the caller chose by a random number of its own, as it knows the turn
-                from elsewhere; it is used if it is among the equals.
         """
         with self._lock:
-            closed = [n for n in self._by_key.get(key, ()) if self._entries[n].step < self._step]
-            if not closed:
-                return None
-            latest = self._entries[closed[-1]].step
-            equals = [n for n in closed if self._entries[n].step == latest]
-            chosen = np.asarray(like, np.int32)
-            equals = [n for n in equals if np.array_equal(self._entries[n].turn.tokens, chosen)] or equals
-            return self._use(equals[pick % len(equals)])
+            equals = self._equals(key)
+            return self._use(equals[pick % len(equals)]) if equals else None
+
+    def waiting(self, key: Hashable) -> list[StoredTurn]:
+        """The turns among which ``take`` would choose."""
+        with self._lock:
+            return [self._entries[number].turn for number in self._equals(key)]
 
     def use(self, number: int) -> Ticket:
         """Use the turn with this number.
@@ -266,6 +263,12 @@ class Ledger:
                 used=self._counts.used,
                 dropped=self._counts.dropped,
             )
+
+    def _equals(self, key: Hashable) -> list[int]:
+        """By rank, as the order in which they were sampled is chance."""
+        closed = [n for n in self._by_key.get(key, ()) if self._entries[n].step < self._step]
+        latest = [n for n in closed if self._entries[n].step == self._entries[closed[-1]].step]
+        return sorted(latest, key=lambda number: (self._entries[number].rank, number))
 
     def _use(self, number: int) -> Ticket:
         entry = self._remove(number)

@@ -21,6 +21,8 @@ from turntree.agents.episodes.failures import FailureKind, failure_kind
 from turntree.agents.loop.episode_driver import describe, env_id_of
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import derive_seed, rollout
+from turntree.agents.loop.stored_episodes import StoredEpisodes
+from turntree.agents.reuse.reuse_config import ReuseMode
 from turntree.agents.scoring.judging import judge_episodes
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
@@ -80,6 +82,11 @@ class EpisodePlayer:
         self._score_in_verl = settings.score_in_verl
         self._memos: dict[tuple[str, str], ResultMemo] = {}
         self._memo_results = settings.memo_results
+        # Where turns are said again, so are tool calls made again.
+        again = settings.reuse.mode is not ReuseMode.NONE or settings.validation.coupled
+        self._stored: dict[tuple[str, str], StoredEpisodes] | None = None
+        if again and settings.reuse.early:
+            self._stored = defaultdict(StoredEpisodes)
         # Idle environments, by id and settings: creating an environment may read a data set.
         self._idle: dict[tuple[str, str], list[Env]] = defaultdict(list)
 
@@ -217,6 +224,7 @@ class EpisodePlayer:
                 index=index,
                 seed=index,
                 sampling=sampling,
+                stored=None if self._stored is None else self._stored[env_id, settings],
             )
         except Exception as error:
             # rollout() turns errors inside an episode into a failure; this is for errors before it.

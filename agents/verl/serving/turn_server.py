@@ -161,11 +161,13 @@ class TurnServer:
             await self._ahead.begin_step(step)
 
     async def pause(self, *, for_update: bool = True) -> None:
-        """Precompute nothing until ``resume``.
+        """Precompute nothing until ``resume``, and end the passes that began early.
 
         Args:
             for_update: Whether the weights are about to change; else the setting decides, since the trainer computes.
         """
+        if self._reuse is not None:
+            await self._reuse.end_early()
         if self._ahead is not None and (for_update or self._ahead.config.during_update is False):
             await self._ahead.pause()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -126,8 +126,8 @@ class Generous(Ledger):
         super().__init__(max_tokens=max_tokens)
         self.given: dict[Any, Ticket] = {}
 
-    def take(self, key: Any, *, pick: int = 0, like: Sequence[int] = ()) -> Ticket | None:
-        ticket = self.given.get(key) or super().take(key, pick=pick, like=like)
+    def take(self, key: Any, *, pick: int = 0) -> Ticket | None:
+        ticket = self.given.get(key) or super().take(key, pick=pick)
         return None if ticket is None else self.given.setdefault(key, ticket)
 
 

@@ -109,6 +109,36 @@ def close_once(self: Any) -> None:
     self.closed.append(True)
 
 
+class Forkable(Counter):
+    forkable = True
+
+
+class CountsOutside(Counter):
+    """What it counts in is no part of a snapshot, so that a copy counts as well."""
+
+    forkable = True
+    static_attributes = Counter.static_attributes | {"file"}
+
+    def start(self, task: Task) -> Sequence[Message]:
+        self.file: list[str] = []
+        return super().start(task)
+
+    def luck(self) -> int:
+        if not hasattr(self, "file"):
+            return 0
+        self.file.append("drawn")
+        return len(self.file)
+
+
+class AnswersOtherwiseInACopy(Counter):
+    forkable = True
+
+    def fork(self, state: bytes) -> Any:
+        copy = super().fork(state)
+        copy.count += 1
+        return copy
+
+
 DrawsGlobally = counter_with(luck=lambda self: random.randrange(1000))
 SharesItsGenerator = counter_with(start=seed_the_class, luck=lambda self: type(self).rng.randrange(10**9))
 KeepsOldState = counter_with(start=keep_the_count)
@@ -138,6 +168,7 @@ def problems(make_env: Callable[[], Env], turns: Sequence[str] | None = None) ->
 
 def test_a_sound_environment_passes_every_check() -> None:
     assert problems(Counter) == {}
+    assert problems(Forkable) == {}
     assert problems(functools.partial(Counter, limits=Limits(max_turns=2))) == {}
     require_conformance(Counter, ["a", "b"])
 

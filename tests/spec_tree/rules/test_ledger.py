@@ -84,15 +84,17 @@ def test_the_latest_closed_step_comes_first_and_pick_chooses_within_it() -> None
     assert [ledger.take("s", pick=pick).turn.tokens[0] for pick in (5, 0, 0)] == [3, 2, 1]
 
 
-def test_a_turn_that_is_known_from_elsewhere_is_used_if_it_is_among_those_of_the_latest_step() -> None:
+def test_the_turns_that_wait_are_those_among_which_one_is_taken() -> None:
     ledger = Ledger(max_tokens=100)
     ledger.add("s", turn(1), rank=0)
+    assert ledger.waiting("s") == [], "its step is still running"
     ledger.close_step()
-    ledger.add("s", turn(2), rank=0)
     ledger.add("s", turn(3, 3), rank=1)
+    ledger.add("s", turn(2), rank=0)
     ledger.close_step()
-    taken = [ledger.take("s", pick=0, like=like).turn.tokens.tolist() for like in ((3, 3), (1,), (2,))]
-    assert taken == [[3, 3], [2], [1]]
+    for left in ([2, 3], [3], [1], []):
+        assert [waiting.tokens[0] for waiting in ledger.waiting("s")] == left
+        assert left == [] or ledger.take("s").turn.tokens[0] == left[0]
 
 
 def test_turns_of_the_oldest_step_go_when_the_room_is_full_the_lowest_rank_first() -> None:
