@@ -52,6 +52,11 @@ class EarlyAnswers:
         self._ahead: Any = None
         """The copy that is where the episode is; ``None`` while the environment itself is."""
 
+    async def begin(self) -> None:
+        """Before the first turn: it is foreseen if it was the same in all stored episodes."""
+        if len({one[0].text for one in self._forecasts}) == 1:
+            await self._follow(-1)
+
     async def answer(self, text: str) -> tuple[Any, ...]:
         """What the environment answers to a turn."""
         if self._stored is None:

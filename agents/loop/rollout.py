@@ -107,6 +107,7 @@ class _Play(EpisodeDriver):
         key = (self.env_id, self.task_id, self.seed, self.limits)
         answers = EarlyAnswers(self.stored, key, self.env, self.ask_env)
         try:
+            await answers.begin()
             stop_reason = await self.turns_from(prompt, answers)
         finally:
             await answers.give_up()

@@ -33,7 +33,7 @@ class Foresight:
         least_chance: A turn is foreseen if its prompt is at least so probable to come, in (0, 1].
     """
 
-    def __init__(self, *, most: int = 1 << 16, least_chance: float = 0.3) -> None:
+    def __init__(self, *, most: int = 1 << 16, least_chance: float = 0.5) -> None:
         self._most = most
         self._least_chance = least_chance
         self._answers: OrderedDict[int, list[tuple[int, ...]]] = OrderedDict()

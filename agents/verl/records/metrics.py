@@ -68,6 +68,8 @@ ENGINE_METRICS = _several(
         ("reuse_offered", "stored tokens that were verified"),
         ("reuse_reused", "stored tokens that stayed"),
         ("reuse_whole", "turns in which all stored tokens stayed"),
+        ("reuse_early", "passes over stored turns that began before their turn was requested"),
+        ("reuse_early_used", "those whose turn was requested"),
         ("run_ahead_turns", "turns begun ahead of their step"),
         ("run_ahead_tokens", "tokens sampled ahead"),
         ("run_ahead_offered", "precomputed tokens that were verified for their step"),

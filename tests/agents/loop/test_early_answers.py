@@ -140,13 +140,36 @@ def test_a_turn_that_changed_takes_from_the_forecast_only_what_was_said_before(c
     first = play(env, ScriptedEngine(say_length, chatml), chatml, stored)
     other = ScriptedEngine(say_other, chatml)
     expected = told(play(Echo(), other, chatml, None))
-    assert told(first)[:1] == expected[:1] and told(first) != expected
+    assert told(first)[:1] == expected[:1]
+    assert told(first) != expected
     env.at_work.clear()
     assert told(play(env, other, chatml, stored)) == expected
     assert sorted(env.at_work) != list(range(1, TURNS + 1)), "copies took steps that the episode did not"
     env.at_work.clear()
     assert told(play(env, other, chatml, stored)) == expected
     assert sorted(env.at_work) == list(range(1, TURNS + 1)), "of two stored episodes the one that went as this one"
+
+
+def test_the_first_call_is_made_early_where_all_stored_episodes_made_the_same(chatml: Any) -> None:
+    """Its turn is requested only when the call has been made."""
+    stored, env = StoredEpisodes(), Echo()
+
+    class Waiting(ScriptedEngine):
+        async def generate(self, request: Any) -> Any:
+            for _ in range(30_000):
+                if 1 in env.at_work:
+                    return await super().generate(request)
+                await asyncio.sleep(0.001)
+            raise AssertionError("the first call is made only when its turn was sampled")
+
+    play(Echo(), ScriptedEngine(say_length, chatml), chatml, stored)
+    first = play(env, Waiting(say_length, chatml), chatml, stored)
+    assert not first.failure
+    assert sorted(env.at_work) == list(range(1, TURNS + 1))
+    play(Echo(), ScriptedEngine(lambda prompt: "b", chatml), chatml, stored)
+    env.at_work.clear()
+    assert told(play(env, ScriptedEngine(say_length, chatml), chatml, stored)) == told(first)
+    assert sorted(env.at_work) == list(range(1, TURNS + 1)), "of two that differ neither is tried"
 
 
 def test_an_environment_that_is_not_forkable_takes_no_step_that_the_episode_does_not(chatml: Any) -> None:
