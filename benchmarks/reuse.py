@@ -13,7 +13,10 @@ for the one that also uses the drawn token's own probability.
 
 Rewards (``--rewards``). Every way trains a policy of its own, over ``--seeds`` seeds.
 
+With ``--engine`` every way is a real training by verl in that engine instead (``reuse_engines``).
+
     python benchmarks/reuse.py [--epochs 5] [--tasks 16] [--model DIR] [--rewards] [--json OUT]
+    python benchmarks/reuse.py --engine local|vllm|sglang [--help]
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import reuse_engines
 import torch
 from provenance import command_line
 from reuse_acceptance import Acceptance, Recorded
@@ -203,6 +207,8 @@ def reward_table(curves: list[dict[str, Any]]) -> Table:
 
 
 def main() -> int:
+    if any(argument.startswith("--engine") for argument in sys.argv[1:]):
+        return reuse_engines.main()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="folder or id of a Hugging Face model; without it the demo's policy")
     parser.add_argument("--epochs", type=int, default=5)

@@ -41,62 +41,79 @@ def kept_tokens(turn: StoredTurn, offered: Ints, scores: Scores, coins: Floats, 
     return int(prefix(ratio_accept(p, q, coins, lenience)))
 
 
+class KnownLaw(NamedTuple):
+    """The policy's distribution at one position, as far as it is known."""
+
+    ids: Ints
+    """Its most probable tokens, shape (known,)."""
+    p: Floats
+    """Their probabilities, shape (known,)."""
+    tail: float
+    """Probability of all others together."""
+
+    @classmethod
+    def of(cls, top: TopLogprobs, position: int, *, whole: bool = False) -> KnownLaw:
+        """The distribution at a position of scored tokens; ``whole``: no token is left out."""
+        p = np.exp(top.logprobs[position].astype(np.float64))
+        tail = 1.0 - float(p.sum())
+        return cls(top.ids[position].astype(np.int64), p, 0.0 if whole or tail < _ROUNDING else tail)
+
+
 class Redraw(NamedTuple):
     """The token drawn at a rejected position."""
 
     token: int
-    """Its id; ``OTHER`` if the whole distribution is needed."""
+    """Its id; ``OTHER`` if the distribution is not known far enough."""
     left: float = 0.0
     """For ``OTHER``: how far the coin reached into the mass of unknown tokens, in probability."""
 
 
-def redraw_known(top: TopLogprobs, turn: StoredTurn, position: int, coin: float, lenience: float) -> Redraw:
+def redraw_known(law: KnownLaw, turn: StoredTurn, position: int, coin: float, lenience: float) -> Redraw:
     """Draw from the residual distribution as far as p is known.
 
     By rejection: the coin falls either on the residual of the known tokens, which settles the draw, or on the
     mass that p has beyond them, which is more than their residual.
 
     Args:
-        top: The policy's most probable tokens along the stored turn.
+        law: p at the position.
         turn: The stored turn.
         position: The rejected position.
         coin: Uniform in (0, 1), fresh.
         lenience: As in ``kept_tokens``.
     """
-    ids, p = top.ids[position].astype(np.int64), np.exp(top.logprobs[position].astype(np.float64))
-    rest = _rejected_mass(ids, p, turn, position, lenience)
-    tail = 1.0 - float(p.sum())
-    tail = 0.0 if tail < _ROUNDING else tail
-    reached = coin * (float(rest.sum()) + tail)
+    rest = _rejected_mass(law, turn, position, lenience)
+    reached = coin * (float(rest.sum()) + law.tail)
     if reached < rest.sum():
-        return Redraw(int(ids[_place(rest, reached)]))
-    if tail == 0.0:  # rejected by rounding alone: no token is likelier than it was
-        return Redraw(int(ids[_place(p, coin * float(p.sum()))]))
+        return Redraw(int(law.ids[_place(rest, reached)]))
+    if law.tail == 0.0:  # rejected by rounding alone: no token is likelier than it was
+        return Redraw(int(law.ids[_place(law.p, coin * float(law.p.sum()))]))
     return Redraw(OTHER, reached - float(rest.sum()))
 
 
-def redraw_whole(
-    law: Floats, known: Ints, turn: StoredTurn, position: int, left: float, coin: float, lenience: float
-) -> int:
-    """Finish a draw that ``redraw_known`` left open.
+def redraw_wider(
+    law: KnownLaw, before: KnownLaw, turn: StoredTurn, position: int, left: float, coin: float, lenience: float
+) -> Redraw:
+    """Go on with a draw that was left open, now that more of p is known.
+
+    The first coin, uniform over the mass of what was unknown, falls on the residual of the tokens that are known now,
+    which settles the draw; on the rest of their mass, and then all is drawn anew; or beyond them once more.
 
     Args:
-        law: p at the position, shape (vocabulary,).
-        known: Tokens that ``redraw_known`` knew.
+        law: p at the position.
+        before: What was known of it when the draw was left open.
         turn: The stored turn.
         position: The rejected position.
         left: As ``Redraw.left``.
         coin: Uniform in (0, 1), fresh.
         lenience: As in ``kept_tokens``.
     """
-    rest = _rejected_mass(np.arange(len(law)), law, turn, position, lenience)
-    unknown = rest.copy()
-    unknown[known] = 0.0
-    if left < unknown.sum():
-        return _place(unknown, left)
-    if not rest.any():  # rejected by rounding alone, see ``redraw_known``
-        rest = law
-    return _place(rest, coin * float(rest.sum()))
+    new = ~np.isin(law.ids, before.ids)
+    rest, mass = np.where(new, _rejected_mass(law, turn, position, lenience), 0.0), float(law.p[new].sum())
+    if left < rest.sum():
+        return Redraw(int(law.ids[_place(rest, left)]))
+    if left < mass or law.tail == 0.0:
+        return redraw_known(law, turn, position, coin, lenience)
+    return Redraw(OTHER, left - mass)
 
 
 class Behaviour(NamedTuple):
@@ -172,11 +189,13 @@ def risen_mass(tokens: Ints, turn: StoredTurn, scores: Scores) -> RisenMass:
     return RisenMass(int(matched.sum()), float(mass.sum()), float((mass * (1 - mass)).sum()))
 
 
-def _rejected_mass(ids: Ints, p: Floats, turn: StoredTurn, position: int, lenience: float) -> Floats:
-    """(p - min(q, l p))+ at ``ids``: the residual distribution before it is normalised."""
-    same = ids[:, None] == turn.top_ids[position].astype(np.int64)[None, :]
-    q = (same * np.exp(turn.top_logprobs[position].astype(np.float64))[None, :]).sum(1)
-    rest: Floats = np.maximum(p - np.minimum(q, lenience * p), 0.0)
+def _rejected_mass(law: KnownLaw, turn: StoredTurn, position: int, lenience: float) -> Floats:
+    """(p - min(q, l p))+ at the known tokens: the residual distribution before it is normalised."""
+    old, inverse = np.unique(turn.top_ids[position].astype(np.int64), return_inverse=True)
+    masses = np.bincount(inverse, np.exp(turn.top_logprobs[position].astype(np.float64)), minlength=len(old))
+    place = np.minimum(np.searchsorted(old, law.ids), len(old) - 1)
+    q = np.where(old[place] == law.ids, masses[place], 0.0)
+    rest: Floats = np.maximum(law.p - np.minimum(q, lenience * law.p), 0.0)
     return rest
 
 

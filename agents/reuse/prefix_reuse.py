@@ -66,8 +66,8 @@ class ReuseStats:
     """Stored tokens that were accepted."""
     whole: int = 0
     """Turns in which all stored tokens were accepted."""
-    whole_laws: int = 0
-    """Rejections that needed one more pass, for the policy's whole distribution."""
+    wider: int = 0
+    """Passes that asked for more of the policy's distribution after a rejection."""
     early: int = 0
     """Passes over stored turns that began before their turn was requested."""
     early_used: int = 0
@@ -283,7 +283,7 @@ class PrefixReuse:
         )
         self._count(len(offered.tokens), verified.kept)
         self.stats.early_used = self._early.used
-        self.stats.whole_laws += verified.whole_law
+        self.stats.wider += verified.wider
         head = verified.head
         if head.token_ids[-1] in sampling.stop_token_ids:
             done = replace(head, finish_reason=FinishReason.STOP)

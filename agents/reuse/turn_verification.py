@@ -22,11 +22,24 @@ from turntree.agents.engines.protocol import (
     ScoringEngine,
     TopLogprobs,
 )
-from turntree.agents.reuse.acceptance import behaviour_of, kept_tokens, redraw_known, redraw_whole, risen_mass
+from turntree.agents.reuse.acceptance import (
+    KnownLaw,
+    behaviour_of,
+    kept_tokens,
+    redraw_known,
+    redraw_wider,
+    risen_mass,
+)
 from turntree.spec_tree.rules.ledger import StoredTurn
 from turntree.spec_tree.rules.level import Level
 from turntree.spec_tree.rules.noise import uniform
 from turntree.spec_tree.rules.top_law import OTHER
+
+_WIDER = 16
+"""How many times as many tokens of a distribution are asked for where those known were not enough. An engine reports a
+thousand about as fast as one, and takes seconds for all of a large vocabulary (``benchmarks/law_rows.py``)."""
+_ROWS = 8
+"""Most coins that a rejection needs: one for each width up to any vocabulary."""
 
 
 class Verification(NamedTuple):
@@ -36,8 +49,8 @@ class Verification(NamedTuple):
     """Accepted tokens and, after a rejection, the one drawn there; its finish reason means nothing."""
     kept: int
     """Number of accepted tokens."""
-    whole_law: bool
-    """Whether the rejection needed the policy's whole distribution."""
+    wider: int
+    """Passes that asked for more of the policy's distribution after the rejection."""
 
 
 async def verify(
@@ -70,24 +83,23 @@ async def verify(
     scores = await engine.score(prompt, offered, sampling, top=top)
     assert scores.top is not None
     count = len(offered)
-    coins = uniform(np.array(seed, np.uint64), np.arange(count + 2))
+    coins = uniform(np.array(seed, np.uint64), np.arange(count + _ROWS))
     tokens = np.array(offered, np.int64)
     kept = kept_tokens(turn, tokens, scores, coins[:count], lenience)
     exact = list(scores.logprobs[:kept])
     policy = list((scores.policy_logprobs or scores.logprobs)[:kept])
-    passes, whole = 1, False
+    passes, wider = 1, 0
     if kept < count:
-        drawn = redraw_known(scores.top, turn, kept, float(coins[count]), lenience)
-        before, token = prompt + tuple(offered[:kept]), drawn.token
-        whole = token == OTHER
-        if whole:
-            law = await _law(engine, before, offered[kept], sampling, vocabulary)
-            known = scores.top.ids[kept].astype(np.int64)
-            token = redraw_whole(law, known, turn, kept, drawn.left, float(coins[count + 1]), lenience)
-            exact.append(float(np.log(law[token])))
-            passes += 1
-        else:
-            exact.append(float(scores.top.logprobs[kept][scores.top.ids[kept] == token][0]))
+        before = prompt + tuple(offered[:kept])
+        law, width = KnownLaw.of(scores.top, kept), top
+        drawn = redraw_known(law, turn, kept, float(coins[count]), lenience)
+        while drawn.token == OTHER:
+            wider, width = wider + 1, width * _WIDER
+            known, law = law, await _law(engine, before, offered[kept], sampling, width, vocabulary)
+            drawn = redraw_wider(law, known, turn, kept, drawn.left, float(coins[count + wider]), lenience)
+        token = drawn.token
+        exact.append(float(np.log(law.p[law.ids == token][0])))
+        passes += wider
         if _reshapes(sampling):
             policy += (await engine.score(before, (token,), sampling)).policy_logprobs or exact[-1:]
             passes += 1
@@ -114,7 +126,7 @@ async def verify(
         behaviour_logprobs=logprobs,
         top=top_laws,
     )
-    return Verification(head, kept, whole)
+    return Verification(head, kept, wider)
 
 
 def _sums(tokens: NDArray[np.int64], logprobs: Sequence[float], turn: StoredTurn, scores: Scores) -> DraftStats:
@@ -139,11 +151,9 @@ def _reshapes(sampling: Sampling) -> bool:
 
 
 async def _law(
-    engine: ScoringEngine, prompt: tuple[int, ...], token: int, sampling: Sampling, vocabulary: int
-) -> NDArray[np.float64]:
-    """The policy's whole distribution after ``prompt``, shape (vocabulary,); ``token`` is any token."""
-    top = (await engine.score(prompt, (token,), sampling, top=vocabulary)).top
+    engine: ScoringEngine, prompt: tuple[int, ...], token: int, sampling: Sampling, width: int, vocabulary: int
+) -> KnownLaw:
+    """The policy's distribution after ``prompt``, so many tokens of it; ``token`` is any token."""
+    top = (await engine.score(prompt, (token,), sampling, top=min(width, vocabulary))).top
     assert top is not None
-    law = np.zeros(vocabulary)
-    law[top.ids[0]] = np.exp(top.logprobs[0].astype(np.float64))
-    return law
+    return KnownLaw.of(top, 0, whole=width >= vocabulary)

@@ -12,7 +12,7 @@ known, would accept more and be wrong.
 
 Of the new distribution p, too, only the K most probable tokens come with a scoring pass.
 ``align`` brings both over the same columns; where p has to be guessed there it
-reports the guessed mass, and an exact rule asks the policy for the whole row instead.
+reports the guessed mass, and an exact rule asks the policy for a longer row instead.
 """
 
 from __future__ import annotations

@@ -39,12 +39,10 @@ def toss(choose, *thresholds):
 
 def redraw_coins(choose, p, q):
     """The two coins of a redraw: among p's known tokens and its unknown mass, then in the whole residual law."""
-    known = np.argsort(-p, kind="stable")[:TOP]
-    rest = np.maximum(p - q, 0.0)
-    unknown = rest * ~np.isin(np.arange(len(p)), known)
-    total = rest[known].sum() + 1 - p[known].sum()
-    first = toss(choose, rest[known].cumsum() / total, (rest[known].sum() + unknown.cumsum()) / total)
-    return first, toss(choose, rest.cumsum() / rest.sum())
+    order = np.argsort(-p, kind="stable")
+    rest = np.maximum(p - q, 0.0)[order]
+    total = rest[:TOP].sum() + 1 - p[order[:TOP]].sum()
+    return toss(choose, rest.cumsum() / total), toss(choose, rest.cumsum() / rest.sum())
 
 
 def assembled(enumeration, policies, monkeypatch, p, q, *, same_coin):
@@ -69,7 +67,9 @@ def assembled(enumeration, policies, monkeypatch, p, q, *, same_coin):
                 coins[LENGTH:] = redraw_coins(choose, new[kept], old[kept])
             if same_coin:
                 coins[LENGTH + 1] = coins[LENGTH]
-            monkeypatch.setattr(turn_verification, "uniform", lambda seed, places: coins[places])
+            monkeypatch.setattr(
+                turn_verification, "uniform", lambda seed, places: coins[np.minimum(places, len(coins) - 1)]
+            )
             how = {"top": TOP, "vocabulary": VOCABULARY, "lenience": 1.0, "level": Level.B, "seed": 0}
             verified = runner.run(verify(engine, (), turn, stored, Sampling(), **how))
             return policies.finish(choose, p, verified.head.token_ids, LENGTH)

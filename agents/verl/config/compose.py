@@ -187,18 +187,13 @@ def _check_sections(config: DictConfig) -> None:
 
 def _check_rewards(settings: TrainSettings, config: DictConfig) -> None:
     """Check that the configuration starts a part that computes the rewards."""
-    manager = config.actor_rollout_ref.rollout.agent.agent_loop_manager_class
-    ours = manager == _MANAGER
-    if settings.score_in_verl and (ours or not config.reward.num_workers):
-        raise ConfigError(
-            "turntree.score_in_verl needs verl's own agent-loop manager and its reward workers; set "
-            "actor_rollout_ref.rollout.agent.agent_loop_manager_class=null reward.num_workers=1"
-        )
+    if settings.score_in_verl and not config.reward.num_workers:
+        raise ConfigError("turntree.score_in_verl needs verl's reward workers; set reward.num_workers=1")
     scorer = make_scorer(settings.rewards, settings.contract)
-    if scorer is not None and scorer.group_names and not ours:
+    if settings.score_in_verl and scorer is not None and scorer.group_names:
         raise ConfigError(
-            f"the rewards {', '.join(scorer.group_names)} need all samples of a task at once; set "
-            f"actor_rollout_ref.rollout.agent.agent_loop_manager_class={_MANAGER}"
+            f"the rewards {', '.join(scorer.group_names)} need all samples of a task at once, and verl's reward loop "
+            "scores each apart; set turntree.score_in_verl=false"
         )
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, register
 
-from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.episodes.dataset import AGENT_NAME
 from turntree.agents.verl.episodes.output import EpisodeOutput
 from turntree.agents.verl.playing.engine import VerlEngine
@@ -37,7 +36,7 @@ class EnvAgentLoop(AgentLoopBase):
         self.tokenizer = tokenizer
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> EpisodeOutput:
-        """Play the episode of ``row``; raises only if the configuration is wrong, see ``EpisodePlayer``."""
+        """Play the episode of ``row``; see ``EpisodePlayer.play``."""
         backend = self.rollout_config.name
         player = _player(_ById(self.tokenizer), _ById(self.rollout_config))
         return await player.play(sampling_params, row, lambda: VerlEngine(self.server_manager, backend=backend))
@@ -58,11 +57,4 @@ class _ById:
 
 @lru_cache(maxsize=2)
 def _player(tokenizer: _ById, rollout_config: _ById) -> EpisodePlayer:
-    player = EpisodePlayer(rollout_config.value, tokenizer.value)
-    if player.group_rewards:
-        raise ConfigError(
-            f"verl's own agent-loop manager plays the samples of a task apart, and the rewards "
-            f"{', '.join(player.group_rewards)} need all of them; set "
-            "actor_rollout_ref.rollout.agent.agent_loop_manager_class=turntree.agents.verl.playing.manager.EpisodeManager"
-        )
-    return player
+    return EpisodePlayer(rollout_config.value, tokenizer.value)

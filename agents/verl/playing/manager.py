@@ -1,14 +1,14 @@
-"""verl's agent-loop manager for turntree: the same episodes, with far fewer calls between processes.
+"""verl's agent-loop manager with another transport: the same episodes, with far fewer calls between processes.
 
 verl's own worker makes three Ray calls per turn and three TransferQueue calls per
 episode, negligible beside a large model and most of the time beside a small one.
 This one sends turns in bulk (``TurnPipe``) and hands finished episodes over in
 bulk. Tasks are spread over the replicas so that all rollouts of a task share one
-store (``ReplicaTurns``).
+store (``ReplicaTurns``). What verl's manager and worker do else is theirs: other
+agent loops, its reward loop, distillation.
 
-For synchronous training with ``rollout.name=turntree``, and with run-ahead on vLLM or
-SGLang, whose servers then take turns in bulk too; otherwise leave
-``agent_loop_manager_class`` unset.
+For synchronous training with ``rollout.name=turntree``, and with run-ahead, which
+wants the rows of the next step, on vLLM or SGLang as well.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ import ray
 import torch
 import transfer_queue
 from tensordict import NonTensorData, NonTensorStack, TensorDict
-from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
-from verl.utils.config import omega_conf_to_dataclass
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ, apply_greedy_sampling_params
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from turntree.agents.verl.config.sections import ConfigError, plain
@@ -82,33 +81,19 @@ class EpisodeManager(AgentLoopManagerTQ):
             playing.future().add_done_callback(_end_run_on_error)
 
 
-class EpisodeWorker:
-    """Ray actor that plays the episodes of its share of a batch.
+class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc, name-defined]
+    """verl's worker, a Ray actor that plays the episodes of its share of a batch.
 
     Args:
         config: verl's whole configuration.
-        llm_client: verl's client, unused: turns go to the servers directly.
-        teacher_client: Must be ``None``.
-        reward_loop_worker_handles: verl's, unused: turntree scores.
+        others: verl's other arguments.
     """
 
-    def __init__(
-        self,
-        config: Any,
-        llm_client: Any = None,
-        teacher_client: Any = None,
-        reward_loop_worker_handles: Any = None,
-    ) -> None:
-        if teacher_client is not None:
-            raise ConfigError("distillation needs verl's own agent-loop manager; set agent_loop_manager_class=null")
-        transfer_queue.init()
-        rollout = config.actor_rollout_ref.rollout
-        self._rollout = rollout
-        tokenizer = omega_conf_to_dataclass(config.actor_rollout_ref.model).tokenizer
+    def __init__(self, config: Any, *others: Any) -> None:
+        super().__init__(config, *others)
+        self._rollout = rollout = config.actor_rollout_ref.rollout
         run = RunSettings.parse(plain(rollout.get("custom")))
-        if run.score_in_verl:
-            raise ConfigError("score_in_verl needs verl's own agent-loop manager; set agent_loop_manager_class=null")
-        self._player = EpisodePlayer(rollout, tokenizer)
+        self._player = EpisodePlayer(rollout, self.tokenizer)
         client = uuid4().hex
         names = {rank: server_name(rank, backend=rollout.name) for rank in range(replica_count(config))}
         pipes = {rank: TurnPipe(ray.get_actor(name), client) for rank, name in names.items()}
@@ -116,7 +101,8 @@ class EpisodeWorker:
         self._restarted = is_restarted()
         if self._restarted:
             logger.warning("this agent-loop worker was restarted; episodes not handed over are played again")
-        self._groups: set[asyncio.Task[None]] = set()
+        self._handed_over: set[str] = set()
+        """Names of the groups that an earlier process has handed over."""
         self._outbox: list[_Group] = []
         self._carrier: asyncio.Task[None] | None = None
         slots = run.run_ahead.slots(rollout.max_num_seqs)
@@ -132,43 +118,58 @@ class EpisodeWorker:
             batch: Rows of the data set.
             ahead: Rows of the next step, to be precomputed in idle slots.
         """
-        validate = _validates(batch)
-        batch.pop("validate", None)
-        options = self._rollout.val_kwargs if validate else self._rollout
-        sampling = {name: options[name] for name in ("temperature", "top_p", "top_k")}
-        rows = _rows(batch)
+        validate, rows = _validates(batch), _rows(batch)
         if self._restarted:
             waiting = await _waited_for("val" if validate else "train")
-            rows = [row for row in rows if row["uid"] in waiting]
-        if self._ahead is not None and not validate and rows:
+            self._handed_over |= {row["uid"] for row in rows} - waiting
+        if self._ahead is not None and not validate and any(row["uid"] not in self._handed_over for row in rows):
             await self._ahead.begin_step(int(rows[0]["global_steps"]))
-        groups = [
-            asyncio.create_task(self._play_group(row, sampling, int(row.pop("__rollout_n__", options.n)), validate))
-            for row in rows
-        ]
-        self._groups.update(groups)
-        for group in groups:
-            group.add_done_callback(self._groups.discard)
+        others = set(self.background_tasks)
+        await super().generate_sequences(batch)
+        groups = self.background_tasks - others
         if self._ahead is not None and ahead:
-            self._ahead.start(ahead, sampling, size=int(options.n))
+            sampling = {name: self._rollout[name] for name in ("temperature", "top_p", "top_k")}
+            self._ahead.start(ahead, sampling, size=int(self._rollout.n))
         await asyncio.gather(*groups)
         while self._carrier is not None and not self._carrier.done():
             await asyncio.shield(self._carrier)
         if self._carrier is not None:
             self._carrier.result()
 
-    async def _play_group(self, row: dict[str, Any], sampling: Mapping[str, Any], size: int, validate: bool) -> None:
-        if row.get("agent_name", AGENT_NAME) != AGENT_NAME:
-            raise ConfigError(f"this agent-loop manager plays rows of {AGENT_NAME}, got {row['agent_name']!r}")
-        outputs = await self._player.play_group(sampling, row, self._replicas.dialogue, size=size)
-        self._outbox.append(_Group(row, outputs, validate))
+    async def _run_prompt(
+        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
+    ) -> None:
+        """As verl's, with turns and episodes in bulk where the row is for turntree's agent loop."""
+        if prompt["uid"] in self._handed_over:
+            return
+        if prompt["agent_name"] != AGENT_NAME:
+            await super()._run_prompt(prompt, sampling_params, trajectory, trace)
+            return
+        validate = bool(trajectory["validate"])
+        size = int(prompt.pop("__rollout_n__", (self._rollout.val_kwargs if validate else self._rollout).n))
+        sampling = dict(sampling_params)
+        if not prompt.pop("__do_sample__", True) and not validate:
+            apply_greedy_sampling_params(sampling)
+        outputs = await self._player.play_group(sampling, prompt, self._replicas.dialogue, size=size)
+        await asyncio.gather(
+            *(self._judge(prompt, session, output, validate) for session, output in enumerate(outputs))
+        )
+        self._outbox.append(_Group(prompt, outputs, validate))
         if self._carrier is None or self._carrier.done():
             self._carrier = asyncio.create_task(self._hand_over())
 
+    async def _judge(self, row: Mapping[str, Any], session: int, output: EpisodeOutput, validate: bool) -> None:
+        """What verl's worker adds to an episode: the reward loop's score, where it scores, and the teacher's view."""
+        row = {**row, "session_id": session}
+        await self._compute_score([output], kwargs=row)
+        await self._compute_teacher_logprobs(
+            output, prompt_ids=output.prompt_ids, response_ids=output.response_ids, validate=validate, sample_kwargs=row
+        )
+
     async def _hand_over(self) -> None:
         while self._outbox:
-            if self._groups:
-                await asyncio.wait(self._groups, timeout=_HAND_OVER_SECONDS)
+            if self.background_tasks:
+                await asyncio.wait(set(self.background_tasks), timeout=_HAND_OVER_SECONDS)
             groups, self._outbox = self._outbox, []
             for partition in ("train", "val"):
                 await _put([group for group in groups if group.partition == partition], partition)

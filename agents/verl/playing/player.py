@@ -50,6 +50,14 @@ class _Played(NamedTuple):
     recorded: bool
 
 
+class _Group:
+    """The episodes of one task that are played at the same time, and scored together."""
+
+    def __init__(self) -> None:
+        self.plays: list[asyncio.Task[_Played]] = []
+        self.outputs: asyncio.Task[list[EpisodeOutput]] | None = None
+
+
 class _Apart:
     """An engine for validation: its turns are not reused, and reuse none that the policy was trained on."""
 
@@ -89,32 +97,42 @@ class EpisodePlayer:
             self._stored = defaultdict(StoredEpisodes)
         # Idle environments, by id and settings: creating an environment may read a data set.
         self._idle: dict[tuple[str, str], list[Env]] = defaultdict(list)
-
-    @property
-    def group_rewards(self) -> tuple[str, ...]:
-        """Rewards that need all samples of a task at once, so ``play_group``."""
-        return self._scorer.group_names if self._scorer is not None else ()
+        self._groups: dict[Any, _Group] = {}
+        """Groups whose samples are being requested, by verl's name of each."""
 
     async def play(
         self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine]
     ) -> EpisodeOutput:
-        """Play one episode of ``row``.
+        """Play one episode of ``row``, which is scored together with all samples of its task.
+
+        The samples are those that are requested in the same iteration of the event loop with the same ``uid``, as
+        verl's agent-loop worker requests them. Masked ones are given the mean score of the others, so that they do
+        not move the baseline.
 
         Args:
             sampling_params: verl's: temperature, top_p, top_k.
-            row: Columns of the data set, and verl's ``session_id`` and ``global_steps``.
+            row: Columns of the data set, and verl's ``uid``, ``session_id`` and ``global_steps``.
             engine: Creates the engine of one attempt.
         """
-        return (await self._finish([await self._play(sampling_params, row, engine)]))[0]
+        name = row.get("uid", object())
+        group = self._groups.setdefault(name, _Group())
+        number = len(group.plays)
+        group.plays.append(asyncio.create_task(self._play(sampling_params, row, engine)))
+        await asyncio.sleep(0)  # until all samples are requested
+        if group.outputs is None:
+            del self._groups[name]
+            group.outputs = asyncio.create_task(self._finish_group(group.plays))
+        return (await asyncio.shield(group.outputs))[number]
 
     async def play_group(
         self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine], *, size: int
     ) -> list[EpisodeOutput]:
-        """Play ``size`` episodes of ``row`` concurrently, scored together.
+        """Play ``size`` episodes of ``row`` as ``play`` does."""
+        row = {"uid": object(), **row}
+        plays = (self.play(sampling_params, {**row, "session_id": session}, engine) for session in range(size))
+        return await asyncio.gather(*plays)
 
-        Masked ones are given the mean score of the others, so that they do not move the baseline.
-        """
-        plays = (self._play(sampling_params, {**row, "session_id": session}, engine) for session in range(size))
+    async def _finish_group(self, plays: Sequence[asyncio.Task[_Played]]) -> list[EpisodeOutput]:
         outputs = await self._finish(await asyncio.gather(*plays))
         neutralise(outputs)
         return outputs

@@ -15,7 +15,7 @@ from tabled_engine import Law, random_policy
 from turntree.agents.engines.monitors import ALARM, Monitors
 from turntree.agents.engines.protocol import Completion
 from turntree.agents.reuse import turn_verification
-from turntree.agents.reuse.acceptance import Redraw
+from turntree.agents.reuse.acceptance import KnownLaw, Redraw
 from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
 from turntree.spec_tree.rules.ledger import Ledger, Ticket
 from turntree.spec_tree.rules.verify import behaviour
@@ -40,9 +40,9 @@ def replayed(config: ReuseConfig, vocabulary: int, count: int = 600) -> tuple[li
 def released(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """The rule that SPEC-RL's code has, at lenience 1: the rejected position is drawn from the policy itself."""
 
-    def drawn_from_p(top: Any, turn: Any, position: int, coin: float, lenience: float) -> Redraw:
-        p = np.exp(top.logprobs[position].astype(float)).cumsum()
-        return Redraw(int(top.ids[position][np.searchsorted(p, coin * p[-1])]))
+    def drawn_from_p(law: KnownLaw, turn: Any, position: int, coin: float, lenience: float) -> Redraw:
+        p = law.p.cumsum()
+        return Redraw(int(law.ids[np.searchsorted(p, coin * p[-1])]))
 
     return lambda: monkeypatch.setattr(turn_verification, "redraw_known", drawn_from_p)
 
@@ -72,9 +72,15 @@ def scores(turns: list[Completion]) -> dict[str, float]:
     return {name.split("_")[1]: score for name, score in monitors.scores().items()}
 
 
-def test_tokens_beyond_the_recorded_ones_are_drawn_from_the_whole_law() -> None:
+@pytest.mark.parametrize(("wider", "passes"), [(16, 1), (2, 2)])
+def test_tokens_beyond_the_recorded_ones_are_drawn_from_more_of_the_law(
+    wider: int, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row of 12 tokens at once, or one of 6 and then one of 12."""
+    monkeypatch.setattr(turn_verification, "_WIDER", wider)
     turns, policy, play = replayed(ReuseConfig(mode=ReuseMode.EXACT, top_k=3), 12)
-    assert play.stats.whole_laws > 25
+    assert play.stats.wider > 25
+    assert {turn.draft.verify_steps for turn in turns} >= set(range(1, 2 + passes))
     assert fit(turns, policy, 12) > 1e-3
 
 

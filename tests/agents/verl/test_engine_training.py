@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from real_training import PROMPTS, SAMPLES, Training, read_lines, run_training
 from tiny_vllm import save_policy
+from training_engines import engine_options
 
 from turntree.agents.engines.sglang.settings import VARIABLE
 from turntree.agents.verl.records.recording import RunFolder
@@ -28,22 +29,6 @@ STEPS = 3
 
 VERSIONS = {"vllm": "0.28", "sglang": "0.5.12"}
 """What verl 0.9.1 trains with; make test-vllm and make test-sglang have both."""
-_VERLS = ("dtype", "max_running_requests", "skip_server_warmup", "log_level")
-"""Arguments of SGLang that verl gives itself."""
-
-
-def options(engine: str) -> list[str]:
-    if engine == "vllm":
-        return ["engine=vllm_cpu"]
-    from cpu_sglang import CPU_ARGS
-
-    own = {name: value for name, value in CPU_ARGS.items() if name not in _VERLS} | {"enable_memory_saver": False}
-    given = ", ".join(f"{name}: {value}" for name, value in own.items())
-    # There is no option for SGLang on the CPU, as it has no kernels there: vLLM's, with another engine in it.
-    return [
-        *("engine=vllm_cpu", "actor_rollout_ref.rollout.name=sglang"),
-        f"actor_rollout_ref.rollout.engine_kwargs.sglang={{{given}}}",
-    ]
 
 
 def train_repeating(root: Path, policy: Path, engine: str, speculation: str, *more: str) -> Training:
@@ -54,9 +39,9 @@ def train_repeating(root: Path, policy: Path, engine: str, speculation: str, *mo
             policy,
             root,
             "Repeating",
-            *options(engine),
+            *engine_options(engine),
             *("size=tiny", "env=arithmetic", "algorithm=grpo", f"speculation=[{speculation}]"),
-            "turntree.env_kwargs.turns=3",
+            *("turntree.env_kwargs.turns=3", r"turntree.rewards={environment: 1.0, trained_envs\:first: 0.25}"),
             "data.max_response_length=192",
             f"actor_rollout_ref.rollout.max_num_seqs={4 * PROMPTS * SAMPLES if 'runahead' in speculation else 16}",
             "actor_rollout_ref.rollout.temperature=0.2",  # an untrained policy that says a thing twice
@@ -135,6 +120,14 @@ def test_dialogues_of_several_turns_go_through_the_engine(trained: Training) -> 
         assert len(records) == PROMPTS * SAMPLES
         assert not any(record.episode.masked for record in records)
         assert all(len(record.episode.turns) == 3 for record in records)
+
+
+def test_the_samples_of_a_task_are_scored_together(trained: Training) -> None:
+    """By verl's own agent-loop manager, and with run-ahead by turntree's."""
+    for step, row in enumerate(metrics(trained), start=1):
+        episodes = [record.episode for record in trained.records(step).values()]
+        assert sorted(episode.rewards["first"] for episode in episodes) == [0] * PROMPTS * (SAMPLES - 1) + [1] * PROMPTS
+        assert row["critic/score/mean"] == pytest.approx(np.mean([episode.reward for episode in episodes]), rel=1e-4)
 
 
 def test_drafts_are_made_and_verl_logs_what_they_saved(trained: Training) -> None:

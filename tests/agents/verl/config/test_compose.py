@@ -58,14 +58,14 @@ def test_a_file_of_ones_own_may_name_its_machine(composed: Compose) -> None:
     assert (composition.verl.trainer.nnodes, composition.verl.trainer.device) == (7, "cuda")
 
 
-@pytest.mark.parametrize(("section", "value", "message"), table(__file__, "needs_our_manager"))
-def test_what_needs_our_own_manager_of_episodes_is_refused_without_it(
-    section: str, value: dict[str, object], message: str, composed: Compose, rank: str
+@pytest.mark.parametrize(("section", "value", "other", "message"), table(__file__, "cannot_be_with"))
+def test_what_cannot_be_with_another_setting_is_refused(
+    section: str, value: dict[str, object], other: list[str], message: str, composed: Compose, rank: str
 ) -> None:
     override = f"turntree.{section}={{{', '.join(f'{key}: {one}' for key, one in value.items())}}}"
     assert value.items() <= composed(override).settings.played()[section].items()
     with pytest.raises(ConfigError, match=message):
-        composed(override, "actor_rollout_ref.rollout.agent.agent_loop_manager_class=null")
+        composed(override, *other)
 
 
 def test_a_training_is_put_together_before_anything_heavy_is_imported(tiny_model: Path) -> None:

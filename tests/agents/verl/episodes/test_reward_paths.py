@@ -1,5 +1,4 @@
-"""Real trainings by an unmodified verl whose reward loop scores with turntree's rewards; ``test_training`` has our own
-manager."""
+"""Real trainings by an unmodified verl whose reward loop scores with turntree's rewards, under either manager."""
 
 from __future__ import annotations
 
@@ -19,7 +18,9 @@ BY_MANAGER = (
     "reward.reward_manager.module.path=pkg://turntree.agents.verl.episodes.reward_manager",
     "reward.reward_manager.name=PolicyTextRewardManager",
 )
-BY_FUNCTION = (  # no contract is declared, so the function raises for the third task, whose data set is unknown
+# Under verl's own manager. No contract is declared: the function raises for the third task, whose data set is unknown.
+BY_FUNCTION = (
+    "actor_rollout_ref.rollout.agent.agent_loop_manager_class=null",
     "reward.custom_reward_function.path=pkg://turntree.agents.verl.episodes.rewards",
     "reward.custom_reward_function.name=compute_score_async",
     f"reward.custom_reward_function.reward_kwargs={{rewards: {REWARDS}}}",
@@ -59,7 +60,6 @@ def train(path: tuple[str, ...], model: Path, root: Path) -> Training:
         root,
         "Echoing",
         *("turntree.score_in_verl=true", "reward.num_workers=1"),
-        "actor_rollout_ref.rollout.agent.agent_loop_manager_class=null",
         *path,
         *(f"{key}={PROMPTS}" for key in ("turntree.train_tasks", "turntree.val_tasks", "data.train_batch_size")),
         *("data.max_response_length=160", "trainer.val_before_train=true"),

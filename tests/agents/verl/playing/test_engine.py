@@ -6,15 +6,17 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap, _agent_loop_registry
+from verl.trainer.ppo.v1 import agent_loop_tq
 from verl.workers.rollout.replica import TokenOutput
 
 from turntree.agents.engines.protocol import Completion, DraftStats, Engine, FinishReason, Sampling, TurnRequest
 from turntree.agents.engines.request_wire import seed_of, state_of
-from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.episodes.output import EpisodeOutput
 from turntree.agents.verl.playing.agent_loop import EnvAgentLoop
 from turntree.agents.verl.playing.backends import server_call
 from turntree.agents.verl.playing.engine import VerlEngine
 from turntree.agents.verl.serving.verl_types import to_request, to_token_output
+from turntree.rewards import reward
 from turntree.spec_tree import DialogueState
 
 SAMPLING = Sampling(temperature=0.5, max_tokens=3, stop_token_ids=(9,), seed=4)
@@ -163,9 +165,38 @@ async def test_servers_that_are_gone_mask_the_episode(rollout_config: Any, chatm
     assert (sum(played.response_mask), played.extra_fields["reward_extra_info"]["failure"]) == (0, 1.0)
 
 
-async def test_rewards_that_need_the_group_are_refused_where_there_is_none(
-    rollout_config: Any, chatml: Any, row: dict[str, Any], rank: str
+class Sessions(agent_loop_tq.AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc, name-defined]
+    """verl's own worker, whose episodes stay here."""
+
+    def __init__(self, config: Any, tokenizer: Any, client: Servers) -> None:
+        self.config, self.tokenizer, self.llm_client = config, tokenizer, client
+        self.processor = self.hf_model_type = self.dataset_cls = None
+        self.tools: list[Any] = []
+        self.outputs: list[EpisodeOutput] = []
+
+    async def _agent_loop_postprocess(self, output: EpisodeOutput, validate: bool, **row: Any) -> None:
+        self.outputs.append(output)
+
+
+async def test_verls_own_worker_scores_the_samples_of_a_task_together(
+    rollout_config: Any, chatml: Any, row: dict[str, Any], own_rewards: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rollout_config.custom.turntree.rewards = {"answer": 1, rank: 0.5}
-    with pytest.raises(ConfigError, match="rank need all of them"):
-        await loop(rollout_config, row, chatml)
+    """One of three samples is lost with its server, at both attempts: it takes the mean of the others."""
+    reward("pair", group=True)(lambda samples: [float(len(samples) == 2)] * len(samples))
+    rollout_config.custom.turntree.rewards = {"answer": 1, "pair": 0.25}
+    said = [output(*chatml(f"{answer}<|im_end|>", add_special_tokens=False)["input_ids"]) for answer in (5, 4)]
+    gone = ConnectionError("no such actor")
+    statuses: list[str] = []
+
+    async def put(*, key: str, partition_id: str, tag: dict[str, str]) -> None:
+        statuses.append(tag["status"])
+
+    monkeypatch.setattr(agent_loop_tq.tq, "async_kv_put", put)
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": {**rollout_config, "n": 3}}, "data": {}})
+    worker = Sessions(config, chatml, Servers(said[0], gone, said[1], gone))
+    del row["session_id"]
+    prompt = {**row, "agent_name": "turntree_env", "env_id": "fragile_env:Fragile", "env_kwargs": "{}"}
+    await worker._run_prompt(prompt, VERLS, {"step": 5, "sample_index": 3, "rollout_n": 0, "validate": False})
+    assert statuses == ["running", "finished"]
+    assert [played.reward_score for played in worker.outputs] == [1.25, 0.75, 0.25]
+    assert [played.masked for played in worker.outputs] == [False, True, False]

@@ -1,0 +1,164 @@
+"""Each use of earlier turns in a real training by verl, in the engine that is named.
+
+Every way trains the demo's policy by GRPO from the same weights, on the same tasks, which come back in each epoch.
+A table of the epochs: tokens in a forward pass of the engine (of all requests together) and in a pass of one request;
+turns that begin with a stored or a precomputed one, and passes of such a turn; how many of the stored tokens that were
+tried stayed, and their share of all; shares of the exactness levels; mean reward; and the time until the last episode
+of the step was there.
+
+Finished ways are kept in ``--json`` and not run again. On the CPU, where SGLang has no kernels, stand-ins in plain
+PyTorch take their place (``tests/support/cpu_kernels``): its times say nothing.
+
+    python benchmarks/reuse.py --engine local|vllm|sglang [--ways tree replay] [--epochs 2] [--json OUT]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from provenance import kept_from, provenance
+from rich.console import Console
+from rich.table import Table
+
+from turntree.agents.demo.warm_start import warm_started_policy
+from turntree.agents.episodes.record import read_records
+from turntree.agents.verl.launch import StepReport, train
+from turntree.agents.verl.records.recording import RunFolder
+
+SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
+WAYS = {
+    "none": "[none]",
+    "tree": "[tree]",
+    "replay": "[tree,replay]",
+    "exact": "[tree,exact]",
+    "lenient": "[tree,lenient]",
+    "runahead": "[tree,runahead]",
+}
+"""Name -> ``speculation`` of the configuration."""
+REUSED = "BCD"
+"""Levels of tokens from a stored or a precomputed turn."""
+
+
+def of_step(report: StepReport, folder: RunFolder) -> dict[str, Any]:
+    """The figures of one step, which is an epoch."""
+    turns = [turn.completion for r in read_records(folder.episodes(report.step)) for turn in r.episode.turns]
+    levels = Counter(letter for turn in turns for letter in turn.levels or "A" * len(turn.token_ids))
+    tokens, reused = levels.total(), sum(levels[letter] for letter in REUSED)
+    again = [turn.draft.verify_steps for turn in turns if any(letter in REUSED for letter in turn.levels)]
+    passes = report.engine.get("forward_passes", 0)
+    return {
+        "step": report.step,
+        "tokens": tokens,
+        "tokens_per_pass": tokens / passes if passes else None,
+        "tokens_per_request_pass": tokens / sum(turn.draft.verify_steps or len(turn.token_ids) for turn in turns),
+        "turns": len(turns),
+        "reused_turns": len(again),
+        "kept_of_offered": _share(report.metrics, "reuse_reused", "reuse_offered"),
+        "passes_per_reused_turn": fmean(again) if again else None,
+        "reused_share": reused / tokens,
+        "levels": {letter: levels[letter] / tokens for letter in "ABCD"},
+        "reward": report.reward,
+        "rollout_seconds": report.metrics.get("timing_s/gen"),
+    }
+
+
+def _share(metrics: Mapping[str, float], part: str, whole: str) -> float | None:
+    total = metrics.get(f"turntree/{whole}", 0)
+    return metrics[f"turntree/{part}"] / total if total else None
+
+
+def trained(args: argparse.Namespace, way: str, model: str) -> list[dict[str, Any]]:
+    """Train one way.
+
+    Raises:
+        SystemExit: If verl did not train to the end.
+    """
+    from training_engines import engine_options
+
+    reports: list[StepReport] = []
+    with tempfile.TemporaryDirectory() as root:
+        folder = RunFolder(Path(root) / "run")
+        status = train(
+            "demo",
+            [
+                *engine_options(args.engine),
+                f"speculation={WAYS[way]}",
+                f"actor_rollout_ref.model.path={model}",
+                f"turntree.run_dir={folder.root}",
+                *("turntree.save_policy_every=0", f"turntree.train_tasks={args.tasks}"),
+                f"data.train_batch_size={args.tasks}",
+                f"actor_rollout_ref.rollout.n={args.samples}",
+                f"actor_rollout_ref.rollout.max_num_seqs={args.max_batch}",
+                f"trainer.total_training_steps={args.epochs}",
+                *args.set,
+            ],
+            on_step=reports.append,
+        )
+        if status != 0 or len(reports) != args.epochs:
+            sys.exit(
+                f"{way}: verl ended with status {status} after {len(reports)} steps:\n{folder.log.read_text()[-3000:]}"
+            )
+        return [of_step(report, folder) for report in reports]
+
+
+def table(ways: dict[str, list[dict[str, Any]]], title: str) -> Table:
+    shown = Table(title=title, title_justify="left")
+    columns = ("way", "epoch", "tokens/pass", "tokens/request pass", "reused turns", "passes of one", "kept")
+    for column in (*columns, "of all", "levels", "reward", "rollout s"):
+        shown.add_column(column, justify="left" if column in ("way", "levels") else "right")
+    for way, rows in ways.items():
+        for row in rows:
+            kept = "-" if row["kept_of_offered"] is None else f"{row['kept_of_offered']:.0%}"
+            figures = (row["tokens_per_pass"], row["tokens_per_request_pass"], row["passes_per_reused_turn"])
+            in_pass, in_request_pass, of_turn = ("-" if figure is None else f"{figure:.2f}" for figure in figures)
+            shares = ", ".join(f"{letter} {share:.0%}" for letter, share in row["levels"].items() if share)
+            shown.add_row(
+                way, str(row["step"]), in_pass, in_request_pass, f"{row['reused_turns']} of {row['turns']}", of_turn,
+                kept, f"{row['reused_share']:.0%}", shares, f"{row['reward']:.3f}", f"{row['rollout_seconds']:.1f}",
+                end_section=row is rows[-1],
+            )  # fmt: skip
+    return shown
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=("local", "vllm", "sglang"), required=True)
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--epochs", type=int, default=2, help="of one step each")
+    parser.add_argument("--tasks", type=int, default=16, help="of an epoch")
+    parser.add_argument("--samples", type=int, default=4, help="episodes of a task")
+    parser.add_argument("--max-batch", type=int, default=96, help="requests at once, precomputed ones included")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings")
+    parser.add_argument("--json", type=Path, help="keep the figures here, and skip the ways that it has")
+    args = parser.parse_args(argv)
+    sys.path.insert(0, str(SUPPORT))
+    if args.engine == "sglang":
+        from cpu_sglang import prepare
+
+        prepare()
+        del os.environ["TURNTREE_SGLANG"]  # the configuration brings the settings
+    names = ("engine", "epochs", "tasks", "samples", "max_batch", "set")
+    record: dict[str, Any] = {
+        **provenance(("torch", "verl", *(() if args.engine == "local" else (args.engine,)))),
+        "settings": {name: getattr(args, name) for name in names},
+        "ways": {},
+    }
+    record |= kept_from(args.json, record)
+    model = str(warm_started_policy(seed=0))
+    for way in args.ways:
+        if way not in record["ways"]:
+            record["ways"][way] = trained(args, way, model)
+            print(f"{way}: done", file=sys.stderr, flush=True)
+            if args.json:
+                args.json.write_text(json.dumps(record, indent=1) + "\n")
+    Console(width=150).print(table(record["ways"], f"{record['machine']}; {record['versions']}\n{record['command']}"))
+    return 0
