@@ -194,6 +194,8 @@ def main() -> None:
 
     args.env, args.env_kwargs = ENV, ENV_KWARGS
     arguments: dict[str, Any] = {"dtype": args.dtype, "enforce_eager": args.eager, "seed": args.seed}
+    if args.device == "cpu":
+        arguments["block_size"] = 32  # as engine=vllm_cpu has it
     ways = [way for way in args.ways if not missing(way)]
     if args.device != "cpu":
         arguments["gpu_memory_utilization"] = 0.9 / len(ways)

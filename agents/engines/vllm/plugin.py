@@ -42,6 +42,7 @@ def prepare(runner: Any) -> None:
     """
     if runner.device.type == "cpu":
         cpu_repair.repair()
+        cpu_repair.repair_reload(runner)
     if hasattr(getattr(runner, "sampler", None), "topk_topp_sampler"):  # vLLM's second model runner has none
         seeded_draws.install(runner)
         judged_prompts.install(runner)

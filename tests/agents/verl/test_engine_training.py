@@ -82,7 +82,8 @@ def policy_for(engine: str, chatml: Any, tmp_path_factory: pytest.TempPathFactor
     if not installed.startswith(VERSIONS[engine]):
         pytest.skip(f"verl 0.9.1 trains with {engine} {VERSIONS[engine]}, {installed or 'none'} is here")
     end = chatml.convert_tokens_to_ids("<|im_end|>")
-    policy = save_policy(tmp_path_factory.mktemp("policy"), len(chatml), eos_token_id=end)
+    folder = tmp_path_factory.mktemp("policy")
+    policy = save_policy(folder, len(chatml), eos_token_id=end, tie_word_embeddings=True)  # as small models are
     chatml.save_pretrained(policy)
     return policy
 

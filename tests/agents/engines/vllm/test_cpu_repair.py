@@ -73,3 +73,29 @@ def test_vllm_s_search_for_kernels_stumbles_over_llvmlite_and_the_repaired_one_d
         upstream([])
     repaired([])
     assert ffi.lib is lib
+
+
+@pytest.mark.vllm
+def test_vllm_s_output_layer_keeps_a_copy_of_weights_that_change_and_a_packed_one_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The engine with the embedding's weights in its output layer is in ``test_engine_training``."""
+    module = importlib.import_module("vllm.model_executor.layers.vocab_parallel_embedding")
+
+    class Head(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(64, 32), requires_grad=False)
+            self.quant_method = module.UnquantizedEmbeddingMethod()
+
+    monkeypatch.setattr(module, "ParallelLMHead", Head)
+    model = torch.nn.Sequential(head := Head())
+    head.quant_method.process_weights_after_loading(head)
+    runner = SimpleNamespace(reload_weights=lambda: head.weight.mul_(2), get_model=lambda: model)
+    runner.reload_weights()
+    logit = head.quant_method.apply(head, torch.ones(1, 32))[0, 0].item()
+    assert logit == 32, "the new weights are used: remove repair_reload for this version"
+    for _ in range(2):
+        cpu_repair.repair_reload(runner)
+    runner.reload_weights()
+    assert head.quant_method.apply(head, torch.ones(1, 32))[0, 0].item() == 4 * 32
