@@ -99,6 +99,7 @@ def trained(args: argparse.Namespace, way: str, model: str) -> list[dict[str, An
                 f"actor_rollout_ref.rollout.n={args.samples}",
                 f"actor_rollout_ref.rollout.max_num_seqs={args.max_batch}",
                 f"trainer.total_training_steps={args.epochs}",
+                "actor_rollout_ref.actor.optim.lr_warmup_steps=0",  # the first update is as large as the others
                 *args.set,
             ],
             on_step=reports.append,
