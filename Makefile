@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 
 # Versions of the engines, one environment each: requirements/NAME.txt. `make test` takes the first, `make test-all` all.
-VLLM := vllm-0.28 vllm-0.32
+VLLM := vllm-0.28 vllm-0.24 vllm-0.32
 SGLANG := sglang-0.5.12 sglang-0.5.23
 
 .PHONY: demo docs test test-all test-trainings test-cpu test-fast test-engines test-site test-vllm test-sglang \

@@ -2,7 +2,7 @@
 
 Each entry is optional and a JSON value, so that an engine in process and its
 server take the same. vLLM has them in ``SamplingParams.extra_args``, or over HTTP in
-``vllm_xargs``, which takes no mappings (``flat``); SGLang in ``custom_params``.
+``vllm_xargs``, which takes texts and numbers (``flat``); SGLang in ``custom_params``.
 
 Invariant: nothing here imports an engine, so that both ends can use it.
 """
@@ -77,8 +77,8 @@ def request_entries(
 
 
 def flat(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """``entries`` with mappings as JSON text."""
-    return {name: json.dumps(value) if isinstance(value, Mapping) else value for name, value in entries.items()}
+    """``entries`` with mappings and lists as JSON text; vLLM 0.24 takes no lists."""
+    return {name: json.dumps(value) if isinstance(value, Mapping | list) else value for name, value in entries.items()}
 
 
 def state_of(entries: Mapping[str, Any] | None) -> DialogueState | None:
@@ -136,9 +136,10 @@ def judged_most(entries: Mapping[str, Any] | None) -> int:
 
 
 def draft_of(entries: Mapping[str, Any] | None) -> list[int]:
-    """The guess of a request; empty if it has none.
+    """The guess of a request; empty if it has none; ``flat`` entries are read as well.
 
     Raises:
         ValueError: If the entry is not a list of token ids.
     """
-    return [int(token) for token in (entries or {}).get(DRAFT) or ()]
+    value = (entries or {}).get(DRAFT) or ()
+    return [int(token) for token in (json.loads(value) if isinstance(value, str) else value)]

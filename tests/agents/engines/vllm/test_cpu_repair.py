@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,6 +57,29 @@ def test_vllm_s_kernel_forgets_what_it_writes_for_any_type_but_int64() -> None:
     whole = torch.zeros(3, dtype=torch.int64)
     module._expand_kernel_impl(whole, torch.tensor([5, 6]), ends, 0, 0)
     assert whole.tolist() == [5, 5, 6]
+
+
+@pytest.mark.vllm
+def test_the_draw_after_a_rejected_draft_takes_what_its_caller_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    importlib.import_module("vllm.platforms").current_platform.import_kernels()
+    module = importlib.import_module("vllm.utils.cpu_triton_utils")
+    upstream = module._sample_recovered_tokens_kernel_impl
+    kernel = getattr(module, "sample_recovered_tokens_kernel", None)
+    if kernel is None:
+        pytest.skip("this version of vLLM finds the kernel by its name")
+    monkeypatch.setattr(kernel, "func", upstream)
+    for _ in range(2):
+        cpu_repair.repair_recovery()
+    out, ends, drafts = (torch.tensor(ids, dtype=torch.int32) for ids in ([7, 7, 7], [1, 3], [2, 1, 2]))
+    law, clocks = torch.tensor([[1.0, 2, 9]] * 3), torch.tensor([[3.0, 1, 1], [1, 1, 1]])
+    given = (out, ends, drafts, None, law, clocks.double(), 3, 8192)
+    kernel[(2, 2)](*given, NO_DRAFT_PROBS=True, USE_FP64_GUMBEL=True)
+    assert out.tolist() == [0, 2, 1]
+    if "USE_FP64_GUMBEL" in signature(upstream).parameters:
+        assert kernel.func is upstream
+    else:
+        with pytest.raises(TypeError, match="USE_FP64_GUMBEL"):  # otherwise: remove repair_recovery for this version
+            upstream(*given, NO_DRAFT_PROBS=True, USE_FP64_GUMBEL=True)
 
 
 @pytest.mark.vllm
