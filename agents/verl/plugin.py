@@ -65,6 +65,7 @@ def _register_rollout() -> None:
     RolloutReplicaRegistry.register(ROLLOUT_NAME, _load_replica)
     _ROLLOUT_REGISTRY[(ROLLOUT_NAME, "async")] = "turntree.agents.verl.serving.weights.WeightSender"
     RolloutReplicaRegistry.register("vllm", _load_vllm_replica)
+    _ROLLOUT_REGISTRY[("vllm", "async")] = "turntree.agents.verl.serving.vllm_weights.VllmWeightSender"
     RolloutReplicaRegistry.register("sglang", _load_sglang_replica)
 
 

@@ -60,21 +60,22 @@ class Training:
         turns = (turn for record in self.records(step).values() for turn in record.episode.turns)
         return {letter for turn in turns for letter in turn.completion.levels or "A"}
 
-    def mistrust(self, model: Path, step: int, *, weights_of: int) -> float:
-        """Between the engine's log-probabilities of a step and those of the weights kept for one, recomputed from
-        scratch: the largest difference."""
+    def mistrust(self, model: Path, step: int, *, weights_of: int | None, temperature: float = 1.0) -> float:
+        """Between the engine's log-probabilities of a step and those of the weights kept for one, or of the weights
+        that the run began with, recomputed from scratch: the largest difference."""
         from transformers import AutoModelForCausalLM
 
         policy = AutoModelForCausalLM.from_pretrained(model)
-        policy.load_state_dict(load_file(self.folder.weights(weights_of)), strict=False)
-        policy.tie_weights()
+        if weights_of is not None:
+            policy.load_state_dict(load_file(self.folder.weights(weights_of)), strict=False)
+            policy.tie_weights()
         worst = 0.0
         for record in self.records(step).values():
             for turn in record.episode.turns:
                 said = torch.tensor(turn.completion.token_ids)
                 with torch.no_grad():
                     logits = policy(torch.tensor([[*turn.prompt_ids, *said]])).logits
-                law = logits.log_softmax(-1)[0, len(turn.prompt_ids) - 1 : -1]
+                law = (logits / temperature).log_softmax(-1)[0, len(turn.prompt_ids) - 1 : -1]
                 chosen = law.gather(1, said[:, None])[:, 0]
                 worst = max(worst, float((chosen - torch.tensor(turn.completion.logprobs)).abs().max()))
         return worst

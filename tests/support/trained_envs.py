@@ -85,13 +85,21 @@ class Deadly(Talking):
     ``folder`` a file for each, with the time in it. In task ``whole`` it waits until there are ``replicas`` again."""
 
     def __init__(
-        self, *, folder: str, victims: Mapping[str, int], replicas: int = 1, whole: int = -1, **kwargs: Any
+        self,
+        *,
+        folder: str,
+        victims: Mapping[str, int],
+        replicas: int = 1,
+        whole: int = -1,
+        prompts: int = 4,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.prompts = prompts
         self.folder, self.victims, self.replicas, self.whole = folder, victims, replicas, whole
 
     def task(self, index: int) -> Task:
-        return Task(id=f"deadly/{index}", prompt=f"say {index % 4}", answer="x+1", data_source="math")
+        return Task(id=f"deadly/{index}", prompt=f"say {index % self.prompts}", answer="x+1", data_source="math")
 
     def between(self, message: Message) -> str:
         for victim, index in self.victims.items():
@@ -129,6 +137,22 @@ class Deadly(Talking):
         kill(actors("TurnHub"))
         self.kill_replica()
 
+    def kill_server(self) -> None:
+        """Of vLLM; its engine ends with it."""
+        *_, server = actors("DraftingVllmServer")
+        engines = list(processes(server, "VLLM::EngineCore"))
+        kill([server])
+        assert engines
+        eventually(lambda: not any(map(is_alive, engines)), 60)
+
+    def kill_engine(self) -> None:
+        """The process that vLLM computes in, and its scheduler with it."""
+        (server,) = actors("DraftingVllmServer")
+        kill(processes(server, "VLLM::EngineCore"))
+
+    def kill_trainer(self) -> None:
+        kill(actors("TaskRunner"))
+
     def kill_player(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -148,6 +172,13 @@ def processes(parent: int, name: str = "") -> Iterable[int]:
 def actors(name: str) -> list[int]:
     """Ray's actors of this session are children of one raylet."""
     return sorted(processes(os.getppid(), "ray::" + name))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def kill(pids: Iterable[int]) -> None:

@@ -1,8 +1,8 @@
 """The plugin that vLLM loads in each of its processes, by entry point.
 
-It changes one place: after ``WorkerWrapperBase.init_device`` has created the model
-runner, the CPU build is repaired, and turntree's drafter, if configured, is
-given the runner.
+It lets an engine end with its server (``orphans``), and changes one place: after
+``WorkerWrapperBase.init_device`` has created the model runner, the CPU build is
+repaired, and turntree's drafter, if configured, is given the runner.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from turntree.agents.engines.vllm import compat, cpu_repair
+from turntree.agents.engines.vllm import compat, cpu_repair, orphans
 from turntree.agents.engines.vllm.drawing import judged_prompts, seeded_draws
 
 _MARK = "turntree_plugin"
@@ -18,6 +18,7 @@ _MARK = "turntree_plugin"
 
 def register() -> None:
     """Wrap vLLM's start of a worker. Calling it again changes nothing."""
+    orphans.end_with_server()
     cpu_repair.repair_start()
     wrapper = compat.worker_wrapper()
     original = wrapper.init_device

@@ -22,7 +22,7 @@ from ray.exceptions import RayActorError
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
 from turntree.agents.verl.names import ROLLOUT_NAME, replica_count, server_name
-from turntree.agents.verl.serving.checkpoint_state import state_folder
+from turntree.agents.verl.records.checkpoint_state import state_folder
 
 logger = logging.getLogger(__name__)
 

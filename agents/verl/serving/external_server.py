@@ -24,6 +24,7 @@ from turntree.agents.reuse.run_ahead_slots import IdleSlots
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.serving.hub import HubExchange, SharingReplica
+from turntree.agents.verl.serving.restarts import ServerLife, retry_after_restart
 from turntree.agents.verl.serving.turn_pipe import NumberedRequest, TurnBatchServer, TurnReply
 from turntree.agents.verl.serving.turn_server import TurnServer
 from turntree.agents.verl.serving.verl_types import draft_of, to_request, to_token_output, trained_state
@@ -55,6 +56,7 @@ class ExternalServer:
     _reuses = False
     _counted: _CountedTurns
     _desk: TurnBatchServer
+    _life: ServerLife
 
     def engine_and_store(self) -> tuple[VllmTurns | SglangTurns, RemoteStore | None] | None:
         """verl's server as an engine, and the engine's store of drafts if it is turntree's; ``None`` on a node of
@@ -67,6 +69,7 @@ class ExternalServer:
         Args:
             shared: Whether the replica exchanges its turns with others through the hub.
         """
+        self._life = ServerLife(self.replica_rank)
         found = self.engine_and_store()
         if found is None:
             return
@@ -90,6 +93,7 @@ class ExternalServer:
             max_context=engine.max_context or self.config.max_model_len,
             store=store,
             exchange=HubExchange(self.replica_rank) if shared else None,
+            restarted=self._life.restarted,
         )
         self._counted = _CountedTurns(self._turns)
         self._desk = TurnBatchServer(self._counted)
@@ -97,7 +101,12 @@ class ExternalServer:
     async def generate(
         self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
     ) -> TokenOutput:
-        """As verl's; a turn of turntree's agent loop may begin with a stored one."""
+        """As verl's; a turn of turntree's agent loop may begin with a stored one.
+
+        Raises:
+            EngineLost: If the server was restarted and has no weights yet.
+        """
+        self._life.require_weights()
         if self._reuses:
             request = to_request(prompt_ids, sampling_params, default_max_tokens=self.config.response_length)
             if request is not None:
@@ -121,15 +130,26 @@ class ExternalServer:
         raise NotImplementedError
 
     async def submit_turns(self, client: str, requests: Sequence[NumberedRequest]) -> str:
-        """Start turns for a ``TurnPipe``; returns the id by which they are collected."""
+        """Start turns for a ``TurnPipe``; returns the id by which they are collected.
+
+        Raises:
+            EngineLost: If the server was restarted and has no weights yet.
+        """
+        self._life.require_weights()
         return self._desk.submit(client, requests)
 
     async def collect_turns(self, client: str, life: str) -> list[TurnReply]:
         """Finished turns of a ``TurnPipe``, at least one."""
         return await self._desk.collect(client, life)
 
+    @retry_after_restart
+    async def ready(self) -> str:
+        """Wait until the engine is started; returns an id of this process of the server."""
+        return self._life.id
+
     async def serving(self) -> None:
-        """Nothing to wait for: a server of verl's that was lost does not come back."""
+        """Wait until the weights are the trainer's, which a restarted server does not have at first."""
+        await self._life.wait_for_weights()
 
     async def announce(self, states: Sequence[DialogueState]) -> None:
         """Nothing to prepare: the store of drafts, in the engine's processes, does so when a turn begins."""
@@ -140,6 +160,7 @@ class ExternalServer:
             await self._turns.begin_step(step)
             self._turns.resume()
 
+    @retry_after_restart
     async def sleep(self) -> None:
         """As verl's, without precomputed turns, and with an exchange of turns: a step's rollouts are done."""
         await self._end_precomputed()
@@ -147,16 +168,19 @@ class ExternalServer:
         if self._turns is not None:
             await self._turns.swap()
 
+    @retry_after_restart
     async def wait_for_requests_to_drain(self) -> None:
         """As verl's vLLM server's, without precomputed turns."""
         await self._end_precomputed()
         await super().wait_for_requests_to_drain()  # type: ignore[misc]
 
+    @retry_after_restart
     async def release_kv_cache(self) -> None:
         """As verl's, without precomputed turns."""
         await self._end_precomputed()
         await super().release_kv_cache()  # type: ignore[misc]
 
+    @retry_after_restart
     async def abort_all_requests(self, *args: Any, **kwargs: Any) -> Any:
         """As verl's; precomputed turns keep their tokens and stay paused."""
         await self._end_precomputed()
@@ -166,12 +190,22 @@ class ExternalServer:
         if self._turns is not None:
             await self._turns.pause()
 
-    async def set_global_steps(self, global_steps: int) -> None:
-        """As verl's, and close the step of stored turns: what was sampled until now was trained on."""
+    async def set_global_steps(self, global_steps: int, life: str | None = None) -> None:
+        """As verl's, and close the step of stored turns: what was sampled until now was trained on.
+
+        Args:
+            global_steps: Updates that the trainer has made.
+            life: The id that ``ready`` returned when the update began; ``None`` does not check.
+
+        Raises:
+            EngineLost: If the server was restarted since.
+        """
+        self._life.check(life)
         await super().set_global_steps(global_steps)  # type: ignore[misc]
         if self._turns is not None:
             self._engine.version = global_steps
             await self._turns.close_step(global_steps, await self._counters())
+        self._life.got_weights()
 
     async def save_state(self, folder: str, step: int) -> None:
         """Write the state that outlives this process; ``step`` updates were made.

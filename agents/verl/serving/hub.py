@@ -113,6 +113,15 @@ def start_hub(settings: ExchangeSettings) -> Any:
     return actor.options(name=HUB_NAME, get_if_exists=True, num_cpus=0, max_restarts=-1).remote(settings)
 
 
+def hub_runs() -> bool:
+    """Whether this Ray session has a hub; one that Ray is starting again counts."""
+    try:
+        ray.get_actor(HUB_NAME)
+    except ValueError:
+        return False
+    return True
+
+
 class SharingReplica:
     """Mix-in before a replica class of verl's: finds out whether the replica has others to exchange turns with.
 

@@ -11,10 +11,8 @@ from verl.workers.rollout.replica import RolloutReplica
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.names import REPLICA_SIZES, server_name
 from turntree.agents.verl.serving.hub import SharingReplica
+from turntree.agents.verl.serving.restarts import RESTARTS, held
 from turntree.agents.verl.serving.server import TurntreeServer
-
-_RESTARTS = 8
-"""Times that Ray restarts a server."""
 
 
 class TurntreeReplica(SharingReplica, RolloutReplica):
@@ -35,13 +33,14 @@ class TurntreeReplica(SharingReplica, RolloutReplica):
         strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         name = server_name(self.replica_rank, self.name_suffix)
         trainer = self.workers[0] if self._replicas == 1 else None
+        self.model_config = held(self.model_config)
         server = (
             ray.remote(TurntreeServer)
             .options(
                 name=name,
                 num_cpus=0,
                 max_concurrency=self.max_concurrency,
-                max_restarts=_RESTARTS,
+                max_restarts=RESTARTS,
                 scheduling_strategy=strategy,
                 runtime_env=_sharing(devices),
             )

@@ -3,8 +3,8 @@
 Selected by ``actor_rollout_ref.rollout.router_config_path``, a YAML file with
 ``router_class: turntree.agents.verl.serving.router.TaskRouter``; a training that names
 no file gets ``turntree.configs/routers/task.yaml``. A request without a dialogue state is
-routed by its own id. Servers are polled from time to time, and those that do not
-answer are avoided.
+routed by its own id. Servers are polled from time to time, and those that are lost are
+avoided until they serve again, that is, until they have the trainer's weights.
 """
 
 from __future__ import annotations
@@ -163,9 +163,7 @@ class TaskRouter:
             for answer in answered:
                 self._note_life(self._asked.pop(answer), answer)
         waiting = set(self._asked.values())
-        self._asked |= {
-            handle.__ray_ready__.remote(): name for name, handle in self._servers.items() if name not in waiting
-        }
+        self._asked |= {handle.serving.remote(): name for name, handle in self._servers.items() if name not in waiting}
 
     def _note_life(self, name: str, answer: Any) -> None:
         if self._routes is None or name not in self._servers:

@@ -17,18 +17,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from verl.workers.rollout.replica import TokenOutput
 
 from turntree.agents.engines.protocol import TurnRequest
-from turntree.agents.errors import EngineLost
 from turntree.agents.evaluation.machine import hardware
 from turntree.agents.verl.config.exchange_settings import ExchangeSettings
 from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import EngineSettings, RunSettings
 from turntree.agents.verl.serving.hub import HubExchange
-from turntree.agents.verl.serving.restarts import ask_for_weights, is_restarted, retry_after_restart
+from turntree.agents.verl.serving.restarts import ServerLife, ask_for_weights, retry_after_restart
 from turntree.agents.verl.serving.turn_pipe import NumberedRequest, TurnBatchServer, TurnReply
 from turntree.agents.verl.serving.turn_server import TurnServer
 from turntree.agents.verl.serving.verl_types import to_sampling, to_token_output
@@ -94,6 +92,7 @@ class TurntreeServer:
             self.engine.config.max_batch,
             self.engine.config.slots - self.engine.config.max_batch,
         )
+        self._life = ServerLife(replica_rank)
         self._turns = TurnServer(
             self.engine,
             run,
@@ -103,29 +102,23 @@ class TurntreeServer:
             max_context=engine_config.max_context,
             store=self.engine.forest,
             exchange=None if exchange is None else HubExchange(replica_rank),
-            restarted=is_restarted(),
+            restarted=self._life.restarted,
         )
         self._desk = TurnBatchServer(self._turns)
         self._running = asyncio.Event()
         self._running.set()
         self._rejecting = False
-        self._life = uuid4().hex
-        self._current = asyncio.Event()
-        if is_restarted():
-            logger.warning("engine replica %d was restarted; it serves once it has the weights again", replica_rank)
-            if trainer is not None:
-                ask_for_weights(trainer)
-        else:
-            self._current.set()
+        if self._life.restarted and trainer is not None:
+            ask_for_weights(trainer)
 
     @retry_after_restart
     async def ready(self) -> str:
         """Wait until the model is loaded; returns an id of this process of the server."""
-        return self._life
+        return self._life.id
 
     async def serving(self) -> None:
         """Wait until the weights are the trainer's, which a restarted server does not have at first."""
-        await self._current.wait()
+        await self._life.wait_for_weights()
 
     async def generate(
         self,
@@ -153,7 +146,7 @@ class TurntreeServer:
             raise ConfigError("the turntree engine reads only text; use rollout.name=vllm or sglang for images")
         if self._rejecting:
             raise RuntimeError("the rollout server takes no requests until resume_generation()")
-        await self._current.wait()
+        await self._life.wait_for_weights()
         await self._running.wait()
         sampling = to_sampling(sampling_params, default_max_tokens=self._max_tokens)
         completion = await self._turns.generate(TurnRequest(tuple(prompt_ids), sampling, state=state, reuse=reuse))
@@ -165,8 +158,7 @@ class TurntreeServer:
         Raises:
             EngineLost: If the server was restarted and has no weights yet.
         """
-        if not self._current.is_set():
-            raise EngineLost("it was restarted and has no weights yet")
+        self._life.require_weights()
         await self._running.wait()
         return self._desk.submit(client, requests)
 
@@ -184,7 +176,7 @@ class TurntreeServer:
         Raises:
             EngineLost: If the server was restarted since.
         """
-        self._check_life(life)
+        self._life.check(life)
         await self._turns.pause()
         self._turns.collect(named)
         await asyncio.to_thread(self.engine.update_weights, list(named.items()), version=self._turns.step)
@@ -196,12 +188,12 @@ class TurntreeServer:
             global_steps: Updates that the trainer has made.
             life: As in ``update_weights``.
         """
-        self._check_life(life)
+        self._life.check(life)
         # The buckets came under the last version: verl gives the new one when all have arrived.
         await asyncio.to_thread(self.engine.update_weights, (), version=global_steps)
         await self._turns.close_step(global_steps, self.engine.stats().to_dict())
         self._turns.resume()
-        self._current.set()
+        self._life.got_weights()
 
     async def announce(self, states: Sequence[DialogueState]) -> None:
         """Let the store prepare, in the background, for turns that will soon begin at ``states``."""
@@ -219,10 +211,6 @@ class TurntreeServer:
     async def begin_step(self, step: int) -> None:
         """Training step ``step`` is about to request its turns; returns once none is precomputed for it."""
         await self._turns.begin_step(step)
-
-    def _check_life(self, life: str | None) -> None:
-        if life is not None and life != self._life:
-            raise EngineLost("it was restarted during an update of its weights")
 
     async def step_counters(self) -> dict[str, float]:
         """Counters since the last call, for verl's log; see ``metrics``."""

@@ -22,8 +22,8 @@ from turntree.agents.reuse.prefix_reuse import PrefixReuse
 from turntree.agents.reuse.reuse_config import ReuseMode
 from turntree.agents.reuse.run_ahead import AheadEngine, RunAhead
 from turntree.agents.verl.config.settings import RunSettings
+from turntree.agents.verl.records.checkpoint_state import ServerState, checkpoint_folder, state_folder
 from turntree.agents.verl.records.step_counters import StepCounters
-from turntree.agents.verl.serving.checkpoint_state import ServerState, checkpoint_folder, state_folder
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.exchange.exchange import Exchange, SharedTurns, SwapCounts
 

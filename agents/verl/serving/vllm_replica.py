@@ -2,28 +2,39 @@
 
 verl starts and calls vLLM as usual; this puts turntree's reuse of earlier turns
 before the engine, adds the drafter's counters to each turn under the names that verl
-logs, and on the CPU replaces what needs a GPU. Registered instead of verl's own
-replica, and otherwise identical.
+logs, and on the CPU replaces what needs a GPU. A server whose process or whose engine
+dies is started again by Ray. Registered instead of verl's own replica, and otherwise
+identical.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from verl.plugin.platform import get_platform
-from verl.workers.rollout.replica import TokenOutput
+from verl.workers.rollout.replica import RolloutMode, TokenOutput
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
 from turntree.agents.engines.protocol import DraftStats
+from turntree.agents.engines.vllm.orphans import announce_server
 from turntree.agents.engines.vllm.outputs import draft_stats
 from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params, schedules_by_priority
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer, RemoteStore
+from turntree.agents.verl.serving.hub import hub_runs
+from turntree.agents.verl.serving.restarts import RESTARTS, ask_if_alone, held, is_restarted
 from turntree.agents.verl.serving.verl_types import draft_fields
 
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_LOOK_SECONDS = 0.5
+"""Time between two checks whether vLLM's engine is alive, seconds."""
 _CPU_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # otherwise one core is pinned per worker, even a busy one
     "VLLM_NO_USAGE_STATS": "1",
@@ -34,7 +45,11 @@ _CPU_ENVIRONMENT = {
 class DraftingVllmServer(ExternalServer, vLLMHttpServer):
     """The class of the Ray actor; arguments are verl's."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    _watch: asyncio.Task[None] | None = None
+
+    async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]
+        """As verl's; the replica launches the server. One that Ray has restarted launches itself meanwhile, as Ray
+        calls none of its methods before this returns."""
         self._on_cpu = get_platform().device_name == "cpu"
         if self._on_cpu:
             for name, value in _CPU_ENVIRONMENT.items():
@@ -42,12 +57,21 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
         super().__init__(*args, **kwargs)
         self.draft_tokens = _draft_tokens((self.config.engine_kwargs or {}).get("vllm"))
         """Greatest length of a draft of turntree's, 0 if vLLM has another drafter or none."""
+        if is_restarted():
+            await self.launch_server()
+            await self.serve_turns(shared=hub_runs())
+            if self.rollout_mode is RolloutMode.HYBRID:
+                self._asking = asyncio.create_task(ask_if_alone(self.workers[0]))
+            elif self.rollout_mode is RolloutMode.COLOCATED:
+                self._life.got_weights()  # a model that is not trained: its weights are those on disk
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> None:
-        """As verl's."""
+        """As verl's, with an engine that ends with this process, and the other way round."""
+        announce_server()
         await super().launch_server(*args, **kwargs)
         if self.node_rank == 0:  # only the first node of a replica answers requests
             self.engine.generate = noted(self.engine.generate)
+            self._watch = asyncio.create_task(_end_with(self.engine))
 
     def engine_and_store(self) -> tuple[VllmTurns, RemoteStore | None] | None:
         """See ``ExternalServer``."""
@@ -56,24 +80,37 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
         return _ServerTurns(self), RemoteStore(self._call_store) if self.draft_tokens else None
 
     async def _call_store(self, method: str, *args: Any) -> None:
-        await self.engine.collective_rpc("turntree_store", args=(method, *args))
+        await self._ask_workers("turntree_store", method, *args)
+
+    async def _ask_workers(self, method: str, *args: Any) -> list[Any]:
+        answers: list[Any] = await self.alive(self.engine.collective_rpc(method, args=args))
+        return answers
+
+    async def alive(self, call: Awaitable[_T]) -> _T:
+        """What ``call`` of the engine gives; if that fails as the engine has died, this process ends."""
+        try:
+            return await call
+        except Exception:
+            _end_if_dead(self.engine)
+            raise
 
     async def generate_plainly(
         self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
     ) -> TokenOutput:
         """verl's own ``generate``, with the drafter's counters if it drafts."""
-        output = await vLLMHttpServer.generate(self, prompt_ids, sampling_params, request_id, *args, **kwargs)
+        call = vLLMHttpServer.generate(self, prompt_ids, sampling_params, request_id, *args, **kwargs)
+        output: TokenOutput = await self.alive(call)
         if self.draft_tokens:
             output.extra_fields |= draft_fields(await self.draft_stats(request_id))
         return output
 
     async def draft_stats(self, request_id: str) -> DraftStats:
         """The drafter's counters of a request."""
-        return draft_stats(await self.engine.collective_rpc("turntree_draft_stats", args=([request_id],)), request_id)
+        return draft_stats(await self._ask_workers("turntree_draft_stats", [request_id]), request_id)
 
     async def draft_counters(self) -> Mapping[str, float]:
         """Counters of the drafter since its start."""
-        ranks: list[Mapping[str, float]] = await self.engine.collective_rpc("turntree_drafter_stats")
+        ranks: list[Mapping[str, float]] = await self._ask_workers("turntree_drafter_stats")
         return ranks[0]
 
     def _get_worker_extension_cls(self) -> str:
@@ -86,7 +123,26 @@ class DraftingVllmReplica(ExternalReplica, vLLMReplica):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.server_class = ray.remote(DraftingVllmServer)
+        # One of several nodes cannot be started again without the others.
+        self.server_class = ray.remote(max_restarts=RESTARTS if self.nnodes == 1 else 0)(DraftingVllmServer)
+
+    async def launch_servers(self) -> None:
+        """As verl's, with servers that Ray may restart."""
+        self.model_config = held(self.model_config)
+        await super().launch_servers()
+
+
+async def _end_with(engine: Any) -> None:
+    """End this process when vLLM's engine has died: nothing of it can be used any more, and Ray starts both again."""
+    while True:
+        _end_if_dead(engine)
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _end_if_dead(engine: Any) -> None:
+    if engine.errored:
+        logger.error("vLLM's engine died, so its server ends")
+        os._exit(1)
 
 
 def _draft_tokens(engine_kwargs: Mapping[str, Any] | None) -> int:
@@ -141,7 +197,8 @@ class _ServerTurns(VllmTurns):
         asked, parameters = _Asked(fields), {"max_tokens": fields["max_tokens"]}
         before = _ASKED.set(asked)
         try:
-            await vLLMHttpServer.generate(self._server, prompt, parameters, name, priority=priority)
+            call = vLLMHttpServer.generate(self._server, prompt, parameters, name, priority=priority)
+            await self._server.alive(call)
         finally:
             _ASKED.reset(before)
         return asked.output

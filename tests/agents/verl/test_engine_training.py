@@ -8,50 +8,18 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pytest
-from real_training import PROMPTS, SAMPLES, Training, read_lines, run_training
-from tiny_vllm import save_policy
-from training_engines import engine_options
+from engine_training import VERSIONS, played, policy_for, stored, train_engine
+from real_training import PROMPTS, SAMPLES, Training, read_lines
 
-from turntree.agents.engines.sglang.settings import VARIABLE
 from turntree.agents.verl.records.recording import RunFolder
-from turntree.agents.verl.serving.checkpoint_state import checkpoint_folder, state_folder
-from turntree.spec_tree.store.snapshot import read_snapshot
 
 pytestmark = pytest.mark.slow
 
 STEPS = 3
-
-VERSIONS = {"vllm": ("0.24", "0.28"), "sglang": ("0.5.12",)}
-"""What verl 0.9.1 trains with here; make test-vllm and make test-sglang have them."""
-
-
-def train_repeating(root: Path, policy: Path, engine: str, speculation: str, *more: str) -> Training:
-    section = "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(VARIABLE, raising=False)  # the configuration brings it
-        return run_training(
-            policy,
-            root,
-            "Repeating",
-            *engine_options(engine),
-            *("size=tiny", "env=arithmetic", "algorithm=grpo", f"speculation=[{speculation}]"),
-            *("turntree.env_kwargs.turns=3", r"turntree.rewards={environment: 1.0, trained_envs\:first: 0.25}"),
-            "data.max_response_length=192",
-            f"actor_rollout_ref.rollout.max_num_seqs={4 * PROMPTS * SAMPLES if 'runahead' in speculation else 16}",
-            "actor_rollout_ref.rollout.temperature=0.2",  # an untrained policy that says a thing twice
-            "actor_rollout_ref.actor.optim.lr=0.0001",
-            "algorithm.rollout_correction.bypass_mode=false",  # the actor's own log-probabilities, to compare
-            *(f"{section}.min_probability=0.0", f"{section}.adaptive=false"),  # timing decides nothing
-            *more,
-            config=None,
-            steps=STEPS,
-        )
 
 
 def trainings() -> list[Any]:
@@ -70,22 +38,8 @@ def trainings() -> list[Any]:
 def trained(request: pytest.FixtureRequest, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Training:
     engine, reuse = request.param
     policy = policy_for(engine, chatml, tmp_path_factory)
-    return train_repeating(tmp_path_factory.mktemp("training"), policy, engine, f"tree,{reuse}")
-
-
-def policy_for(engine: str, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy, if this environment has the engine; else the test is skipped."""
-    try:
-        installed = version(engine)
-    except PackageNotFoundError:
-        installed = ""
-    if not installed.startswith(VERSIONS[engine]):
-        pytest.skip(f"verl 0.9.1 trains with {engine} {' or '.join(VERSIONS[engine])}, {installed or 'none'} is here")
-    end = chatml.convert_tokens_to_ids("<|im_end|>")
-    folder = tmp_path_factory.mktemp("policy")
-    policy = save_policy(folder, len(chatml), eos_token_id=end, tie_word_embeddings=True)  # as small models are
-    chatml.save_pretrained(policy)
-    return policy
+    rewards = r"turntree.rewards={environment: 1.0, trained_envs\:first: 0.25}"
+    return train_engine(tmp_path_factory.mktemp("training"), policy, engine, f"tree,{reuse}", rewards)
 
 
 def metrics(trained: Training) -> list[dict[str, float]]:
@@ -128,7 +82,7 @@ def test_the_samples_of_a_task_are_scored_together(trained: Training) -> None:
     for step, row in enumerate(metrics(trained), start=1):
         episodes = [record.episode for record in trained.records(step).values()]
         assert sorted(episode.rewards["first"] for episode in episodes) == [0] * PROMPTS * (SAMPLES - 1) + [1] * PROMPTS
-        assert row["critic/score/mean"] == pytest.approx(np.mean([episode.reward for episode in episodes]), rel=1e-4)
+        assert row["critic/score/mean"] == pytest.approx(fmean(episode.reward for episode in episodes), rel=1e-4)
 
 
 def test_drafts_are_made_and_verl_logs_what_they_saved(trained: Training) -> None:
@@ -189,21 +143,6 @@ TOGETHER = (
 """Two replicas with a hub between them."""
 
 
-def stored(training: Training, step: int, rank: int) -> Counter[tuple[int, ...]]:
-    """The turns in a replica's store at a checkpoint, with the state of each before its tokens."""
-    held = read_snapshot(state_folder(checkpoint_folder(training.folder.checkpoints, step), rank) / "forest.npz").held
-    assert not len(held.cold_state), "all are in use yet"
-    turns = np.split(held.hot_tokens, np.cumsum(held.hot_length)[:-1])
-    states = held.keys[held.hot_state, 0].tolist()
-    return Counter((state, *turn.tolist()) for state, turn in zip(states, turns, strict=True))
-
-
-def played(training: Training, *steps: int) -> Counter[tuple[int, ...]]:
-    """Tokens of the turns of some steps."""
-    records = (record for step in steps for record in training.records(step).values())
-    return Counter(turn.completion.token_ids for record in records for turn in record.episode.turns)
-
-
 def bare(turns: Counter[tuple[int, ...]]) -> Counter[tuple[int, ...]]:
     """The turns without their states."""
     found: Counter[tuple[int, ...]] = Counter()
@@ -220,7 +159,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def together(engine: str, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Training:
     policy = policy_for(engine, chatml, tmp_path_factory)
-    return train_repeating(tmp_path_factory.mktemp("together"), policy, engine, "tree", *TOGETHER)
+    return train_engine(tmp_path_factory.mktemp("together"), policy, engine, "tree", *TOGETHER)
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +170,7 @@ def resumed(together: Training, engine: str, chatml: Any, tmp_path_factory: pyte
     checkpoints = RunFolder(root / "run").checkpoints
     shutil.rmtree(checkpoints / f"global_step_{STEPS}")
     (checkpoints / "latest_checkpointed_iteration.txt").write_text("2")
-    return train_repeating(root, policy_for(engine, chatml, tmp_path_factory), engine, "tree", *TOGETHER)
+    return train_engine(root, policy_for(engine, chatml, tmp_path_factory), engine, "tree", *TOGETHER)
 
 
 @pytest.mark.release

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from ray.exceptions import ActorUnavailableError
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap, _agent_loop_registry
 from verl.trainer.ppo.v1 import agent_loop_tq
 from verl.workers.rollout.replica import TokenOutput
 
 from turntree.agents.engines.protocol import Completion, DraftStats, Engine, FinishReason, Sampling, TurnRequest
 from turntree.agents.engines.request_wire import seed_of, state_of
+from turntree.agents.errors import EngineLost
 from turntree.agents.verl.episodes.output import EpisodeOutput
 from turntree.agents.verl.playing.agent_loop import EnvAgentLoop
 from turntree.agents.verl.playing.backends import server_call
@@ -163,6 +165,37 @@ async def test_only_our_backend_is_given_the_dialogue_state(
 async def test_servers_that_are_gone_mask_the_episode(rollout_config: Any, chatml: Any, row: dict[str, Any]) -> None:
     played, _ = await loop(rollout_config, row, chatml, ConnectionError("no such actor"))
     assert (sum(played.response_mask), played.extra_fields["reward_extra_info"]["failure"]) == (0, 1.0)
+
+
+GONE = ActorUnavailableError("killed", None)
+
+
+async def test_a_first_turn_waits_for_a_lost_server_and_a_later_one_is_lost_with_it() -> None:
+    servers = Servers(GONE, EngineLost("it has no weights yet"), output(1, 9), GONE)
+    engine = VerlEngine(servers, backend="trtllm", look_seconds=0)
+    assert (await engine.generate(TurnRequest((5,), SAMPLING))).token_ids == (1, 9)
+    assert [asked["prompt_ids"] for asked in servers.asked] == [[5]] * 3
+    with pytest.raises(EngineLost, match="is gone"):
+        await engine.generate(TurnRequest((5, 1, 9), SAMPLING))
+
+
+async def test_a_server_that_does_not_come_back_in_time_is_an_error() -> None:
+    with pytest.raises(EngineLost, match="is gone"):
+        await VerlEngine(Servers(GONE), backend="trtllm", patience=0, look_seconds=0).generate(
+            TurnRequest((5,), SAMPLING)
+        )
+
+
+async def test_an_episode_whose_server_is_lost_is_played_again(
+    rollout_config: Any, chatml: Any, row: dict[str, Any]
+) -> None:
+    calls, said = (
+        chatml(text + "<|im_end|>", add_special_tokens=False)["input_ids"] for text in ("calculator(1+1)", "#### 5")
+    )
+    played, servers = await loop(rollout_config, row, chatml, output(*calls), GONE, output(*said))
+    assert servers.asked[0]["request_id"] == servers.asked[1]["request_id"] != servers.asked[2]["request_id"]
+    assert servers.asked[0]["prompt_ids"] == servers.asked[2]["prompt_ids"]
+    assert sum(played.response_mask) == len(said)
 
 
 class Sessions(agent_loop_tq.AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc, name-defined]

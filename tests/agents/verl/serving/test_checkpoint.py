@@ -18,8 +18,8 @@ from turntree.agents.reuse.prefix_reuse import PrefixReuse
 from turntree.agents.reuse.reuse_config import ReuseConfig
 from turntree.agents.reuse.run_ahead import RunAhead
 from turntree.agents.reuse.run_ahead_config import RunAheadConfig
+from turntree.agents.verl.records.checkpoint_state import DamagedCheckpoint, ServerState, state_folder
 from turntree.agents.verl.serving.checkpoint import StoreCheckpoint
-from turntree.agents.verl.serving.checkpoint_state import DamagedCheckpoint, ServerState, state_folder
 from turntree.spec_tree import DialogueState, SpecForest
 
 

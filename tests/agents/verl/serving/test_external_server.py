@@ -16,9 +16,10 @@ from recording_engine import RecordingEngine, a_turn
 from turntree.agents.engines.drafting.remote_store import carry_out
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.engines.request_wire import request_entries
+from turntree.agents.errors import EngineLost
 from turntree.agents.verl.config.exchange_settings import ExchangeSettings
-from turntree.agents.verl.serving import external_server
-from turntree.agents.verl.serving.checkpoint_state import checkpoint_folder, state_folder
+from turntree.agents.verl.records.checkpoint_state import checkpoint_folder, state_folder
+from turntree.agents.verl.serving import external_server, restarts
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer, RemoteStore
 from turntree.agents.verl.serving.hub import TurnHub
 from turntree.agents.verl.serving.verl_types import to_token_output
@@ -306,6 +307,24 @@ async def test_a_server_that_answers_no_requests_or_has_neither_store_nor_reuse_
         await server.sleep()
         await server.set_global_steps(1)
         assert not await server.step_counters()
+
+
+async def test_a_restarted_server_samples_nothing_until_it_has_the_trainers_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(restarts, "is_restarted", lambda: True)
+    server = Server(run=REPLAY)
+    await server.serve_turns(shared=False)
+    serving = asyncio.create_task(server.serving())
+    for call in (ask(server, 1), server.submit_turns("c", [])):
+        with pytest.raises(EngineLost, match="no weights"):
+            await call
+    with pytest.raises(EngineLost, match="during an update"):
+        await server.set_global_steps(2, "an earlier life")
+    assert not serving.done()
+    await server.set_global_steps(2, await server.ready())
+    await serving
+    await ask(server, 1)
 
 
 class Launched(ExternalReplica):

@@ -85,6 +85,9 @@ def test_the_router_goes_around_a_server_that_is_killed(cluster: Any) -> None:
         def pid(self) -> int:
             return os.getpid()
 
+        def serving(self) -> None:
+            """It always does."""
+
     servers = {name: cluster.remote(Idle).options(num_cpus=0).remote() for name in ("a", "b")}
     pids = {name: cluster.get(server.pid.remote()) for name, server in servers.items()}
     router = TaskRouter(servers, {"look_seconds": 0.05})

@@ -10,8 +10,8 @@ from machine_speed import patience
 from one_server import start_server
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
-from turntree.agents.verl.serving import server as server_module
-from turntree.agents.verl.serving.checkpoint_state import DamagedCheckpoint, checkpoint_folder, state_folder
+from turntree.agents.verl.records.checkpoint_state import DamagedCheckpoint, checkpoint_folder, state_folder
+from turntree.agents.verl.serving import restarts
 from turntree.agents.verl.serving.server import TurntreeServer
 from turntree.agents.verl.serving.turn_pipe import NumberedRequest
 from turntree.spec_tree import DialogueState
@@ -109,7 +109,7 @@ async def test_a_server_that_was_started_again_takes_no_turns_that_may_have_been
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await saved(servers)
-    monkeypatch.setattr(server_module, "is_restarted", lambda: True)
+    monkeypatch.setattr(restarts, "is_restarted", lambda: True)
     assert (await next_step(servers.start(), 9)).levels == ""
 
 

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorUnavailableError
+
+from turntree.agents.verl.serving.restarts import RESEND
+
+pytestmark = pytest.mark.vllm
+
+
+class Server:
+    """A server's handle without Ray."""
+
+    def __init__(self, lost: bool = False) -> None:
+        self.lost = lost
+        self.steps: list[tuple[int, str]] = []
+        self.ready = SimpleNamespace(remote=self.say_ready)
+        self.set_global_steps = SimpleNamespace(remote=self.take_step)
+
+    async def say_ready(self) -> str:
+        if self.lost:
+            raise ActorUnavailableError("killed", None)
+        return "this life"
+
+    async def take_step(self, step: int, life: str) -> None:
+        self.steps.append((step, life))
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What verl's sender is given."""
+    from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
+
+    found: list[Any] = []
+
+    async def update_weights(self: Any, weights: Any, global_steps: int | None = None, **kwargs: Any) -> None:
+        found.append((list(weights), global_steps, kwargs))
+
+    monkeypatch.setattr(ServerAdapter, "update_weights", update_weights)
+    return found
+
+
+def sender(server: Server) -> Any:
+    from turntree.agents.verl.serving.vllm_weights import VllmWeightSender
+
+    made = VllmWeightSender.__new__(VllmWeightSender)
+    made._has_server, made.server_handle, made.replica_rank = True, server, 0
+    return made
+
+
+async def test_a_restarted_server_is_sent_the_last_step_again(sent: list[Any]) -> None:
+    server = Server()
+    one = sender(server)
+    await one.update_weights(iter("ab"), global_steps=3, peft_config=None)
+    await one.update_weights(iter("ab"), global_steps=RESEND, peft_config=None)
+    assert server.steps == [(3, "this life")] * 2
+    assert sent == [(["a", "b"], None, {"peft_config": None})] * 2  # the step is told with the life, by us alone
+
+
+async def test_weights_for_a_lost_server_are_gathered_all_the_same(sent: list[Any]) -> None:
+    weights = iter("ab")
+    await sender(Server(lost=True)).update_weights(weights, global_steps=3)
+    assert sent == []
+    assert next(weights, None) is None
