@@ -1,8 +1,8 @@
 """An engine whose passes over stored turns may begin before the turns are requested.
 
 An early pass is the one that the turn would need in its time: same prompt, tokens,
-noise and limits. It leaves no trace. The request that would have begun it gets its
-result instead; without such a request nobody sees it.
+noise and limits. The request that would have begun it gets its result instead; without
+such a request nobody sees it, but an engine that drafts has learnt from its tokens.
 """
 
 from __future__ import annotations
@@ -13,24 +13,15 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, ScoringEngine, TurnRequest
-from turntree.spec_tree import DialogueState
 
 _T = TypeVar("_T")
-Remember = Callable[[DialogueState, Sequence[int]], None]
-"""Inserts a whole turn into a store of drafts."""
 
 
 class EarlyPasses:
-    """A ``ScoringEngine`` around another; see the module's docstring.
+    """A ``ScoringEngine`` around another, which scores and samples; see the module's docstring."""
 
-    Args:
-        engine: Scores and samples.
-        remember: Called with each turn that was sampled early and is used, as the engine did not store it.
-    """
-
-    def __init__(self, engine: ScoringEngine, remember: Remember | None) -> None:
+    def __init__(self, engine: ScoringEngine) -> None:
         self._engine = engine
-        self._remember = remember
         self._running: dict[Hashable, asyncio.Task[Any]] = {}
         self.begun = 0
         """Passes begun early."""
@@ -39,7 +30,7 @@ class EarlyPasses:
 
     def begin_turn(self, request: TurnRequest) -> bool:
         """Begin to sample a turn; ``False`` if that is begun already."""
-        return self._begin(_turn_key(request), lambda: self._engine.generate(replace(request, reuse=False)))
+        return self._begin(_turn_key(request), lambda: self._engine.generate(request))
 
     def begin_scores(self, prompt_ids: tuple[int, ...], token_ids: Sequence[int], sampling: Sampling, top: int) -> bool:
         """Begin to score tokens, arguments as for ``score``; ``False`` if that is begun already."""
@@ -52,8 +43,6 @@ class EarlyPasses:
         if turn is None or turn.finish_reason is FinishReason.ABORT:
             return await self._engine.generate(request)
         self.used += 1
-        if self._remember is not None and request.state is not None and request.reuse:
-            self._remember(request.state, turn.token_ids)
         return turn
 
     async def score(

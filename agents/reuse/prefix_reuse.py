@@ -39,7 +39,7 @@ from turntree.agents.engines.judged import shared
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, ScoringEngine, TurnRequest
 from turntree.agents.engines.splice import join, narrowed
 from turntree.agents.loop.rollout import derive_seed
-from turntree.agents.reuse.early_passes import EarlyPasses, Remember
+from turntree.agents.reuse.early_passes import EarlyPasses
 from turntree.agents.reuse.foresight import Foresight
 from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
 from turntree.agents.reuse.turn_storage import offer, storage_key, stored_turn, within
@@ -48,6 +48,8 @@ from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.ledger import Ledger, StoredTurn, Ticket
 from turntree.spec_tree.rules.level import Level, worst_level
 
+Remember = Callable[[DialogueState, Sequence[int]], None]
+"""Inserts a whole turn into a store of drafts."""
 Ready = Callable[[Sequence[int], Sampling], bool]
 """Whether a precomputed turn is held."""
 
@@ -128,7 +130,7 @@ class PrefixReuse:
         self._width = min(config.top_k, vocabulary)
         self._remember = remember
         self._ready = ready
-        self._early = EarlyPasses(engine, remember)
+        self._early = EarlyPasses(engine)
         self._foresight = Foresight()
         self._seeds = np.random.default_rng(seed)
 

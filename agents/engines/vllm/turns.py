@@ -78,7 +78,8 @@ class VllmTurns(PrecomputedRequests, ABC):
         room = min(request.sampling.max_tokens, self.max_context - len(prompt))
         known = tuple(takewhile(lambda token: 0 <= token < self.vocabulary, request.draft))
         request = replace(request, prompt_ids=prompt, draft=known, sampling=replace(request.sampling, max_tokens=room))
-        if judgeable(request, passes_from=self._draft_tokens + 2) and not request.sampling.min_p:
+        # Decoding verifies drafts in a pass of its own, after that over the prompt, which can judge the whole guess.
+        if judgeable(request, passes_from=1) and not request.sampling.min_p:
             return await replay(request, self._judge, self._sample)
         return await self._sample(request)
 

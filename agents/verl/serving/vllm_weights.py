@@ -22,7 +22,10 @@ class VllmWeightSender(ServerAdapter):  # type: ignore[misc]
 
     _global_steps: int | None = None
 
-    async def update_weights(self, weights: Any, global_steps: int | None = None, **kwargs: Any) -> None:
+    # verl's own signature differs from that of its base class.
+    async def update_weights(  # type: ignore[override]
+        self, weights: Any, global_steps: int | None = None, **kwargs: Any
+    ) -> None:
         """As verl's, once the server is there.
 
         Args:
@@ -33,13 +36,14 @@ class VllmWeightSender(ServerAdapter):  # type: ignore[misc]
         if global_steps == RESEND:
             global_steps = self._global_steps
         self._global_steps = global_steps
+        send: Any = super().update_weights
         if not self._ensure_server_handle():  # not the process of this replica that talks to the server
-            await super().update_weights(weights, global_steps=global_steps, **kwargs)
+            await send(weights, global_steps=global_steps, **kwargs)
             return
         server: Any = self.server_handle
         try:
             life = await server.ready.remote()
-            await super().update_weights(weights, global_steps=None, **kwargs)
+            await send(weights, global_steps=None, **kwargs)
             if global_steps is not None:
                 await server.set_global_steps.remote(global_steps, life)
         except (RayActorError, EngineLost) as error:

@@ -84,37 +84,24 @@ def test_what_is_sampled_and_stored_does_not_depend_on_it(config: ReuseConfig, c
     assert results[0] == results[1]
 
 
-def test_the_store_of_drafts_gets_a_turn_that_was_sampled_early_when_it_is_used() -> None:
+@pytest.mark.parametrize(("config", "own"), [(REPLAY, 0), (EXACT, TURNS)])
+def test_the_store_of_drafts_gets_each_turn_once(config: ReuseConfig, own: int) -> None:
+    """From the engine, which samples a replayed one whole, early or not; else from its reuse."""
     kept: list[tuple[int, ...]] = []
-    play = Reused(random_policy(1, 4), REPLAY, remember=lambda state, said: kept.append(tuple(said)))
+    play = Reused(random_policy(1, 4), config, remember=lambda state, said: kept.append(tuple(said)))
     episodes(play, 1)
     play.update()
     assert kept == [], "the engine stores its own turns"
+    play.engine.drawn.clear()
     (again,) = episodes(play, 2)
-    assert kept == tokens([again])[0][1:]
-
-
-def test_an_early_pass_is_not_stored_by_the_engine() -> None:
-    play = Reused(random_policy(1, 4), REPLAY)
-    asked: list[TurnRequest] = []
-    generate = play.engine.generate
-
-    async def noted(request: TurnRequest) -> Completion:
-        asked.append(request)
-        return await generate(request)
-
-    play.engine.generate = noted  # type: ignore[method-assign]
-    episodes(play, 1)
-    play.update()
-    asked.clear()
-    episodes(play, 2)
-    assert sorted(request.reuse for request in asked) == [False] * (TURNS - 1) + [True]
+    assert play.stats.early_used == TURNS - 1
+    assert kept == tokens([again])[0][:own]
 
 
 def test_a_pass_that_nobody_waits_for_ends_before_the_engine_sleeps() -> None:
     """An aborted or failed one is asked for again by its request."""
     play = Reused(after_prompt(random_policy(1, 4)), REPLAY)
-    early = EarlyPasses(play.engine, None)
+    early = EarlyPasses(play.engine)
     request = TurnRequest((1,), TURN)
 
     async def check() -> None:
@@ -143,7 +130,7 @@ def test_an_update_ends_what_was_begun_under_the_old_weights() -> None:
     generate = play.engine.generate
 
     async def slow(request: TurnRequest) -> Completion:
-        if request.reuse:
+        if len(request.prompt_ids) == 2:  # the episode's first turn
             return await generate(request)
         try:
             await asyncio.sleep(60)
