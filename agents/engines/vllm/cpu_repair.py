@@ -165,7 +165,7 @@ def repair_reload(runner: Any) -> None:
 
 def repack_heads(model: Any) -> None:
     """Pack the weights of a model's output layers again."""
-    head: type = importlib.import_module("vllm.model_executor.layers.vocab_parallel_embedding").ParallelLMHead
+    head: Any = importlib.import_module("vllm.model_executor.layers.vocab_parallel_embedding").ParallelLMHead
     for module in model.modules():
         if isinstance(module, head) and hasattr(module, "cpu_linear"):
             module.quant_method.process_weights_after_loading(module)
