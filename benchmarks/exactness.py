@@ -18,12 +18,11 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
-import engine_rows
 import numpy as np
 import rule_rows
-import run_ahead_rows
 from claims import Row
 from provenance import command_line
 from rich.console import Console
@@ -39,8 +38,8 @@ SOURCES: tuple[Callable[[argparse.Namespace], Iterator[Row]], ...] = (
     lambda args: rule_rows.two_turn_rows(),
     lambda args: rule_rows.run_ahead_rows(),
     lambda args: rule_rows.drawn_rows(args.draws),
-    lambda args: engine_rows.rows(),
-    lambda args: run_ahead_rows.rows(),
+    lambda args: import_module("engine_rows").rows(),  # its imports want what SGLang's environment has not
+    lambda args: import_module("run_ahead_rows").rows(),
 )
 """Where rows come from."""
 

@@ -27,6 +27,7 @@ from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
 from turntree.spec_tree.rules.transforms import Transforms, law
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+from cpu_sglang import beside, prepare
 from policy_law import PolicyLaw, chi_square
 from tiny_llama import save_tiny_llama
 
@@ -46,6 +47,8 @@ def rows(name: str, draws: int) -> Iterator[Row]:
         name: ``vllm`` or ``sglang``; its environment must be the running one.
         draws: Turns of each row with chance in it.
     """
+    if name == "sglang":
+        prepare()  # before transformers is imported
     with tempfile.TemporaryDirectory() as folder:
         reference = PolicyLaw(save_tiny_llama(Path(folder), positions=CONTEXT))
         with _ENGINES[name](Path(folder)) as engine:
@@ -188,12 +191,9 @@ def _vllm(folder: Path) -> AbstractContextManager[Any]:
 
 
 def _sglang(folder: Path) -> AbstractContextManager[Any]:
-    from cpu_sglang import beside, prepare
-
     from turntree.agents.engines.sglang.config import SglangEngineConfig
     from turntree.agents.engines.sglang.engine import SglangEngine
 
-    prepare()
     return SglangEngine(
         folder,
         config=SglangEngineConfig(
