@@ -53,7 +53,7 @@ class SglangTurns(PrecomputedRequests, ABC):
         """Version of the policy's weights."""
         self._vocabulary = vocabulary
         self._speculates = speculates
-        self._judges_from: int | None = None
+        self._server_judges: bool | None = None
 
     @property
     def vocabulary(self) -> int:
@@ -78,7 +78,7 @@ class SglangTurns(PrecomputedRequests, ABC):
         """Sample one turn.
 
         With a seed the turn depends on the policy and the seed alone, and a draft that was sampled with the same
-        seed is replayed (``draws``), a long one in one pass (``judged``). A draft needs turntree's worker or hooks;
+        seed is replayed (``draws``), in one pass over all of it where that saves any (``judged``). A draft needs turntree's worker or hooks;
         any other engine ignores it.
 
         Raises:
@@ -111,11 +111,12 @@ class SglangTurns(PrecomputedRequests, ABC):
 
     async def _judges(self, request: TurnRequest) -> bool:
         """Whether the request's draft is judged in one pass; SGLang is asked once whether it can."""
+        # Decoding verifies drafts in a pass of its own, after that over the prompt, which can judge the whole guess.
         if not judgeable(request, passes_from=1):
             return False
-        if self._judges_from is None:
-            self._judges_from = next((int(state.get(JUDGES, 0)) for state in await self._states()), 0)
-        return self._judges_from > 0 and judgeable(request, passes_from=self._judges_from)
+        if self._server_judges is None:
+            self._server_judges = next((bool(state.get(JUDGES, False)) for state in await self._states()), False)
+        return self._server_judges
 
     async def _judge(self, request: TurnRequest) -> Completion:
         version = self.version

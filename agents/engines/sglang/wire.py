@@ -19,8 +19,8 @@ ACCEPTED = "turntree_accepted"
 """Returned in ``meta_info``: draft nodes that the policy sampled in each verify step, shape (steps,)."""
 OURS = "turntree"
 """Key of the mark of a request that is drawn by ``draws`` and ends only at its own stop tokens."""
-JUDGES = "turntree_judges_from"
-"""Key in a scheduler's internal state: draft tokens that are verified in one pass. It judges longer drafts."""
+JUDGES = "turntree_judges"
+"""Key in a scheduler's internal state: whether it judges drafts in the pass over a prompt."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _FIRST_INVERSE = 0xBF58476D1CE4E5B9, 0x96DE1B173F119089

@@ -80,12 +80,10 @@ def is_ours(server_args: Any) -> bool:
     return name == ALGORITHM or (name == "NGRAM" and settings_from_environment().replace_ngram)
 
 
-def judges_from(server_args: Any) -> int:
-    """Draft tokens that this server verifies in one pass; 0 for other drafts than turntree's, which mostly are not
+def judges(server_args: Any) -> bool:
+    """Whether this server judges drafts in the pass over a prompt: not beside drafts of others, which mostly are not
     verified by the seed."""
-    if is_ours(server_args):
-        return int(server_args.speculative_num_draft_tokens)
-    return 0 if server_args.speculative_algorithm else 1
+    return is_ours(server_args) or not server_args.speculative_algorithm
 
 
 def _worker(server_args: Any) -> type:
@@ -107,7 +105,7 @@ def _validate_request(manager: Any, request: Any, *_: Any, **__: Any) -> None:
 
 def _with_figures(original: Callable[..., Any], scheduler: Any, request: Any) -> Any:
     answer = original(scheduler, request)
-    answer.internal_state[JUDGES] = judges_from(scheduler.server_args)
+    answer.internal_state[JUDGES] = judges(scheduler.server_args)
     worker = getattr(scheduler, "draft_worker", None)
     if is_ours(scheduler.server_args) and worker is not None:
         answer.internal_state["turntree"] = worker.figures()

@@ -55,12 +55,11 @@ def test_ngram_keeps_its_name_and_changes_its_worker_only_when_told(monkeypatch:
     assert not plugin.is_ours(SimpleNamespace(speculative_algorithm=None))
 
 
-@pytest.mark.parametrize(("algorithm", "tokens"), [("TURNTREE", 8), ("EAGLE", 0), (None, 1)])
-def test_a_server_says_how_long_a_draft_is_that_it_judges(algorithm: str | None, tokens: int) -> None:
+@pytest.mark.parametrize(("algorithm", "whether"), [("TURNTREE", True), ("EAGLE", False), (None, True)])
+def test_a_server_says_whether_it_judges_drafts(algorithm: str | None, whether: bool) -> None:
     from turntree.agents.engines.sglang.worker import plugin
 
-    arguments = SimpleNamespace(speculative_algorithm=algorithm, speculative_num_draft_tokens=8)
-    assert plugin.judges_from(arguments) == tokens
+    assert plugin.judges(SimpleNamespace(speculative_algorithm=algorithm)) is whether
 
 
 @pytest.mark.usefixtures("second_generation")
