@@ -13,8 +13,10 @@ import logging
 import os
 import re
 import secrets
+import socket
 import time
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -51,6 +53,12 @@ class FolderExchange:
         self._life = secrets.token_hex(6)
         self._known = 0
         self._read: set[str] = set()
+
+    @classmethod
+    def from_environment(cls) -> Self | None:
+        """This process's access to the folder that ``TURNTREE_EXCHANGE`` names; ``None`` where it names none."""
+        folder = os.environ.get(FOLDER)
+        return cls(folder, f"{socket.gethostname().replace('-', '_')}.{os.getpid()}") if folder else None
 
     def swap(self, own: TurnBatch, first: int) -> Swapped:
         """As ``Exchange.swap``."""

@@ -17,7 +17,7 @@ BEHIND = 3
 """Sampled behind a turn whose last token was drafted."""
 
 
-def vllm_config(settings: DrafterSettings, depth: int) -> Any:
+def vllm_config(settings: DrafterSettings, depth: int, *, rank: int = 0) -> Any:
     return SimpleNamespace(
         additional_config=settings.to_additional_config(),
         model_config=SimpleNamespace(
@@ -27,6 +27,7 @@ def vllm_config(settings: DrafterSettings, depth: int) -> Any:
         ),
         speculative_config=SimpleNamespace(num_speculative_tokens=depth),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=512),
+        parallel_config=SimpleNamespace(rank=rank, tensor_parallel_size=2),
     )
 
 
@@ -38,7 +39,7 @@ def parameters(**given: Any) -> Any:
 class ScriptedRunner:
     """Runs requests whose turns are known beforehand."""
 
-    def __init__(self, settings: DrafterSettings | None = None, *, depth: int = 4) -> None:
+    def __init__(self, settings: DrafterSettings | None = None, *, depth: int = 4, rank: int = 0) -> None:
         self.device = SimpleNamespace(type="cuda")
         self.max_model_len = CONTEXT
         self.effective_drafter_max_model_len = CONTEXT
@@ -50,7 +51,7 @@ class ScriptedRunner:
         self.drafts: dict[str, list[int]] = {}
         self.proposed: list[dict[str, list[int]]] = []
         settings = settings or DrafterSettings(adaptive=False, min_probability=0.0)
-        self.drafter = ForestDrafter(vllm_config(settings, depth))
+        self.drafter = ForestDrafter(vllm_config(settings, depth, rank=rank))
         self.drafter.bind(self)
         self.drafter.load_model()
 

@@ -78,8 +78,8 @@ class SglangTurns(PrecomputedRequests, ABC):
         """Sample one turn.
 
         With a seed the turn depends on the policy and the seed alone, and a draft that was sampled with the same
-        seed is replayed (``draws``), in one pass over all of it where that saves any (``judged``). A draft needs turntree's worker or hooks;
-        any other engine ignores it.
+        seed is replayed (``draws``), in one pass over all of it where that saves any (``judged``). A draft needs
+        turntree's worker or hooks; any other engine ignores it.
 
         Raises:
             UnsupportedSampling: If SGLang cannot sample with these parameters.

@@ -27,7 +27,9 @@ from turntree.agents.engines.vllm import compat, cpu_repair
 from turntree.agents.engines.vllm.chain_budget import ChainBudget
 from turntree.agents.engines.vllm.live_turn import LiveTurn
 from turntree.agents.engines.vllm.settings import DrafterSettings
-from turntree.spec_tree import SpecForest
+from turntree.spec_tree import DialogueState, SpecForest
+from turntree.spec_tree.exchange.exchange import SharedTurns
+from turntree.spec_tree.exchange.folder_exchange import FolderExchange
 from turntree.spec_tree.store.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
@@ -65,6 +67,10 @@ class ForestDrafter:
         self._reading = 0
         """Prompt tokens of the requests that joined in the last step."""
         self._runner: Any = None
+        parallel = vllm_config.parallel_config
+        first = parallel.rank % parallel.tensor_parallel_size == 0  # vLLM verifies the drafts of no other rank
+        exchange = FolderExchange.from_environment() if first else None
+        self._shared = None if exchange is None else SharedTurns(self.forest, exchange)
 
     @property
     def counts(self) -> DraftCounts:
@@ -117,6 +123,7 @@ class ForestDrafter:
         with self._session.timed() as began:
             self.counts.steps += 1
             self._sweep()
+            self._swap_if_idle()
             said = self._read(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
             for _, row, tokens in said:
                 row.verified(tokens, self.counts.steps)
@@ -129,6 +136,7 @@ class ForestDrafter:
                 live = [(place, row) for place, row, _ in said if row.handle is not None]
                 self._draft([row for _, row in live], [place for place, _ in live], proposed)
             self.counts.rows += len(rows)
+            self._swap_if_idle()
         return proposed
 
     def hear(self, request_id: str, drawn: list[int]) -> None:
@@ -186,6 +194,8 @@ class ForestDrafter:
         states = [
             turn_state(row.request.sampling_params.extra_args, prompt) for row, prompt in zip(new, prompts, strict=True)
         ]
+        for row, state in zip(new, states, strict=True):
+            row.state = state
         self._session.begin(new, states, prompts)
         return said
 
@@ -195,7 +205,9 @@ class ForestDrafter:
         before = len(tokens) - given_of(entries)
         turn = ended_turn(tokens[before:], drawn, compat.stop_tokens(request.sampling_params), judged_most(entries))
         if turn:
-            self.forest.insert(turn_state(entries, tokens[:before]), turn)
+            state = turn_state(entries, tokens[:before])
+            self.forest.insert(state, turn)
+            self._note(state, turn)
 
     def _open(self, request: Any) -> LiveTurn:
         parameters = request.sampling_params
@@ -220,6 +232,7 @@ class ForestDrafter:
     def _commit(self, rows: list[LiveTurn], tokens: list[list[int]]) -> None:
         self._session.commit(rows, tokens)
         for row, said in zip(rows, tokens, strict=True):
+            row.said += said
             if row.handle is not None and said and row.complete(said[-1]):
                 self._end(row, keep=True)
 
@@ -269,3 +282,14 @@ class ForestDrafter:
     def _end(self, row: LiveTurn, *, keep: bool) -> None:
         self._session.end([row], keep=keep)
         row.drafted = 0
+        if keep and row.state is not None:
+            self._note(row.state, row.said)
+
+    def _note(self, state: DialogueState, turn: list[int]) -> None:
+        if self._shared is not None:
+            self._shared.note(state, turn)
+
+    def _swap_if_idle(self) -> None:
+        """Exchange turns with other engines where no request would wait for it in the middle of its turn."""
+        if self._shared is not None and all(row.handle is None for row in self._rows.values()):
+            self._shared.swap()

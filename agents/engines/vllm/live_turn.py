@@ -7,10 +7,11 @@ appends tokens after them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from turntree.agents.engines.drafting.session import DraftTurn
+from turntree.spec_tree.state import DialogueState
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -29,6 +30,10 @@ class LiveTurn(DraftTurn):
     """Most tokens of the turn, within the longest context."""
     by_text: bool
     """Whether a stop string may end it, which only vLLM's front end sees."""
+    state: DialogueState | None = None
+    """The dialogue state that it begins in."""
+    said: list[int] = field(default_factory=list)
+    """Its tokens so far."""
     drafted: int = 0
     """Tokens proposed for the coming step."""
     by_guess: bool = False

@@ -14,7 +14,6 @@ the handles of device memory by which verl transfers weights.
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -22,13 +21,10 @@ from omegaconf import DictConfig, OmegaConf
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.settings import VARIABLE, SglangSettings
 from turntree.agents.engines.sglang.turns import PRIORITIES
-from turntree.agents.verl.config.engine_section import ROLLOUT, drafts_of
+from turntree.agents.verl.config.engine_section import ROLLOUT, VARIABLES, drafts_of
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
-from turntree.agents.verl.names import replica_count
-from turntree.spec_tree.exchange.folder_exchange import FOLDER
 
-_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 _DRAFTS = ("speculative_algorithm", "speculative_num_draft_tokens")
 
 
@@ -48,12 +44,6 @@ def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
         _fit_priorities(config)
     if settings is None:
         return
-    folder = os.environ.get(FOLDER) or OmegaConf.select(config, f"{_VARIABLES}.{FOLDER}")
-    if folder and settings.exchange is not None and replica_count(config) > 1:
-        raise ConfigError(
-            f"expected one exchange between the replicas, got two: {FOLDER}={folder} names a folder, and "
-            f"{ROLLOUT}.engine_kwargs.turntree.exchange is a hub; unset the variable, or set exchange=null"
-        )
     for key in _DRAFTS:
         if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}") is not None:
             raise ConfigError(
@@ -63,7 +53,7 @@ def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
     drafts = _drafts(settings)
     for key, value in _arguments(drafts).items():
         OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}", value, force_add=True)
-    OmegaConf.update(config, f"{_VARIABLES}.{VARIABLE}", drafts.to_variable(), force_add=True)
+    OmegaConf.update(config, f"{VARIABLES}.{VARIABLE}", drafts.to_variable(), force_add=True)
 
 
 def _fit_priorities(config: DictConfig) -> None:

@@ -11,8 +11,6 @@ drops nothing: all ranks and requests are idle then, so other engines' turns are
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import time
 from dataclasses import asdict, replace
 from typing import Any
@@ -36,7 +34,7 @@ from turntree.agents.engines.sglang.worker.rows import TreeRows
 from turntree.agents.engines.sglang.worker.tree_tensors import full_mask, tree_tensors
 from turntree.spec_tree import SpecForest
 from turntree.spec_tree.exchange.exchange import SharedTurns
-from turntree.spec_tree.exchange.folder_exchange import FOLDER, FolderExchange
+from turntree.spec_tree.exchange.folder_exchange import FolderExchange
 from turntree.spec_tree.store.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
@@ -144,10 +142,8 @@ def make_drafter(server_args: Any, model_config: Any, widest: int, *, one_width:
         settings = replace(settings, widths=(widest,))
     ends = settings.forest.end_tokens | frozenset(model_config.hf_eos_token_id or ())
     forest = SpecForest(replace(settings.forest, end_tokens=ends))
-    folder, ranks = os.environ.get(FOLDER), server_args.tp_size
-    shared = None
-    if folder:
-        exchange: Any = FolderExchange(folder, f"{socket.gethostname().replace('-', '_')}.{os.getpid()}")
+    exchange, ranks, shared = FolderExchange.from_environment(), server_args.tp_size, None
+    if exchange is not None:
         shared = SharedTurns(forest, exchange if ranks == 1 else RankedExchange(exchange, get_tp_group()))
     return TreeDrafter(
         settings,

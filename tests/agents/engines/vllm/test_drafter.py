@@ -16,6 +16,8 @@ from turntree.agents.engines.state_wire import KEY, to_wire
 from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.spec_tree import DialogueState, ForestConfig
+from turntree.spec_tree.exchange.folder_exchange import FOLDER, FolderExchange
+from turntree.spec_tree.exchange.turn_batch import TurnBatch
 
 PROMPT = [5, 6, 7]
 TURN = [11, 12, 13, 14, 15, 16, 17, END]
@@ -73,6 +75,28 @@ def test_siblings_profit_from_a_turn_that_is_not_over(runner: ScriptedRunner) ->
         runner.step()
     runner.add("b", PROMPT, TURN)
     assert runner.step()["b"] == TURN[1:5]
+
+
+def test_engines_that_share_a_folder_draft_from_each_others_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    here, there, silent = ScriptedRunner(), ScriptedRunner(), ScriptedRunner(rank=1)
+    here.say("a", PROMPT, TURN)
+    assert there.say("b", PROMPT, TURN) == 3
+    assert silent.say("c", PROMPT, TURN) == len(TURN)  # its drafts are not verified: it neither gives nor takes
+    for _ in range(2):
+        here.say("d", [9], TURN)
+    watcher = FolderExchange(tmp_path, "watcher")
+    given = [turn.tolist() for batch in watcher.swap(TurnBatch.of([], []), 0).batches for turn in batch.turns]
+    assert given == [TURN] * 4  # of each engine, and none that was taken from the other
+    here.add("e", PROMPT, TURN)
+    here.step()
+    watcher.swap(TurnBatch.of([DialogueState.from_tokens([8])], [TURN]), 0)
+    here.step()
+    assert here.drafter.forest.finished([DialogueState.from_tokens([8])]) == [0]  # while a turn is sampled
+    here.play("e")
+    assert here.drafter.forest.finished([DialogueState.from_tokens([8])]) == [1]
 
 
 def test_the_same_id_given_anew_is_another_turn(runner: ScriptedRunner) -> None:

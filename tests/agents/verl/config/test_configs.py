@@ -259,17 +259,20 @@ def test_the_exchange_between_replicas_is_set_and_switched_off_with_every_engine
         verls(base, f"{SECTION}.exchange.home=1")
 
 
-def test_a_hub_and_a_folder_between_the_same_replicas_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("base", [["engine=vllm", *SGLANG[1:]], SGLANG], ids=["vllm", "sglang"])
+def test_a_hub_and_a_folder_between_the_same_replicas_are_refused(
+    base: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     two = "trainer.n_gpus_per_node=2"
     monkeypatch.setenv(FOLDER, "/turns")
     with pytest.raises(ConfigError, match=rf"got two: {FOLDER}=/turns names a folder.* set exchange=null"):
-        verls(SGLANG, two)
+        verls(base, two)
     for alone in (["trainer.n_gpus_per_node=1"], [two, f"{SECTION}.exchange=null"], [two, "speculation=none"]):
-        verls(SGLANG, *alone)
+        verls(base, *alone)
     monkeypatch.delenv(FOLDER)
     with pytest.raises(ConfigError, match="got two"):
-        verls(SGLANG, two, f"+ray_kwargs.ray_init.runtime_env.env_vars.{FOLDER}=/turns")
-    verls(SGLANG, two)
+        verls(base, two, f"+ray_kwargs.ray_init.runtime_env.env_vars.{FOLDER}=/turns")
+    verls(base, two)
 
 
 @pytest.mark.parametrize(
