@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_checks import CONTEXT, LAWS, PROMPT, OwnEngineChecks
+from engine_checks import CONTEXT, LAWS, PROMPT, OwnEngineChecks, state
 from policy_law import PolicyLaw
 from run_ahead_checks import RunAheadChecks
 from tiny_llama import save_tiny_llama
@@ -15,6 +15,8 @@ from tiny_vllm import drafting_engine
 from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.engines.vllm.engine import VllmEngine
 from turntree.agents.engines.vllm.parameters import UnsupportedSampling
+from turntree.spec_tree.exchange.folder_exchange import FOLDER, FolderExchange
+from turntree.spec_tree.exchange.turn_batch import TurnBatch
 
 pytestmark = pytest.mark.vllm
 
@@ -27,9 +29,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine(folder: Path) -> Iterator[VllmEngine]:
-    with drafting_engine(folder, max_batch=64, block_size=BLOCK) as started:
-        yield started
+def exchange(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("exchange")
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path, exchange: Path) -> Iterator[VllmEngine]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER, str(exchange))
+        with drafting_engine(folder, max_batch=64, block_size=BLOCK) as started:
+            yield started
 
 
 class TestVllm(OwnEngineChecks):
@@ -38,6 +47,19 @@ class TestVllm(OwnEngineChecks):
     def held(self, engine: VllmEngine) -> tuple[int, int]:
         figures = engine.figures()
         return int(figures["held_rollouts"]), int(figures["held_live"])
+
+
+async def test_turns_of_another_engine_come_in_through_the_folder(
+    engine: VllmEngine, policy: PolicyLaw, exchange: Path
+) -> None:
+    prompt, sampling = [9, 8, 7, 6, 5], Sampling(max_tokens=24, seed=7)
+    turn, other = policy.seeded(prompt, 24, 7), FolderExchange(exchange, "other")
+    other.swap(TurnBatch.of([state("exchanged")], [turn]), 0)
+    found = await engine.generate(TurnRequest(prompt, sampling, state=state("exchanged")))
+    assert list(found.token_ids) == turn
+    assert found.draft.verify_steps <= 5
+    heard = other.swap(TurnBatch.of([], []), 1).batches
+    assert turn in [list(said) for batch in heard for said in batch.turns]
 
 
 async def test_scoring_reads_the_cache_as_far_as_nothing_is_asked_there(engine: VllmEngine, policy: PolicyLaw) -> None:
