@@ -1,7 +1,8 @@
 """Files that are written whole or not at all, by one process at a time, and values as strict JSON.
 
 Invariant: after any error the requested path still holds its old content, and no temporary file is
-left beside it.
+left beside it. What is no regular file (``/dev/stdout``, a pipe) is never replaced: it is written through.
+A link stays one, and the file behind it is replaced.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import shutil
 import socket
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from errno import EISDIR
@@ -30,17 +33,34 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     if path.is_dir():
         raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
+    through = is_special(path)
+    target = path if through else path.resolve()
+    folder = Path(tempfile.gettempdir()) if through else target.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".partial-{os.getpid()}-{path.name}"
     try:
         yield partial
-        partial.replace(path)
+        if through:
+            with partial.open("rb") as content, path.open("wb") as device:
+                shutil.copyfileobj(content, device)
+        else:
+            partial.replace(target)
     except OSError as error:
         if error.errno is not None and error.filename in (None, str(partial)):
             error.filename = str(path)
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def is_special(path: Path) -> bool:
+    """Whether there is something at ``path`` that is neither a regular file nor a folder, or a stream of the process.
+
+    >>> is_special(Path("/dev/null")), is_special(Path("/dev/stdout")), is_special(Path("no such file"))
+    (True, True, False)
+    """
+    streams = ("/dev", "/proc")  # a stream may lead to a regular file, which others hold open
+    return str(path.absolute()).startswith(streams) or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -62,6 +82,7 @@ def ensure_writable(path: Path) -> None:
     if path.exists():
         path.open("ab").close()
         return
+    path = path.resolve()  # a link to a file that is not there yet
     path.parent.mkdir(parents=True, exist_ok=True)
     probe = path.with_name(f".partial-{os.getpid()}-{path.name}")
     try:

@@ -18,7 +18,7 @@ from typing import Any
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.episodes.record import EpisodeWriter, episode_from_dict
 from turntree.agents.errors import RecordError, UsageError
-from turntree.agents.files import OneWriter, write_whole
+from turntree.agents.files import OneWriter, is_special, write_whole
 
 Place = tuple[int, int]
 """Number of the task, number of the sample."""
@@ -34,13 +34,17 @@ class EvalFile:
         restart: Start anew, whatever the file holds.
 
     Raises:
-        UsageError: If the file holds episodes of other settings or other data, or no episodes, or if another
-            process writes it.
+        UsageError: If the file holds episodes of other settings or other data, or no episodes, if another process
+            writes it, or if it is no regular file.
         RecordError: If a line before the last is damaged.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], *, whole: int = 0, restart: bool = False) -> None:
-        self.path = path
+        if is_special(path):
+            raise UsageError(
+                f"{path} is no regular file, and episodes are read back from it to go on after a kill; name a file"
+            )
+        self.path = path = path.resolve()  # a link stays one
         self._lock = OneWriter(path)
         try:
             self._open(settings, whole, restart)

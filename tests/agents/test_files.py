@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import os
+import stat
+import threading
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
 
+from turntree.agents.errors import UsageError
+from turntree.agents.evaluation.file import EvalFile
 from turntree.agents.files import ensure_writable, whole_file, write_whole
 
 
@@ -34,3 +40,44 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
     ensure_writable(tmp_path / "other" / "new")
     assert path.read_text() == "old"
     assert [place for place in tmp_path.rglob("*") if place.is_file()] == [path]
+
+
+def test_what_is_no_regular_file_is_written_through_and_stays_what_it_was(tmp_path: Path) -> None:
+    pipe, heard = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: heard.append(pipe.read_text()))
+    reader.start()
+    write_whole(pipe, "words")
+    reader.join()
+    assert heard == ["words"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    with pytest.raises(OSError, match="/dev/full") as full:
+        write_whole(Path("/dev/full"), "words")
+    assert full.value.errno == ENOSPC
+    assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_a_link(there: bool, tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    link, file = tmp_path / "link", tmp_path / "far" / "file"
+    link.symlink_to(file)
+    if there:
+        file.write_text("old")
+    ensure_writable(link)
+    write_whole(link, "new")
+    assert link.is_symlink()
+    assert file.read_text() == "new"
+
+
+def test_an_evaluation_reads_and_writes_a_regular_file_alone(tmp_path: Path) -> None:
+    for path in (Path("/dev/full"), Path("/dev/stdin")):
+        with pytest.raises(UsageError, match=f"{path} is no regular file.* name a file"):
+            EvalFile(path, {})
+    link, file = tmp_path / "link", tmp_path / "file"
+    link.symlink_to(file)
+    EvalFile(link, {}).close()
+    assert link.is_symlink()
+    assert file.is_file()
+    assert sorted(tmp_path.iterdir()) == [file, link]
