@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from turntree.agents.loop.renderer import Renderer
 
 
+_MANY_CUT = 0.05
+"""Share of turns cut at a limit of tokens above which the figures are said to be in doubt."""
+
+
 def eval_command(
     what: Annotated[
         str,
@@ -233,13 +237,19 @@ def _print(result: EvalResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from turntree.agents.evaluation.table import rows
+    from turntree.agents.evaluation.table import cut_share, rows
 
     table = Table("", "", title=f"{result.title}, {result.model}", show_header=False)
     for name, value in rows(result).items():
         table.add_row(name, value)
     console = Console()
     console.print(table)
+    if cut_share(result) > _MANY_CUT:
+        console.print(
+            f"{cut_share(result):.0%} of the turns were cut at a limit of tokens, so their answers may be missing; "
+            "raise --max-tokens, or --max-context",
+            highlight=False,
+        )
     failure = next((episode.failure for episode in result.episodes if episode.failure), None)
     if failure is not None:
         console.print(f"first failure: {failure}", markup=False, highlight=False)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from turntree.agents.engines.chat_server import ChatServer
 from turntree.agents.engines.engine_choice import ToolCalls
-from turntree.agents.engines.protocol import Engine, Sampling
+from turntree.agents.engines.protocol import Engine, FinishReason, Sampling
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.loop.chat_rollout import chat_rollout
 from turntree.agents.loop.renderer import Renderer
@@ -181,6 +181,8 @@ class Evaluation:
     """Prompt tokens whose keys and values were reused."""
     stop_reasons: dict[str, int]
     """Number of episodes by stop reason, the most frequent first."""
+    cut_turns: int = 0
+    """Turns that ended at a limit of tokens: what the policy had still to say is not there."""
     text_turns: int = 0
     """Turns of which only the text is known; their tokens are not counted."""
 
@@ -201,6 +203,7 @@ class Evaluation:
             prompt_tokens=sum(len(turn.prompt_ids) for turn in turns),
             cached_tokens=sum(turn.completion.cached_tokens for turn in turns),
             stop_reasons=dict(Counter(str(episode.stop_reason) for episode in episodes).most_common()),
+            cut_turns=sum(turn.completion.finish_reason is FinishReason.LENGTH for turn in turns),
             text_turns=sum(turn.text_only for turn in turns),
         )
 

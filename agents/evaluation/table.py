@@ -58,6 +58,8 @@ def figures(result: EvalResult) -> dict[str, Any]:
         "undecided": sums.undecided,
         "reward per episode": sums.per_episode(sums.reward),
         "turns per episode": sums.per_episode(sums.turns),
+        "cut turns": sums.cut_turns,
+        "turns": sums.turns,
         "tokens per episode": sums.per_episode(sums.tokens) if counted else None,
         "tokens per verify step": sums.tokens_per_step if counted else None,
         "cached prompt tokens": sums.cached_tokens if counted else None,
@@ -89,12 +91,19 @@ def rows(result: EvalResult) -> dict[str, str]:
     return lines | {
         "reward per episode": f"{shown['reward per episode']:.3f}",
         "turns per episode": f"{shown['turns per episode']:.2f}",
+        "turns cut at a limit of tokens": f"{shown['cut turns']} of {shown['turns']}",
         **tokens,
         "failures (left out)": str(shown["failures"]),
         "undecided (left out)": str(shown["undecided"]),
         "ended by": ", ".join(f"{reason} {count}" for reason, count in shown["ended by"].items()),
         "seconds": f"{shown['seconds']:.1f}",
     }
+
+
+def cut_share(result: EvalResult) -> float:
+    """Share of the turns that ended at a limit of tokens; 0 without turns."""
+    sums = Evaluation.of(result.episodes)
+    return sums.cut_turns / sums.turns if sums.turns else 0.0
 
 
 def markdown(results: Sequence[EvalResult]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from turntree.agents.engines.protocol import FinishReason
 from turntree.agents.episodes.episode import Episode, Turn
 from turntree.agents.episodes.record import Record
 from turntree.agents.evaluation.evaluate import solved
@@ -63,7 +64,7 @@ def squeeze(value: Any) -> str:
 
 _COLUMNS = (
     *("step", "index", "session", "env", "task", "source", "reward", "outcome", "turns", "tools", "tokens"),
-    *("drafted", "accepted", "steps", "stop"),
+    *("drafted", "accepted", "steps", "cut", "stop"),
 )
 
 
@@ -85,6 +86,7 @@ def _row(record: Record) -> dict[str, Any]:
         "drafted": sum(draft.drafted for draft in drafts),
         "accepted": sum(draft.accepted for draft in drafts),
         "steps": sum(draft.verify_steps for draft in drafts),
+        "cut": sum(turn.completion.finish_reason is FinishReason.LENGTH for turn in episode.turns),
         "stop": str(episode.stop_reason),
     }
 

@@ -78,7 +78,7 @@ function row(number) {
     },
     el("b", {}, c.task[number] || c.env[number]),
     el("span", { class: `score ${c.outcome[number].replace(" ", "-")}` }, c.reward[number].toFixed(2)),
-    el("small", {}, `${where}, ${c.turns[number]} turns, ${c.tokens[number]} tokens${pace}`));
+    el("small", {}, `${where}, ${c.turns[number]} turns, ${c.tokens[number]} tokens${pace}${c.cut[number] ? `, ${c.cut[number]} cut` : ""}`));
 }
 
 function draw() {
@@ -250,11 +250,13 @@ function keys(event) {
   }
   if (typing || event.ctrlKey || event.metaKey || event.altKey || $("episodes").hidden) return;
   const page = Math.max(1, Math.floor($("list").clientHeight / ROW) - 1);
-  const inList = document.activeElement === $("list") || document.activeElement === document.body;
+  const onTab = event.target.getAttribute("role") === "tab", at = document.activeElement;
+  const inList = at === $("list") || at === document.body || onTab;
   const actions = { "/": () => $("find").focus(), c: () => press(PAINTS[(PAINTS.findIndex(([name]) => name === paint) + 1) % PAINTS.length][0]), t: () => $("as-tokens")?.click(),
     j: () => move(1), k: () => move(-1) };
   if (inList) Object.assign(actions, { ArrowDown: () => move(1), ArrowUp: () => move(-1), PageDown: () => move(page), PageUp: () => move(-page),
-    Home: () => move(-shown.length), End: () => move(shown.length), Enter: () => $("detail").focus() });
+    Home: () => move(-shown.length), End: () => move(shown.length) });
+  if (inList && !onTab) actions.Enter = () => $("detail").focus();
   if (actions[event.key]) { actions[event.key](); event.preventDefault(); }
 }
 const press = (name) => document.querySelector(`[data-paint=${name}]`)?.click();

@@ -52,6 +52,10 @@ def test_eval_plays_tasks_and_prints_how_it_went(evaluate: Any, tmp_path: Path) 
     assert said.row["tokens per episode"] == f"{tokens / 5:.1f}"
     assert float(said.row["tokens per verify step"]) >= 1.0
     assert said.row["failures (left out)"] == "0"
+    cut = sum(turn.completion.finish_reason == "length" for episode in episodes for turn in episode.turns)
+    assert said.row["turns cut at a limit of tokens"] == f"{cut} of {sum(len(e.turns) for e in episodes)}"
+    assert cut
+    assert "of the turns were cut at a limit of tokens" in said.out
 
 
 def test_an_evaluation_goes_on_where_it_was_killed_and_can_be_extended(evaluate: Any, tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ import pytest
 from adder import Adder, play
 from recording_engine import RecordingEngine
 
-from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, TurnRequest
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.evaluation.evaluate import Evaluation, evaluate, solved, wilson_interval
+from turntree.agents.evaluation.table import EvalResult, cut_share, figures, rows
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.scoring.scorer import Scorer
 from turntree.envs.task import Task
@@ -109,6 +110,18 @@ async def test_counts_are_summed_over_turns(renderer: Renderer) -> None:
     assert result.prompt_tokens == 2 * sum(len(turn.prompt_ids) for turn in turns)
     assert result.tokens_per_step == sum(sizes) / 3
     assert result.per_episode(result.turns) == 2
+    assert result.cut_turns == 0
+
+
+async def test_turns_that_a_limit_of_tokens_cut_are_counted(renderer: Renderer) -> None:
+    episode, _ = await play(renderer, "call 4", "5")
+    first, second = episode.turns
+    cut = replace(first, completion=replace(first.completion, finish_reason=FinishReason.LENGTH))
+    result = EvalResult("", "", 1, [replace(episode, turns=(cut, second))], 0.0)
+    assert figures(result)["cut turns"] == 1
+    assert rows(result)["turns cut at a limit of tokens"] == "1 of 2"
+    assert cut_share(result) == 0.5
+    assert cut_share(result._replace(episodes=[])) == 0.0
 
 
 def test_correctness_decides_where_it_is_reported_and_the_reward_elsewhere() -> None:

@@ -131,6 +131,13 @@ def test_the_keyboard_is_enough(page: Any) -> None:
     assert page.locator("#curves figure").count() == 3
     assert page.locator("#curves").is_visible()
     assert not page.locator("#episodes").is_visible()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Home")
+    page.wait_for_selector("#row-0[aria-selected=true]")
+    page.click("#tab-curves")
+    page.click("#tab-episodes")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector("#row-1[aria-selected=true]")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -3,11 +3,13 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from viewed_run import write_run
 
+from turntree.agents.engines.protocol import FinishReason
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.viewer.pack import CHUNK, pack, squeeze
 from turntree.agents.viewer.source import Source
@@ -28,6 +30,15 @@ async def test_columns_and_chunks_hold_every_episode_in_order(renderer: Renderer
     assert last["turns"][0]["ids"] == list(said.completion.token_ids)
     assert last["turns"][0]["accepted"] == "".join("01"[flag] for flag in said.completion.accepted)
     assert last["turns"][0]["levels"] == said.completion.levels
+
+
+def test_turns_that_a_limit_of_tokens_cut_are_counted(source: Source) -> None:
+    first, second, *_ = source.records()
+    turns = tuple(
+        replace(turn, completion=replace(turn.completion, finish_reason=FinishReason.LENGTH))
+        for turn in first.episode.turns
+    )
+    assert pack([first._replace(episode=replace(first.episode, turns=turns)), second]).columns["cut"] == [len(turns), 0]
 
 
 def test_turns_are_gathered_by_their_exact_prompt(source: Source) -> None:
