@@ -65,7 +65,8 @@ class Rubric:
 
         Raises:
             UnknownReward: A name is not registered.
-            RewardDefinitionError: A name comes twice, or shaping could outweigh the answer.
+            RewardDefinitionError: A name comes twice, shaping could outweigh the answer, or the weight of a reward that
+                judges the answer is negative.
         """
         if not parts:
             raise RewardDefinitionError("a rubric needs at least one part")
@@ -75,6 +76,12 @@ class Rubric:
         if len(set(names)) < len(names):
             raise RewardDefinitionError(f"every reward may come once, got {', '.join(names)}")
         both = list(zip(parts, self._rewards, strict=True))
+        for part, reward in both:
+            if reward.decides and part.weight < 0:
+                raise RewardDefinitionError(
+                    f"{reward.name!r} judges the answer: a weight below 0 pays wrong answers more than right ones, got "
+                    f"{part.weight:g}; give a positive one, or 0 for a metric only"
+                )
         deciding = [part.span for part, reward in both if reward.decides and part.weight > 0]
         shaping = sum(part.span for part, reward in both if not reward.decides)
         if deciding and shaping >= min(deciding):

@@ -106,6 +106,8 @@ def eval_command(
     if engine is EngineName.OPENAI and max_context is not None:
         raise UsageError("--max-context is for engines that count tokens; a chat server knows its own context")
     made = [plan(task) for task in tasks]
+    if suite is None and count is not None and count > made[0].count:
+        raise UsageError(f"-n {count}: {what} has {made[0].count} tasks here; ask for as many at most, or leave -n out")
     planned, renderer = (made, None) if engine is EngineName.OPENAI else _fitted(made, model)
     choice = EngineChoice(
         name=engine,

@@ -84,12 +84,14 @@ def score_file(path: Path, out: Path, scorer: Scorer, fields: Fields | None = No
         Sums by data set, in order of first appearance.
 
     Raises:
-        RowError: If a line is not a JSON object, or a field is missing or of the wrong type.
+        RowError: If there are no rows, a line is not a JSON object, or a field is missing or of the wrong type.
     """
     if out.resolve() == path.resolve():
         raise RowError(f"{out} is the file that is read; name another one to write")
     fields = fields or Fields()
     rows = list(_rows(path))
+    if not rows:
+        raise RowError(f"{path} has no rows: expected JSON lines, one object a line")
     samples = [_sample(row, f"{path}, line {number}", fields) for number, row in rows]
     if ANSWER in scorer.names:
         for (number, _), sample in zip(rows, samples, strict=True):

@@ -27,6 +27,7 @@ from turntree.agents.commands.os_errors import in_words
 Run = Callable[[Sequence[str]], Said]
 """Words to what a command says of them."""
 ROW = {"prediction": "#### 4", "gold": "4", "data_source": "gsm8k"}
+TASK = {"question": "How many?", "answer": "Four. #### 4"}
 INTERRUPTED = Mock(side_effect=KeyboardInterrupt)
 ARITHMETIC = "turntree/Arithmetic-v0"
 
@@ -43,6 +44,8 @@ def place(recorded: Path, tmp_path: Path) -> Path:
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(ROW) + "\n" for _ in range(40)))
     (tmp_path / "notes.txt").write_text("my notes\n")
     (tmp_path / "notes.yaml").write_text("my: notes\n")
+    (tmp_path / "none.jsonl").write_text("\n")
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(TASK) + "\n" for _ in range(2)))
     (tmp_path / "empty").mkdir()
     return tmp_path
 

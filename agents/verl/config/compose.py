@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.errors import MissingExtra
 from turntree.agents.verl.config.env_keys import check_env
+from turntree.agents.verl.config.checks import check_counts, check_value, meant
 from turntree.agents.verl.config.groups import GROUPS, TRAINER, Choice, check_compatible, compose_options, list_configs
 from turntree.agents.verl.config.sections import ConfigError, check_keys, plain
 from turntree.agents.verl.config.settings import EngineSettings, RunSettings, TrainSettings, make_scorer
@@ -94,6 +95,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
         raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
     whole = OmegaConf.merge(theirs, ours)
     assert isinstance(whole, DictConfig)
+    check_counts(whole)
     _check_sections(whole)
     _check_rewards(settings, whole)
     _check_run_ahead(settings, whole)
@@ -156,8 +158,11 @@ def _check_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -
         known = {*theirs, *HIDDEN.get(path, ())}
         if key not in known:
             known |= fields_of(theirs) if path else {"turntree", "defaults", *GROUPS}
+            if key not in known and (place := meant(key, theirs)):
+                raise ConfigError(f"unknown key {key!r} in {path or 'verl'}; did you mean {place!r}?")
             check_keys([key], known, path or "verl")
         section = theirs.get(key)
+        check_value(f"{path}.{key}" if path else key, value, section)
         # verl leaves the keys of an empty section, or of none, to its user.
         if isinstance(value, dict) and isinstance(section, dict) and section and key not in _OPEN:
             _check_keys(value, section, f"{path}.{key}" if path else key)

@@ -25,6 +25,8 @@ BASE = "base"
 """The group of the machines."""
 SPECULATION = "speculation"
 """The group of which several options may be chosen."""
+REUSES = ("replay", "exact", "lenient")
+"""Its options that exclude one another."""
 GROUPS = (BASE, "engine", "size", "env", "algorithm", SPECULATION)
 """The groups in the order in which they are merged; later ones override."""
 _PRIMARY = "turntree_primary"
@@ -162,6 +164,12 @@ def _choice(chosen: Mapping[str, Any]) -> Choice:
                 f"{group} has no option, one of {', '.join(list_options(group))}; the defaults of a file begin with "
                 f"{TRAINER}, which names one of each, and {SPECULATION} alone may be a list: [tree,exact]"
             )
+    uses = [option for option in chosen[SPECULATION] if option in REUSES]
+    if len(uses) > 1:
+        raise ConfigError(
+            f"{SPECULATION} takes one of {', '.join(REUSES)}, each of which says how a turn begins with a stored one, "
+            f"got {' and '.join(uses)}"
+        )
     options: dict[str, Any] = {group: chosen.get(group) for group in GROUPS}
     return Choice(**options)
 

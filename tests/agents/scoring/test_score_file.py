@@ -78,8 +78,10 @@ def test_fields_may_have_other_names(tmp_path: Path) -> None:
     assert tallies[""].right == 1
 
 
-def test_an_empty_file_gives_no_sums_and_a_data_set_without_a_verdict_no_mean(tmp_path: Path) -> None:
-    assert score_file(write(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl", ANSWER) == {}
+def test_an_empty_file_is_refused_and_a_data_set_without_a_verdict_has_no_mean(tmp_path: Path) -> None:
+    with pytest.raises(RowError, match=r"rows\.jsonl has no rows: expected JSON lines"):
+        score_file(write(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl", ANSWER)
+    assert not (tmp_path / "out.jsonl").exists()
     source = write(tmp_path / "rows.jsonl", {"prediction": "5", "gold": "\\frac{"})
     assert math.isnan(score_file(source, tmp_path / "out.jsonl", ANSWER)[""].reward)
 

@@ -1,0 +1,55 @@
+"""What verl would refuse after minutes, or take as it is, is refused before a process is started."""
+
+from __future__ import annotations
+
+import pytest
+
+from turntree.agents.verl.config.checks import COUNTS
+from turntree.agents.verl.config.compose import compose, verl_defaults
+from turntree.agents.verl.config.sections import ConfigError
+
+MODEL = "actor_rollout_ref.model.path=some/model"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.train_batch_size=abc", r"data\.train_batch_size is a number, \d+ by default, got 'abc'"),
+        ("data.train_batch_size=0", r"data\.train_batch_size is a whole number of at least 1, got 0"),
+        ("trainer.total_training_steps=-1", r"trainer\.total_training_steps is a whole number of at least 1, got -1"),
+        ("trainer.total_training_steps=1.5", r"total_training_steps is a whole number of at least 1, got 1\.5"),
+        ("actor_rollout_ref.actor.optim.lr=fast", r"actor_rollout_ref\.actor\.optim\.lr is a number, .*got 'fast'"),
+        ("actor_rollout_ref.actor.optim.lr=true", r"is a number, .*got True"),
+        ("trainer.val_before_train=maybe", r"trainer\.val_before_train is true or false, got 'maybe'"),
+        ("actor_rollout_ref.actor.optim.learning_rate=1", r"in actor_rollout_ref\.actor\.optim; did you mean 'lr'\?"),
+        ("actor_rollout_ref.actor.lr=1", r"in actor_rollout_ref\.actor; did you mean 'optim\.lr'\?"),
+        ("learning_rate=1", r"in verl; did you mean 'critic\.optim\.lr'\?"),
+        ("speculation=[tree,replay,exact]", r"takes one of replay, exact, lenient, .* got replay and exact"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused_in_one_line(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        compose("grpo_arithmetic_cpu", [MODEL, override])
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "actor_rollout_ref.actor.optim.lr=1",
+        "trainer.total_training_steps=null",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=${data.train_batch_size}",
+        "speculation=[none,replay,runahead]",
+    ],
+)
+def test_numbers_nothing_and_interpolations_are_taken(override: str) -> None:
+    compose("grpo_arithmetic_cpu", [MODEL, override])
+
+
+def test_every_count_is_a_key_of_verl() -> None:
+    _, known = verl_defaults()
+    for key in COUNTS:
+        section = known
+        for part in key.split(".")[:-1]:
+            section = section[part]
+        assert key.split(".")[-1] in section
