@@ -85,6 +85,9 @@ def run_demo(
     seed: Annotated[int, typer.Option(help="Of warm start, tasks and sampling.")] = 0,
 ) -> None:
     """Train an agent on the CPU and show what speculation did."""
+    from turntree.agents.verl.config.compose import check_training
+
+    check_training()
     from turntree.agents.demo.run import main
 
     raise typer.Exit(main(model=model, steps=steps, out=out, seed=seed))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import sys
@@ -15,6 +16,7 @@ from interpreter import python
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine
 from turntree.agents.episodes.record import read_episodes
 from turntree.agents.errors import MissingExtra
+from turntree.agents.verl.config.compose import verl_defaults
 from turntree.envs import registry
 from turntree.envs.math.arithmetic import Arithmetic
 
@@ -34,6 +36,19 @@ def evaluate(turntree: Any, tiny_model: Path) -> Any:
         return said
 
     return run
+
+
+@pytest.mark.parametrize("command", ["train grpo_arithmetic_cpu actor_rollout_ref.model.path=some/model", "demo"])
+def test_a_training_without_its_packages_says_what_to_install(
+    turntree: Any, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else found(name))
+    verl_defaults.cache_clear()
+    monkeypatch.chdir(tmp_path)
+    said = turntree(*command.split())
+    assert (said.status, list(tmp_path.iterdir())) == (2, [])
+    assert said.err == 'turntree: training needs packages that are missing here; run: pip install "turntree[train]"\n'
 
 
 def test_list_shows_every_environment_with_a_line_about_it(turntree: Any) -> None:

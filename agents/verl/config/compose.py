@@ -136,12 +136,23 @@ def _parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
     return [(override.key_or_group, override.value()) for override in parsed]
 
 
+def check_training() -> None:
+    """Check that what a training imports is installed, before processes are started.
+
+    Raises:
+        MissingExtra: If it is not.
+    """
+    if any(importlib.util.find_spec(name) is None for name in ("verl", "ray", "torch", "hydra")):
+        raise MissingExtra("training", "train")
+
+
 @lru_cache(maxsize=1)
 def verl_defaults() -> tuple[DictConfig, Mapping[str, Any]]:
     """verl's configuration, and the same as plain values; not to be modified."""
+    check_training()
     spec = importlib.util.find_spec("verl")
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingExtra("training", "train")
+    assert spec is not None
+    assert spec.submodule_search_locations
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
 
