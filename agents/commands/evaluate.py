@@ -122,22 +122,25 @@ def eval_command(
     files = _files(planned, out, is_suite=suite is not None)
     for path in filter(None, [*files, markdown]):  # checked now, not after hours of playing
         ensure_writable(path)
-    results = asyncio.run(
-        _play_all(
-            planned,
-            choice,
-            renderer,
-            files=files,
-            options={
-                **{"seed": seed, "concurrency": concurrency, "scorer": scorer, "restart": restart},
-                "tool_calls": tool_calls,
-            },
-            played_by={
-                **{"reward": sorted(reward or ()), "contract": contract},
-                **({"engine": engine, "tool_calls": tool_calls} if renderer is None else {"dtype": dtype}),
-            },
-        )
+    playing = _play_all(
+        planned,
+        choice,
+        renderer,
+        files=files,
+        options={
+            **{"seed": seed, "concurrency": concurrency, "scorer": scorer, "restart": restart},
+            "tool_calls": tool_calls,
+        },
+        played_by={
+            **{"reward": sorted(reward or ()), "contract": contract},
+            **({"engine": engine, "tool_calls": tool_calls} if renderer is None else {"dtype": dtype}),
+        },
     )
+    try:
+        results = asyncio.run(playing)
+    except KeyboardInterrupt:
+        typer.echo(_where_it_stopped(planned, files), err=True)
+        raise
     if markdown is not None:
         write_whole(markdown, to_markdown(results))
     if suite is not None and out is not None:
@@ -179,6 +182,19 @@ def _files(planned: Sequence[Planned], out: Path | None, *, is_suite: bool) -> l
     if out is None or not is_suite:
         return [out] * len(planned)
     return [out / f"{one.task.title.replace('/', '_')}.jsonl" for one in planned]
+
+
+def _where_it_stopped(planned: Sequence[Planned], files: Sequence[Path | None]) -> str:
+    """What an interrupted evaluation has, and how it goes on."""
+    there = [(one, file, _lines(file)) for one, file in zip(planned, files, strict=True) if file is not None]
+    if not there:
+        return "interrupted: no episode is kept without --out"
+    counts = ", ".join(f"{lines} of {one.episodes} episodes in {file}" for one, file, lines in there)
+    return f"interrupted: {counts}; run the same command to go on"
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 async def _play_all(

@@ -204,6 +204,7 @@ def test_an_interrupted_evaluation_has_whole_lines_and_goes_on(run: Run, place: 
     assert "Traceback" not in err
     lines = out.read_bytes().splitlines(keepends=True)
     assert all(line.endswith(b"\n") and json.loads(line)["episode"] for line in lines)
+    assert f"interrupted: {len(lines)} of 1000000 episodes in {out}; run the same command to go on" in err
     said = run((*words, "-n", str(len(lines) + 2)))
     assert said.status == 0, said.err
     assert out.read_bytes().startswith(b"".join(lines))
