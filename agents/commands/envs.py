@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -64,8 +66,11 @@ def play_command(
     def show(who: str, text: str) -> None:
         console.print(f"[bold]{escape(who)}[/bold]  {escape(text)}", highlight=False)
 
+    with suppress(ImportError):  # arrow keys in what input() reads; not on every system
+        importlib.import_module("readline")
+
     def ask() -> str:
-        line = sys.stdin.readline() if not sys.stdin.isatty() else console.input("[bold]>[/bold] ") + "\n"
+        line = input("> ") + "\n" if sys.stdin.isatty() else sys.stdin.readline()
         if not line:
             raise EOFError
         return line.rstrip("\n")

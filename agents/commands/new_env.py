@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import keyword
 import re
+import sys
 from pathlib import Path
 from string import Template
 from typing import NamedTuple
@@ -79,11 +81,15 @@ def write_env(name: str, folder: Path) -> Written:
         folder: Folder of the files; created if it does not exist.
 
     Raises:
-        NameTaken: If the name is not made of letters, digits and underscores, or a file exists already.
+        NameTaken: If the name is not made of letters, digits and underscores, is Python's own, or a file exists already.
     """
     if not _NAME.fullmatch(name):
         raise NameTaken(f"expected a name like WordGame or word_game, got {name!r}")
     module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    if keyword.iskeyword(module) or module in sys.stdlib_module_names:
+        raise NameTaken(
+            f"{module!r} is a word or a module of Python itself, so its file could not be imported; choose another name"
+        )
     title = "".join(part[:1].upper() + part[1:] for part in re.split("_+", module))
     words = {"module": module, "name": title, "id": f"local/{title}-v0"}
     written = Written(folder / f"{module}.py", folder / f"test_{module}.py", words["id"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,9 @@ HELP = (
     "A line is a turn; end it with \\ to go on in the next. "
     "/call TOOL TEXT or /call TOOL {JSON} calls a tool, /tools lists them, /quit leaves."
 )
+
+
+_COMMAND = re.compile("/[a-z]+")
 
 
 class Played(NamedTuple):
@@ -67,6 +71,8 @@ def _turn(env: Env, ask: Callable[[], str], show: Callable[[str, str], None]) ->
         if command == "/quit":
             raise EOFError
         if command == "/tools":
+            if not env.offered_tools:
+                show("help", "this environment offers no tools")
             for tool in env.offered_tools:
                 show("tool", f"{tool.name}({', '.join(tool.properties)}): {tool.schema['function']['description']}")
         elif command == "/help":
@@ -79,6 +85,8 @@ def _turn(env: Env, ask: Callable[[], str], show: Callable[[str, str], None]) ->
             else:
                 show("you", call)
                 return call
+        elif _COMMAND.fullmatch(command):
+            show("help", f"there is no command {command}; a turn may begin with it behind a space. {HELP}")
         else:
             return text
 

@@ -1,4 +1,10 @@
+import importlib.util
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -59,7 +65,36 @@ def test_tools_are_listed_and_wrong_calls_explained_without_a_turn() -> None:
     assert result.reward == 0.0
 
 
+def test_an_unknown_command_is_no_turn_and_a_turn_may_begin_with_a_slash() -> None:
+    result, terminal = played("/tool", "/quite now", " /tools is all I say")
+    said = terminal.said("help")
+    assert [text.partition(";")[0] for text in said] == ["there is no command /tool", "there is no command /quite"]
+    assert result == Played(0.0, {"correct": 0.0}, "done")  # of the one turn, which had no answer
+
+
+def test_an_environment_without_tools_says_so() -> None:
+    assert played("/tools", "/quit", id="turntree/Countdown-v0")[1].said("help") == ["this environment offers no tools"]
+
+
 def test_a_tool_with_several_arguments_needs_json_and_one_without_needs_none() -> None:
     _, terminal = played("/call set apple", "/call list_keys", id="turntree/KeyValue-v0")
     assert 'set takes key, value: write /call set {"...": ...}' in terminal.said("help")
     assert len(terminal.said("list_keys")) == 1
+
+
+@pytest.mark.skipif(importlib.util.find_spec("readline") is None, reason="this Python was built without readline")
+def test_a_line_is_edited_at_a_terminal() -> None:
+    command = (sys.executable, "-m", "turntree.agents.cli", "play", "turntree/Arithmetic-v0", "--index", "0")
+    here, there = pty.openpty()
+    process = subprocess.Popen(command, stdin=there, stdout=there, stderr=there, env={**os.environ, "TERM": "vt100"})
+    os.close(there)
+    answer = make("turntree/Arithmetic-v0").task(0).answer
+    said = b""
+    with suppress(OSError):  # the other end is closed
+        while chunk := os.read(here, 1024):
+            said += chunk
+            if said.endswith(b"> "):
+                os.write(here, f"### {answer}\x1b[H#\r".encode())  # to the line's beginning, one more #
+    os.close(here)
+    assert process.wait() == 0
+    assert b"done, reward 1" in said, said
