@@ -81,7 +81,8 @@ def write_env(name: str, folder: Path) -> Written:
         folder: Folder of the files; created if it does not exist.
 
     Raises:
-        NameTaken: If the name is not made of letters, digits and underscores, is Python's own, or a file exists already.
+        NameTaken: If the name is not made of letters, digits and underscores, is one of Python's own, or a file exists
+            already.
     """
     if not _NAME.fullmatch(name):
         raise NameTaken(f"expected a name like WordGame or word_game, got {name!r}")
