@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from stored_turn_laws import lenient_formula
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.agents.reuse.prefix_reuse import PrefixReuse
 from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
+from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.transforms import Transforms, law
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
@@ -36,6 +38,8 @@ LENGTH, KEPT, BIAS = 4, 3, 0.5
 """Tokens of a turn, the most probable ones that are sampled from, and the logarithm of the lenience."""
 MOVED = 0.02
 """Size of the update, by which the weights are moved at random."""
+OF_A_STATE = 64
+"""Turns stored at one dialogue state, as samples of a task are."""
 CONTEXT, AT_ONCE = 96, 64
 REPLAYED, REPLAYED_LENGTH = 200, 48
 
@@ -93,7 +97,11 @@ def _law_rows(name: str, engine: Any, reference: PolicyLaw, draws: int) -> Itera
     for mode in (ReuseMode.EXACT, ReuseMode.LENIENT):
         config = ReuseConfig(mode=mode, bias=BIAS if mode is ReuseMode.LENIENT else None, max_tokens=1 << 30, top_k=8)
         reuse = PrefixReuse(engine, config, vocabulary=engine.vocabulary, seed=2)
-        asked = [TurnRequest(PROMPT, Sampling(max_tokens=LENGTH, top_k=KEPT, seed=n)) for n in range(draws)]
+        sampling = Sampling(max_tokens=LENGTH, top_k=KEPT)
+        asked = [
+            TurnRequest(PROMPT, replace(sampling, seed=n), state=DialogueState(exact=n // OF_A_STATE))
+            for n in range(draws)
+        ]
         _played(reuse, asked)
         with _Moved(engine, reference, MOVED) as moved:
             reuse.close_step()
