@@ -28,8 +28,8 @@ class SglangSettings:
 
     widths: tuple[int, ...] = ()
     """Ascending widths that the worker chooses among: tokens of one request in one pass, the last sampled one
-    included, 1 is plain decoding. ``speculative_num_draft_tokens`` is the widest in any case. Empty: below it 1, 2, 4 and
-    so on, and 1 alone on an accelerator, where each width has an attention and graphs of its own."""
+    included, 1 is plain decoding. ``speculative_num_draft_tokens`` is the widest in any case. Empty: below it 1, 2, 4
+    and so on, and 1 alone on an accelerator, where each width has an attention and graphs of its own."""
     max_depth: int = 32
     """Greatest depth of a draft."""
     min_probability: float = 0.2

@@ -79,8 +79,8 @@ def _check_adapters(config: DictConfig) -> None:
     adapters = (model.lora_rank or model.lora.rank) and not model.lora.get("merge")
     if adapters and not rollout.enforce_eager:
         raise ConfigError(
-            "SGLang serves an adapter (actor_rollout_ref.model.lora_rank) by graphs of one width, and turntree's drafts "
-            f"need two; set actor_rollout_ref.model.lora.merge=true, {ROLLOUT}.enforce_eager=true or speculation=none"
+            "SGLang serves an adapter (actor_rollout_ref.model.lora_rank) by graphs of one width, and turntree's "
+            f"drafts need two; set actor_rollout_ref.model.lora.merge=true, {ROLLOUT}.enforce_eager=true or speculation=none"
         )
 
 

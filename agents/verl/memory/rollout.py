@@ -20,7 +20,7 @@ from turntree.agents.verl.memory.shapes import ModelShape
 _VERIFIED = 3
 """Tensors of float32 like the logits of a pass that verifies: the logits, processed, and probabilities or noise."""
 _CHUNK = 8192
-"""Prompt tokens of a pass: verl's ``max_num_batched_tokens``, and SGLang's ``chunked_prefill_size`` on GPUs of 80 GB."""
+"""Prompt tokens of a pass: verl's ``max_num_batched_tokens``; SGLang's ``chunked_prefill_size`` on 80 GB."""
 _WORKSPACE = 512 * 2**20
 """SGLang's ``SGLANG_FLASHINFER_WORKSPACE_SIZE`` for Qwen2, bytes; one for all widths."""
 _PLAN = 8 * 2**20
@@ -98,8 +98,8 @@ def sglang_buffers(
 
     For each width FlashInfer's places of the cache (int32) and flags of the mask (uint8), ``max_bs x width x context``
     each (``FlashInferAttnBackend.init_cuda_graph_state``), and a plan for each captured batch size; for all widths the
-    logits in float32 (``DecodeInputBuffers``, shared by name) and the places of each request (``ReqToTokenPool``). None of
-    it belongs to the memory saver.
+    logits in float32 (``DecodeInputBuffers``, shared by name) and the places of each request (``ReqToTokenPool``). None
+    of it belongs to the memory saver.
 
     Args:
         shape: Shape of the policy.

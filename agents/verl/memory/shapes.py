@@ -73,7 +73,9 @@ class ModelShape:
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
 
-def _qwen(vocabulary: int, hidden: int, inner: int, layers: int, heads: int, kv_heads: int, *, tied: bool) -> ModelShape:
+def _qwen(
+    vocabulary: int, hidden: int, inner: int, layers: int, heads: int, kv_heads: int, *, tied: bool
+) -> ModelShape:
     return ModelShape(
         vocab_size=vocabulary,
         hidden_size=hidden,

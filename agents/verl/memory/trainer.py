@@ -112,7 +112,7 @@ class TrainerMemory:
     def step(self) -> int:
         """Adam's root of the second moments of all parameters at once: DTensors take torch's foreach implementation
         (``_multi_tensor_adam``); with ``offload_policy`` it runs on the host."""
-        return 0 if self.streamed else self.state
+        return 0 if self.streamed else self.state  # the step's root
 
     @property
     def host(self) -> int:

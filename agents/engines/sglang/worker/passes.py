@@ -49,8 +49,8 @@ class PassesByWidth:
             return
         if len(widths) > 1 and model_runner.server_args.enable_lora and model_runner.graph_runner is not None:
             raise RefusedSettings(
-                f"enable_lora goes with one width of a verify pass, got {', '.join(map(str, widths))}: SGLang keeps the "
-                "adapters of a batch for the graphs of one width, the last captured; set widths to the widest alone "
+                f"enable_lora goes with one width of a verify pass, got {', '.join(map(str, widths))}: SGLang keeps a "
+                "batch's adapters for the graphs of one width, the last captured; set widths to the widest alone "
                 "(TURNTREE_SGLANG), disable_cuda_graph, or merge the adapter into the weights"
             )
         self._made[widths[-1]] = Passes(model_runner.attn_backend, model_runner.graph_runner)

@@ -91,7 +91,8 @@ def test_what_waits_in_the_hosts_memory_is_off_the_gpu() -> None:
 
 
 def test_an_engine_without_room_for_an_episode_does_not_fit() -> None:
-    found = estimate_of("engine=vllm", "size=1.5b", "env=airline", "actor_rollout_ref.rollout.gpu_memory_utilization=0.04")
+    share = "actor_rollout_ref.rollout.gpu_memory_utilization=0.04"
+    found = estimate_of("engine=vllm", "size=1.5b", "env=airline", share)
     assert (found.fits, found.episodes) == (False, 0)
 
 

@@ -91,8 +91,8 @@ def test_each_node_of_the_mask_sees_the_context_and_its_own_path(seed):
 
 
 def flags_read(lengths: np.ndarray, width: int, graph: int) -> int:
-    """Flags that FlashInfer reads of the mask of a batch that SGLang pads to the ``graph`` rows of a captured graph, each
-    of one token: ``replay_prepare`` and ``get_cuda_graph_seq_len_fill_value`` of 0.5.12, and the plan's ``mask_indptr``."""
+    """Flags that FlashInfer reads of the mask of a batch that SGLang pads to ``graph`` rows, each of one token:
+    ``replay_prepare`` and ``get_cuda_graph_seq_len_fill_value`` of 0.5.12, and the plan's ``mask_indptr``."""
     return int((width * (np.append(lengths, [1] * (graph - len(lengths))) + width)).sum())
 
 

@@ -130,14 +130,16 @@ def test_adapters_with_graphs_of_several_widths_are_refused():
     """SGLang's ``LoRAManager`` keeps the metadata of one graph runner, that of the last width captured."""
     runner = Runner("cuda", graphs=True)
     runner.server_args.enable_lora = True
-    with pytest.raises(RefusedSettings, match="enable_lora goes with one width .* got 1, 8: .* disable_cuda_graph"):
+    with pytest.raises(RefusedSettings, match=r"enable_lora goes with one width .* got 1, 8: .* disable_cuda_graph"):
         PassesByWidth(runner, (1, 8), graphs=capture)
     assert runner.attn_backend == "attention of 8"
 
 
-@pytest.mark.parametrize(("widths", "device", "graphs"), [((8,), "cuda", True), ((1, 8), "cuda", False), ((1, 8), "cpu", 0)])
+@pytest.mark.parametrize(
+    ("widths", "device", "graphs"), [((8,), "cuda", True), ((1, 8), "cuda", False), ((1, 8), "cpu", False)]
+)
 def test_adapters_go_with_one_width_or_without_graphs(widths, device, graphs):
-    runner = Runner(device, graphs=bool(graphs))
+    runner = Runner(device, graphs=graphs)
     runner.server_args.enable_lora = True
     PassesByWidth(runner, widths, graphs=capture)
 
