@@ -80,7 +80,8 @@ def _check_adapters(config: DictConfig) -> None:
     if adapters and not rollout.enforce_eager:
         raise ConfigError(
             "SGLang serves an adapter (actor_rollout_ref.model.lora_rank) by graphs of one width, and turntree's "
-            f"drafts need two; set actor_rollout_ref.model.lora.merge=true, {ROLLOUT}.enforce_eager=true or speculation=none"
+            "drafts need two; set actor_rollout_ref.model.lora.merge=true, speculation=none or "
+            f"{ROLLOUT}.enforce_eager=true"
         )
 
 
