@@ -112,14 +112,14 @@ def sglang_buffers(
     rows = min(captured, batch)
     each = SglangSettings().widths_within(width, device="cuda") if widths is None else widths
     index = sum(rows * own * context * (4 + 1) for own in each)
-    plans = len(each) * _captured_sizes(rows) * _PLAN
+    plans = len(each) * captured_sizes(rows) * _PLAN
     return index + plans + rows * width * shape.vocab_size * 4 + batch * (context + 4) * 4
 
 
-def _captured_sizes(most: int) -> int:
+def captured_sizes(most: int) -> int:
     """Batch sizes that SGLang captures with drafts (``ServerArgs._generate_cuda_graph_batch_sizes``).
 
-    >>> _captured_sizes(4), _captured_sizes(256)
+    >>> captured_sizes(4), captured_sizes(256)
     (4, 51)
     """
     sizes = {*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8), *range(272, most + 1, 16), most}

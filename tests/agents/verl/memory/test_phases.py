@@ -69,6 +69,18 @@ def test_the_32b_size_with_adam_on_the_gpus_does_not_fit(engine: str) -> None:
     assert found.peak > 5 * state > CARD
 
 
+def test_upstream_takes_the_root_of_all_moments_at_once() -> None:
+    """torch's Adam steps through all parameters together where each is of these types: FSDP2's are DTensors."""
+    import inspect
+
+    from torch.distributed.tensor import DTensor
+    from torch.optim import adam
+    from torch.optim.optimizer import _foreach_supported_types
+
+    assert DTensor in _foreach_supported_types
+    assert "torch._foreach_sqrt(device_exp_avg_sqs)" in inspect.getsource(adam._multi_tensor_adam)
+
+
 @pytest.mark.parametrize("size", ["1.5b", "7b"])
 def test_two_models_states_beside_the_engine_do_not_fit(size: str) -> None:
     """Control: PPO as it was."""
