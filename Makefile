@@ -6,7 +6,7 @@ VLLM := vllm-0.28 vllm-0.24 vllm-0.32
 SGLANG := sglang-0.5.12 sglang-0.5.23
 
 .PHONY: demo docs test test-all test-trainings test-cpu test-fast test-engines test-site test-vllm test-sglang \
-  test-mutants lint env clean
+  test-mutants lint env gpu-env clean
 demo:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m turntree.agents.cli demo $(DEMO)
 
@@ -56,6 +56,9 @@ lint:
 
 env:
 	@scripts/venv.sh cpu
+
+gpu-env:  # on a machine with NVIDIA GPUs: make gpu-env ENGINE=sglang; Python 3.12
+	scripts/gpu_env.sh $(or $(ENGINE),vllm)
 
 clean:
 	rm -rf build .mypy_cache .ruff_cache .pytest_cache

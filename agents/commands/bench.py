@@ -31,7 +31,9 @@ def bench_command(
     ] = None,
     env_arg: EnvArgOption = None,
     device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="Of weights and activations.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="Of weights and activations; auto: the model's own with vLLM or SGLang on a GPU.")
+    ] = "auto",
     engine_args: Annotated[
         str | None, typer.Option(metavar="JSON", help="Further arguments of vLLM or SGLang, an object.")
     ] = None,
@@ -90,7 +92,7 @@ def bench_command(
     settings = {
         **{"model": model, "env": env, "engine": str(engine), "epochs": epochs, "count": planned.count, **sizes},
         **{"concurrency": concurrency, "data": data, "tool_format": tool_format, "env_args": arguments},
-        **{"device": device, "dtype": dtype, "engine_args": further, "seed": seed},
+        **{"device": device, "dtype": choice.precision, "engine_args": further, "seed": seed},
     }
     result = BenchResult(
         title=f"{env}, {model}, engine {engine}",

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from turntree.agents.commands.installation import Finding
 
-def doctor_command(as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False) -> None:
+
+def doctor_command(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Options of --config, as of `turntree train`.")
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option(help="Check this training: a configuration by name, a YAML file, or the first option.")
+    ] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Check what a training on GPUs needs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
+) -> None:
     """Say what is installed, which engines and devices there are, and how to get what is missing.
 
-    Ends with status 1 if something that is there does not work.
+    With --config also the memory of each phase of that training, estimated, and whether its model is here.
+
+    Ends with status 1 if something that is there does not work, a training does not fit, or, with --gpu, something
+    that a training on GPUs needs is missing.
+
+    Example: turntree doctor --gpu --config engine=vllm size=7b env=math
     """
     import json
 
@@ -20,7 +37,8 @@ def doctor_command(as_json: Annotated[bool, typer.Option("--json", help="Print f
 
     from turntree.agents.commands.installation import Health, examine
 
-    findings = list(examine())
+    checked, needed = _of_training(config, overrides or [], gpu=gpu)
+    findings = [*examine(), *checked]
     console = Console()
     if as_json:
         console.print_json(json.dumps([finding._asdict() for finding in findings]))
@@ -30,5 +48,25 @@ def doctor_command(as_json: Annotated[bool, typer.Option("--json", help="Print f
             colour = {Health.OK: "green", Health.MISSING: "yellow", Health.BROKEN: "red"}[health]
             table.add_row(part, f"[{colour}]{health}[/{colour}]", escape(what), escape(fix))
         console.print(table)
-    if any(finding.health is Health.BROKEN for finding in findings):
+    missing = any(finding.health is Health.MISSING for finding in needed)
+    if missing or any(finding.health is Health.BROKEN for finding in findings):
         raise typer.Exit(1)
+
+
+def _of_training(config: str | None, overrides: list[str], *, gpu: bool) -> tuple[list[Finding], list[Finding]]:
+    """Findings about a training, and those of them without which it does not run on a GPU."""
+    from turntree.agents.commands.gpu_check import examine_gpus, examine_training
+    from turntree.agents.errors import UsageError
+
+    if config is None and overrides:
+        raise UsageError(f"{overrides[0]} is an option of a training; name the first with --config")
+    composition = None
+    if config is not None:
+        from turntree.agents.verl.config.compose import compose
+
+        composition = compose(config, overrides)
+    needed: list[Finding] = []
+    if gpu:
+        engine = None if composition is None else str(composition.verl.actor_rollout_ref.rollout.name)
+        needed = list(examine_gpus(engine))
+    return [*needed, *([] if composition is None else examine_training(composition))], needed

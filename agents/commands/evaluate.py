@@ -57,7 +57,9 @@ def eval_command(
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 16,
     speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True,
     device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="Of weights and activations.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="Of weights and activations; auto: the model's own with vLLM or SGLang on a GPU.")
+    ] = "auto",
     seed: Annotated[int, typer.Option(help="Of tasks and sampling.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Episodes as JSON lines, continued after a kill; of a suite, a folder.")
@@ -133,7 +135,7 @@ def eval_command(
         },
         played_by={
             **{"reward": sorted(reward or ()), "contract": contract},
-            **({"engine": engine, "tool_calls": tool_calls} if renderer is None else {"dtype": dtype}),
+            **({"engine": engine, "tool_calls": tool_calls} if renderer is None else {"dtype": choice.precision}),
         },
     )
     try:

@@ -51,12 +51,27 @@ class EngineChoice:
     """Whether turns are drafted from earlier ones."""
     device: str = "cpu"
     """Torch device."""
-    dtype: str = "float32"
-    """Dtype of weights and activations."""
+    dtype: str = "auto"
+    """Dtype of weights and activations; see ``precision`` for ``auto``."""
     base_url: str | None = None
     """URL of a server that runs already; ``None`` starts the engine."""
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of vLLM or SGLang, if they are started here."""
+
+    @property
+    def precision(self) -> str:
+        """``dtype``, with ``auto`` resolved: the model's own (``auto``) with vLLM or SGLang on a GPU, else float32.
+
+        On the CPU vLLM's own ``auto`` rounds a model of float32 to bfloat16, in which near ties fall otherwise when
+        tokens are computed in other batches.
+        """
+        if self.dtype != "auto" or self.base_url is not None:
+            return self.dtype
+        if self.name not in _SERVED:
+            return "float32"
+        import torch
+
+        return "auto" if torch.cuda.device_count() else "float32"  # asks the driver, and initialises no device
 
 
 def open_policy(choice: EngineChoice) -> AbstractAsyncContextManager[Engine | ChatServer]:
@@ -111,7 +126,7 @@ async def _open_local(choice: EngineChoice) -> AsyncIterator[Engine]:
     config = LocalEngineConfig(
         max_batch=choice.max_batch,
         max_context=choice.max_context,
-        dtype=choice.dtype,
+        dtype=choice.precision,
         device=choice.device,
         speculation=Speculation() if choice.speculate else None,
     )
@@ -134,7 +149,7 @@ async def _open_vllm(choice: EngineChoice) -> AsyncIterator[Engine]:
     config = VllmEngineConfig(
         max_batch=choice.max_batch,
         max_context=choice.max_context,
-        dtype=choice.dtype,
+        dtype=choice.precision,
         speculative_config=speculative_config() if choice.speculate else None,
         engine_args=choice.engine_args,
     )
@@ -156,7 +171,7 @@ async def _open_sglang(choice: EngineChoice) -> AsyncIterator[Engine]:
     config = SglangEngineConfig(
         max_batch=choice.max_batch,
         max_context=choice.max_context,
-        dtype=choice.dtype,
+        dtype=choice.precision,
         draft_tokens=8 if choice.speculate else 0,
         engine_args=choice.engine_args,
     )

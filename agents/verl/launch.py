@@ -202,7 +202,6 @@ def environment(folder: RunFolder, device: str, names: Iterable[str] = ()) -> di
     defaults = {
         "PYTHONUNBUFFERED": "1",
         "HYDRA_FULL_ERROR": "1",
-        "OMP_NUM_THREADS": cores,
         "TOKENIZERS_PARALLELISM": "false",
         "VERL_LOGGING_LEVEL": "WARN",
         "VERL_FILE_LOGGER_PATH": str(folder.metrics),
@@ -216,6 +215,7 @@ def environment(folder: RunFolder, device: str, names: Iterable[str] = ()) -> di
     }
     if device == "cpu":
         defaults["TURNTREE_VERL_CPU"] = "1"  # whatever accelerator the machine has
+        defaults["OMP_NUM_THREADS"] = cores  # with GPUs, vLLM bounds the threads of its workers where this is not set
     fixed = {"VERL_FILE_LOGGER_PATH": str(folder.metrics)}
     modules = [name.partition(":")[0].partition(".")[0] for name in names if ":" in name]
     if modules:

@@ -28,8 +28,8 @@ class SglangSettings:
 
     widths: tuple[int, ...] = ()
     """Ascending widths that the worker chooses among: tokens of one request in one pass, the last sampled one
-    included, 1 is plain decoding. Empty: 1, 2, 4 and so on below ``speculative_num_draft_tokens``, and that number
-    itself, which is the widest in any case."""
+    included, 1 is plain decoding. ``speculative_num_draft_tokens`` is the widest in any case. Empty: below it 1, 2, 4
+    and so on, and 1 alone on an accelerator, where each width has an attention and graphs of its own."""
     max_depth: int = 32
     """Greatest depth of a draft."""
     min_probability: float = 0.2
@@ -56,16 +56,16 @@ class SglangSettings:
         if not self.token_cost > 0:
             raise ValueError(f"SglangSettings.token_cost must be positive, got {self.token_cost}")
 
-    def widths_within(self, widest: int) -> tuple[int, ...]:
+    def widths_within(self, widest: int, *, device: str = "cpu") -> tuple[int, ...]:
         """The widths to choose among if the engine takes at most ``widest`` tokens of a request.
 
-        >>> SglangSettings().widths_within(12)
-        (1, 2, 4, 8, 12)
+        >>> SglangSettings().widths_within(12), SglangSettings().widths_within(12, device="cuda")
+        ((1, 2, 4, 8, 12), (1, 12))
         >>> SglangSettings(widths=(4, 32)).widths_within(8)
         (4, 8)
         """
-        powers = (1 << i for i in range(widest.bit_length()))
-        return (*(width for width in self.widths or powers if width < widest), widest)
+        own = [1 << i for i in range(widest.bit_length())] if device == "cpu" else [1]
+        return (*(width for width in self.widths or own if width < widest), widest)
 
 
 def settings_from_environment(environment: Mapping[str, str] = os.environ) -> SglangSettings:

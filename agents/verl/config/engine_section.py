@@ -22,6 +22,23 @@ VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 _READ = ("speculation", "forest", "exchange")
 
 
+def fit_context(config: DictConfig, *, kept: int = 0, given: int | None = None) -> int:
+    """Give an external engine the context of the longest episode; unset, it takes all that the model has.
+
+    Args:
+        config: verl's whole configuration, modified in place.
+        kept: Places of the context that the engine reserves.
+        given: The context in the engine's own arguments, if it stands there.
+
+    Returns:
+        The context; one that the configuration names stays.
+    """
+    rollout = OmegaConf.select(config, ROLLOUT)
+    if rollout.max_model_len is None:
+        rollout.max_model_len = given or rollout.prompt_length + rollout.response_length + kept
+    return given or int(rollout.max_model_len)
+
+
 def asking_setting(run: PlaySettings) -> str:
     """The setting that puts turntree's own uses of turns before an external engine; empty if none does."""
     if run.reuse.mode is not ReuseMode.NONE:

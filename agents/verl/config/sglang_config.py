@@ -19,9 +19,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.engines.sglang.config import SglangEngineConfig
+from turntree.agents.engines.sglang.context_length import KEPT
 from turntree.agents.engines.sglang.settings import VARIABLE, SglangSettings
 from turntree.agents.engines.sglang.turns import PRIORITIES
-from turntree.agents.verl.config.engine_section import ROLLOUT, VARIABLES, drafts_of
+from turntree.agents.verl.config.engine_section import ROLLOUT, VARIABLES, drafts_of, fit_context
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
 
@@ -39,11 +40,17 @@ def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
         ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters, or two
             exchanges between the replicas.
     """
+    if OmegaConf.select(config, f"{ROLLOUT}.name") != "sglang":
+        return
+    own = f"{ROLLOUT}.engine_kwargs.sglang.context_length"  # verl checks max_model_len, and does not pass it on
+    context = fit_context(config, kept=KEPT, given=OmegaConf.select(config, own))
+    OmegaConf.update(config, own, context, force_add=True)
     settings = drafts_of(config, "sglang", "SGLang", run)
-    if run.run_ahead.enabled and OmegaConf.select(config, f"{ROLLOUT}.name") == "sglang":
+    if run.run_ahead.enabled:
         _fit_priorities(config)
     if settings is None:
         return
+    _check_adapters(config)
     for key in _DRAFTS:
         if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}") is not None:
             raise ConfigError(
@@ -54,6 +61,18 @@ def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
     for key, value in _arguments(drafts).items():
         OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}", value, force_add=True)
     OmegaConf.update(config, f"{VARIABLES}.{VARIABLE}", drafts.to_variable(), force_add=True)
+
+
+def _check_adapters(config: DictConfig) -> None:
+    """Refuse drafts beside adapters that SGLang's captured graphs serve: it keeps those of one width alone."""
+    model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
+    adapters = (model.lora_rank or model.lora.rank) and not model.lora.get("merge")
+    if adapters and not rollout.enforce_eager:
+        raise ConfigError(
+            "SGLang serves an adapter (actor_rollout_ref.model.lora_rank) by graphs of one width, and turntree's "
+            "drafts need two; set actor_rollout_ref.model.lora.merge=true, speculation=none or "
+            f"{ROLLOUT}.enforce_eager=true"
+        )
 
 
 def _fit_priorities(config: DictConfig) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
-from turntree.agents.verl.config.engine_section import ROLLOUT, asking_setting, drafts_of
+from turntree.agents.verl.config.engine_section import ROLLOUT, asking_setting, drafts_of, fit_context
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
 
@@ -27,9 +27,12 @@ def fit_vllm(config: DictConfig, run: PlaySettings) -> None:
     Raises:
         ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters.
     """
+    if OmegaConf.select(config, f"{ROLLOUT}.name") != "vllm":
+        return
+    fit_context(config)
     settings = drafts_of(config, "vllm", "vLLM", run)
     asking = asking_setting(run)
-    if asking and OmegaConf.select(config, f"{ROLLOUT}.name") == "vllm":
+    if asking:
         _fit_scoring(config, asking)
         if run.run_ahead.enabled:
             _fit_priorities(config)

@@ -19,3 +19,24 @@ def test_an_engine_that_serves_may_be_found_at_a_url(name: EngineName) -> None:
 def test_what_does_not_serve_tokens_is_no_engine_at_a_url(name: EngineName, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         open_engine(at_a_url(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "dtype", "precision"),
+    [
+        ("vllm", 0, "auto", "float32"),
+        ("vllm", 1, "auto", "auto"),
+        ("sglang", 1, "auto", "auto"),
+        ("sglang", 0, "auto", "float32"),
+        ("local", 1, "auto", "float32"),
+        ("vllm", 1, "float32", "float32"),
+        ("vllm", 0, "bfloat16", "bfloat16"),
+    ],
+)
+def test_on_a_gpu_an_external_engine_has_the_models_own_precision(
+    name: str, gpus: int, dtype: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    choice = EngineChoice(name=EngineName(name), model="m", max_batch=1, max_context=8, dtype=dtype)
+    assert choice.precision == precision
+    assert EngineChoice(name=EngineName(name), model="m", max_batch=1, max_context=8).dtype == "auto"

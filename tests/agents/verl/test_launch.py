@@ -112,6 +112,15 @@ def test_the_callers_environment_goes_first_but_for_the_metrics(
     assert environment["VERL_FILE_LOGGER_PATH"] == str(tmp_path / "metrics.jsonl")
 
 
+def test_threads_are_set_where_no_gpu_is_and_elsewhere_left_to_the_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """vLLM bounds the threads of its workers only where ``OMP_NUM_THREADS`` is not set."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert "OMP_NUM_THREADS" in launch.environment(RunFolder(tmp_path), "cpu")
+    assert "OMP_NUM_THREADS" not in launch.environment(RunFolder(tmp_path), "cuda")
+
+
 def test_verls_processes_find_the_modules_that_were_found_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "envs" / "deep_package" / "inner").mkdir(parents=True)
     (tmp_path / "envs" / "deep_package" / "__init__.py").touch()

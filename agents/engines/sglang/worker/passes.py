@@ -3,8 +3,9 @@
 On an accelerator the attention of 0.5.12 fixes the width of a verify pass when
 it is created (its index arrays and its mask are laid out for it), and graphs are
 captured for it. A pass of another width needs an attention and graphs of its
-own, as SGLang keeps them for the step counts of its adaptive EAGLE. On the CPU
-attention takes any width, and there are no graphs.
+own, as SGLang keeps them for the step counts of its adaptive EAGLE. FlashInfer's
+workspace, 512 MiB for Qwen2, is scratch of one pass at a time and is shared. On the
+CPU attention takes any width, and there are no graphs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+
+from turntree.agents.engines.sglang.worker.refusals import RefusedSettings
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +39,20 @@ class PassesByWidth:
             model_runner: The policy's model runner.
             widths: Ascending; the widest is ``speculative_num_draft_tokens``.
             graphs: Creates SGLang's graph runner; ``None`` imports it.
+
+        Raises:
+            RefusedSettings: If several widths have graphs and adapters are served.
         """
         self._runner = model_runner
         self._made: dict[int, Passes] = {}
         if model_runner.device == "cpu":
             return
+        if len(widths) > 1 and model_runner.server_args.enable_lora and model_runner.graph_runner is not None:
+            raise RefusedSettings(
+                f"enable_lora goes with one width of a verify pass, got {', '.join(map(str, widths))}: SGLang keeps a "
+                "batch's adapters for the graphs of one width, the last captured; set widths to the widest alone "
+                "(TURNTREE_SGLANG), disable_cuda_graph, or merge the adapter into the weights"
+            )
         self._made[widths[-1]] = Passes(model_runner.attn_backend, model_runner.graph_runner)
         for width in widths[:-1]:
             logger.info("preparing passes of %d tokens a request", width)
@@ -51,10 +63,16 @@ class PassesByWidth:
         if self._made:
             self._runner.attn_backend, self._runner.graph_runner = self._made[width]
 
+    @property
+    def most_rows(self) -> int:
+        """Rows to which SGLang may pad the next pass; 0 if it runs without graphs."""
+        graphs = self._runner.graph_runner if self._made else None
+        return 0 if graphs is None else int(graphs.max_bs)
+
     def _make(self, width: int, graphs: Callable[..., Any] | None) -> Passes:
         runner = self._runner
         with _as_if_widest(runner, width):
-            attention = runner._get_attention_backend(init_new_workspace=True)
+            attention = runner._get_attention_backend()
             if runner.graph_runner is None:
                 return Passes(attention, None)
             captured = (graphs or _graph_runner())(

@@ -89,7 +89,7 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
         tokens, positions, places, child, sibling = tree_tensors(rows, lengths, self.device)
         return NgramVerifyInput(
             draft_token=tokens,
-            tree_mask=full_mask(rows, lengths_cpu, self.device),
+            tree_mask=full_mask(rows, lengths_cpu, self.device, batch=self._passes.most_rows),
             positions=positions,
             retrieve_index=places,
             retrieve_next_token=child,
@@ -138,8 +138,8 @@ def make_drafter(server_args: Any, model_config: Any, widest: int, *, one_width:
     """
     warm_up()
     settings = settings_from_environment()
-    if one_width:
-        settings = replace(settings, widths=(widest,))
+    widths = (widest,) if one_width else settings.widths_within(widest, device=server_args.device)
+    settings = replace(settings, widths=widths)
     ends = settings.forest.end_tokens | frozenset(model_config.hf_eos_token_id or ())
     forest = SpecForest(replace(settings.forest, end_tokens=ends))
     exchange, ranks, shared = FolderExchange.from_environment(), server_args.tp_size, None

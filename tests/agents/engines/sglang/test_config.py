@@ -62,6 +62,11 @@ def test_the_widest_is_always_among_the_widths():
     assert SglangSettings(widths=(1, 16)).widths_within(6) == (1, 6)
 
 
+def test_on_an_accelerator_there_are_two_widths_unless_more_are_asked_for():
+    assert SglangSettings().widths_within(9, device="cuda") == (1, 9)
+    assert SglangSettings(widths=(1, 4)).widths_within(9, device="cuda") == (1, 4, 9)
+
+
 @pytest.mark.parametrize(("text", "complaint"), table(__file__, "wrong_settings"))
 def test_a_wrong_setting_says_what_is_wrong(text, complaint):
     with pytest.raises(ValueError, match=complaint):

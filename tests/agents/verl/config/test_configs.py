@@ -15,6 +15,7 @@ from tables import table
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.engines.request_wire import seed_of, state_of
+from turntree.agents.engines.sglang.context_length import KEPT
 from turntree.agents.engines.sglang.settings import VARIABLE, settings_from_environment
 from turntree.agents.engines.vllm.settings import DRAFTER, DrafterSettings
 from turntree.agents.verl.config.compose import Composition, compose
@@ -189,6 +190,32 @@ def test_the_worker_takes_the_place_of_sglangs_ngram() -> None:
     settings = settings_from_environment(config.ray_kwargs.ray_init.runtime_env.env_vars)
     assert settings.replace_ngram
     assert settings.forest.rollouts_per_state == 7
+
+
+@pytest.mark.parametrize("speculation", ["none", "tree"])
+@pytest.mark.parametrize(("base", "kept"), [(CPU, 0), (GPU, 0), (SGLANG, KEPT)])
+def test_an_engine_has_the_context_of_the_longest_episode(base: list[str], kept: int, speculation: str) -> None:
+    config = verls(base, f"speculation={speculation}")
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    assert config.actor_rollout_ref.rollout.max_model_len == longest + kept
+    assert arguments(config).get("context_length") == (longest + kept if kept else None)
+    own = verls(base, f"{ROLLOUT}.max_model_len=9000").actor_rollout_ref.rollout
+    assert (own.max_model_len, own.engine_kwargs.sglang.get("context_length", 9000)) == (9000, 9000)
+
+
+def test_a_context_that_is_named_in_sglangs_words_is_verls_as_well() -> None:
+    rollout = verls(SGLANG, f"{ROLLOUT}.engine_kwargs.sglang.context_length=9000").actor_rollout_ref.rollout
+    assert (rollout.max_model_len, rollout.engine_kwargs.sglang.context_length) == (9000, 9000)
+
+
+@pytest.mark.parametrize("adapter", ["lora_rank=8", "lora.rank=8"])
+def test_an_adapter_beside_graphs_of_two_widths_is_refused_before_the_start(adapter: str) -> None:
+    adapter = f"actor_rollout_ref.model.{adapter}"
+    with pytest.raises(ConfigError, match=r"graphs of one width, .*lora\.merge=true, speculation=none or"):
+        verls(SGLANG, adapter)
+    for way in ("actor_rollout_ref.model.lora.merge=true", f"{ROLLOUT}.enforce_eager=true", "speculation=none"):
+        verls(SGLANG, adapter, way)
+    verls(GPU, adapter)
 
 
 @pytest.mark.parametrize("base", [CPU, GPU, SGLANG])

@@ -90,6 +90,30 @@ def test_each_node_of_the_mask_sees_the_context_and_its_own_path(seed):
     assert full_mask(rows, lengths, "cpu").tolist() == np.concatenate(wanted).tolist()
 
 
+def flags_read(lengths: np.ndarray, width: int, graph: int) -> int:
+    """Flags that FlashInfer reads of the mask of a batch that SGLang pads to ``graph`` rows, each of one token:
+    ``replay_prepare`` and ``get_cuda_graph_seq_len_fill_value`` of 0.5.12, and the plan's ``mask_indptr``."""
+    return int((width * (np.append(lengths, [1] * (graph - len(lengths))) + width)).sum())
+
+
+@pytest.mark.parametrize("graph", [4, 6, 16])
+def test_the_mask_reaches_as_far_as_a_padded_batch_is_read(graph):
+    lengths = np.array([3, 0, 7, 1])
+    rows = tree_rows(random_trees(np.random.default_rng(0), 4, 5), np.zeros(4, np.int64), 6)
+    bare, padded = (full_mask(rows, lengths, "cpu", batch=batch) for batch in (0, 16))
+    assert len(bare) == flags_read(lengths, 6, 4)
+    assert len(padded) >= flags_read(lengths, 6, graph)
+    assert padded[: len(bare)].equal(bare)
+    assert padded[len(bare) :].all(), "a row that nobody wants sees all, so that no softmax is over nothing"
+
+
+def test_a_mask_without_padding_is_read_beyond_its_end():
+    """Control."""
+    lengths = np.array([3, 0, 7])
+    rows = tree_rows(random_trees(np.random.default_rng(0), 3, 5), np.zeros(3, np.int64), 6)
+    assert len(full_mask(rows, lengths, "cpu")) < flags_read(lengths, 6, 4)
+
+
 def test_positions_go_on_from_the_context():
     rows = tree_rows(random_trees(np.random.default_rng(1), 3, 5), np.arange(3), 6)
     tokens, positions, places, *_ = tree_tensors(rows, torch.tensor([4, 0, 9]), "cpu")

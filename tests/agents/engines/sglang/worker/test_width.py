@@ -8,6 +8,7 @@ import pytest
 from draft_trees import draft_trees
 
 from turntree.agents.engines.sglang.worker.passes import PassesByWidth
+from turntree.agents.engines.sglang.worker.refusals import RefusedSettings
 from turntree.agents.engines.sglang.worker.width import WidthChooser
 
 CHAINS = [[(token, token - 1) for token in range(7)]] * 4
@@ -72,14 +73,14 @@ class Runner:
 
     def __init__(self, device: str, *, graphs: bool) -> None:
         self.device = device
-        self.server_args = SimpleNamespace(speculative_num_draft_tokens=8, speculative_num_steps=7)
+        self.server_args = SimpleNamespace(speculative_num_draft_tokens=8, speculative_num_steps=7, enable_lora=False)
         self.attn_backend: Any = "attention of 8"
         self.graph_runner: Any = "graphs of 8" if graphs else None
         self.init_new_workspace = False
-        self.shared_workspaces = 0
+        self.new_workspaces = 0
 
     def _get_attention_backend(self, init_new_workspace: bool = False) -> str:
-        self.shared_workspaces += not init_new_workspace
+        self.new_workspaces += init_new_workspace
         self.init_new_workspace = init_new_workspace
         return f"attention of {self.server_args.speculative_num_draft_tokens}"
 
@@ -96,13 +97,14 @@ def test_each_width_has_attention_and_graphs_of_its_own():
     for width in (4, 1, 8, 1):
         passes.use(width)
         assert (runner.attn_backend, runner.graph_runner) == (f"attention of {width}", f"graphs of {width}")
-    assert runner.shared_workspaces == 0
+    assert runner.new_workspaces == 0, "512 MiB each, of which one pass at a time needs one"
 
 
 def test_the_server_keeps_its_own_width():
     runner = Runner("cuda", graphs=True)
     PassesByWidth(runner, (1, 8), graphs=capture)
-    assert vars(runner.server_args) == {"speculative_num_draft_tokens": 8, "speculative_num_steps": 7}
+    unchanged = {"speculative_num_draft_tokens": 8, "speculative_num_steps": 7, "enable_lora": False}
+    assert vars(runner.server_args) == unchanged
     assert (runner.attn_backend, runner.init_new_workspace) == ("attention of 8", False)
 
 
@@ -122,3 +124,29 @@ def test_without_graphs_only_the_attention_changes_and_on_the_cpu_one_takes_any_
     runner = Runner(device, graphs=False)
     PassesByWidth(runner, (2, 8), graphs=capture).use(2)
     assert (runner.attn_backend, runner.graph_runner) == (attention, None)
+
+
+def test_adapters_with_graphs_of_several_widths_are_refused():
+    """SGLang's ``LoRAManager`` keeps the metadata of one graph runner, that of the last width captured."""
+    runner = Runner("cuda", graphs=True)
+    runner.server_args.enable_lora = True
+    with pytest.raises(RefusedSettings, match=r"enable_lora goes with one width .* got 1, 8: .* disable_cuda_graph"):
+        PassesByWidth(runner, (1, 8), graphs=capture)
+    assert runner.attn_backend == "attention of 8"
+
+
+@pytest.mark.parametrize(
+    ("widths", "device", "graphs"), [((8,), "cuda", True), ((1, 8), "cuda", False), ((1, 8), "cpu", False)]
+)
+def test_adapters_go_with_one_width_or_without_graphs(widths, device, graphs):
+    runner = Runner(device, graphs=graphs)
+    runner.server_args.enable_lora = True
+    PassesByWidth(runner, widths, graphs=capture)
+
+
+def test_a_batch_is_padded_by_graphs_alone():
+    runner = Runner("cuda", graphs=True)
+    runner.graph_runner = SimpleNamespace(max_bs=48)
+    assert PassesByWidth(runner, (8,)).most_rows == 48
+    assert PassesByWidth(Runner("cuda", graphs=False), (8,)).most_rows == 0
+    assert PassesByWidth(Runner("cpu", graphs=False), (8,)).most_rows == 0

@@ -25,6 +25,14 @@ def second_generation() -> None:
         pytest.skip("SGLang 0.5.12 reserves no more than a pass can have")
 
 
+@pytest.fixture
+def first_generation() -> None:
+    from turntree.agents.engines.sglang.drawing import compat
+
+    if compat.is_v2():
+        pytest.skip("SGLang 0.5.23 pads masks and has passes of one width")
+
+
 def test_the_algorithm_answers_as_ngram_what_sglang_forgot_for_plugins() -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
@@ -79,3 +87,33 @@ def test_upstream_still_makes_that_room_for_pages_of_several_tokens_alone() -> N
     before, _, after = room.partition("if page_size > 1")
     assert "extra = max(extra, get_alloc_reserve_per_decode()" in after
     assert "extra = max(" not in before
+
+
+@pytest.mark.usefixtures("first_generation")
+def test_upstream_still_leaves_the_mask_of_a_padded_batch_as_it_came() -> None:
+    replay = upstream("sglang/srt/model_executor/cuda_graph_runner.py").partition("def replay_prepare")[2]
+    assert replay.partition("def replay(")[0].count("custom_mask") == 2, "of idle batches alone"
+    given = upstream("sglang/srt/speculative/ngram_info.py").partition("def generate_attn_arg_prefill")[2]
+    assert given.partition("    def ")[0].count("custom_mask") == 1, "as it is in the verify input"
+
+
+@pytest.mark.usefixtures("first_generation")
+def test_upstream_still_keeps_the_adapters_of_one_graph_runner() -> None:
+    assert "def init_cuda_graph_batch_info" in upstream("sglang/srt/lora/lora_manager.py")
+    assert "self.cuda_graph_batch_info = LoRABatchInfo(" in upstream("sglang/srt/lora/backend/chunked_backend.py")
+
+
+@pytest.mark.usefixtures("first_generation")
+def test_upstream_lays_out_its_buffers_as_the_estimate_of_memory_counts_them() -> None:
+    pytest.importorskip("verl", reason="the estimate is of a training")
+    from sglang.srt.server_args import ServerArgs
+
+    from turntree.agents.verl.memory.rollout import captured_sizes
+
+    attention = upstream("sglang/srt/layers/attention/flashinfer_backend.py")
+    room = attention.partition("def init_cuda_graph_state")[2].partition("def init_forward")[0]
+    assert room.count("max_num_tokens * self.max_context_len") == 2
+    assert "SGLANG_FLASHINFER_WORKSPACE_SIZE.set(512 * 1024 * 1024)" in attention
+    for most in (1, 4, 100, 256, 300):
+        asked = SimpleNamespace(disable_cuda_graph_padding=False, speculative_algorithm="NGRAM", cuda_graph_max_bs=most)
+        assert captured_sizes(most) == len(ServerArgs._generate_cuda_graph_batch_sizes(asked)), most

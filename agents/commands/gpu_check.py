@@ -1,0 +1,184 @@
+"""Checks for a training: on GPUs what it needs beside turntree, and of one configuration its memory and its model.
+
+Nothing is started or fetched.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from turntree.agents.commands.installation import Finding, Health
+from turntree.agents.evaluation.machine import version_of
+
+if TYPE_CHECKING:
+    from turntree.agents.verl.config.compose import Composition
+
+_ENGINES = {"vllm": "vllm", "sglang": "sglang", "turntree": None}
+"""The extra of verl that pins an engine, by ``rollout.name``."""
+_FLASH = "flash-attn"
+_HOW = "make gpu-env, or the pins of requirements/gpu-{}.txt"
+
+
+def pins_of(extra: str) -> dict[str, str]:
+    """The versions that an extra of the installed verl pins exactly, by distribution; empty without verl."""
+    from packaging.requirements import Requirement
+
+    try:
+        required = [Requirement(line) for line in metadata.requires("verl") or ()]
+    except metadata.PackageNotFoundError:
+        return {}
+    pins = {}
+    for one in required:
+        if one.marker is not None and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""}):
+            for specifier in one.specifier:
+                if specifier.operator == "==":
+                    pins[one.name] = specifier.version
+    return pins
+
+
+def examine_gpus(engine: str | None) -> Iterator[Finding]:
+    """Check what a training on GPUs needs.
+
+    Args:
+        engine: ``rollout.name``; ``None`` checks the external engines that are installed.
+    """
+    yield _cuda()
+    engines = [engine] if engine else [name for name in _ENGINES if _ENGINES[name] and version_of(name)] or ["vllm"]
+    for name in engines:
+        extra = _ENGINES.get(name) or "vllm"
+        pins = pins_of(extra)
+        for package in ("torch", "transformers", *([name] if _ENGINES.get(name) else [])):
+            yield _pinned(package, pins.get(package), _HOW.format(extra))
+    flash = next((pins_of(extra)[_FLASH] for extra in _flash_extras()), None)
+    yield from _flash_attention(_pinned(_FLASH, flash, f"its wheel is named in requirements/gpu-{extra}.txt"))
+
+
+def examine_training(composition: Composition) -> Iterator[Finding]:
+    """Check the memory of a composed training, its GPUs and its model's folder."""
+    config = composition.verl
+    if config.trainer.device == "cpu":
+        yield Finding("training", Health.OK, f"{composition.choice.name} trains on the CPU")
+    else:
+        yield from _memory(config)
+    yield _model(str(config.actor_rollout_ref.model.path))
+
+
+def _cuda() -> Finding:
+    try:
+        import torch
+    except (ImportError, OSError, RuntimeError) as error:
+        return Finding("CUDA", Health.MISSING, f"torch: {error}".partition("\n")[0], _HOW.format("vllm"))
+    if torch.version.cuda is None:
+        what = f"torch {torch.__version__} is a build without CUDA"
+        return Finding("CUDA", Health.MISSING, what, _HOW.format("vllm"))
+    if not torch.cuda.is_available():
+        what = f"torch is built for CUDA {torch.version.cuda} and finds no GPU"
+        return Finding("CUDA", Health.MISSING, what, "look at nvidia-smi: its driver must be for that CUDA or newer")
+    return Finding("CUDA", Health.OK, f"{torch.version.cuda}, {torch.cuda.device_count()} GPUs")
+
+
+def _pinned(package: str, pin: str | None, fix: str) -> Finding:
+    """A package beside verl's pin; a local label such as ``+cu130`` is ignored."""
+    found = version_of(package)
+    wanted = f"verl {version_of('verl')} pins {pin}" if pin else "verl is not installed, so that its pin is not known"
+    if found is None:
+        return Finding(f"pin {package}", Health.MISSING, f"none is installed; {wanted}", fix)
+    if pin is not None and found.partition("+")[0] != pin:
+        return Finding(f"pin {package}", Health.MISSING, f"{found} is installed; {wanted}", fix)
+    return Finding(f"pin {package}", Health.OK, f"{found}; {wanted}")
+
+
+def _flash_extras() -> list[str]:
+    """Extras of verl that pin flash attention."""
+    try:
+        extras = metadata.metadata("verl").get_all("Provides-Extra") or []
+    except metadata.PackageNotFoundError:
+        return []
+    return [extra for extra in extras if _FLASH in pins_of(extra)]
+
+
+def _flash_attention(pinned: Finding) -> Iterator[Finding]:
+    """What verl takes of it with ``use_remove_padding``; a wheel for another torch is found by importing it alone."""
+    if pinned.health is Health.OK:
+        try:
+            importlib.import_module("flash_attn.bert_padding")
+        except (ImportError, OSError) as error:
+            what = f"{pinned.what}, but it cannot be imported: {error}".partition("\n")[0]
+            pinned = Finding(pinned.part, Health.BROKEN, what, "take the wheel for this torch, CUDA and Python")
+    yield pinned
+
+
+def _memory(config: Any) -> Iterator[Finding]:
+    from turntree.agents.verl.config.sections import ConfigError
+    from turntree.agents.verl.memory.phases import CARD, SPARE, estimate
+
+    gpus, here = _gpus_here()
+    wanted = config.trainer.n_gpus_per_node
+    if here:
+        what = f"trainer.n_gpus_per_node={wanted}, {here} are here"
+        enough = here >= wanted
+        fix = "" if enough else "take a smaller size, or set trainer.n_gpus_per_node"
+        yield Finding("GPUs", Health.OK if enough else Health.MISSING, what, fix)
+    try:
+        found = estimate(config, min(gpus) if gpus else CARD)
+    except ConfigError as error:
+        yield Finding("memory", Health.MISSING, f"not estimated: {error}", "name a model of known shape")
+        return
+    for name, parts in found.phases.items():
+        listed = ", ".join(f"{part} {size / 1e9:.1f}" for part, size in parts.items() if size)
+        total = sum(parts.values())
+        health = Health.OK if total <= (1 - SPARE) * found.gpu else Health.BROKEN
+        what = f"{total / 1e9:.1f} of {found.gpu / 1e9:.0f} GB: {listed}"
+        yield Finding(f"memory: {name}", health, what, _less(health))
+    rollout = found.rollout
+    cache = f"{rollout.tokens:,} tokens: {found.episodes:,} episodes of {rollout.context:,} at once"
+    full = Health.OK if found.episodes else Health.BROKEN
+    yield Finding("memory: cache", full, cache, _less(full))
+    if found.host:
+        yield Finding("memory: host", Health.OK, f"{found.host / 1e9:,.0f} GB of each node hold what waits there")
+
+
+def _less(health: Health) -> str:
+    """What takes less memory."""
+    if health is Health.OK:
+        return ""
+    return (
+        "less than a tenth stays free: lower actor_rollout_ref.rollout.gpu_memory_utilization or max_num_seqs, or "
+        "ppo_max_token_len_per_gpu, offload (fsdp_config), or take more GPUs"
+    )
+
+
+def _gpus_here() -> tuple[Sequence[int], int]:
+    """Memory of each GPU of this machine, bytes, and their number."""
+    try:
+        import torch
+    except (ImportError, OSError, RuntimeError):
+        return (), 0
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [torch.cuda.get_device_properties(number).total_memory for number in range(count)], count
+
+
+def _model(name: str) -> Finding:
+    if Path(name).expanduser().is_dir():
+        weights = [*Path(name).expanduser().glob("*.safetensors"), *Path(name).expanduser().glob("*.bin")]
+        if weights:
+            return Finding("model", Health.OK, name)
+        return Finding("model", Health.BROKEN, f"{name} has no weights (*.safetensors)", "copy or save them there")
+    try:
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+    except ImportError:
+        return Finding("model", Health.MISSING, f"{name} is no folder", "actor_rollout_ref.model.path=DIR")
+    try:
+        cached = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:
+        fix = "correct actor_rollout_ref.model.path"
+        return Finding("model", Health.BROKEN, f"{name} is neither a folder nor a Hugging Face id", fix)
+    if isinstance(cached, str):
+        return Finding("model", Health.OK, f"{name}, in the cache of Hugging Face")
+    fix = f"hf download {name}, or actor_rollout_ref.model.path=DIR"
+    return Finding("model", Health.MISSING, f"{name} is not on this machine: it is fetched at the first start", fix)

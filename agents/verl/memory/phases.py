@@ -1,0 +1,122 @@
+"""Memory of each phase of a step on one GPU where verl's trainer and an engine share it.
+
+verl wakes the engine for the rollouts, puts it to sleep for log-probabilities and the update, and wakes its weights,
+not its cache, to send new ones (``ActorRolloutRefWorker.update_weights``). The estimate is an upper bound of what the
+formulas count; fragmentation is what the spare tenth is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from turntree.agents.verl.memory.rollout import RolloutMemory, rollout_memory
+from turntree.agents.verl.memory.shapes import shape_of
+from turntree.agents.verl.memory.trainer import TrainerMemory
+
+CARD = 80_000_000_000
+"""Bytes of a GPU that is sold as one of 80 GB."""
+SPARE = 0.1
+"""Share of a GPU that a size leaves free."""
+_RESERVE = 3 * 2**30
+"""Assumed, not measured: contexts of CUDA and buffers of NCCL of trainer and engine, and SGLang's captured graphs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Memory of a training on each of its GPUs."""
+
+    gpu: int
+    """Memory of the GPU, bytes."""
+    gpus: int
+    """GPUs of the training."""
+    phases: Mapping[str, Mapping[str, int]]
+    """Of each phase its parts, bytes."""
+    rollout: RolloutMemory
+    """The engine."""
+    host: int
+    """What waits in the memory of a node's host, bytes."""
+
+    @property
+    def peak(self) -> int:
+        """Most bytes of a phase."""
+        return max(sum(parts.values()) for parts in self.phases.values())
+
+    @property
+    def peak_phase(self) -> str:
+        """The phase that takes most."""
+        return max(self.phases, key=lambda name: sum(self.phases[name].values()))
+
+    @property
+    def fits(self) -> bool:
+        """Whether every phase leaves ``SPARE`` of the GPU free, and the engine has room for one episode at least."""
+        return self.peak <= (1 - SPARE) * self.gpu and self.rollout.tokens >= self.rollout.context
+
+    @property
+    def episodes(self) -> int:
+        """Episodes of full length whose keys and values fit beside each other."""
+        return self.rollout.tokens // self.rollout.context
+
+
+def estimate(config: Any, gpu: int = CARD) -> Estimate:
+    """Estimate the memory of a training.
+
+    Args:
+        config: verl's whole configuration.
+        gpu: Memory of each GPU, bytes.
+
+    Raises:
+        ConfigError: If the shape of the model is not known.
+    """
+    actor, rollout, critic = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.critic
+    shape = shape_of(str(config.actor_rollout_ref.model.path))
+    gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    trained = TrainerMemory.read(
+        shape,
+        gpus=gpus,
+        tokens=actor.ppo_max_token_len_per_gpu,
+        forward_tokens=rollout.log_prob_max_token_len_per_gpu,
+        fsdp=actor.fsdp_config,
+        model=config.actor_rollout_ref.model,
+    )
+    engine = rollout_memory(config, shape, gpu)
+    models = {"update": trained}
+    if config.algorithm.adv_estimator == "gae" if critic.enable is None else critic.enable:
+        tokens = critic.ppo_max_token_len_per_gpu
+        valued = TrainerMemory.read(
+            shape_of(str(critic.model.path)),
+            gpus=gpus,
+            tokens=tokens,
+            forward_tokens=tokens,
+            fsdp=critic.fsdp,
+            model=critic.model,
+        )
+        models["update of the critic"] = replace(valued, logits=False)
+    asleep = {"reserve": _RESERVE, "engine asleep": engine.buffers}
+    rest = {name: sum(other.between for other in models.values() if other is not own) for name, own in models.items()}
+    between = sum(model.between for model in models.values())
+    phases: dict[str, dict[str, int]] = {
+        "rollout": {"reserve": _RESERVE, "engine": engine.awake, "trainer": between},
+        "log-probabilities": {
+            **asleep,
+            "trainer": rest["update"] + trained.weights + trained.waiting_moments,
+            "pass": trained.forward,
+        },
+    }
+    for name, model in models.items():
+        phases[name] = {
+            **asleep,
+            "trainer": rest[name] + model.weights + model.moments,
+            "gradients": model.gradients,
+            "pass or Adam's step": max(model.backward, model.step),
+        }
+    bucket = rollout.checkpoint_engine.update_weights_bucket_megabytes * 2**20
+    phases["weight transfer"] = {
+        **asleep,
+        "engine's weights": engine.weights,
+        "trainer": between,
+        "tensors on the way": bucket + 6 * shape.embedding,  # the largest, gathered in float32 and cast
+    }
+    on_node = config.trainer.n_gpus_per_node * sum(model.host for model in models.values())
+    return Estimate(gpu=gpu, gpus=gpus, phases=phases, rollout=engine, host=on_node)

@@ -1,0 +1,126 @@
+"""What one GPU holds of the engine that rolls out, awake and asleep.
+
+An engine takes a share of the GPU (``gpu_memory_utilization``) for weights, keys and values; vLLM also for its
+activations and captured graphs (``determine_available_memory``). What verifies drafts comes on top: vLLM's profile
+runs one token a request (``gpu_model_runner.py``, ``_dummy_sampler_run``), SGLang and the local engine profile nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from turntree.agents.engines.sglang.settings import SglangSettings
+from turntree.agents.verl.config.sections import plain
+from turntree.agents.verl.config.settings import EngineSettings
+from turntree.agents.verl.memory.shapes import ModelShape
+
+_VERIFIED = 3
+"""Tensors of float32 like the logits of a pass that verifies: the logits, processed, and probabilities or noise."""
+_CHUNK = 8192
+"""Prompt tokens of a pass: verl's ``max_num_batched_tokens``; SGLang's ``chunked_prefill_size`` on 80 GB."""
+_WORKSPACE = 512 * 2**20
+"""SGLang's ``SGLANG_FLASHINFER_WORKSPACE_SIZE`` for Qwen2, bytes; one for all widths."""
+_PLAN = 8 * 2**20
+"""``_int_workspace_buffer`` of one of FlashInfer's wrappers, bytes; each captured batch size of a width has one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutMemory:
+    """Memory of an engine on one GPU, bytes."""
+
+    share: int
+    """What it takes for weights, keys and values, and with vLLM for activations, while it is awake."""
+    weights: int
+    """Of these, the weights."""
+    verification: int
+    """Tensors of a pass that verifies drafts."""
+    buffers: int
+    """What SGLang lays out for graphs and attention outside of its share; it stays while the engine sleeps."""
+    activations: int
+    """Of a pass over prompts."""
+    profiled: bool
+    """Whether the activations are within the share."""
+    token: int
+    """Keys and values of one token."""
+    context: int
+    """Tokens of the longest episode."""
+
+    @property
+    def awake(self) -> int:
+        """What it holds while it samples."""
+        return self.share + self.verification + self.buffers + (0 if self.profiled else self.activations)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens whose keys and values fit."""
+        return max(0, self.share - self.weights - (self.activations if self.profiled else 0)) // self.token
+
+
+def rollout_memory(config: Any, shape: ModelShape, gpu: int) -> RolloutMemory:
+    """The memory of the engine that a configuration names.
+
+    Args:
+        config: verl's whole configuration.
+        shape: Shape of the policy.
+        gpu: Memory of the GPU, bytes.
+    """
+    rollout = config.actor_rollout_ref.rollout
+    ranks = rollout.tensor_model_parallel_size
+    settings = EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree")))
+    width = 1 if settings.speculation is None else 1 + settings.speculation.max_nodes
+    batch = rollout.max_num_seqs
+    context = rollout.max_model_len or rollout.prompt_length + rollout.response_length
+    sglang = rollout.name == "sglang"
+    graphs = 0
+    if sglang and not rollout.enforce_eager:
+        own = OmegaConf.select(rollout, "engine_kwargs.sglang.cuda_graph_max_bs")
+        graphs = sglang_buffers(shape, batch=batch, captured=own or batch, width=width, context=context)
+    copies = _VERIFIED - bool(graphs)  # the logits of captured graphs are a buffer
+    return RolloutMemory(
+        share=int(rollout.gpu_memory_utilization * gpu),
+        weights=2 * shape.parameters // ranks,
+        verification=copies * 4 * batch * width * shape.vocab_size,
+        buffers=graphs + (_WORKSPACE if sglang else 0),
+        activations=_CHUNK * shape.tape // ranks,
+        profiled=rollout.name == "vllm",
+        token=2 * 2 * shape.kv_width * shape.num_hidden_layers // ranks,
+        context=context,
+    )
+
+
+def sglang_buffers(
+    shape: ModelShape, *, batch: int, captured: int, width: int, context: int, widths: tuple[int, ...] | None = None
+) -> int:
+    """What SGLang 0.5.12 lays out on a GPU before it serves, beside one workspace, bytes.
+
+    For each width FlashInfer's places of the cache (int32) and flags of the mask (uint8), ``max_bs x width x context``
+    each (``FlashInferAttnBackend.init_cuda_graph_state``), and a plan for each captured batch size; for all widths the
+    logits in float32 (``DecodeInputBuffers``, shared by name) and the places of each request (``ReqToTokenPool``). None
+    of it belongs to the memory saver.
+
+    Args:
+        shape: Shape of the policy.
+        batch: ``max_running_requests``.
+        captured: ``cuda_graph_max_bs``.
+        width: Most tokens of a request in a pass.
+        context: ``context_length``.
+        widths: Those that have graphs; ``None``: those of turntree's worker on an accelerator.
+    """
+    rows = min(captured, batch)
+    each = SglangSettings().widths_within(width, device="cuda") if widths is None else widths
+    index = sum(rows * own * context * (4 + 1) for own in each)
+    plans = len(each) * captured_sizes(rows) * _PLAN
+    return index + plans + rows * width * shape.vocab_size * 4 + batch * (context + 4) * 4
+
+
+def captured_sizes(most: int) -> int:
+    """Batch sizes that SGLang captures with drafts (``ServerArgs._generate_cuda_graph_batch_sizes``).
+
+    >>> captured_sizes(4), captured_sizes(256)
+    (4, 51)
+    """
+    sizes = {*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8), *range(272, most + 1, 16), most}
+    return sum(size <= most for size in sizes)

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from turntree.agents.cli import main
+from turntree.agents.commands import gpu_check
+from turntree.agents.commands.gpu_check import examine_gpus, examine_training, pins_of
+from turntree.agents.commands.installation import Finding, Health
+from turntree.agents.verl.config.compose import compose
+
+pytest.importorskip("verl", reason='training needs verl: pip install "turntree[train]"')
+PINS = {"verl": "0.9.1", "torch": "2.11.0+cu130", "transformers": "5.9.0", "vllm": "0.24.0", "flash-attn": "2.8.3"}
+"""A GPU machine with everything that verl 0.9.1 pins for vLLM."""
+TRAINING = ["engine=vllm", "size=7b", "env=gsm8k"]
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Versions that are found, to be changed; flash attention can be imported."""
+    versions = dict(PINS)
+    monkeypatch.setattr(gpu_check, "version_of", versions.get)
+    for name in ("flash_attn", "flash_attn.bert_padding"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    give_gpus(monkeypatch, 8)
+    return versions
+
+
+def give_gpus(monkeypatch: pytest.MonkeyPatch, count: int, memory: int = 80_000_000_000) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: count > 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(total_memory=memory, name="GPU"))
+
+
+def found(engine: str | None = "vllm") -> dict[str, Finding]:
+    return {finding.part: finding for finding in examine_gpus(engine)}
+
+
+def of_training(*options: str) -> dict[str, Finding]:
+    return {finding.part: finding for finding in examine_training(compose(None, [*TRAINING, *options]))}
+
+
+def test_the_pins_are_read_from_the_installed_verl() -> None:
+    assert {"torch": "2.11.0", "vllm": "0.24.0", "transformers": "5.9.0"}.items() <= pins_of("vllm").items()
+    assert pins_of("sglang")["sglang"] == "0.5.12"
+    assert "vllm" not in pins_of("sglang")
+
+
+def test_a_machine_with_all_that_is_pinned_is_well(installed: dict[str, str]) -> None:
+    assert {finding.health for finding in examine_gpus("vllm")} == {Health.OK}
+    assert {finding.part for finding in examine_gpus("turntree")} == {"CUDA", *(f"pin {name}" for name in NEEDED)}
+
+
+NEEDED = ("torch", "transformers", "flash-attn")
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "says"),
+    [
+        ("vllm", "0.28.0", "0.28.0 is installed; verl 0.9.1 pins 0.24.0"),
+        ("vllm", None, "none is installed; verl 0.9.1 pins 0.24.0"),
+        ("torch", "2.13.0+cpu", "2.13.0+cpu is installed; verl 0.9.1 pins 2.11.0"),
+        ("flash-attn", None, "none is installed; verl 0.9.1 pins 2.8.3"),
+    ],
+)
+def test_what_is_missing_is_named_with_verls_pin(
+    package: str, version: str | None, says: str, installed: dict[str, str]
+) -> None:
+    installed.pop(package)
+    if version:
+        installed[package] = version
+    finding = found()[f"pin {package}"]
+    assert (finding.health, finding.what) == (Health.MISSING, says)
+    assert "requirements/gpu-vllm.txt" in finding.fix
+
+
+def test_a_flash_attention_for_another_torch_is_broken(
+    installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "flash_attn.bert_padding", None)
+    assert found()["pin flash-attn"].health is Health.BROKEN
+
+
+def test_a_build_without_cuda_and_a_missing_driver_are_told_apart(
+    installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_gpus(monkeypatch, 0)
+    assert "built for CUDA 13.0 and finds no GPU" in found()["CUDA"].what
+    monkeypatch.setattr("torch.version.cuda", None)
+    assert "build without CUDA" in found()["CUDA"].what
+
+
+def test_the_memory_of_each_phase_is_printed_for_the_gpus_that_are_here(
+    installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("rollout", "log-probabilities", "update", "weight transfer", "cache")
+    assert {of_training()[f"memory: {name}"].health for name in names} == {Health.OK}
+    give_gpus(monkeypatch, 4, memory=24_000_000_000)
+    small = of_training()
+    assert small["memory: update"].health is Health.BROKEN
+    assert "of 24 GB" in small["memory: update"].what
+    assert "less than a tenth stays free" in small["memory: update"].fix
+    assert small["GPUs"][1:3] == (Health.MISSING, "trainer.n_gpus_per_node=8, 4 are here")
+
+
+def test_a_model_of_unknown_shape_is_said_to_be_unknown() -> None:
+    found = of_training("actor_rollout_ref.model.path=nobody/model")["memory"]
+    assert "shape of nobody/model is not known" in found.what
+
+
+def test_the_models_folder_is_looked_at(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+    here = of_training(f"actor_rollout_ref.model.path={tiny_model}")["model"]
+    assert (here.health, here.what) == (Health.OK, str(tiny_model))
+    (tmp_path / "config.json").write_text((tiny_model / "config.json").read_text())
+    assert of_training(f"actor_rollout_ref.model.path={tmp_path}")["model"].health is Health.BROKEN
+    assert of_training()["model"].health is Health.MISSING
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "config.json")
+    assert of_training()["model"].health is Health.OK
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["--config", *TRAINING], 0),
+        (["--config", *TRAINING, "actor_rollout_ref.rollout.gpu_memory_utilization=0.95"], 1),
+        (["--gpu"], 1),
+        (["--config", "grpo_gsm8k_cpu", "actor_rollout_ref.model.path=DIR"], 0),
+    ],
+)
+def test_the_status_says_whether_a_training_can_start(
+    arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["doctor", "--json", *arguments])
+    rows = json.loads(capsys.readouterr().out)
+    assert stopped.value.code == status, [row for row in rows if row["health"] == "broken"]
+
+
+def test_options_without_a_configuration_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["doctor", "size=7b"])
+    assert "name the first with --config" in capsys.readouterr().err
