@@ -33,6 +33,7 @@ from sglang.srt.speculative.spec_utils import (
     record_stream_for_v2_verify,
 )
 
+from turntree.agents.engines.sglang.drawing.compat import DRAFTED_NODES
 from turntree.agents.engines.sglang.drawing.noise_rows import draw_for_all
 from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
 from turntree.agents.engines.sglang.worker.rows import TreeRows
@@ -181,7 +182,7 @@ class TurntreeWorker0523(TurntreeWorker):
 
     def _verify_input(self, rows: TreeRows, lengths: torch.Tensor, lengths_cpu: np.ndarray) -> Any:
         tokens, positions, places, child, sibling = tree_tensors(rows, lengths, self.device)
-        return NgramVerifyInput(
+        made = NgramVerifyInput(
             draft_token=tokens,
             custom_mask=full_mask(rows, lengths_cpu, self.device),
             positions=positions,
@@ -190,6 +191,8 @@ class TurntreeWorker0523(TurntreeWorker):
             retrieve_next_sibling=sibling,
             draft_token_num=rows.width,
         )
+        setattr(made, DRAFTED_NODES, self._drafted)
+        return made
 
     def clear_cache_pool(self) -> None:
         """Exchange turns; the key-value cache is emptied, the store is kept."""
