@@ -198,7 +198,8 @@ def draw(logits: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64]
 def _on(device: torch.device, *indices: Sequence[int] | NDArray[np.int64]) -> tuple[Tensor, ...]:
     """Indices on a device, by one copy that does not wait for its work."""
     whole = torch.from_numpy(np.concatenate([np.asarray(one, np.int64) for one in indices]))
-    return whole.to(device, non_blocking=True).split([len(one) for one in indices])
+    parts: tuple[Tensor, ...] = whole.to(device, non_blocking=True).split([len(one) for one in indices])
+    return parts
 
 
 def constrained(logits: Tensor, k: Tensor | None, p: Tensor | None) -> Tensor:
