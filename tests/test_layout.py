@@ -21,8 +21,8 @@ ALLOWED = {
     "envs": {"envs", "rewards"},
     "agents": {"agents", "envs", "rewards", "spec_tree", "configs"},
 }
-ENGINES = {"vllm", "sglang"}
-"""Engines that have environments of their own."""
+ENGINES = {"vllm", "sglang", "triton"}
+"""Engines that have environments of their own, and Triton, which is in some of these."""
 HEAVY = {"torch", "transformers", "verl", "vllm", "sglang", "ray"}
 
 

@@ -4,11 +4,15 @@ The noise E depends on the seed, the position in the turn and the token, so a dr
 depends on the policy's distribution and the seed alone, and distributions that are
 close mostly give the same token (Gumbel coupling). On the CPU one compiled loop does
 it all: an exponential clock is never earlier than ``1 - u``, so for nearly every
-token the hash alone shows that it has lost, and no logarithm is taken.
+token the hash alone shows that it has lost, and no logarithm is taken. On a GPU one
+kernel does it (``race_kernel``); without Triton PyTorch's operations do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -37,13 +41,13 @@ AT_ONCE = 1 << 22
 """Most clocks held in memory at once without the compiled loop."""
 
 
-def race(probabilities: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> Tensor:
+def race(probabilities: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64] | Tensor) -> Tensor:
     """Draw one token per row.
 
     Args:
         probabilities: float32 or float64, need not be normalised, shape (rows, vocabulary).
         seeds: Shape (rows,).
-        positions: Position in the turn, shape (rows,).
+        positions: Position in the turn, on any device, shape (rows,).
 
     Returns:
         int64, shape (rows,).
@@ -51,23 +55,52 @@ def race(probabilities: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np
     if probabilities.device.type == "cpu":
         winners = np.empty(len(probabilities), np.int64)
         laws = probabilities.contiguous().numpy()
-        _race(laws, laws.view(f"i{laws.itemsize}"), seeds.astype(np.uint64), positions, winners)
+        places = np.asarray(positions, np.int64)
+        _race(laws, laws.view(f"i{laws.itemsize}"), seeds.astype(np.uint64), places, winners)
         return torch.from_numpy(winners)
-    return race_by_tensors(probabilities, seeds, positions)
+    kernel = kernel_on(probabilities.device.type)
+    if kernel is None:
+        return race_by_tensors(probabilities, seeds, positions)
+    return kernel(probabilities, *_on(probabilities.device, seeds, positions), logits=False)
 
 
-def race_by_tensors(probabilities: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> Tensor:
+def race_of_logits(logits: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64] | Tensor) -> Tensor:
+    """``race`` of the probabilities of ``logits``, which are after all transforms, shape (rows, vocabulary)."""
+    kernel = kernel_on(logits.device.type)
+    if kernel is None:
+        return race(logits.softmax(-1, dtype=torch.float32), seeds, positions)
+    return kernel(logits, *_on(logits.device, seeds, positions), logits=True)
+
+
+@cache
+def kernel_on(kind: str) -> Callable[..., Tensor] | None:
+    """The race as one kernel, ``race_kernel.race_rows``; ``None`` on a kind of device for which there is none."""
+    if kind != "cuda" or find_spec("triton") is None:
+        return None
+    from turntree.agents.engines.drafting.race_kernel import race_rows
+
+    return race_rows
+
+
+def race_by_tensors(probabilities: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64] | Tensor) -> Tensor:
     """``race`` in PyTorch operations, on any device."""
-    device = probabilities.device
-    seed = torch.from_numpy(seeds.astype(np.uint64).view(np.int64)).to(device)[:, None]
-    position = torch.from_numpy(positions).to(device)[:, None]
-    tokens = torch.arange(probabilities.shape[-1], device=device)[None]
+    seed, position = (one[:, None] for one in _on(probabilities.device, seeds, positions))
+    tokens = torch.arange(probabilities.shape[-1], device=probabilities.device)[None]
     rows = max(1, AT_ONCE // len(tokens[0]))
     parts = [
         (noise.exponential(seed[i : i + rows], position[i : i + rows], tokens) / probabilities[i : i + rows]).argmin(-1)
         for i in range(0, len(probabilities), rows)
     ]
     return torch.cat(parts)
+
+
+def _on(
+    device: torch.device, seeds: NDArray[np.uint64], positions: NDArray[np.int64] | Tensor
+) -> tuple[Tensor, Tensor]:
+    """The bits of the seeds and the positions as int64 on a device, whose work so far is not waited for."""
+    bits = torch.from_numpy(seeds.astype(np.uint64).view(np.int64))
+    places = torch.as_tensor(positions).long()
+    return bits.to(device, non_blocking=True), places.to(device, non_blocking=True)
 
 
 @njit(inline="always")

@@ -21,7 +21,8 @@ class Speculation:
     chain: bool = False
     """Draft one continuation instead of a tree."""
     max_step_nodes: int | None = None
-    """Most draft nodes of all requests together in one step; ``None`` is no bound."""
+    """Most draft nodes of all requests together in one step; ``None`` bounds them on an accelerator alone: 2,048
+    tokens with the last sampled one of each request (``drafting.step_bound``), for the memory of their logits."""
     adaptive: bool = True
     """Verify the drafts that give the most tokens per second by the engine's own measured steps: fewer than the
     settings above allow, or none."""

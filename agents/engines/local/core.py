@@ -46,7 +46,7 @@ class EngineCore:
         self.version = 0
         self.asleep = False
         """Whether the device's memory is given back; nothing runs then."""
-        self._drafter = Drafter(config, self.forest, self.stats, policy.vocabulary)
+        self._drafter = Drafter(config, self.forest, self.stats, policy.vocabulary, policy.device.type)
         self.cache = SlotCache(config.slots, config.columns)
         """Keys and values."""
         self._pool = SlotPool(self.cache)

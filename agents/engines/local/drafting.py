@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.engines.drafting.session import DraftingSession
+from turntree.agents.engines.drafting.step_bound import most_drafted
 from turntree.agents.engines.drafting.trees import spread, with_guesses
 from turntree.agents.engines.local.config import LocalEngineConfig
 from turntree.agents.engines.local.forward.plan import StepPlan
@@ -46,9 +47,10 @@ class Drafter:
     """Drafts of the requests of a step within the settings, through the drafting session of this engine."""
 
     def __init__(
-        self, config: LocalEngineConfig, forest: SpecForest | None, stats: EngineStats, vocabulary: int
+        self, config: LocalEngineConfig, forest: SpecForest | None, stats: EngineStats, vocabulary: int, device: str
     ) -> None:
         self._config = config
+        self._device = device
         self._session = DraftingSession(forest=forest)
         self._stats = stats
         self._vocabulary = vocabulary
@@ -89,7 +91,8 @@ class Drafter:
         with self._timed():
             new = [r for r in asking if r.handle is None]
             self._session.begin(new, [r.state for r in new], [r.prompt for r in new])
-            most = speculation.max_step_nodes or speculation.max_nodes * len(asking)
+            whole = speculation.max_nodes * len(asking)
+            most = most_drafted(speculation.max_step_nodes, len(asking), device=self._device, most=whole)
             allowed = Allowance(speculation.min_probability, most)
             if self._budget is not None:
                 allowed = self._budget.allow(len(asking), most=most)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from turntree.agents.engines.drafting.step_bound import most_drafted
 from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.config_text import check_keys, config_from_text
 
@@ -37,6 +38,10 @@ class SglangSettings:
     adaptive: bool = True
     """Choose the width that gives the most tokens per second by the engine's own measured steps; otherwise the
     widest wherever anything is drafted."""
+    max_step_tokens: int | None = None
+    """Most tokens of a pass after the last sampled one of each request, padding included; ``None`` bounds them on an
+    accelerator alone (``drafting.step_bound``), for the memory that verification takes. Passes that can have but one
+    width, those of SGLang 0.5.23 on an accelerator, are not bounded."""
     token_cost: float = 1 / 256
     """The cost of a token, in empty passes, if several tensor-parallel ranks decide: their clocks would differ, so
     that none is used."""
@@ -53,6 +58,8 @@ class SglangSettings:
             raise ValueError(f"SglangSettings.max_depth must be at least 1, got {self.max_depth}")
         if not 0 <= self.min_probability <= 1:
             raise ValueError(f"SglangSettings.min_probability must lie in [0, 1], got {self.min_probability}")
+        if self.max_step_tokens is not None and self.max_step_tokens < 1:
+            raise ValueError(f"SglangSettings.max_step_tokens must be at least 1, got {self.max_step_tokens}")
         if not self.token_cost > 0:
             raise ValueError(f"SglangSettings.token_cost must be positive, got {self.token_cost}")
 
@@ -66,6 +73,16 @@ class SglangSettings:
         """
         own = [1 << i for i in range(widest.bit_length())] if device == "cpu" else [1]
         return (*(width for width in self.widths or own if width < widest), widest)
+
+    def most_width(self, rows: int, widths: Sequence[int], device: str) -> int:
+        """The widest of ``widths`` that a pass of ``rows`` requests may have, at least the first.
+
+        >>> SglangSettings().most_width(256, (1, 2, 4, 8, 9), "cuda"), SglangSettings().most_width(9, (1, 9), "cuda")
+        (8, 9)
+        """
+        whole = rows * (widths[-1] - 1)
+        within = most_drafted(self.max_step_tokens, rows, device=device, most=whole)
+        return max((width for width in widths if rows * (width - 1) <= within), default=widths[0])
 
 
 def settings_from_environment(environment: Mapping[str, str] = os.environ) -> SglangSettings:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from turntree.agents.engines.drafting.step_bound import most_drafted
 from turntree.agents.engines.vllm.live_turn import LiveTurn
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.spec_tree import DraftBatch
@@ -21,25 +22,32 @@ _READ, _READ_BY_ROW = 16, 4
 class ChainBudget:
     """Bounds the drafts of each step and learns their gain."""
 
-    def __init__(self, settings: DrafterSettings, deepest: int, most_tokens: int) -> None:
+    def __init__(self, settings: DrafterSettings, deepest: int, most_tokens: int, *, device: str = "cpu") -> None:
         """Start without observations.
 
         Args:
             settings: Settings of the drafter.
             deepest: Greatest length of a draft.
             most_tokens: Most tokens of a step of the engine.
+            device: Type of the engine's device.
         """
         self._settings = settings
         self._deepest = deepest
         self._most = most_tokens
+        self._device = device
         self._budget = DraftBudget(settings.min_probability) if settings.adaptive else None
         self._began = 0.0
         self._batch: DraftBatch | None = None
         self._rows: list[LiveTurn] = []
 
-    def allow(self, rows: int) -> Allowance:
-        """Bounds on the next step's drafts for ``rows`` requests."""
-        most = min(self._settings.max_step_tokens or self._most, self._deepest * rows, max(0, self._most - rows))
+    def most(self, rows: int) -> int:
+        """Most draft tokens of the next step of ``rows`` requests, from the store and from callers."""
+        within = max(0, min(self._deepest * rows, self._most - rows))
+        return most_drafted(self._settings.max_step_tokens, rows, device=self._device, most=within)
+
+    def allow(self, rows: int, *, guessed: int = 0) -> Allowance:
+        """Bounds on the next step's drafts of the store for ``rows`` requests, with ``guessed`` tokens of callers."""
+        most = max(0, self.most(rows) - guessed)
         if self._budget is None:
             return Allowance(self._settings.min_probability, most)
         return self._budget.allow(rows, most=most)

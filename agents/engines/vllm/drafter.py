@@ -59,7 +59,8 @@ class ForestDrafter:
         self._session = DraftingSession(forest=self.forest)
         self._longest: int = vllm_config.model_config.max_model_len
         self._deepest: int = vllm_config.speculative_config.num_speculative_tokens
-        self._chain_budget = ChainBudget(settings, self._deepest, vllm_config.scheduler_config.max_num_batched_tokens)
+        self._most: int = vllm_config.scheduler_config.max_num_batched_tokens
+        self._chain_budget = ChainBudget(settings, self._deepest, self._most)
         self._rows: dict[str, LiveTurn] = {}
         self._drawn: dict[str, list[int]] = {}
         """Tokens drawn at the positions of a guess, by request, until its pass is over."""
@@ -90,6 +91,7 @@ class ForestDrafter:
                 "before, or run without speculative_config"
             )
         compat.draft_near_the_end(runner, self._deepest)
+        self._chain_budget = ChainBudget(self.settings, self._deepest, self._most, device=runner.device.type)
         self._runner = runner
 
     def load_model(self, *_: Any, **__: Any) -> None:
@@ -239,13 +241,15 @@ class ForestDrafter:
     def _draft(self, rows: list[LiveTurn], places: list[int], proposed: list[list[int]]) -> None:
         """Write the drafts of ``rows`` into ``proposed`` at ``places``."""
         room = [row.room(self._deepest) for row in rows]
+        left = most = self._chain_budget.most(len(rows))
         for index, row in enumerate(rows):
             row.drafted, row.by_guess = 0, False
-            guess = row.cut(row.guessed(room[index]))
+            guess = row.cut(row.guessed(min(room[index], left)))
+            left -= len(guess)
             if guess:
                 proposed[places[index]] = guess
                 row.drafted, row.by_guess, room[index] = len(guess), True, 0
-        allowed = self._chain_budget.allow(len(rows)) if rows else None
+        allowed = self._chain_budget.allow(len(rows), guessed=most - left) if rows else None
         if allowed is None or allowed.nodes == 0:
             self._chain_budget.drafted(rows, None)
             return

@@ -15,7 +15,6 @@ Not available from vLLM:
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.engines.vllm.config import VllmEngineConfig
+from turntree.agents.engines.vllm.drawing import model_runner
 from turntree.agents.engines.vllm.outputs import draft_stats
 from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params, schedules_by_priority
 from turntree.agents.errors import MissingExtra
@@ -127,17 +127,10 @@ class VllmEngine(VllmTurns):
             from vllm.v1.engine.async_llm import AsyncLLM
         except ModuleNotFoundError as error:
             raise MissingExtra("the vLLM engine", "vllm") from error
-        # The second model runner, vLLM's default on accelerators, has no sampler that seeds could be given to, and
-        # refuses custom drafters.
-        os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
+        model_runner.choose_first()
         arguments = self.config.to_engine_args(model, on_cpu=current_platform.is_cpu())
         self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
-        by_seed = await self._llm.collective_rpc("turntree_draws_by_seed")
-        if not all(by_seed):
-            raise RuntimeError(
-                "vLLM's workers would ignore turntree's seeds; the entry point vllm.general_plugins:turntree must be "
-                "installed beside vLLM and not be left out by VLLM_PLUGINS, and VLLM_USE_V2_MODEL_RUNNER must be 0"
-            )
+        model_runner.check_seeded(await self._llm.collective_rpc("turntree_draws_by_seed"))
         size: int = self._llm.model_config.get_vocab_size()
         return size
 

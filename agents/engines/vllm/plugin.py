@@ -1,6 +1,7 @@
 """The plugin that vLLM loads in each of its processes, by entry point.
 
-It lets an engine end with its server (``orphans``), and changes one place: after
+It lets an engine end with its server (``orphans``), refuses seeds where they would be
+ignored (``drawing.model_runner``), and changes one place: after
 ``WorkerWrapperBase.init_device`` has created the model runner, the CPU build is
 repaired, and turntree's drafter, if configured, is given the runner.
 """
@@ -11,7 +12,7 @@ import functools
 from typing import Any
 
 from turntree.agents.engines.vllm import compat, cpu_repair, orphans
-from turntree.agents.engines.vllm.drawing import judged_prompts, seeded_draws
+from turntree.agents.engines.vllm.drawing import judged_prompts, model_runner, seeded_draws
 
 _MARK = "turntree_plugin"
 
@@ -20,6 +21,7 @@ def register() -> None:
     """Wrap vLLM's start of a worker. Calling it again changes nothing."""
     orphans.end_with_server()
     cpu_repair.repair_start()
+    model_runner.refuse_seeds()
     wrapper = compat.worker_wrapper()
     original = wrapper.init_device
     if getattr(original, _MARK, False):

@@ -32,7 +32,8 @@ class DrafterSettings:
     """Verify the drafts that give the most tokens per second by the engine's own measured steps: fewer than the
     settings allow, or none."""
     max_step_tokens: int | None = None
-    """Most draft tokens of all requests together in one step; ``None`` is as many as vLLM's own limits take."""
+    """Most draft tokens of all requests together in one step, within vLLM's own limits; ``None`` bounds them on an
+    accelerator alone (``drafting.step_bound``), for the memory that verification takes."""
     enabled: bool = True
     """``False``: learn from the sampled tokens, and draft nothing."""
     forest: ForestConfig = field(default_factory=ForestConfig)

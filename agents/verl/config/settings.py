@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
 from turntree.agents.reuse.coupled_turns import ValidationConfig
-from turntree.agents.reuse.reuse_config import ReuseConfig
+from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
 from turntree.agents.reuse.run_ahead_config import RunAheadConfig
 from turntree.agents.scoring.scorer import Scorer
 from turntree.agents.verl.config.exchange_settings import ExchangeSettings
@@ -102,6 +102,10 @@ class PlaySettings:
     """Precomputation of the next step's rollouts: ``{enabled: true}``; empty precomputes none."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     """Validations: ``{coupled: true}`` uses the same noise at each, and each replays the last one."""
+    seeded: bool = True
+    """Request every turn with a seed: it is then the same whatever the drafts, the batch, or a second run.
+    ``false``: only where ``reuse``, ``run_ahead`` or ``validation`` needs the noise of a turn again. vLLM without
+    seeds keeps its own sampler, and may choose its newer model runner."""
     memo_results: int = 0
     """Results of deterministic tools that a process caches; 0 caches none."""
     rewards: Mapping[str, Any] = field(default_factory=dict)
@@ -119,6 +123,16 @@ class PlaySettings:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.save_policy_every and not self.run_dir:
             raise ValueError("save_policy_every needs a run_dir to save to")
+
+    @property
+    def uses_turns(self) -> bool:
+        """Whether earlier turns are used beyond drafts, or turns are made ahead."""
+        return self.reuse.mode is not ReuseMode.NONE or self.run_ahead.enabled or self.validation.coupled
+
+    @property
+    def draws_by_seed(self) -> bool:
+        """Whether turns are requested with seeds; the one place that decides it."""
+        return self.seeded or self.uses_turns
 
     @classmethod
     def read(cls, section: Mapping[str, Any], where: str) -> Self:

@@ -102,6 +102,7 @@ def _drafts(settings: EngineSettings) -> SglangEngineConfig:
             max_depth=speculation.max_depth,
             min_probability=speculation.min_probability,
             adaptive=speculation.adaptive,
+            max_step_tokens=speculation.max_step_nodes,
             replace_ngram=True,
             forest=settings.forest,
         ),

@@ -69,6 +69,17 @@ class _Apart:
         return await self._engine.generate(replace(request, reuse=False))
 
 
+class _Unseeded:
+    """An engine without seeds: ``rollout`` gives one to each turn."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def generate(self, request: TurnRequest) -> Completion:
+        """The engine's own turn, of fresh noise."""
+        return await self._engine.generate(replace(request, sampling=replace(request.sampling, seed=None)))
+
+
 class EpisodePlayer:
     """Plays rows of the data set and returns verl's outputs.
 
@@ -83,6 +94,7 @@ class EpisodePlayer:
         self._seed = int(rollout_config.seed)
         self._bounds = token_bounds(rollout_config.prompt_length, rollout_config.response_length)
         settings = RunSettings.parse(plain(rollout_config.get("custom")))
+        self._seeded = settings.draws_by_seed
         self._last = LastEpisodes() if settings.validation.coupled else None
         recording = settings.path is not None and settings.record_episodes
         self._recorder = EpisodeRecorder(RunFolder(settings.path)) if recording and settings.path else None
@@ -236,7 +248,7 @@ class EpisodePlayer:
             # All samples of a task start in the same state: the environment's seed is the row's index.
             episode = await rollout(
                 env,
-                engine(),
+                engine() if self._seeded else _Unseeded(engine()),
                 self._renderer,
                 env.limits.within(self._bounds),
                 index=index,

@@ -19,7 +19,6 @@ from turntree.agents.engines.protocol import Completion, DraftStats, Engine, Tur
 from turntree.agents.engines.sglang.turns import SglangTurns
 from turntree.agents.engines.state_wire import to_wire
 from turntree.agents.engines.vllm.turns import VllmTurns
-from turntree.agents.reuse.reuse_config import ReuseMode
 from turntree.agents.reuse.run_ahead_slots import IdleSlots
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
@@ -75,7 +74,7 @@ class ExternalServer:
             return
         engine, store = found
         run = RunSettings.parse(plain(self.config.custom))
-        self._reuses = run.reuse.mode is not ReuseMode.NONE or run.validation.coupled or run.run_ahead.enabled
+        self._reuses = run.uses_turns
         if store is None and not self._reuses:
             return
         run = replace(run, save_policy_every=0)  # the weights do not come through this process

@@ -22,9 +22,12 @@ from verl.workers.rollout.replica import RolloutMode, TokenOutput
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
 from turntree.agents.engines.protocol import DraftStats
+from turntree.agents.engines.vllm.drawing import model_runner
 from turntree.agents.engines.vllm.orphans import announce_server
 from turntree.agents.engines.vllm.outputs import draft_stats
 from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params, schedules_by_priority
+from turntree.agents.verl.config.sections import plain
+from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer, RemoteStore
 from turntree.agents.verl.serving.hub import hub_runs
 from turntree.agents.verl.serving.restarts import RESTARTS, ask_if_alone, held, is_restarted
@@ -66,10 +69,19 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
                 self._life.got_weights()  # a model that is not trained: its weights are those on disk
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> None:
-        """As verl's, with an engine that ends with this process, and the other way round."""
+        """As verl's, with an engine that ends with this process, and the other way round.
+
+        Raises:
+            RuntimeError: If the run's turns have seeds, which the engine would ignore.
+        """
         announce_server()
+        seeded = RunSettings.parse(plain(self.config.custom)).draws_by_seed
+        if seeded:
+            model_runner.choose_first()
         await super().launch_server(*args, **kwargs)
         if self.node_rank == 0:  # only the first node of a replica answers requests
+            if seeded:
+                model_runner.check_seeded(await self._ask_workers("turntree_draws_by_seed"))
             self.engine.generate = noted(self.engine.generate)
             self._watch = asyncio.create_task(_end_with(self.engine))
 

@@ -21,6 +21,9 @@ from torch import Tensor
 from turntree.agents.engines.sglang.drawing.draws import Noise, draw_at_nodes
 from turntree.agents.engines.sglang.drawing.noise_rows import noises_of
 
+DRAFTED_NODES = "turntree_drafted"
+"""Attribute of SGLang's ``NgramVerifyInput``: nodes of each row's tree after its root, without padding."""
+
 
 @lru_cache(maxsize=1)
 def is_v2() -> bool:
@@ -53,7 +56,9 @@ def sampled(tokens: Tensor) -> Any:
 
 def _at_nodes(logits: Tensor, sampling: Any, noises: list[Noise], verify_input: Any) -> Tensor:
     """A token at each node, shape (rows, width), the same on all tensor-parallel ranks: their sums may differ."""
-    return alike_on_ranks(draw_at_nodes(logits, sampling, noises, verify_input.positions, verify_input.draft_token_num))
+    drafted = getattr(verify_input, DRAFTED_NODES, None)
+    width = verify_input.draft_token_num
+    return alike_on_ranks(draw_at_nodes(logits, sampling, noises, verify_input.positions, width, drafted))
 
 
 def alike_on_ranks(drawn: Tensor) -> Tensor:

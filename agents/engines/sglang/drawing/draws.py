@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from turntree.agents.engines.drafting.race import race
+from turntree.agents.engines.drafting.race import race, race_of_logits
 from turntree.agents.engines.drafting.transforms import Transforms, transform
 from turntree.agents.engines.request_wire import given_of, is_judged, seed_of
 from turntree.agents.engines.sglang.wire import is_ours, shifted_seed
@@ -51,7 +51,7 @@ class Noise(NamedTuple):
         return cls(is_ours(entries), None if seed is None else shifted_seed(seed, before), is_judged(entries))
 
 
-def draw(laws: Tensor, noises: Sequence[Noise], positions: NDArray[np.int64]) -> Tensor:
+def draw(laws: Tensor, noises: Sequence[Noise], positions: NDArray[np.int64] | Tensor) -> Tensor:
     """Draw one token per row.
 
     Args:
@@ -62,32 +62,21 @@ def draw(laws: Tensor, noises: Sequence[Noise], positions: NDArray[np.int64]) ->
     Returns:
         int64, shape (rows,).
     """
-    seeded = [row for row, noise in enumerate(noises) if noise.seed is not None]
-    seeds = np.array([noise.seed or 0 for noise in noises], np.uint64)
-    if laws.device.type == "cpu":
-        # A compiled loop is many times faster than a logarithm per token. PyTorch's own generator makes the fresh
-        # seeds, since SGLang seeds it alike on all ranks.
-        fresh = torch.randint(-(1 << 63), (1 << 63) - 1, (len(noises),), dtype=torch.int64).numpy().view(np.uint64)
-        fresh[seeded] = seeds[seeded]
-        return race(laws.float(), fresh, positions)
-    winners = (laws / torch.empty_like(laws).exponential_()).argmax(-1)
-    if seeded:
-        winners[seeded] = race(laws[seeded].float(), seeds[seeded], positions[seeded])
-    return winners
+    return race(laws.float(), _seeds(noises), positions)
 
 
-def reshaped(laws: Tensor, sampling: Any, *, repeat: int | Tensor = 1) -> Tensor:
+def reshaped(laws: Tensor, sampling: Any, owner: Tensor | None = None) -> Tensor:
     """Probabilities after min-p, top-k and top-p.
 
     Args:
-        laws: At the requests' temperatures, shape (rows * repeat, vocabulary).
-        sampling: SGLang's ``SamplingBatchInfo`` of the rows.
-        repeat: Consecutive distributions of each row; a tensor of shape (rows,) where they have different numbers.
+        laws: At the requests' temperatures, shape (rows, vocabulary).
+        sampling: SGLang's ``SamplingBatchInfo``.
+        owner: Index of the request of each row; ``None`` is one row a request.
     """
-    if not (sampling.need_top_k_sampling or sampling.need_top_p_sampling or sampling.need_min_p_sampling):
+    if not _cuts(sampling):
         return laws
     top_k, top_p, min_p = (
-        torch.repeat_interleave(values, repeat) for values in (sampling.top_ks, sampling.top_ps, sampling.min_ps)
+        values if owner is None else values[owner] for values in (sampling.top_ks, sampling.top_ps, sampling.min_ps)
     )
     transforms = Transforms(
         temperature=torch.ones_like(top_p),
@@ -101,7 +90,14 @@ def reshaped(laws: Tensor, sampling: Any, *, repeat: int | Tensor = 1) -> Tensor
     return transform(laws.log(), transforms).softmax(-1)
 
 
-def draw_at_nodes(logits: Tensor, sampling: Any, noises: Sequence[Noise], positions: Tensor, width: int) -> Tensor:
+def draw_at_nodes(
+    logits: Tensor,
+    sampling: Any,
+    noises: Sequence[Noise],
+    positions: Tensor,
+    width: int,
+    drafted: Sequence[int] | None = None,
+) -> Tensor:
     """Draw a token at each node of the batch's trees.
 
     Args:
@@ -110,11 +106,38 @@ def draw_at_nodes(logits: Tensor, sampling: Any, noises: Sequence[Noise], positi
         noises: Noise of each row.
         positions: Position in the context of each node, shape (rows * width,).
         width: Nodes of a tree.
+        drafted: Nodes of each tree after its root; the rest is padding, at which nothing is drawn. ``None``: all.
 
     Returns:
-        int64, shape (rows, width).
+        int64, shape (rows, width), 0 at padding.
     """
-    temperatures = torch.repeat_interleave(sampling.temperatures.view(-1), width)
-    laws = reshaped((logits / temperatures[:, None]).softmax(-1), sampling, repeat=width)
-    each = [noise for noise in noises for _ in range(width)]
-    return draw(laws, each, positions.cpu().numpy().astype(np.int64)).view(-1, width)
+    counts = np.full(len(noises), width - 1) if drafted is None else np.asarray(drafted)
+    node = np.flatnonzero(np.arange(width) <= counts[:, None])
+    owner = node // width
+    places, owners = torch.from_numpy(np.stack([node, owner])).to(logits.device, non_blocking=True)
+    tempered = logits if len(node) == len(logits) else logits[places]
+    tempered = tempered / sampling.temperatures.view(-1)[owners, None]
+    seeds, where = _seeds(noises)[owner], positions[places]
+    if _cuts(sampling):
+        drawn = race(reshaped(tempered.softmax(-1), sampling, owners).float(), seeds, where)
+    else:
+        drawn = race_of_logits(tempered, seeds, where)
+    tokens = torch.zeros(len(noises) * width, dtype=torch.int64, device=logits.device)
+    tokens[places] = drawn
+    return tokens.view(-1, width)
+
+
+def _cuts(sampling: Any) -> bool:
+    """Whether a request of SGLang's ``SamplingBatchInfo`` has min-p, top-k or top-p."""
+    return bool(sampling.need_top_k_sampling or sampling.need_top_p_sampling or sampling.need_min_p_sampling)
+
+
+def _seeds(noises: Sequence[Noise]) -> NDArray[np.uint64]:
+    """The seed of each row, a fresh one where a request has none; shape (rows,)."""
+    seeds = np.array([noise.seed or 0 for noise in noises], np.uint64)
+    fresh = np.array([noise.seed is None for noise in noises], np.bool_)
+    if fresh.any():
+        # By PyTorch's own generator, since SGLang seeds it alike on all ranks.
+        made = torch.randint(-(1 << 63), (1 << 63) - 1, (len(noises),), dtype=torch.int64, device="cpu")
+        seeds = np.where(fresh, made.numpy().view(np.uint64), seeds)
+    return seeds

@@ -47,7 +47,7 @@ def _sample_from_probs(
     noises = noises_of(sampling)
     if noises is None:
         return original(sampler, probs, sampling, positions, *rest)
-    drawn = draw(reshaped(probs, sampling), noises, positions.cpu().numpy().astype("int64"))
+    drawn = draw(reshaped(probs, sampling), noises, positions)
     return compat.sampled(drawn.to(torch.int32))
 
 

@@ -129,9 +129,9 @@ class Judging:
             output.input_top_logprobs_idx[request] = [torch.from_numpy(ids)] if later else ids.tolist()
 
     def _draw(self, rows: np.ndarray, logits: Tensor) -> None:
-        counts = torch.from_numpy(np.bincount(self._request[rows], minlength=len(self._noises))).to(logits.device)
-        before = (logits / torch.repeat_interleave(self._sampling.temperatures.view(-1), counts)[:, None]).softmax(-1)
-        after = reshaped(before, self._sampling, repeat=counts)
+        owner = torch.from_numpy(self._request[rows]).to(logits.device)
+        before = (logits / self._sampling.temperatures.view(-1)[owner, None]).softmax(-1)
+        after = reshaped(before, self._sampling, owner)
         noises = [self._noises[request] for request in self._request[rows]]
         drawn = alike_on_ranks(draw(after, noises, self._place[rows]))
         both = torch.stack([law.gather(-1, drawn[:, None].to(law.device))[:, 0] for law in (before, after)], -1)

@@ -62,6 +62,7 @@ class TreeDrafter:
         clock: Callable[[], float] | None = time.perf_counter,
         shared: SharedTurns | None = None,
         agree: Callable[[DraftBatch], DraftBatch] | None = None,
+        device: str = "cpu",
     ) -> None:
         """Start with a store.
 
@@ -72,6 +73,7 @@ class TreeDrafter:
             clock: Measures steps; ``None`` if several ranks must decide alike.
             shared: Exchange with other engines' stores.
             agree: Replaces each rank's drafts by those that all ranks verify.
+            device: Type of the engine's device.
         """
         self._session = DraftingSession(forest=forest)
         self.forest = forest
@@ -80,6 +82,7 @@ class TreeDrafter:
         self._clock = clock
         self._shared = shared
         self._agree = agree
+        self._device = device
         self.chooser = WidthChooser(self.widths)
         self._live: dict[str, LiveTurn] = {}
         self._given = GivenTurns()
@@ -109,7 +112,7 @@ class TreeDrafter:
             self._commit(turns)
             offered = self._session.draft(
                 turns,
-                max_nodes=self.widths[-1] - 1,
+                max_nodes=self._widest(len(turns)) - 1,
                 room=[min(self._settings.max_depth, turn.room) for turn in turns],
                 min_probability=self._settings.min_probability,
             )
@@ -170,7 +173,8 @@ class TreeDrafter:
 
     def _chosen(self, turns: list[LiveTurn], offered: DraftBatch) -> _Step:
         """The nodes to verify: the store's offers after the callers' guesses."""
-        guesses = [turn.guessed(min(self.widths[-1] - 1, turn.room)) for turn in turns]
+        most = self._widest(len(turns)) - 1
+        guesses = [turn.guessed(min(most, turn.room)) for turn in turns]
         width = self.chooser.choose(offered) if self._settings.adaptive else self._fitting(offered)
         draft = best_nodes(offered, width - 1)
         longest = max((len(guess) for guess in guesses), default=0)
@@ -181,6 +185,9 @@ class TreeDrafter:
         for begin, guess in zip(draft.offsets, guesses, strict=False):
             own[begin : begin + len(guess)] = False
         return _Step(turns=turns, draft=draft, width=width, own=own)
+
+    def _widest(self, rows: int) -> int:
+        return self._settings.most_width(rows, self.widths, self._device)
 
     def _fitting(self, draft: DraftBatch) -> int:
         most = int(np.diff(draft.offsets).max(initial=0))

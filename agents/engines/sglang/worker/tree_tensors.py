@@ -1,4 +1,4 @@
-"""Conversion of padded trees to the tensors that SGLang's verification reads."""
+"""Conversion of padded trees to the tensors that SGLang's verification reads, and of its numbers to Python's."""
 
 from __future__ import annotations
 
@@ -48,3 +48,16 @@ def full_mask(rows: TreeRows, lengths: np.ndarray, device: Any, *, batch: int = 
     unseen = torch.from_numpy(at[~rows.seen]).to(device, non_blocking=True)
     mask[unseen] = False
     return mask
+
+
+class NumbersOnDevice:
+    """Device numbers as Python ones, for JSON over HTTP; the first that is read copies all, once the pass is done."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self._values = values
+        self._read: list[int] | None = None
+
+    def __getitem__(self, row: int) -> int:
+        if self._read is None:
+            self._read = self._values.cpu().tolist()
+        return self._read[row]

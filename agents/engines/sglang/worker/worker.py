@@ -23,6 +23,7 @@ from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+from turntree.agents.engines.sglang.drawing.compat import DRAFTED_NODES
 from turntree.agents.engines.sglang.drawing.noise_rows import draw_for_all
 from turntree.agents.engines.sglang.settings import settings_from_environment
 from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
@@ -58,7 +59,9 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
         self.page_size = server_args.page_size
         self.draft_token_num = server_args.speculative_num_draft_tokens
         self.ngram_corpus = NoCorpus()
-        self.drafter = make_drafter(server_args, self.model_runner.model_config, self.draft_token_num)
+        self.drafter = make_drafter(
+            server_args, self.model_runner.model_config, self.draft_token_num, device=torch.device(self.device).type
+        )
         self._passes = PassesByWidth(self.model_runner, self.drafter.widths)
         self._outcome: StepCounts | None = None
 
@@ -87,7 +90,7 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
 
     def _verify_input(self, rows: TreeRows, lengths: torch.Tensor, lengths_cpu: np.ndarray) -> Any:
         tokens, positions, places, child, sibling = tree_tensors(rows, lengths, self.device)
-        return NgramVerifyInput(
+        made = NgramVerifyInput(
             draft_token=tokens,
             tree_mask=full_mask(rows, lengths_cpu, self.device, batch=self._passes.most_rows),
             positions=positions,
@@ -96,6 +99,8 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
             retrieve_next_sibling=sibling,
             draft_token_num=rows.width,
         )
+        setattr(made, DRAFTED_NODES, self.drafter.drafted())
+        return made
 
     def _update_ngram_corpus(self, batch: Any) -> None:
         self._outcome = self.drafter.settle()
@@ -127,7 +132,9 @@ class NoCorpus:
         """Nothing to erase."""
 
 
-def make_drafter(server_args: Any, model_config: Any, widest: int, *, one_width: bool = False) -> TreeDrafter:
+def make_drafter(
+    server_args: Any, model_config: Any, widest: int, *, one_width: bool = False, device: str = "cpu"
+) -> TreeDrafter:
     """A drafter with an empty store, for one rank of an engine.
 
     Args:
@@ -135,6 +142,7 @@ def make_drafter(server_args: Any, model_config: Any, widest: int, *, one_width:
         model_config: SGLang's configuration of the policy.
         widest: Most tokens of one request in one pass.
         one_width: Whether all passes must be that wide.
+        device: Type of the engine's device.
     """
     warm_up()
     settings = settings_from_environment()
@@ -152,4 +160,5 @@ def make_drafter(server_args: Any, model_config: Any, widest: int, *, one_width:
         clock=time.perf_counter if ranks == 1 else None,
         shared=shared,
         agree=None if ranks == 1 else RankedDrafts(get_tp_group()),
+        device=device,
     )

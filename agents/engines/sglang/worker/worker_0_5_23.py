@@ -33,11 +33,12 @@ from sglang.srt.speculative.spec_utils import (
     record_stream_for_v2_verify,
 )
 
+from turntree.agents.engines.sglang.drawing.compat import DRAFTED_NODES
 from turntree.agents.engines.sglang.drawing.noise_rows import draw_for_all
 from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
 from turntree.agents.engines.sglang.worker.rows import TreeRows
 from turntree.agents.engines.sglang.worker.seen_request import SeenRequest
-from turntree.agents.engines.sglang.worker.tree_tensors import full_mask, tree_tensors
+from turntree.agents.engines.sglang.worker.tree_tensors import NumbersOnDevice, full_mask, tree_tensors
 from turntree.agents.engines.sglang.worker.worker import NoCorpus, TurntreeWorker, make_drafter
 
 
@@ -143,7 +144,7 @@ class TurntreeWorker0523(TurntreeWorker):
             compute_spec_logprobs(batch, logits_output, predict, accept_index=padded)
         if on_publish is not None:
             on_publish(new_lengths)
-        logits_output.customized_info = {DRAFTED: self._drafted, ACCEPTED: _Numbers(lengths - 1)}
+        logits_output.customized_info = {DRAFTED: self._drafted, ACCEPTED: NumbersOnDevice(lengths - 1)}
         batch.forward_mode = ForwardMode.DECODE
         return self._result(result, tokens, tokens, lengths, new_lengths)
 
@@ -181,7 +182,7 @@ class TurntreeWorker0523(TurntreeWorker):
 
     def _verify_input(self, rows: TreeRows, lengths: torch.Tensor, lengths_cpu: np.ndarray) -> Any:
         tokens, positions, places, child, sibling = tree_tensors(rows, lengths, self.device)
-        return NgramVerifyInput(
+        made = NgramVerifyInput(
             draft_token=tokens,
             custom_mask=full_mask(rows, lengths_cpu, self.device),
             positions=positions,
@@ -190,19 +191,11 @@ class TurntreeWorker0523(TurntreeWorker):
             retrieve_next_sibling=sibling,
             draft_token_num=rows.width,
         )
+        setattr(made, DRAFTED_NODES, self._drafted)
+        return made
 
     def clear_cache_pool(self) -> None:
         """Exchange turns; the key-value cache is emptied, the store is kept."""
         self._seen.clear()
         self.drafter.settle_if_any(float("nan"))
         self.drafter.idle()
-
-
-class _Numbers:
-    """Device numbers as Python ones, for JSON over HTTP. SGLang reads them once the pass is done."""
-
-    def __init__(self, values: torch.Tensor) -> None:
-        self._values = values
-
-    def __getitem__(self, row: int) -> int:
-        return int(self._values[row])

@@ -5,7 +5,8 @@ before, so that a draft changes the tokens after it. Here a token is the winner
 of a race of exponential clocks (``spec_tree.rules.noise``), and a drafted token is
 accepted exactly if it is that winner: the turn is the same with and without
 drafts, alone and in a batch. A turn that was sampled with the same seed is
-replayed by drafting it.
+replayed by drafting it. All rows of a step are drawn and compared together, on
+their device, and nothing waits for the device.
 
 Three places of vLLM are changed, checked with the versions in ``VERSIONS``: the
 ``topk_topp_sampler`` of the runner's sampler and the ``forward`` of its rejection
@@ -124,13 +125,14 @@ class _Draws(nn.Module):
         if not seeded.rows:
             untouched: tuple[Tensor, Tensor | None] = self._inner(logits, generators, k, p)
             return untouched
-        law = constrained(logits[seeded.rows].clone(), *(None if x is None else x[seeded.rows] for x in (k, p)))
+        (rows,) = _on(logits.device, seeded.rows)
+        law = constrained(logits[rows], *(None if x is None else x[rows] for x in (k, p)))
         positions = seeded.positions
         if self._drafted is not None:
             positions = positions + np.array(self._drafted, np.int64)[seeded.rows]
         winners = draw(law, seeded.seeds, positions)
         drawn, logprobs = self._inner(logits, generators, k, p)
-        drawn[seeded.rows] = winners.to(drawn.dtype)
+        drawn[rows] = winners.to(drawn.dtype)
         return drawn, logprobs
 
     def during(self, forward: Any) -> Any:
@@ -160,25 +162,24 @@ class _Draws(nn.Module):
             placeholder: The value for no token.
         """
         seeded = SeededRows.of(self._runner, len(lengths))
-        begin = np.cumsum([0, *lengths])
-        counts = [lengths[row] for row in seeded.rows]
-        nodes = [node for row in seeded.rows for node in range(begin[row], begin[row + 1])]
-        steps = np.array([step for count in counts for step in range(count)], np.int64)
-        said: list[int] = []
-        if nodes:
-            said = draw(
-                logits[nodes], np.repeat(seeded.seeds, counts), np.repeat(seeded.positions, counts) + steps
-            ).tolist()
-        guessed, ends = drafts[nodes].tolist(), bonus[seeded.rows, 0].tolist()
-        first = 0
-        for row, count, end in zip(seeded.rows, counts, ends, strict=True):
-            mine = [*said[first : first + count], end]
-            met = 0
-            while met < count and mine[met] == guessed[first + met]:
-                met += 1
-            tokens[row] = placeholder
-            tokens[row, : met + 1] = torch.tensor(mine[: met + 1], dtype=tokens.dtype, device=tokens.device)
-            first += count
+        if not seeded.rows:
+            return
+        every = np.array(lengths, np.int64)
+        counts = every[seeded.rows]
+        own = np.repeat(np.arange(len(counts)), counts)  # of each of their nodes, the row among the seeded ones
+        step = np.arange(len(own)) - (np.cumsum(counts) - counts)[own]
+        nodes = (np.cumsum(every) - every)[seeded.rows][own] + step
+        rows, ends, row, column, node = _on(tokens.device, seeded.rows, counts, own, step, nodes)
+        mine = tokens.new_full((len(counts), tokens.shape[1]), placeholder)
+        guessed = mine.clone()
+        if len(nodes):
+            laws = logits if len(nodes) == len(logits) else logits[node]
+            mine[row, column] = draw(laws, seeded.seeds[own], seeded.positions[own] + step).to(mine.dtype)
+            guessed[row, column] = drafts[node].to(mine.dtype)
+        mine.scatter_(1, ends[:, None], bonus[rows].to(mine.dtype))
+        # The bonus token meets the placeholder, so that no token after it counts.
+        met = (mine == guessed).cumprod(1).sum(1, keepdim=True)
+        tokens[rows] = mine.masked_fill(torch.arange(mine.shape[1], device=mine.device) > met, placeholder)
 
 
 def draw(logits: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> Tensor:
@@ -189,9 +190,16 @@ def draw(logits: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64]
         seeds: Shape (rows,).
         positions: Position in the turn, shape (rows,).
     """
-    from turntree.agents.engines.drafting.race import race
+    from turntree.agents.engines.drafting.race import race_of_logits
 
-    return race(logits.softmax(-1, dtype=torch.float32), seeds, positions).to(logits.device)
+    return race_of_logits(logits, seeds, positions)
+
+
+def _on(device: torch.device, *indices: Sequence[int] | NDArray[np.int64]) -> tuple[Tensor, ...]:
+    """Indices on a device, by one copy that does not wait for its work."""
+    whole = torch.from_numpy(np.concatenate([np.asarray(one, np.int64) for one in indices]))
+    parts: tuple[Tensor, ...] = whole.to(device, non_blocking=True).split([len(one) for one in indices])
+    return parts
 
 
 def constrained(logits: Tensor, k: Tensor | None, p: Tensor | None) -> Tensor:

@@ -63,3 +63,35 @@ def test_without_adapting_the_settings_alone_count() -> None:
 @pytest.mark.parametrize(("rows", "nodes"), [(60, 4), (64, 0), (70, 0)])
 def test_drafts_leave_room_for_all_requests_in_a_step_of_the_engine(rows: int, nodes: int) -> None:
     assert ChainBudget(DrafterSettings(adaptive=False), 4, 64).allow(rows).nodes == nodes
+
+
+@pytest.mark.parametrize(
+    ("given", "rows", "device", "allowed"),
+    [
+        (None, 256, "cuda", 2048 - 256),
+        (None, 256, "cpu", 2048),
+        (None, 16, "cuda", 128),
+        (None, 4096, "cuda", 0),
+        (2000, 256, "cuda", 2000),
+        (100, 256, "cpu", 100),
+    ],
+)
+def test_a_step_on_an_accelerator_verifies_2048_tokens_at_most_unless_told_otherwise(
+    given: int | None, rows: int, device: str, allowed: int
+) -> None:
+    settings = DrafterSettings(adaptive=False, max_step_tokens=given)
+    budget = ChainBudget(settings, 8, 8192, device=device)
+    assert budget.most(rows) == budget.allow(rows).nodes == allowed
+    assert budget.allow(rows, guessed=100).nodes == max(0, allowed - 100)
+
+
+def test_float32_logits_of_a_bounded_step_stay_below_a_gigabyte_and_a_quarter() -> None:
+    vocabulary, rows = 151_936, 256
+    tokens = {
+        device: rows + ChainBudget(DrafterSettings(), 8, 8192, device=device).most(rows) for device in ("cuda", "cpu")
+    }
+    assert {device: 4 * vocabulary * count for device, count in tokens.items()} == {
+        "cuda": 4 * vocabulary * 2048,  # 1.24 GB
+        "cpu": 4 * vocabulary * 2304,  # control: without the bound
+    }
+    assert 4 * vocabulary * tokens["cuda"] < 1.25e9 < 4 * vocabulary * tokens["cpu"]

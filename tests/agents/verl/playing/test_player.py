@@ -247,3 +247,24 @@ async def test_no_episode_of_verls_waits_for_the_tools_of_another(stage: Stage) 
     rows = [{**stage.row, "env_id": "meeting:Meeting", "index": index} for index in range(meeting.PEOPLE)]
     outputs = await asyncio.gather(*(player.play(SAMPLING, row, lambda: engine) for row in rows))
     assert [output.reward_score for output in outputs] == [1.0] * meeting.PEOPLE
+
+
+@pytest.mark.parametrize(
+    ("settings", "seeded"),
+    [
+        ({}, True),
+        ({"seeded": False}, False),
+        ({"seeded": False, "reuse": {"mode": "replay"}}, True),
+        ({"seeded": False, "reuse": {"mode": "exact"}}, True),
+        ({"seeded": False, "run_ahead": {"enabled": True}}, True),
+        ({"seeded": False, "validation": {"coupled": True}}, True),
+    ],
+)
+async def test_turns_have_seeds_where_they_are_promised_or_a_way_needs_them(
+    stage: Stage, settings: dict[str, Any], seeded: bool
+) -> None:
+    stage.config.custom.turntree = {**stage.settings, **settings}
+    output, engine = await stage.play("fragile(a)", "good")
+    assert output.reward_score == 1.0
+    assert [seed is not None for seed in engine.seeds] == [seeded, seeded]
+    assert len(set(engine.seeds)) == 1 + seeded

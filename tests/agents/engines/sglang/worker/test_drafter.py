@@ -199,6 +199,22 @@ def test_others_hear_of_finished_turns_when_all_rest():
     assert forest.stats().live == 0
 
 
+@pytest.mark.parametrize(
+    ("device", "settings", "width"),
+    [("cpu", {}, 8), ("cuda", {}, 4), ("cuda", {"max_step_tokens": 3000}, 8), ("cpu", {"max_step_tokens": 400}, 2)],
+)
+@pytest.mark.parametrize("guessed", [False, True])
+def test_a_pass_is_as_wide_as_its_bound_allows(device, settings, width, guessed):
+    """300 requests at a width of 8 are 2,400 tokens, above the 2,048 that an accelerator's pass may have."""
+    drafts = drafter(SglangSettings(adaptive=False, min_probability=0.01, **settings), device=device)
+    if not guessed:
+        for n in range(8):
+            run(drafts, Request(f"a{n}"))
+    custom = {DRAFT: SPEECH} if guessed else {}
+    requests = [Request(f"b{n}", params(**custom)) for n in range(300)]
+    assert drafts.propose(requests).width == width
+
+
 def test_settling_twice_is_an_error():
     drafts = drafter()
     step(drafts, [Request("a")])

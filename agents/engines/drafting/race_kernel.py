@@ -1,0 +1,145 @@
+"""``race`` as one Triton kernel: one launch for all rows, one read of the logits, nothing of their size written.
+
+A program draws one row, block after block of its vocabulary. It keeps the earliest
+clock so far; an exponential clock is never earlier than ``1 - u``, so in most blocks
+the hash alone shows that every token has lost, and no logarithm is taken.
+
+Invariant: the noise has the bits of ``turntree.spec_tree.rules.noise``: the same
+operations in the same order, in float64, without fused ones (``enable_fp_fusion``). Of
+given probabilities the winner is that of ``race_by_tensors``. Of logits it is the
+earliest of ``E / exp(logit - highest)`` in float64, which rounds less than a softmax in
+float32 does; and it depends on its own row alone.
+
+Not here: whether a device can run it (``race``).
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from turntree.agents.engines.drafting import noise
+
+_GOLDEN = tl.constexpr(noise.GOLDEN)
+_FIRST = tl.constexpr(noise.FIRST)
+_SECOND = tl.constexpr(noise.SECOND)
+_ROOT_HALF = tl.constexpr(noise.ROOT_HALF)
+_LN2 = tl.constexpr(noise.LN2)
+_A0, _A1, _A2, _A3, _A4, _A5, _A6 = map(tl.constexpr, noise.ATANH)
+_GRID = tl.constexpr(2.0**-53)
+_SURE = tl.constexpr(1.0 - 1e-4)
+"""Factor of a lower bound, larger than the rounding of a probability in float32."""
+_LOWEST = tl.constexpr(-3.4028234663852886e38)
+BLOCK = 2048
+"""Tokens of a row that are read at once."""
+
+
+@triton.jit
+def _mix(x):
+    x = (x ^ (x >> 30)) * _FIRST
+    x = (x ^ (x >> 27)) * _SECOND
+    return x ^ (x >> 31)
+
+
+@triton.jit
+def stream(seed, position):
+    """What the words of all tokens of a seed (uint64) at a position (uint64) begin with."""
+    return _mix(_mix(seed + _GOLDEN) + _GOLDEN * position) + _GOLDEN
+
+
+@triton.jit
+def uniform(begin, tokens):
+    """Odd multiples of 2**-53, float64; ``begin`` is a ``stream``, ``tokens`` are uint64."""
+    word = _mix(begin + _GOLDEN * tokens)
+    return (2.0 * (word >> 12).to(tl.int64).to(tl.float64) + 1.0) * _GRID
+
+
+@triton.jit
+def minus_log(u):
+    """-log(u), float64; see ``turntree.spec_tree.rules.noise``."""
+    bits = u.to(tl.int64, bitcast=True)
+    exponent = (bits - _ROOT_HALF) >> 52
+    mantissa = (bits - (exponent << 52)).to(tl.float64, bitcast=True)
+    s = (mantissa - 1.0) / (mantissa + 1.0)
+    square = s * s
+    series = square * _A0 + _A1
+    series = series * square + _A2
+    series = series * square + _A3
+    series = series * square + _A4
+    series = series * square + _A5
+    series = series * square + _A6
+    return -(exponent.to(tl.float64) * _LN2 + s * (series * square + 2.0))
+
+
+@triton.jit
+def _race(
+    values,
+    seeds,
+    positions,
+    winners,
+    stride,
+    size,
+    LOGITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    begin = stream(tl.load(seeds + row).to(tl.uint64, bitcast=True), tl.load(positions + row).to(tl.uint64))
+    earliest = tl.full((), float("inf"), tl.float64)
+    winner = tl.full((), 0, tl.int64)
+    highest = tl.full((), _LOWEST, tl.float32)
+    for start in range(0, size, BLOCK):
+        tokens = start + tl.arange(0, BLOCK)
+        if LOGITS:
+            value = tl.load(values + row * stride + tokens, mask=tokens < size, other=float("-inf")).to(tl.float32)
+            before = highest
+            highest = tl.maximum(highest, tl.max(value, 0))
+            # Clocks are those of weights exp(logit - highest so far), of which the largest is 1.
+            earliest = earliest * tl.exp(highest.to(tl.float64) - before.to(tl.float64))
+            bound = tl.exp(value - highest).to(tl.float64)
+        else:
+            value = tl.load(values + row * stride + tokens, mask=tokens < size, other=0.0)
+            bound = value.to(tl.float64)
+        u = uniform(begin, tokens.to(tl.uint64))
+        lost = (1.0 - u) * _SURE > earliest * bound  # not while nothing was drawn: infinity times 0 is no number
+        if tl.min(lost.to(tl.int32), 0) == 0:
+            weight = bound
+            if LOGITS:
+                weight = tl.exp(value.to(tl.float64) - highest.to(tl.float64))
+            first, place = tl.min(minus_log(u) / weight, 0, return_indices=True)
+            if first < earliest:
+                earliest = first
+                winner = start + place.to(tl.int64)
+    tl.store(winners + row, winner)
+
+
+def race_rows(values: Tensor, seeds: Tensor, positions: Tensor, *, logits: bool) -> Tensor:
+    """Draw one token per row.
+
+    Args:
+        values: Logits or probabilities, any floating dtype, shape (rows, vocabulary).
+        seeds: int64, the bits of the unsigned seed, shape (rows,), on the same device.
+        positions: int64, position in the turn, shape (rows,), on the same device.
+        logits: Whether ``values`` are logits, after all transforms; minus infinity is probability 0.
+
+    Returns:
+        int64, shape (rows,).
+    """
+    rows, size = values.shape
+    winners = torch.empty(rows, dtype=torch.int64, device=values.device)
+    values = values if values.stride(-1) == 1 else values.contiguous()
+    if rows:
+        _race[(rows,)](
+            values,
+            seeds,
+            positions,
+            winners,
+            values.stride(0),
+            size,
+            LOGITS=logits,
+            BLOCK=BLOCK,
+            num_warps=8,
+            enable_fp_fusion=False,
+        )
+    return winners

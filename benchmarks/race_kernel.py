@@ -1,0 +1,123 @@
+"""The race as one kernel beside its reference: the bits of its noise, and the tokens that it draws.
+
+    TRITON_INTERPRET=1 python benchmarks/race_kernel.py --block 32768   # on the CPU, in Triton's interpreter
+    python benchmarks/race_kernel.py --device cuda --rows 2304
+
+Row ``n`` has the seed, position and logits of generator ``n``: peaked and flat distributions in turn, every other one
+with most tokens masked. Tokens are compared with those of the compiled race from the same probabilities, which must be
+the same, and with the exact ones of the logits: the earliest of ``E / exp(logit)`` in float64.
+
+Not covered: how long it takes; an interpreter says nothing about that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from provenance import provenance
+
+from turntree.agents.engines.drafting import race_kernel
+from turntree.agents.engines.drafting.race import race
+from turntree.spec_tree.rules.noise import exponential
+
+SCALES = (0.1, 1.0, 3.0, 12.0)
+"""Standard deviations of the logits."""
+AT_ONCE = 16
+"""Rows compared at once, for memory."""
+
+
+@triton.jit
+def _noise(out, seeds, positions, size, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    begin = race_kernel.stream(tl.load(seeds + row).to(tl.uint64, bitcast=True), tl.load(positions + row).to(tl.uint64))
+    for start in range(0, size, BLOCK):
+        tokens = start + tl.arange(0, BLOCK)
+        clocks = race_kernel.minus_log(race_kernel.uniform(begin, tokens.to(tl.uint64)))
+        tl.store(out + row * size + tokens, clocks, mask=tokens < size)
+
+
+def rows_of(first: int, count: int, vocabulary: int) -> tuple[Any, Any, torch.Tensor]:
+    """Seeds, positions and logits of rows ``first`` and on."""
+    seeds, positions = np.empty(count, np.uint64), np.empty(count, np.int64)
+    logits = torch.empty(count, vocabulary)
+    for place, row in enumerate(range(first, first + count)):
+        rng = np.random.default_rng(row)
+        seeds[place], positions[place] = rng.integers(1 << 64, dtype=np.uint64), rng.integers(100_000)
+        logits[place] = torch.from_numpy(rng.normal(scale=SCALES[row % len(SCALES)], size=vocabulary))
+        if row % 2:
+            logits[place, torch.from_numpy(rng.random(vocabulary) > 0.001)] = float("-inf")
+            logits[place, -1] = 0.0
+    return seeds, positions, logits
+
+
+def compared(first: int, count: int, vocabulary: int, *, device: str, block: int) -> dict[str, int]:
+    """Numbers of what was compared, and of what differed."""
+    seeds, positions, logits = rows_of(first, count, vocabulary)
+    on = [torch.from_numpy(one).to(device) for one in (seeds.view(np.int64), positions)]
+    wanted = exponential(seeds[:, None], positions[:, None], np.arange(vocabulary)[None])
+    ours = torch.empty(count, vocabulary, dtype=torch.float64, device=device)
+    _noise[(count,)](ours, *on, vocabulary, BLOCK=block, enable_fp_fusion=False)
+    differ = ours.cpu().numpy().view(np.int64) != wanted.view(np.int64)
+
+    probabilities = logits.softmax(-1, dtype=torch.float32)
+    by_kernel = race_kernel.race_rows(probabilities.to(device), *on, logits=False).cpu()
+    plain = race(probabilities, seeds, positions)
+    weights = np.exp(logits.double().numpy() - logits.double().amax(-1, keepdim=True).numpy())
+    with np.errstate(divide="ignore"):
+        exact = torch.from_numpy((wanted / weights).argmin(-1))
+    of_logits = race_kernel.race_rows(logits.to(device), *on, logits=True).cpu()
+    return {
+        "rows": count,
+        "clocks": differ.size,
+        "clocks_with_other_bits": int(differ.sum()),
+        "other_tokens_of_probabilities": int((by_kernel != plain).sum()),
+        "other_tokens_of_logits": int((of_logits != exact).sum()),
+        "other_tokens_than_by_softmax_in_float32": int((of_logits != plain).sum()),
+    }
+
+
+def parts(first: int, rows: int) -> Iterator[tuple[int, int]]:
+    for begin in range(first, first + rows, AT_ONCE):
+        yield begin, min(AT_ONCE, first + rows - begin)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare the kernel of the race with its reference.")
+    parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first row")
+    parser.add_argument("--vocabulary", type=int, default=151_936)
+    parser.add_argument("--block", type=int, default=race_kernel.BLOCK, help="tokens at once")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, help="write the figures as JSON; those of an earlier run are added to")
+    args = parser.parse_args()
+    if args.device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+        sys.exit("Triton runs on the CPU in its interpreter alone; set TRITON_INTERPRET=1, or use --device cuda")
+    race_kernel.BLOCK = args.block
+    total: dict[str, int] = {}
+    if args.out and args.out.exists():
+        total = json.loads(args.out.read_text())["compared"]
+    for first, count in parts(args.first, args.rows):
+        found = compared(first, count, args.vocabulary, device=args.device, block=args.block)
+        total = {name: total.get(name, 0) + value for name, value in found.items()}
+    for name, value in total.items():
+        print(f"{name:<42}{value:>14,}")
+    if args.out:
+        about = provenance(("torch", "triton", "numpy"), device=args.device)
+        settings = {"vocabulary": args.vocabulary, "block": args.block, "interpreter": args.device == "cpu"}
+        args.out.write_text(json.dumps({**about, "settings": settings, "compared": total}, indent=1) + "\n")
+    differing = [name for name in total if name.startswith(("clocks_with", "other_tokens_of"))]
+    sys.exit(any(total[name] for name in differing))
+
+
+if __name__ == "__main__":
+    main()

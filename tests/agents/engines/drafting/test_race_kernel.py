@@ -1,0 +1,107 @@
+"""The kernel of the race: in Triton's interpreter, compiled for a GPU that is not here, and on one where there is one.
+
+Triton decides once, when it is first imported, whether it interprets; so that runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="the kernel needs Triton, which PyTorch has with CUDA; see make test-sglang")
+
+from turntree.agents.engines.drafting import race_kernel
+from turntree.agents.engines.drafting.race import race, race_of_logits
+
+pytestmark = [pytest.mark.sglang, pytest.mark.once]
+BENCHMARK = Path(__file__).parents[4] / "benchmarks" / "race_kernel.py"
+DIFFERING = ("clocks_with_other_bits", "other_tokens_of_probabilities", "other_tokens_of_logits")
+
+
+def compared(tmp_path: Path, *arguments: str, patch: str = "") -> dict[str, int]:
+    out = tmp_path / "found.json"
+    code = f"import sys; sys.path[0] = {str(BENCHMARK.parent)!r}; {patch}\nimport race_kernel; race_kernel.main()"
+    # A last block that is not whole, and rows of several blocks.
+    options = ["--rows", "4", "--vocabulary", "4500", "--out", str(out), *arguments]
+    interpreted = {**os.environ, "TRITON_INTERPRET": "1"}
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", code, *options], env=interpreted, capture_output=True)
+    assert out.exists(), run.stderr.decode()
+    found: dict[str, int] = json.loads(out.read_text())["compared"]
+    assert run.returncode == any(found[name] for name in DIFFERING)
+    return found
+
+
+def test_interpreted_it_has_the_bits_of_the_noise_and_draws_the_tokens_of_the_reference(tmp_path: Path) -> None:
+    found = compared(tmp_path)
+    assert (found["rows"], found["clocks"]) == (4, 4 * 4500)
+    assert {name: found[name] for name in DIFFERING} == dict.fromkeys(DIFFERING, 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "noticed"),
+    [("FIRST += 2", "clocks_with_other_bits"), ("LN2 += 1e-14", "clocks_with_other_bits")],
+)
+def test_other_noise_is_noticed(tmp_path: Path, fault: str, noticed: str) -> None:
+    """Control: a multiplier of the hash, or a logarithm, that is nearly right."""
+    patch = f"from turntree.agents.engines.drafting import noise; noise.{fault}"
+    assert compared(tmp_path, patch=patch)[noticed] > 0
+
+
+def compiled(*, values: str, logits: bool, fuse: bool = False) -> str:
+    """PTX for an H100."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    types = {"values": values, "seeds": "*i64", "positions": "*i64", "winners": "*i64", "stride": "i64", "size": "i32"}
+    constants: Any = {(6,): logits, (7,): race_kernel.BLOCK}
+    source = ASTSource(race_kernel._race, {**types, "LOGITS": "constexpr", "BLOCK": "constexpr"}, constants)
+    options = {"num_warps": 8, "enable_fp_fusion": fuse}
+    ptx: str = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+    return ptx
+
+
+def test_compiled_for_a_gpu_the_noise_is_of_double_precision_and_nothing_in_it_is_fused() -> None:
+    ptx = compiled(values="*fp32", logits=False)
+    operations = set(re.findall(r"\b((?:fma|mul|add|div)[.\w]*\.f(?:32|64))\b", ptx))
+    assert operations == {"mul.rn.f64", "add.rn.f64", "div.rn.f64"}
+    # Python's constants come through whole: Triton's own are of single precision where nothing says otherwise.
+    for constant in race_kernel.noise.LN2, *race_kernel.noise.ATANH:
+        assert np.float64(constant).view(np.uint64).tobytes()[::-1].hex().upper() in ptx.upper()
+
+
+def test_a_compiler_that_fuses_is_noticed() -> None:
+    """Control: what Triton does unless it is told not to."""
+    assert "fma.rn.f64" in compiled(values="*fp32", logits=False, fuse=True)
+
+
+@pytest.mark.parametrize("values", ["*fp32", "*bf16", "*fp64"])
+def test_it_compiles_for_a_gpu_from_logits_of_any_precision(values: str) -> None:
+    assert ".entry _race" in compiled(values=values, logits=True)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU; the interpreter's test runs anywhere")
+def test_on_a_gpu_it_draws_the_tokens_of_the_cpu_with_one_launch() -> None:
+    rng = np.random.default_rng(0)
+    logits = torch.from_numpy(rng.normal(scale=3, size=(64, 151_936))).float()
+    seeds, positions = rng.integers(1 << 63, size=64).astype(np.uint64), rng.integers(1000, size=64)
+    law = logits.softmax(-1)
+    wanted = race(law, seeds, positions)
+    on = [torch.from_numpy(one).cuda() for one in (seeds.view(np.int64), positions)]
+    race_kernel.race_rows(law.cuda(), *on, logits=False)
+    with torch.profiler.profile() as profile:
+        drawn = race_kernel.race_rows(law.cuda(), *on, logits=False)
+        torch.cuda.synchronize()
+    assert sum("_race" in event.name for event in profile.events() if event.device_type.name == "CUDA") == 1
+    assert torch.equal(drawn.cpu(), wanted)
+    assert torch.equal(race(law.cuda(), seeds, positions).cpu(), wanted)
+    assert (race_of_logits(logits.cuda(), seeds, positions).cpu() == wanted).float().mean() > 0.98

@@ -1,0 +1,61 @@
+"""A count of what an accelerator is asked to do: operations that launch something there, and copies that wait.
+
+Views launch nothing. A copy to the host waits for the device, and so does one to it that is not ``non_blocking``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from pretended_device import DEVICE, OnDevice
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from turntree.agents.engines.drafting.race import race
+
+_aten = torch.ops.aten
+_COPIES = (_aten._to_copy.default, _aten.copy_.default)
+_READS = (_aten._local_scalar_dense.default, _aten.nonzero.default)
+
+
+class Launches(TorchDispatchMode):
+    """Counts while it is entered, inside ``pretended_device()``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launched = 0
+        self.waits = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        before, after = _devices((args, kwargs)), _devices(made)
+        if DEVICE not in before | after or _is_view(func):
+            return made
+        self.launched += 1
+        crosses = len(before | after) > 1
+        self.waits += func in _READS or (func in _COPIES and crosses and not _goes_on(func, args, kwargs or {}, after))
+        return made
+
+
+def one_launch(values: Any, seeds: Any, positions: Any, *, logits: bool) -> Tensor:
+    """In place of the race's kernel: its tokens, counted as one operation."""
+    held = values.held.softmax(-1) if logits else values.held
+    return OnDevice(race(held, seeds.held.numpy().view(np.uint64), positions.held.numpy())) + 0
+
+
+def _goes_on(func: Any, args: Any, kwargs: Any, after: set[torch.device]) -> bool:
+    """Whether a copy between devices does not wait."""
+    asked = kwargs.get("non_blocking", func is _aten.copy_.default and len(args) > 2 and args[2])
+    return bool(asked) and after == {DEVICE}
+
+
+def _devices(values: Any) -> set[torch.device]:
+    return {one.device for one in tree_leaves(values) if isinstance(one, Tensor)}
+
+
+def _is_view(func: Any) -> bool:
+    returns = func._schema.returns
+    return bool(returns) and all(one.alias_info is not None and not one.alias_info.is_write for one in returns)
