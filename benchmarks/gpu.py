@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,6 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def say(stage: Stage, result: Result) -> None:
         show(console, stage.name, result)
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the running stage ends with this
     whole = run_all(chosen, results, lambda stage, file: command(args, stage, file), say=say)
     stages = results.report["stages"]
     counts = {

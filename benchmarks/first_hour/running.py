@@ -25,6 +25,8 @@ from first_hour.stages import Stage
 PACKAGES = ("torch", "transformers", "triton")
 """Whose versions stand beside every stage."""
 _ERROR = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Exit)\b.*")
+GRACE_SECONDS = 30.0
+"""For a stage to end by itself once it is told to."""
 _LONGEST = 300
 """Characters of an error that are kept."""
 
@@ -105,6 +107,10 @@ def run_stage(stage: Stage, command: Callable[[Stage, Path], Sequence[str]], fol
         except subprocess.TimeoutExpired:
             late = True
         finally:
+            if process.poll() is None:  # a training ends Ray's processes, which are in no group of ours
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE_SECONDS)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

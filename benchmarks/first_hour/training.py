@@ -5,6 +5,7 @@ The policy has random weights and the demo's tokens: its rewards are all 0, and 
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
@@ -50,6 +51,7 @@ def rows(setting: Setting) -> list[Row]:
             f"turntree.run_dir={folder}",
             f"trainer.total_training_steps={STEPS}",
             "trainer.resume_mode=disable",
+            "algorithm.rollout_correction.bypass_mode=false",  # the trainer computes the probabilities as well
         ],
         on_step=reports.append,
     )
@@ -72,13 +74,19 @@ def _row(report: StepReport) -> Row:
 
 
 def _policy(setting: Setting) -> Path:
-    """Random weights of the large shape behind the demo's tokenizer."""
+    """Random weights of the large shape, and the demo's tokenizer with as many tokens more."""
     from turntree.agents.demo.tokenizer import END, build_tokenizer
 
     folder, tokenizer = setting.folder / "models" / "untrained", build_tokenizer()
     if not (folder / "tokenizer.json").exists():
         end, shape = tokenizer.convert_tokens_to_ids(END), setting.of(models.LARGE, models.SMALL)
-        model = models.random_llama(setting.of(151_936, 64), bos_token_id=None, eos_token_id=end, **shape)
+        vocabulary = setting.of(151_936, 64)
+        model = models.random_llama(vocabulary, bos_token_id=None, eos_token_id=end, **shape)
         model.to(getattr(torch, setting.dtype)).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+        file = folder / "tokenizer.json"
+        words = json.loads(file.read_text())
+        # verl lets no token be sampled that the tokenizer has not: the two would have other distributions
+        words["model"]["vocab"] |= {f"word{n} ": n for n in range(len(tokenizer), vocabulary)}
+        file.write_text(json.dumps(words))
     return folder
