@@ -16,6 +16,7 @@ import statistics
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from provenance import command_line
@@ -53,6 +54,10 @@ class Row:
     tokens_per_step: float
     ratio_to_plain: float
     seconds: float
+    step_ms: float | None
+    """Milliseconds of a step of the engine; ``None`` of ``generate``."""
+    draft_share: float | None
+    """The store's part of it."""
 
 
 def run_engine(core: EngineCore, prompts: list[list[int]], sampling: Sampling, tasks: list[int], seed: int) -> None:
@@ -63,20 +68,35 @@ def run_engine(core: EngineCore, prompts: list[list[int]], sampling: Sampling, t
         core.step()
 
 
-def measure(args: argparse.Namespace, batch: int) -> list[Row]:
-    dtype = getattr(torch, args.dtype)
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-    reference = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).to(args.device).eval()
-    policy = Policy.load(args.model, dtype=args.dtype, device=args.device)
-    tasks = [i % len(QUESTIONS) for i in range(batch)]
-    prompts = [
+def question_prompts(tokenizer: Any) -> list[list[int]]:
+    """``QUESTIONS`` in a model's chat template, as token ids."""
+    return [
         list(
             tokenizer.apply_chat_template(
-                [{"role": "user", "content": QUESTIONS[t]}], add_generation_prompt=True, return_dict=True
+                [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=True
             )["input_ids"]
         )
-        for t in tasks
+        for question in QUESTIONS
     ]
+
+
+def measure(args: argparse.Namespace, batch: int) -> list[Row]:
+    questions = question_prompts(AutoTokenizer.from_pretrained(args.model))
+    tasks = [i % len(questions) for i in range(batch)]
+    return compare(args, [questions[task] for task in tasks], tasks)
+
+
+def compare(args: argparse.Namespace, prompts: list[list[int]], tasks: list[int]) -> list[Row]:
+    """All ways with a turn after each prompt, at once.
+
+    Args:
+        args: Those of the command line.
+        prompts: Token ids.
+        tasks: The task of each prompt; turns of a task are drafted from each other.
+    """
+    batch, dtype = len(prompts), getattr(torch, args.dtype)
+    reference = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).to(args.device).eval()
+    policy = Policy.load(args.model, dtype=args.dtype, device=args.device)
     sampling = Sampling(temperature=args.temperature, max_tokens=args.tokens)
     size = {"max_batch": batch, "max_context": max(map(len, prompts)) + args.tokens + 1, "dtype": args.dtype}
     drafts = Speculation(max_nodes=args.nodes, min_probability=args.min_probability, chain=args.chain)
@@ -84,7 +104,7 @@ def measure(args: argparse.Namespace, batch: int) -> list[Row]:
     drafting = EngineCore(policy, LocalEngineConfig(**size, speculation=drafts), SpecForest(ForestConfig()))
 
     width = max(map(len, prompts))
-    pad = tokenizer.pad_token_id or 0
+    pad = reference.config.pad_token_id or 0
     ids = torch.tensor([[pad] * (width - len(p)) + p for p in prompts], device=args.device)
     mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=args.device)
 
@@ -113,20 +133,18 @@ def measure(args: argparse.Namespace, batch: int) -> list[Row]:
             began = time.perf_counter()
             run[way](args.seed + 1000 * repeat)
             seconds[way].append(time.perf_counter() - began)
-    steps = {
-        "generate": 1.0,
-        "engine": (plain.stats - before["engine"]).tokens_per_step,
-        "engine + drafts": (drafting.stats - before["engine + drafts"]).tokens_per_step,
-    }
+    spent = {"engine": plain.stats - before["engine"], "engine + drafts": drafting.stats - before["engine + drafts"]}
     base = statistics.median(seconds["engine"])
     return [
         Row(
             batch=batch,
             way=way,
             tokens_per_second=batch * args.tokens / statistics.median(times),
-            tokens_per_step=steps[way],
+            tokens_per_step=spent[way].tokens_per_step if way in spent else 1.0,
             ratio_to_plain=base / statistics.median(times),
             seconds=statistics.median(times),
+            step_ms=1e3 * spent[way].seconds / spent[way].forward_passes if way in spent else None,
+            draft_share=spent[way].draft_seconds / spent[way].seconds if way in spent else None,
         )
         for way, times in seconds.items()
     ]

@@ -67,14 +67,16 @@ class Spent:
 class Stepped(VllmTurns):
     """An engine of the protocol; whoever waits drives it."""
 
-    def __init__(self, way: str, folder: Path, *, batch: int, arguments: dict[str, Any]) -> None:
+    def __init__(
+        self, way: str, folder: Path, *, batch: int, arguments: dict[str, Any], max_context: int = 256
+    ) -> None:
         from vllm import LLM
 
         drafter = WAYS["ours" if way in REUSE else way]
         self.llm = LLM(
             str(folder),
             skip_tokenizer_init=True,
-            max_model_len=256,
+            max_model_len=max_context,
             max_num_seqs=batch,
             speculative_config=drafter,
             logprobs_mode="processed_logprobs",
@@ -83,7 +85,7 @@ class Stepped(VllmTurns):
         )
         size = self.llm.llm_engine.model_config.get_vocab_size()
         super().__init__(
-            max_context=256, vocabulary=size, draft_tokens=(drafter or {}).get("num_speculative_tokens", 0)
+            max_context=max_context, vocabulary=size, draft_tokens=(drafter or {}).get("num_speculative_tokens", 0)
         )
         self._reuse = REUSE.get(way)
         self.spent = Spent()
@@ -98,7 +100,9 @@ class Stepped(VllmTurns):
         """A drafter that knows nothing yet, and no stored turns."""
         self.turns: Engine = self
         if self._reuse is not None:
-            self.turns = PrefixReuse(self, self._reuse, vocabulary=self.vocabulary, max_context=256, seed=0)
+            self.turns = PrefixReuse(
+                self, self._reuse, vocabulary=self.vocabulary, max_context=self.max_context, seed=0
+            )
         old = getattr(self.runner, "drafter", None)
         if old is None:
             return

@@ -28,13 +28,14 @@ class Series:
     """(x, y), finite, in order of x."""
 
 
-def line_chart(series: Sequence[Series], *, title: str, top: float | None = None) -> str:
-    """An SVG element, over the training steps.
+def line_chart(series: Sequence[Series], *, title: str, top: float | None = None, across: str = "training step") -> str:
+    """An SVG element.
 
     Args:
         series: Lines, later ones drawn above earlier ones; together at least one point.
         title: Description, for readers who cannot see it.
         top: Highest value of the vertical axis, which begins at 0; ``None`` fits the data.
+        across: What the horizontal axis counts.
     """
     xs = [x for line in series for x, _ in line.points]
     low, high = min(xs), max(xs)
@@ -62,9 +63,9 @@ def line_chart(series: Sequence[Series], *, title: str, top: float | None = None
         )
     parts.append(
         f'<text class="tick" x="{(WIDTH + _LEFT - _RIGHT) / 2}" y="{HEIGHT - 4}" '
-        'text-anchor="middle">training step</text>'
+        f'text-anchor="middle">{escape(across)}</text>'
     )
-    parts += [_line(line, [at(x, y) for x, y in line.points]) for line in series if line.points]
+    parts += [_line(line, [at(x, y) for x, y in line.points], across) for line in series if line.points]
     return "".join([*parts, "</svg>"])
 
 
@@ -79,10 +80,10 @@ def moving_average(values: Sequence[float], window: int) -> list[float]:
     return [sum(part) / len(part) for part in cut]
 
 
-def _line(line: Series, places: Sequence[tuple[float, float]]) -> str:
+def _line(line: Series, places: Sequence[tuple[float, float]], across: str) -> str:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     dots = "".join(
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{escape(f"{line.name}, step {at:g}: {value:.3g}")}'
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{escape(f"{line.name}, {across} {at:g}: {value:.3g}")}'
         "</title></circle>"
         for (x, y), (at, value) in zip(places, line.points, strict=True)
     )

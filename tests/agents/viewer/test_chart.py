@@ -44,3 +44,10 @@ def test_names_and_titles_are_escaped():
 def test_the_moving_average_looks_back_only():
     assert moving_average([4.0, 0.0, 2.0], 2) == [4.0, 2.0, 1.0]
     assert moving_average([], 3) == []
+
+
+def test_the_horizontal_axis_says_what_it_counts():
+    assert ">training step<" in line_chart([LINE], title="t")
+    chart = line_chart([LINE], title="t", across="requests & more")
+    assert ">requests &amp; more<" in chart
+    assert "training step" not in chart

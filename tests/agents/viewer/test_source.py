@@ -18,7 +18,7 @@ def test_a_run_is_its_episodes_in_order_and_whole_lines_of_figures(source: Sourc
 def test_curves_are_drawn_of_what_was_recorded_alone(source: Source) -> None:
     drawn = {curve.title: curve.svg for curve in curves(source)}
     assert set(drawn) == {"mean reward", "seconds of a step", "tokens per verify step"}
-    assert "each step, step 4: 1<" in drawn["mean reward"]
+    assert "each step, training step 4: 1<" in drawn["mean reward"]
 
 
 def test_a_single_file_of_episodes_is_a_source_without_figures(run: Path) -> None:

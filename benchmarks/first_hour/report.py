@@ -1,0 +1,96 @@
+"""The results as tables and as a plot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from first_hour.running import Result
+from first_hour.setting import Row
+from turntree.agents.viewer.chart import HEIGHT, WIDTH, Series, line_chart
+
+STYLE = """<style>
+.grid{stroke:#ddd}.tick,.name{font:11px sans-serif;fill:#555}.line polyline{fill:none;stroke-width:2}
+.s0{stroke:#0b6e99}.s1{stroke:#d9822b}.s2{stroke:#4d7c0f}.s3{stroke:#7c3aed}.s4{stroke:#b91c1c}.s5{stroke:#888}
+</style>"""
+STYLES = 6
+LINE = 15
+"""Height of a line of the legend."""
+
+
+def show(console: Console, name: str, result: Result) -> None:
+    """One stage as a table; of one without rows, why."""
+    if not result["rows"]:
+        console.print(f"{name}: {result['note']}", highlight=False, markup=False, soft_wrap=True)
+        return
+    engines = " ".join(f"{package} {version}" for package, version in result["versions"].items())
+    columns = list(dict.fromkeys(column for row in result["rows"] for column in row))
+    table = Table(
+        *(column.replace("_", " ") for column in columns), title=f"{name}, {result['seconds']:.0f} s; {engines}"
+    )
+    for row in result["rows"]:
+        table.add_row(*(_cell(row.get(column)) for column in columns))
+    console.print(table)
+    if result["note"]:
+        console.print(f"{name}: {result['note']}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def speeds(stages: Mapping[str, Result]) -> dict[str, dict[float, float]]:
+    """Tokens a second against the plain way of the same engine, by way and number of requests."""
+    found: dict[str, dict[float, float]] = {}
+    for stage, label in (("local", "local"), ("local-trained", "local, trained")):
+        for row in _rows(stages, stage):
+            if row["way"] == "engine + drafts":
+                found.setdefault(f"{label}: trees", {})[row["batch"]] = row["ratio_to_plain"]
+    stock = {row["batch"]: row["tokens_per_second"] for row in _rows(stages, "vllm-stock")}
+    for name in stages:
+        for row in _rows(stages, name) if name.startswith("vllm-") and name != "vllm-stock" else ():
+            if row["batch"] in stock:
+                ratio = row["tokens_per_second"] / stock[row["batch"]]
+                found.setdefault(f"vLLM: {row['way']}, over stock", {})[row["batch"]] = ratio
+    return found
+
+
+def _rows(stages: Mapping[str, Result], name: str) -> list[Row]:
+    rows: list[Row] = stages.get(name, {}).get("rows", [])
+    return rows
+
+
+def plot(stages: Mapping[str, Result], file: Path) -> bool:
+    """Draw the speeds over the number of requests; nothing where there are none.
+
+    Returns:
+        Whether there is a picture.
+    """
+    lines = [
+        Series(
+            name=name,
+            style=f"s{place % STYLES}",
+            points=tuple((math.log2(batch), ratio) for batch, ratio in sorted(points.items())),
+        )
+        for place, (name, points) in enumerate(speeds(stages).items())
+    ]
+    if not lines:
+        return False
+    picture = line_chart(lines, title="Tokens a second over plain decoding", across="requests at once, log2")
+    legend = "".join(
+        f'<g class="{line.style}"><path d="M8 {y - 4} h20" stroke-width="2"/></g>'
+        f'<text class="name" x="34" y="{y}">{escape(line.name)}</text>'
+        for y, line in zip(range(HEIGHT + LINE, HEIGHT + LINE * (len(lines) + 1), LINE), lines, strict=True)
+    )
+    tall = f'viewBox="0 0 {WIDTH} {HEIGHT + LINE * (len(lines) + 1)}"'
+    picture = picture.replace(f'viewBox="0 0 {WIDTH} {HEIGHT}"', f'xmlns="http://www.w3.org/2000/svg" {tall}', 1)
+    file.write_text(picture.replace(">", f">{STYLE}", 1).replace("</svg>", f"{legend}</svg>") + "\n")
+    return True

@@ -1,0 +1,72 @@
+"""The stages in the order in which they run: what needs PyTorch alone comes first."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from first_hour.setting import Row, Setting
+
+VLLM_WAYS: dict[str, tuple[str, bool]] = {
+    "stock": ("none", False),
+    "none": ("none", False),
+    "none, seeds": ("none", True),
+    "drafts": ("ours", False),
+    "drafts, seeds": ("ours", True),
+    "drafts, seeds, full graphs": ("ours", True),
+}
+"""Name -> drafter of ``vllm_player``, and whether turns bring seeds. ``stock`` is vLLM without turntree's plugin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One part of the hour, in a process of its own."""
+
+    name: str
+    """As ``--only`` takes it, and the name of its log."""
+    module: str
+    """Of ``first_hour``."""
+    function: str = "rows"
+    """There: from a setting to rows."""
+    given: tuple[Any, ...] = ()
+    """Further arguments."""
+    needs: tuple[str, ...] = ()
+    """Modules that it needs beside PyTorch and transformers."""
+    minutes: float
+    """Time limit."""
+    packages: tuple[str, ...] = ()
+    """Distributions whose versions stand beside its rows, beside torch and transformers."""
+
+    @property
+    def skipped(self) -> str:
+        """Why it cannot run here; empty where it can."""
+        missing = [name for name in self.needs if importlib.util.find_spec(name) is None]
+        return f"{' and '.join(missing)} not installed" if missing else ""
+
+    def run(self, setting: Setting) -> list[Row]:
+        """Measure, in this process."""
+        # Imported here: an engine's modules change the process that imports them.
+        measure: Callable[..., list[Row]] = getattr(import_module(f"first_hour.{self.module}"), self.function)
+        return measure(setting, *self.given)
+
+
+_in_vllm = partial(Stage, needs=("vllm",), packages=("vllm",))
+STAGES = (
+    Stage(name="models", module="models", minutes=5),
+    Stage(name="race", module="race", minutes=3),
+    Stage(name="local", module="local", function="sharp_rows", minutes=8),
+    Stage(name="local-trained", module="local", function="trained_rows", minutes=8),
+    Stage(name="launches", module="local", function="launch_rows", minutes=4),
+    Stage(name="exact-local", module="exact", given=("local",), minutes=4),
+    *(
+        _in_vllm(name=f"vllm-{way.replace(', ', '-').replace(' ', '-')}", module="vllm", given=(way,), minutes=5)
+        for way in VLLM_WAYS
+    ),
+    _in_vllm(name="exact-vllm", module="exact", given=("vllm",), minutes=5),
+    Stage(name="train", module="training", minutes=12, needs=("vllm", "verl"), packages=("vllm", "verl", "ray")),
+    Stage(name="sglang", module="sglang", minutes=10, needs=("sglang",), packages=("sglang",)),
+)

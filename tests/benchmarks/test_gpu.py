@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmark_modules import BENCHMARKS, benchmark_module
+from interpreter import python
+from machine_speed import eventually, patience
+
+running, stages, report = (benchmark_module(f"first_hour.{name}") for name in ("running", "stages", "report"))
+
+WRITES = "import json, pathlib; pathlib.Path({file!r}).write_text(json.dumps([{{'batch': 1, 'holds': {holds}}}]))"
+CRASHES = "raise MemoryError('no room')"
+LEAVES_A_CHILD = "sleep 600 & echo $! > {file}.pid; wait"
+
+
+def stage(name: str, **fields: Any) -> Any:
+    return stages.Stage(name=name, module="none", **{"minutes": 5, **fields})
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[..., tuple[bool, dict[str, Any]]]:
+    """Runs stages whose processes are these programs."""
+
+    def run(programs: dict[str, str], *chosen: Any, settings: str = "small") -> tuple[bool, dict[str, Any]]:
+        results = running.Results(tmp_path / "results.json", settings={"size": settings}, device="cpu")
+
+        def command(stage: Any, file: Path) -> list[str]:
+            program = programs[stage.name].format(file=str(file), holds=True)
+            return ["sh" if program.startswith("sleep") else sys.executable, "-c", program]
+
+        whole = running.run_all(chosen, results, command, say=lambda stage, result: None)
+        return whole, json.loads((tmp_path / "results.json").read_text())["stages"]
+
+    return run
+
+
+def test_a_stage_that_crashes_is_a_line_with_its_error_and_the_others_go_on(play):
+    whole, found = play({"one": WRITES, "two": CRASHES, "three": WRITES}, *map(stage, ("one", "two", "three")))
+    assert not whole
+    assert [result["outcome"] for result in found.values()] == ["done", "failed", "done"]
+    assert found["two"]["note"].startswith("MemoryError: no room (status 1")
+    assert found["three"]["rows"] == [{"batch": 1, "holds": True}]
+    assert found["three"]["versions"]["torch"] != "-"
+
+
+def test_a_stage_that_hangs_ends_at_its_limit_with_the_processes_that_it_started(play, tmp_path):
+    limit = patience(1) / 60
+    whole, found = play({"one": LEAVES_A_CHILD, "two": WRITES}, stage("one", minutes=limit), stage("two"))
+    assert not whole
+    assert found["one"]["note"].startswith("not done after")
+    assert found["two"]["outcome"] == "done"
+    child = int((tmp_path / "logs" / "one.json.pid").read_text())
+
+    def gone() -> bool:
+        try:
+            os.kill(child, 0)
+        except ProcessLookupError:
+            return True
+        return Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+    eventually(gone)
+
+
+def test_what_is_done_is_not_run_again_and_what_failed_is(play):
+    both = [stage("one"), stage("two")]
+    assert not play({"one": WRITES, "two": CRASHES}, *both)[0]
+    whole, found = play({"one": CRASHES, "two": WRITES}, *both)
+    assert whole
+    assert [result["outcome"] for result in found.values()] == ["done", "done"]
+    with pytest.raises(SystemExit, match="other settings"):
+        play({}, *both, settings="large")
+
+
+def test_a_claim_that_does_not_hold_is_a_failure(play):
+    broken = 'import pathlib; pathlib.Path({file!r}).write_text(\'[{{"claim": "equal", "holds": false}}]\')'
+    whole, found = play({"one": broken}, stage("one"))
+    assert not whole
+    assert (found["one"]["outcome"], found["one"]["note"]) == ("failed", "does not hold: equal")
+    assert found["one"]["rows"]
+
+
+def test_a_stage_without_its_engine_is_skipped_and_says_so(play):
+    whole, found = play({}, stage("one", needs=("no_such_engine",)))
+    assert whole
+    assert (found["one"]["outcome"], found["one"]["note"]) == ("skipped", "skipped: no_such_engine not installed")
+
+
+def test_the_error_of_a_log_is_its_last_exception():
+    log = "Traceback\nValueError: first\n  during\ntorch.OutOfMemoryError: 2 GiB\n[rank0]: bye\n"
+    assert running.last_error(log) == "torch.OutOfMemoryError: 2 GiB"
+    assert running.last_error("Killed\n") == "Killed"
+    assert running.last_error("") == "no word"
+
+
+def test_speeds_are_drawn_against_the_plain_way_of_the_same_engine(tmp_path):
+    def row(way: str, batch: int, speed: float) -> dict[str, Any]:
+        return {"way": way, "batch": batch, "tokens_per_second": speed, "ratio_to_plain": speed}
+
+    done = {
+        "local": {"rows": [row("engine", 1, 1.0), row("engine + drafts", 1, 1.5), row("engine + drafts", 16, 1.2)]},
+        "vllm-stock": {"rows": [row("stock", 64, 200.0)]},
+        "vllm-drafts": {"rows": [row("drafts", 64, 300.0), row("drafts", 256, 1.0)]},
+    }
+    assert report.speeds(done) == {"local: trees": {1: 1.5, 16: 1.2}, "vLLM: drafts, over stock": {64: 1.5}}
+    assert report.plot(done, tmp_path / "speed.svg")
+    picture = (tmp_path / "speed.svg").read_text()
+    ElementTree.fromstring(picture)
+    assert picture.count("vLLM: drafts, over stock") == 2, "its tooltip and its name in the legend"
+    assert not report.plot({}, tmp_path / "none.svg")
+
+
+def test_stages_have_names_of_their_own():
+    assert len({one.name for one in stages.STAGES}) == len(stages.STAGES)
+
+
+ALONE = tuple(one.name for one in stages.STAGES if not one.needs)
+"""Stages that need PyTorch alone."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "chosen",
+    [("models", "race", "exact-local", "train"), pytest.param((), marks=pytest.mark.release)],
+    ids=["some", "all"],
+)
+def test_what_needs_pytorch_alone_runs_on_any_machine(chosen: tuple[str, ...], tmp_path: Path) -> None:
+    """Stages of engines say what is missing."""
+    words = ("--small", "--device", "cpu", "--out", str(tmp_path))
+    only = ("--only", *chosen) if chosen else ()
+    done = python(str(BENCHMARKS / "gpu.py"), *words, *only, timeout=patience(600))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "results.json").read_text())["stages"]
+    wanted = chosen or [one.name for one in stages.STAGES]
+    outcomes = {name: result["outcome"] for name, result in found.items()}
+    assert outcomes == {name: "done" if name in ALONE else "skipped" for name in wanted}
+    assert all(claim["holds"] for claim in found["exact-local"]["rows"])
+    assert found["race"]["rows"][0]["unlike the CPU's of 8"] == 0
+    assert (tmp_path / "speed.svg").exists() == (not chosen)
+    again = python(str(BENCHMARKS / "gpu.py"), *words, "--only", *(set(wanted) & set(ALONE)), timeout=patience(60))
+    assert again.returncode == 0
+    assert json.loads((tmp_path / "results.json").read_text())["stages"] == found, "nothing ran twice"
