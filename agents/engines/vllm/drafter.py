@@ -117,6 +117,7 @@ class ForestDrafter:
         with self._session.timed() as began:
             self.counts.steps += 1
             self._sweep()
+            self._session.mark_step(began, went_on=bool(self._rows))
             said = self._read(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
             for _, row, tokens in said:
                 row.verified(tokens, self.counts.steps)

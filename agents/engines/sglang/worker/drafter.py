@@ -103,6 +103,7 @@ class TreeDrafter:
             requests: Each has sampled one token at least.
         """
         with self._session.timed() as began:
+            self._session.mark_step(began, went_on=any(request.rid in self._live for request in requests))
             self._learn()
             self._sweep(requests)
             turns = self._turns(requests)
