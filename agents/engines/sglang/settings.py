@@ -37,9 +37,6 @@ class SglangSettings:
     adaptive: bool = True
     """Choose the width that gives the most tokens per second by the engine's own measured steps; otherwise the
     widest wherever anything is drafted."""
-    token_cost: float = 1 / 256
-    """The cost of a token, in empty passes, if several tensor-parallel ranks decide: their clocks would differ, so
-    that none is used."""
     replace_ngram: bool = False
     """Keep SGLang's algorithm name ``NGRAM`` and replace its worker by this one, for launchers that know only built-in
     names."""
@@ -53,8 +50,6 @@ class SglangSettings:
             raise ValueError(f"SglangSettings.max_depth must be at least 1, got {self.max_depth}")
         if not 0 <= self.min_probability <= 1:
             raise ValueError(f"SglangSettings.min_probability must lie in [0, 1], got {self.min_probability}")
-        if not self.token_cost > 0:
-            raise ValueError(f"SglangSettings.token_cost must be positive, got {self.token_cost}")
 
     def widths_within(self, widest: int) -> tuple[int, ...]:
         """The widths to choose among if the engine takes at most ``widest`` tokens of a request.

@@ -21,6 +21,17 @@ def worker_wrapper() -> Any:
     return importlib.import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
 
 
+def drafts_here() -> bool:
+    """Whether the scheduler gets its drafts from this worker: the first tensor-parallel rank of the last pipeline stage,
+    which alone has a drafter that is asked."""
+    return bool(importlib.import_module("vllm.distributed.parallel_state").get_tp_group().is_first_rank)
+
+
+def is_first_engine(vllm_config: Any) -> bool:
+    """Whether this worker belongs to the first of several data-parallel engines."""
+    return bool(vllm_config.parallel_config.data_parallel_index == 0)
+
+
 def stop_tokens(parameters: Any) -> frozenset[int]:
     """Tokens that end a request: its stop tokens, and the model's end token unless the request ignores it.
 

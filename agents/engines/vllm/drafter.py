@@ -65,14 +65,20 @@ class ForestDrafter:
         self._reading = 0
         """Prompt tokens of the requests that joined in the last step."""
         self._runner: Any = None
+        self.leads = True
+        """Whether this worker's drafts are verified: of several ranks one drafts, and the others do nothing."""
 
     @property
     def counts(self) -> DraftCounts:
         """Counters so far."""
         return self._session.counts
 
-    def bind(self, runner: Any) -> None:
+    def bind(self, runner: Any, *, leads: bool = True) -> None:
         """Take the model runner, which holds the requests; the plugin calls this.
+
+        Args:
+            runner: The model runner.
+            leads: See ``leads``.
 
         Raises:
             RuntimeError: If the build would draw drafted positions from another distribution than the policy's.
@@ -85,6 +91,7 @@ class ForestDrafter:
             )
         compat.draft_near_the_end(runner, self._deepest)
         self._runner = runner
+        self.leads = leads
 
     def load_model(self, *_: Any, **__: Any) -> None:
         """Compile the store's kernels; vLLM calls this where other drafters load their models.
@@ -97,7 +104,8 @@ class ForestDrafter:
                 "turntree's drafter needs turntree's vLLM plugin, which was not loaded: let VLLM_PLUGINS contain "
                 "turntree, or leave it unset"
             )
-        warm_up()
+        if self.leads:
+            warm_up()
 
     def propose(
         self,
@@ -114,6 +122,8 @@ class ForestDrafter:
             token_ids_cpu: The tokens, shape (requests or more, longest context).
             slot_mappings: Not used.
         """
+        if not self.leads:
+            return [[] for _ in sampled_token_ids]
         with self._session.timed() as began:
             self.counts.steps += 1
             self._sweep()
@@ -134,7 +144,8 @@ class ForestDrafter:
 
     def hear(self, request_id: str, drawn: list[int]) -> None:
         """Take the tokens drawn at the positions of a request's guess; ``judged_prompts`` calls this."""
-        self._drawn[request_id] = drawn
+        if self.leads:
+            self._drawn[request_id] = drawn
 
     def take_stats(self, request_id: str) -> tuple[int, int, int] | None:
         """Verify steps, verified and accepted draft tokens of a request; a finished one is then dropped here.

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from turntree.agents.engines.drafting.remote_store import carry_out
+from turntree.agents.engines.vllm import compat
 
 if TYPE_CHECKING:
-    from turntree.spec_tree import SpecForest
+    from turntree.agents.engines.vllm.drafter import ForestDrafter
 
 
 class WorkerExtension:
     """Methods of a worker, called by name on every rank."""
 
     model_runner: Any
-    rank: int
+    vllm_config: Any
 
     def turntree_draft_stats(self, request_ids: Sequence[str]) -> dict[str, tuple[int, int, int]]:
         """Verify steps, drafted and accepted tokens by request; finished ones are then dropped here.
@@ -23,16 +24,15 @@ class WorkerExtension:
         Args:
             request_ids: The callers' ids. Those that the drafter does not know are left out.
         """
-        take = getattr(getattr(self.model_runner, "drafter", None), "take_stats", None)
-        if take is None:
-            return {}
-        found = {request_id: take(request_id) for request_id in request_ids}
+        drafter = self._drafter
+        found = {} if drafter is None else {request_id: drafter.take_stats(request_id) for request_id in request_ids}
         return {request_id: counters for request_id, counters in found.items() if counters is not None}
 
     def turntree_drafter_stats(self) -> dict[str, float]:
-        """Counters of turntree's drafter since the engine started; empty with another drafter or none."""
-        stats = getattr(getattr(self.model_runner, "drafter", None), "stats", None)
-        return {} if stats is None else dict(stats())
+        """Counters of turntree's drafter since the engine started; empty with another drafter or none, and on workers
+        that do not draft."""
+        drafter = self._drafter
+        return {} if drafter is None else dict(drafter.stats())
 
     def turntree_draws_by_seed(self) -> bool:
         """Whether seeded requests draw by ``seeded_draws``."""
@@ -42,9 +42,11 @@ class WorkerExtension:
 
     def turntree_store(self, method: str, *args: Any) -> None:
         """Call a method of the store of drafts, if there is one; see ``carry_out``."""
-        if self._forest is not None:
-            carry_out(self._forest, method, args, first_rank=self.rank == 0)
+        if self._drafter is not None:
+            carry_out(self._drafter.forest, method, args, first_rank=compat.is_first_engine(self.vllm_config))
 
     @property
-    def _forest(self) -> SpecForest | None:
-        return getattr(getattr(self.model_runner, "drafter", None), "forest", None)
+    def _drafter(self) -> ForestDrafter | None:
+        """turntree's drafter, if this worker drafts with it."""
+        drafter = getattr(self.model_runner, "drafter", None)
+        return drafter if getattr(drafter, "leads", False) else None
