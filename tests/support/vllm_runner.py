@@ -88,7 +88,7 @@ class ScriptedRunner:
             while hits < min(len(self.drafts[name]), len(rest)) and self.drafts[name][hits] == rest[hits]:
                 hits += 1
             new = [] if name in reading else rest[: hits + 1]
-            said += new
+            said += list(new)
             if new and hits == len(rest):
                 new = [*new, BEHIND]  # as vLLM does, which ends the turn only afterwards
             self.tokens[row, self.ends[row] : self.ends[row] + len(new)] = new
@@ -97,10 +97,15 @@ class ScriptedRunner:
         if not ask:
             self.drafts = {name: [] for name in self.input_batch.req_ids}
             return self.drafts
-        proposed = self.drafter.propose(sampled, self.ends, self.tokens)
-        self.drafts = dict(zip(self.input_batch.req_ids, proposed, strict=True))
+        self.draft_token_ids = self.drafter.propose(sampled, self.ends, self.tokens)
+        for new in sampled:
+            new.clear()  # vLLM's scheduler shortens them once it has read them
+        self.drafts = dict(zip(self.input_batch.req_ids, self.take_draft_token_ids(), strict=True))
         self.proposed.append(self.drafts)
         return self.drafts
+
+    def take_draft_token_ids(self) -> list[list[int]]:
+        return self.draft_token_ids
 
     def say(self, name: str, prompt: Sequence[int], script: Sequence[int], **given: Any) -> int:
         """A whole request; returns the steps."""

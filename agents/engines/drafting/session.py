@@ -164,15 +164,27 @@ class DraftingSession:
             turn.handle = None
 
     @contextmanager
-    def timed(self) -> Iterator[float]:
-        """Count the seconds of the block as spent on drafts, and the device as waiting for them; without a store none
-        are. It is given the time at which it began."""
+    def timed(self, *, waits: bool = True) -> Iterator[float]:
+        """Count the seconds of the block as spent on drafts; without a store none are. It is given the time at which
+        it began.
+
+        Args:
+            waits: Whether the device waits for the block; else for what ``waited`` counts of it alone.
+        """
         began = time.perf_counter()
         yield began
         if self.forest is not None:
             seconds = time.perf_counter() - began
             self.counts.draft_seconds += seconds
-            self._waited += seconds
+            if waits:
+                self._waited += seconds
+
+    @contextmanager
+    def waited(self) -> Iterator[None]:
+        """Count the seconds of the block as a wait of the device for drafts that another thread makes."""
+        began = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - began
 
     def mark_step(self, now: float, *, went_on: bool) -> None:
         """Count the time since the last call as a step of the engine, with the waits for drafts in it.

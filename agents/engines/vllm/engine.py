@@ -27,7 +27,7 @@ from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.engines.vllm.config import VllmEngineConfig
 from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params, schedules_by_priority
-from turntree.agents.engines.vllm.worker_answers import TurnCounters, ask_workers, summed
+from turntree.agents.engines.vllm.worker import TurnCounters, ask_workers, summed
 from turntree.agents.errors import MissingExtra
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.engines.vllm.orphans import announce_server
 from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params, schedules_by_priority
-from turntree.agents.engines.vllm.worker_answers import TurnCounters, ask_workers, summed
+from turntree.agents.engines.vllm.worker import TurnCounters, ask_workers, summed
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer, RemoteStore
 from turntree.agents.verl.serving.hub import hub_runs
 from turntree.agents.verl.serving.restarts import RESTARTS, ask_if_alone, held, is_restarted

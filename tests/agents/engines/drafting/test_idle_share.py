@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.protocol import Sampling
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.worker.drafter import TreeDrafter
+from turntree.agents.engines.vllm import drafter
 from turntree.spec_tree import SpecForest
 
 DRAFT, PASS, NIGHT, STEPS = 3.0, 6.0, 1000.0, 5
@@ -57,6 +59,24 @@ def local(clock: Clock) -> tuple[float, float]:
     return core.stats.draft_idle_seconds, core.stats.seconds
 
 
+class Late:
+    """A thread that does nothing until somebody waits for it."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def submit(self, *call: Any) -> Any:
+        return SimpleNamespace(result=partial(*call))
+
+
+class Soon(Late):
+    """One that is through before anybody waits."""
+
+    def submit(self, *call: Any) -> Any:
+        partial(*call)()
+        return SimpleNamespace(result=lambda: None)
+
+
 def vllm(clock: Clock) -> tuple[float, float]:
     runner = ScriptedRunner()
     for name in "ab":
@@ -71,7 +91,7 @@ def vllm(clock: Clock) -> tuple[float, float]:
 
 
 def sglang(clock: Clock) -> tuple[float, float]:
-    drafter = TreeDrafter(SglangSettings(adaptive=False), SpecForest(), 8)
+    trees = TreeDrafter(SglangSettings(adaptive=False), SpecForest(), 8)
     for name in "ab":
         sampling = SimpleNamespace(custom_params=None, max_new_tokens=len(TURN))
         request = SimpleNamespace(
@@ -79,20 +99,28 @@ def sglang(clock: Clock) -> tuple[float, float]:
         )
         for token in TURN:
             request.output_ids.append(token)
-            drafter.propose([request])
+            trees.propose([request])
             clock.now += PASS
-            drafter.settle()
+            trees.settle()
         request.finished_reason = SimpleNamespace(to_json=lambda: {"type": "length"})
         clock.now += NIGHT
-    return drafter.counts.idle_seconds, drafter.counts.seconds
+    return trees.counts.idle_seconds, trees.counts.seconds
+
+
+def test_drafts_that_are_made_beside_vllms_own_work_keep_no_device_waiting(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafter, "ThreadPoolExecutor", Soon)
+    idle, seconds = vllm(clock)
+    assert seconds >= STEPS * (DRAFT + PASS)
+    assert idle == 0
 
 
 @pytest.mark.parametrize("engine", [local, vllm, sglang])
 def test_the_device_waits_while_drafts_are_made_and_not_while_nobody_asks(
-    clock: Clock, engine: Callable[[Clock], tuple[float, float]]
+    clock: Clock, engine: Callable[[Clock], tuple[float, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(drafter, "ThreadPoolExecutor", Late)
     idle, seconds = engine(clock)
     assert seconds >= STEPS * (DRAFT + PASS)
     assert idle / seconds == pytest.approx(DRAFT / (DRAFT + PASS))
-
-

@@ -9,8 +9,7 @@ import pytest
 from vllm_runner import END, ScriptedRunner
 
 from turntree.agents.engines.protocol import DraftStats
-from turntree.agents.engines.vllm.worker import WorkerExtension
-from turntree.agents.engines.vllm.worker_answers import TurnCounters, ask_workers, summed
+from turntree.agents.engines.vllm.worker import TurnCounters, WorkerExtension, ask_workers, summed
 
 PROMPT, TURN = [5, 6, 7], [11, 12, 13, END]
 
