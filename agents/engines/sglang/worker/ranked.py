@@ -29,7 +29,7 @@ class LeadingDrafter(TreeDrafter):
     """The first rank's drafter."""
 
     def __init__(self, ranks: Ranks, *args: Any, **kwargs: Any) -> None:
-        """Draft for a group of ranks, all of which come to ``propose`` together; other arguments are ``TreeDrafter``'s."""
+        """Draft for a group of ranks, which come to ``propose`` together; other arguments are ``TreeDrafter``'s."""
         super().__init__(*args, **kwargs)
         self._ranks = ranks
 

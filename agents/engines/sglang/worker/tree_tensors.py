@@ -1,4 +1,4 @@
-"""Conversion of padded trees to the tensors that SGLang's verification reads."""
+"""Conversion of padded trees to the tensors that SGLang's verification reads, and of its counts to numbers."""
 
 from __future__ import annotations
 
@@ -42,3 +42,17 @@ def full_mask(rows: TreeRows, lengths: np.ndarray, device: Any) -> torch.Tensor:
     unseen = torch.from_numpy(at[~rows.seen]).to(device, non_blocking=True)
     mask[unseen] = False
     return mask
+
+
+class Numbers:
+    """A pass's device numbers as Python ones, for JSON over HTTP: SGLang reads a row at a time once the pass is done,
+    and the device is waited for once."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self._values: torch.Tensor | None = values
+        self._numbers: list[int] = []
+
+    def __getitem__(self, row: int) -> int:
+        if self._values is not None:
+            self._numbers, self._values = self._values.tolist(), None
+        return self._numbers[row]

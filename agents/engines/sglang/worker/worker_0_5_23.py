@@ -37,7 +37,7 @@ from turntree.agents.engines.sglang.drawing.noise_rows import draw_for_all
 from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
 from turntree.agents.engines.sglang.worker.rows import TreeRows
 from turntree.agents.engines.sglang.worker.seen_request import SeenRequest
-from turntree.agents.engines.sglang.worker.tree_tensors import full_mask, tree_tensors
+from turntree.agents.engines.sglang.worker.tree_tensors import Numbers, full_mask, tree_tensors
 from turntree.agents.engines.sglang.worker.worker import NoCorpus, TurntreeWorker, make_drafter
 
 
@@ -107,9 +107,12 @@ class TurntreeWorker0523(TurntreeWorker):
         """Tokens of each request from the last pass, whether the request has them or not."""
         if not self.enable_overlap or batch.grammar_needs_sync():
             return [[] for _ in batch.reqs]
-        tokens = batch.spec_info.accept_tokens.cpu().view(len(batch.reqs), -1).tolist()
-        lengths = batch.spec_info.accept_lens.cpu().tolist()
-        return [row[:length] for row, length in zip(tokens, lengths, strict=True)]
+        handed = batch.spec_info
+        tokens = handed.accept_tokens.view(len(batch.reqs), -1)
+        lengths = handed.accept_lens.to(tokens.dtype)[:, None]
+        return [
+            row[1 : 1 + row[0]] for row in torch.cat((lengths, tokens), 1).tolist()
+        ]  # the device is waited for once
 
     def _prepare(self, batch: Any, rows: TreeRows) -> None:
         self._drafted = self.drafter.drafted()
@@ -145,7 +148,7 @@ class TurntreeWorker0523(TurntreeWorker):
             compute_spec_logprobs(batch, logits_output, predict, accept_index=padded)
         if on_publish is not None:
             on_publish(new_lengths)
-        logits_output.customized_info = {DRAFTED: self._drafted, ACCEPTED: _Numbers(lengths - 1)}
+        logits_output.customized_info = {DRAFTED: self._drafted, ACCEPTED: Numbers(lengths - 1)}
         batch.forward_mode = ForwardMode.DECODE
         return self._result(result, tokens, tokens, lengths, new_lengths)
 
@@ -198,13 +201,3 @@ class TurntreeWorker0523(TurntreeWorker):
         self._seen.clear()
         self.drafter.settle_if_any(float("nan"))
         self.drafter.idle()
-
-
-class _Numbers:
-    """Device numbers as Python ones, for JSON over HTTP. SGLang reads them once the pass is done."""
-
-    def __init__(self, values: torch.Tensor) -> None:
-        self._values = values
-
-    def __getitem__(self, row: int) -> int:
-        return int(self._values[row])

@@ -8,7 +8,7 @@ from turntree.agents.engines.sglang.worker.rows import best_nodes, tree_rows
 
 torch = pytest.importorskip("torch")
 
-from turntree.agents.engines.sglang.worker.tree_tensors import full_mask, tree_tensors  # noqa: E402
+from turntree.agents.engines.sglang.worker.tree_tensors import Numbers, full_mask, tree_tensors  # noqa: E402
 
 TREES = draft_trees([(5, -1), (6, 0), (7, -1), (8, 1), (9, 2)], [], [(1, -1), (2, 0)], last_probability=0.1)
 LAST = np.array([3, 4, 0])
@@ -96,3 +96,18 @@ def test_positions_go_on_from_the_context():
     assert tokens.view(3, 6)[:, 0].tolist() == [0, 1, 2]
     assert (positions.view(3, 6) - torch.tensor([[4], [0], [9]])).tolist() == rows.depths.tolist()
     assert places.tolist() == [[*range(6)], [*range(6, 12)], [*range(12, 18)]]
+
+
+def test_the_counts_of_a_pass_are_read_from_the_device_once():
+    class Counts:
+        reads = 0
+
+        def tolist(self) -> list[int]:
+            self.reads += 1
+            return [3, 0, 7]
+
+    counts = Counts()
+    numbers = Numbers(counts)
+    assert counts.reads == 0, "the pass may still run"
+    assert [numbers[row] for row in range(3)] == [3, 0, 7]
+    assert counts.reads == 1
