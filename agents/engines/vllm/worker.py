@@ -59,11 +59,12 @@ class WorkerExtension:
     @property
     def _drafter(self) -> ForestDrafter | None:
         """turntree's drafter, if this worker drafts with it."""
-        drafter = getattr(self.model_runner, "drafter", None)
+        drafter: Any = getattr(self.model_runner, "drafter", None)
         if not getattr(drafter, "leads", False):
             return None
         drafter.settle()
-        return drafter
+        ours: ForestDrafter = drafter
+        return ours
 
 
 async def ask_workers(llm: Any, method: str, args: Sequence[Any] = ()) -> list[Any]:
@@ -106,7 +107,8 @@ class TurnCounters:
         Args:
             name: The request's id.
         """
-        told = self._due[name] = asyncio.get_running_loop().create_future()
+        told: asyncio.Future[DraftStats] = asyncio.get_running_loop().create_future()
+        self._due[name] = told
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_all())
         return await told
