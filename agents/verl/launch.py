@@ -7,7 +7,6 @@ written to the run's folder here. On the CPU Ray's workers are forks of a proces
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import shutil
@@ -16,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
@@ -33,14 +32,14 @@ from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.records.step_reports import StepReader, StepReport
 from turntree.agents.verl.run import prefork
 from turntree.agents.verl.run.resume import checkpoints_of, join_metrics, keep_records, resume_path, resumed_step
+from turntree.agents.verl.run.variables import INIT, environment, fit_cluster, joins_cluster
 from turntree.rewards import UnknownContract
 
-__all__ = ["StepReport", "command", "environment", "prepare", "train"]
+__all__ = ["StepReport", "command", "prepare", "train"]
 
 logger = logging.getLogger(__name__)
 
-_ADDRESS = "ray_kwargs.ray_init.address"
-_EXECUTABLE = "ray_kwargs.ray_init.runtime_env.py_executable"
+_EXECUTABLE = f"{INIT}.runtime_env.py_executable"
 _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 20.0
 _LOG_TAIL = 30
@@ -135,8 +134,10 @@ def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
         "trainer.resume_from_path": resume_path(config.trainer),
     }.items():
         OmegaConf.update(config, key, value, force_add=True)
-    if OmegaConf.select(config, _ADDRESS) is None:  # a running cluster has its own folder
-        OmegaConf.update(config, "ray_kwargs.ray_init._temp_dir", str(ray_dir), force_add=True)
+    if joins_cluster(config):
+        fit_cluster(config, _environment(composition, folder))
+    else:  # a running cluster has its own folder
+        OmegaConf.update(config, f"{INIT}._temp_dir", str(ray_dir), force_add=True)
     socket = fork_socket(composition, ray_dir)
     if socket is not None:
         OmegaConf.update(config, _EXECUTABLE, prefork.py_executable(socket), force_add=True)
@@ -153,7 +154,7 @@ def fork_socket(composition: Composition, ray_dir: Path) -> Path | None:
         return None
     socket = ray_dir / "fork"
     ours = OmegaConf.select(config, _EXECUTABLE) in (None, prefork.py_executable(socket))
-    return socket if ours and OmegaConf.select(config, _ADDRESS) is None else None
+    return None if not ours or joins_cluster(config) else socket
 
 
 def _check_contracts(settings: TrainSettings, files: Sequence[Path]) -> None:
@@ -189,50 +190,6 @@ def command(folder: RunFolder, socket: Path | None) -> list[str]:
     return prefork.command(socket, arguments)
 
 
-def environment(folder: RunFolder, device: str, names: Iterable[str] = ()) -> dict[str, str]:
-    """The environment variables of a run; those that the caller has set take precedence.
-
-    Args:
-        folder: Folder of the run.
-        device: verl's ``trainer.device``.
-        names: Environments and rewards, some as ``MODULE:NAME``: verl's processes find these modules where this
-            one finds them, beside a script or in the working folder.
-    """
-    cores = str(os.cpu_count() or 1)
-    defaults = {
-        "PYTHONUNBUFFERED": "1",
-        "HYDRA_FULL_ERROR": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "VERL_LOGGING_LEVEL": "WARN",
-        "VERL_FILE_LOGGER_PATH": str(folder.metrics),
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_DEDUP_LOGS": "0",
-        "RAY_worker_niceness": "0",
-        "TQ_NUM_THREADS": cores,
-        # Ray starts a worker per pretended core at once; verl starts the few that it needs by itself.
-        "RAY_prestart_worker_first_driver": "0",
-        "RAY_enable_worker_prestart": "0",
-    }
-    if device == "cpu":
-        defaults["TURNTREE_VERL_CPU"] = "1"  # whatever accelerator the machine has
-        defaults["OMP_NUM_THREADS"] = cores  # with GPUs, vLLM bounds the threads of its workers where this is not set
-    fixed = {"VERL_FILE_LOGGER_PATH": str(folder.metrics)}
-    modules = [name.partition(":")[0].partition(".")[0] for name in names if ":" in name]
-    if modules:
-        given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-        fixed["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*given, *map(_folder_of, modules)]))
-    return {**defaults, **os.environ, **fixed}
-
-
-def _folder_of(module: str) -> str:
-    """Folder in which a top-level module is found."""
-    spec = importlib.util.find_spec(module)
-    assert spec is not None, f"{module} was imported before"
-    if spec.submodule_search_locations:
-        return str(Path(spec.submodule_search_locations[0]).absolute().parent)
-    return str(Path(spec.origin or "").absolute().parent)
-
-
 def _run(
     composition: Composition,
     folder: RunFolder,
@@ -240,12 +197,11 @@ def _run(
     on_step: Callable[[StepReport], None] | None,
     lost: LostSteps,
 ) -> int:
-    names = (composition.settings.env, *composition.settings.rewards)
     with folder.log.open("wb") as log:
         process = subprocess.Popen(
             command(folder, fork_socket(composition, ray_dir)),
             cwd=folder.root,
-            env=environment(folder, composition.verl.trainer.device, names),
+            env=_environment(composition, folder),
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -269,6 +225,12 @@ def _run(
         except BaseException:
             _stop(process)
             raise
+
+
+def _environment(composition: Composition, folder: RunFolder) -> dict[str, str]:
+    settings, config = composition.settings, composition.verl
+    names = (settings.env, *settings.rewards)
+    return environment(folder, config.trainer.device, names, joins=joins_cluster(config))
 
 
 def _let_go(process: subprocess.Popen[bytes]) -> None:

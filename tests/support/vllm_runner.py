@@ -17,7 +17,7 @@ BEHIND = 3
 """Sampled behind a turn whose last token was drafted."""
 
 
-def vllm_config(settings: DrafterSettings, depth: int, *, rank: int = 0) -> Any:
+def vllm_config(settings: DrafterSettings, depth: int) -> Any:
     return SimpleNamespace(
         additional_config=settings.to_additional_config(),
         model_config=SimpleNamespace(
@@ -27,7 +27,6 @@ def vllm_config(settings: DrafterSettings, depth: int, *, rank: int = 0) -> Any:
         ),
         speculative_config=SimpleNamespace(num_speculative_tokens=depth),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=512),
-        parallel_config=SimpleNamespace(rank=rank, tensor_parallel_size=2),
     )
 
 
@@ -39,7 +38,7 @@ def parameters(**given: Any) -> Any:
 class ScriptedRunner:
     """Runs requests whose turns are known beforehand."""
 
-    def __init__(self, settings: DrafterSettings | None = None, *, depth: int = 4, rank: int = 0) -> None:
+    def __init__(self, settings: DrafterSettings | None = None, *, depth: int = 4, leads: bool = True) -> None:
         self.device = SimpleNamespace(type="cuda")
         self.max_model_len = CONTEXT
         self.effective_drafter_max_model_len = CONTEXT
@@ -51,8 +50,8 @@ class ScriptedRunner:
         self.drafts: dict[str, list[int]] = {}
         self.proposed: list[dict[str, list[int]]] = []
         settings = settings or DrafterSettings(adaptive=False, min_probability=0.0)
-        self.drafter = ForestDrafter(vllm_config(settings, depth, rank=rank))
-        self.drafter.bind(self)
+        self.drafter = ForestDrafter(vllm_config(settings, depth))
+        self.drafter.bind(self, leads=leads)
         self.drafter.load_model()
 
     def add(self, name: str, prompt: Sequence[int], script: Sequence[int], **given: Any) -> None:
@@ -89,7 +88,7 @@ class ScriptedRunner:
             while hits < min(len(self.drafts[name]), len(rest)) and self.drafts[name][hits] == rest[hits]:
                 hits += 1
             new = [] if name in reading else rest[: hits + 1]
-            said += new
+            said += list(new)
             if new and hits == len(rest):
                 new = [*new, BEHIND]  # as vLLM does, which ends the turn only afterwards
             self.tokens[row, self.ends[row] : self.ends[row] + len(new)] = new
@@ -98,10 +97,15 @@ class ScriptedRunner:
         if not ask:
             self.drafts = {name: [] for name in self.input_batch.req_ids}
             return self.drafts
-        proposed = self.drafter.propose(sampled, self.ends, self.tokens)
-        self.drafts = dict(zip(self.input_batch.req_ids, proposed, strict=True))
+        self.draft_token_ids = self.drafter.propose(sampled, self.ends, self.tokens)
+        for new in sampled:
+            new.clear()  # vLLM's scheduler shortens them once it has read them
+        self.drafts = dict(zip(self.input_batch.req_ids, self.take_draft_token_ids(), strict=True))
         self.proposed.append(self.drafts)
         return self.drafts
+
+    def take_draft_token_ids(self) -> list[list[int]]:
+        return self.draft_token_ids
 
     def say(self, name: str, prompt: Sequence[int], script: Sequence[int], **given: Any) -> int:
         """A whole request; returns the steps."""

@@ -65,6 +65,10 @@ class DraftCounts:
     """Of these, tokens that the policy sampled itself."""
     draft_seconds: float = 0.0
     """Wall time spent on drafts and on updating the store, seconds."""
+    idle_seconds: float = 0.0
+    """The part of ``seconds`` in which the device waited for drafts, seconds."""
+    seconds: float = 0.0
+    """Wall time of the engine's steps, seconds: from one pass to the next while a turn goes on."""
 
     def to_dict(self) -> dict[str, float]:
         """As JSON values."""
@@ -79,6 +83,8 @@ class DraftingSession:
     """The store; without one nothing is drafted."""
     counts: DraftCounts = field(default_factory=DraftCounts)
     """Counters so far."""
+    _marked: float = 0.0
+    _waited: float = 0.0
 
     def begin(
         self, turns: Sequence[DraftTurn], states: Sequence[DialogueState], prompts: Sequence[Sequence[int]]
@@ -158,13 +164,39 @@ class DraftingSession:
             turn.handle = None
 
     @contextmanager
-    def timed(self) -> Iterator[float]:
-        """Count the seconds of the block as spent on drafts; without a store none are. It is given the time at
-        which it began."""
+    def timed(self, *, waits: bool = True) -> Iterator[float]:
+        """Count the seconds of the block as spent on drafts; without a store none are. It is given the time at which
+        it began.
+
+        Args:
+            waits: Whether the device waits for the block; else for what ``waited`` counts of it alone.
+        """
         began = time.perf_counter()
         yield began
         if self.forest is not None:
-            self.counts.draft_seconds += time.perf_counter() - began
+            seconds = time.perf_counter() - began
+            self.counts.draft_seconds += seconds
+            if waits:
+                self._waited += seconds
+
+    @contextmanager
+    def waited(self) -> Iterator[None]:
+        """Count the seconds of the block as a wait of the device for drafts that another thread makes."""
+        began = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - began
+
+    def mark_step(self, now: float, *, went_on: bool) -> None:
+        """Count the time since the last call as a step of the engine, with the waits for drafts in it.
+
+        Args:
+            now: As ``timed`` gives it.
+            went_on: Whether a turn was live all that time; else the engine may have had nothing to do.
+        """
+        if went_on:
+            self.counts.seconds += now - self._marked
+            self.counts.idle_seconds += self._waited
+        self._marked, self._waited = now, 0.0
 
 
 def _handles(turns: Sequence[DraftTurn]) -> list[int]:

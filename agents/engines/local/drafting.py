@@ -118,7 +118,8 @@ class Drafter:
     def _timed(self) -> Iterator[None]:
         with self._session.timed():
             yield
-        self._stats.draft_seconds = self._session.counts.draft_seconds
+        # Nothing runs on the device meanwhile: drafts come before the pass, and the store is told of drawn tokens.
+        self._stats.draft_seconds = self._stats.draft_idle_seconds = self._session.counts.draft_seconds
 
     def learn(self, step: StepPlan, verified: Verified, seconds: float) -> None:
         """Report to the budget the cost and gain of a step with store drafts; steps of mostly prompts tell little."""

@@ -18,6 +18,8 @@ class EngineStats:
     """The model's part of ``seconds``."""
     draft_seconds: float = 0.0
     """The store's part of ``seconds``."""
+    draft_idle_seconds: float = 0.0
+    """The part of ``seconds`` in which the device waited for drafts."""
     requests: int = 0
     """Requests that finished."""
     prompt_tokens: int = 0

@@ -42,9 +42,6 @@ class SglangSettings:
     """Most tokens of a pass after the last sampled one of each request, padding included; ``None`` bounds them on an
     accelerator alone (``drafting.step_bound``), for the memory that verification takes. Passes that can have but one
     width, those of SGLang 0.5.23 on an accelerator, are not bounded."""
-    token_cost: float = 1 / 256
-    """The cost of a token, in empty passes, if several tensor-parallel ranks decide: their clocks would differ, so
-    that none is used."""
     replace_ngram: bool = False
     """Keep SGLang's algorithm name ``NGRAM`` and replace its worker by this one, for launchers that know only built-in
     names."""
@@ -60,8 +57,6 @@ class SglangSettings:
             raise ValueError(f"SglangSettings.min_probability must lie in [0, 1], got {self.min_probability}")
         if self.max_step_tokens is not None and self.max_step_tokens < 1:
             raise ValueError(f"SglangSettings.max_step_tokens must be at least 1, got {self.max_step_tokens}")
-        if not self.token_cost > 0:
-            raise ValueError(f"SglangSettings.token_cost must be positive, got {self.token_cost}")
 
     def widths_within(self, widest: int, *, device: str = "cpu") -> tuple[int, ...]:
         """The widths to choose among if the engine takes at most ``widest`` tokens of a request.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 _ADDED = re.compile(r"-[0-9a-f]{8}$")
@@ -19,6 +20,17 @@ _ADDED = re.compile(r"-[0-9a-f]{8}$")
 def worker_wrapper() -> Any:
     """The class in which each worker process makes its worker; its ``init_device`` makes the model runner."""
     return importlib.import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
+
+
+def drafts_here() -> bool:
+    """Whether vLLM's scheduler gets its drafts from this worker, if it has a drafter: only workers of the last pipeline
+    stage do, and the first tensor-parallel rank of these is asked."""
+    return bool(importlib.import_module("vllm.distributed.parallel_state").get_tp_group().is_first_rank)
+
+
+def is_first_engine(vllm_config: Any) -> bool:
+    """Whether this worker belongs to the first of several data-parallel engines."""
+    return bool(vllm_config.parallel_config.data_parallel_index == 0)
 
 
 def stop_tokens(parameters: Any) -> frozenset[int]:
@@ -47,6 +59,23 @@ def draft_near_the_end(runner: Any, room: int) -> None:
     """
     if hasattr(runner, "effective_drafter_max_model_len"):
         runner.effective_drafter_max_model_len = runner.max_model_len + room + 1
+
+
+def call_before_drafts_are_taken(runner: Any, ready: Callable[[], None]) -> None:
+    """Call ``ready`` before vLLM takes the drafts that the drafter's ``propose`` returned, once its scheduler has the
+    sampled tokens.
+
+    Args:
+        runner: The model runner.
+        ready: Returns once the drafts are made.
+    """
+    take = runner.take_draft_token_ids
+
+    def taken() -> Any:
+        ready()
+        return take()
+
+    runner.take_draft_token_ids = taken
 
 
 def end_tokens(model_config: Any) -> frozenset[int]:

@@ -5,6 +5,9 @@ vLLM creates one in each worker process (``speculative_config`` with
 plugin hands it the model runner, which holds the requests. A request's
 turn is keyed by its dialogue state (``request_wire``), else by its prompt's tokens.
 
+The store is asked on a thread of its own: vLLM passes the sampled tokens on to its
+scheduler and its callers meanwhile, and waits when it takes the drafts (``settle``).
+
 Drafts change how many passes a turn takes, never its tokens. The store belongs
 to the drafter: it outlives ``reset_prefix_cache``, sleep and new weights.
 """
@@ -15,6 +18,7 @@ import dataclasses
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -67,19 +71,25 @@ class ForestDrafter:
         self._finished: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
         self._reading = 0
         """Prompt tokens of the requests that joined in the last step."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="turntree-drafts")
+        self._drafting: Future[None] | None = None
+        """Drafts that are being made."""
         self._runner: Any = None
-        parallel = vllm_config.parallel_config
-        first = parallel.rank % parallel.tensor_parallel_size == 0  # vLLM verifies the drafts of no other rank
-        exchange = FolderExchange.from_environment() if first else None
-        self._shared = None if exchange is None else SharedTurns(self.forest, exchange)
+        self._shared: SharedTurns | None = None
+        self.leads = True
+        """Whether this worker's drafts are verified: of several ranks one drafts, and the others do nothing."""
 
     @property
     def counts(self) -> DraftCounts:
         """Counters so far."""
         return self._session.counts
 
-    def bind(self, runner: Any) -> None:
+    def bind(self, runner: Any, *, leads: bool = True) -> None:
         """Take the model runner, which holds the requests; the plugin calls this.
+
+        Args:
+            runner: The model runner.
+            leads: See ``leads``.
 
         Raises:
             RuntimeError: If the build would draw drafted positions from another distribution than the policy's.
@@ -92,7 +102,11 @@ class ForestDrafter:
             )
         compat.draft_near_the_end(runner, self._deepest)
         self._chain_budget = ChainBudget(self.settings, self._deepest, self._most, device=runner.device.type)
+        compat.call_before_drafts_are_taken(runner, self.settle)
         self._runner = runner
+        self.leads = leads
+        exchange = FolderExchange.from_environment() if leads else None
+        self._shared = None if exchange is None else SharedTurns(self.forest, exchange)
 
     def load_model(self, *_: Any, **__: Any) -> None:
         """Compile the store's kernels; vLLM calls this where other drafters load their models.
@@ -105,7 +119,8 @@ class ForestDrafter:
                 "turntree's drafter needs turntree's vLLM plugin, which was not loaded: let VLLM_PLUGINS contain "
                 "turntree, or leave it unset"
             )
-        warm_up()
+        if self.leads:
+            warm_up()
 
     def propose(
         self,
@@ -114,7 +129,7 @@ class ForestDrafter:
         token_ids_cpu: NDArray[np.int32],
         slot_mappings: Any = None,
     ) -> list[list[int]]:
-        """Drafts for the next step; vLLM calls this after each step.
+        """Drafts for the next step, empty until ``settle``; vLLM calls this after each step.
 
         Args:
             sampled_token_ids: New tokens of each request, none while it still processes its prompt.
@@ -122,28 +137,53 @@ class ForestDrafter:
             token_ids_cpu: The tokens, shape (requests or more, longest context).
             slot_mappings: Not used.
         """
+        if not self.leads:
+            return [[] for _ in sampled_token_ids]
+        self.settle()
         with self._session.timed() as began:
             self.counts.steps += 1
             self._sweep()
-            self._swap_if_idle()
-            said = self._read(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+            self._session.mark_step(began, went_on=bool(self._rows))
+            new: list[LiveTurn] = []
+            said = self._read(sampled_token_ids, num_tokens_no_spec, token_ids_cpu, new)
+            proposed: list[list[int]] = [[] for _ in sampled_token_ids]
+        self._drafting = self._thread.submit(self._work, began, said, new, proposed)
+        return proposed
+
+    def settle(self) -> None:
+        """Wait until the drafts of the last ``propose`` are made; nothing else may be asked of the drafter before."""
+        drafting, self._drafting = self._drafting, None
+        if drafting is not None:
+            with self._session.waited():
+                drafting.result()
+
+    def _work(
+        self,
+        began: float,
+        said: list[tuple[int, LiveTurn, list[int]]],
+        new: list[LiveTurn],
+        proposed: list[list[int]],
+    ) -> None:
+        """Tell the store of a step's tokens, and write the drafts of the next one into ``proposed``."""
+        with self._session.timed(waits=False):
+            rows = [row for _, row, _ in said]
             for _, row, tokens in said:
                 row.verified(tokens, self.counts.steps)
-            rows = [row for _, row, _ in said]
-            whole = len(rows) == len(sampled_token_ids)  # no request stopped in the middle of a prompt
+            whole = len(rows) == len(proposed)  # no request stopped in the middle of a prompt
             self._chain_budget.learn(self.counts.steps, began, rows=len(rows), read=self._reading if whole else None)
+            self._swap_if_idle()
+            self._begin(new)
             self._commit(rows, [tokens for _, _, tokens in said])
-            proposed: list[list[int]] = [[] for _ in sampled_token_ids]
             if self.settings.enabled:
                 live = [(place, row) for place, row, _ in said if row.handle is not None]
                 self._draft([row for _, row in live], [place for place, _ in live], proposed)
             self.counts.rows += len(rows)
             self._swap_if_idle()
-        return proposed
 
     def hear(self, request_id: str, drawn: list[int]) -> None:
         """Take the tokens drawn at the positions of a request's guess; ``judged_prompts`` calls this."""
-        self._drawn[request_id] = drawn
+        if self.leads:
+            self._drawn[request_id] = drawn
 
     def take_stats(self, request_id: str) -> tuple[int, int, int] | None:
         """Verify steps, verified and accepted draft tokens of a request; a finished one is then dropped here.
@@ -167,13 +207,16 @@ class ForestDrafter:
         return self.counts.to_dict() | held
 
     def _read(
-        self, sampled: Sequence[list[int]], ends: NDArray[np.int32], tokens: NDArray[np.int32]
+        self,
+        sampled: Sequence[list[int]],
+        ends: NDArray[np.int32],
+        tokens: NDArray[np.int32],
+        new: list[LiveTurn],
     ) -> list[tuple[int, LiveTurn, list[int]]]:
-        """Index, turn and new tokens of each request that sampled."""
+        """Index, turn and new tokens of each request that sampled; turns that begin are added to ``new``."""
         ids, requests = self._runner.input_batch.req_ids, self._runner.requests
         stands = ends[: len(sampled)].tolist()
         said = []
-        new: list[LiveTurn] = []
         self._reading = 0
         for place, last in enumerate(sampled):
             if not last:
@@ -191,7 +234,10 @@ class ForestDrafter:
                 self._reading += len(request.prompt_token_ids) - request.num_computed_tokens
             if stands[place] - row.seen != len(last):  # given tokens, or a step that asked for no drafts
                 last = tokens[place, row.seen : stands[place]].tolist()
-            said.append((place, row, row.own(last)))
+            said.append((place, row, row.own(list(last))))  # vLLM's scheduler shortens its own lists
+        return said
+
+    def _begin(self, new: list[LiveTurn]) -> None:
         prompts = [row.request.prompt_token_ids[: row.prompt] for row in new]
         states = [
             turn_state(row.request.sampling_params.extra_args, prompt) for row, prompt in zip(new, prompts, strict=True)
@@ -199,7 +245,6 @@ class ForestDrafter:
         for row, state in zip(new, states, strict=True):
             row.state = state
         self._session.begin(new, states, prompts)
-        return said
 
     def _learn(self, request: Any, drawn: list[int]) -> None:
         """Tell the store of a turn that ended in the pass that judged it."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,8 @@ from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.engines.vllm.config import VllmEngineConfig
 from turntree.agents.engines.vllm.drawing import model_runner
-from turntree.agents.engines.vllm.outputs import draft_stats
 from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params, schedules_by_priority
+from turntree.agents.engines.vllm.worker import TurnCounters, ask_workers, summed
 from turntree.agents.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -87,8 +88,7 @@ class VllmEngine(VllmTurns):
 
     def figures(self) -> dict[str, float]:
         """Counters of turntree's drafter; empty without one."""
-        ranks: list[dict[str, float]] = self._thread.call(self._llm.collective_rpc("turntree_drafter_stats"))
-        return ranks[0]
+        return summed(self._thread.call(ask_workers(self._llm, "turntree_drafter_stats")))
 
     @property
     def live(self) -> int:
@@ -130,7 +130,8 @@ class VllmEngine(VllmTurns):
         model_runner.choose_first()
         arguments = self.config.to_engine_args(model, on_cpu=current_platform.is_cpu())
         self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
-        model_runner.check_seeded(await self._llm.collective_rpc("turntree_draws_by_seed"))
+        self._counters = TurnCounters(partial(ask_workers, self._llm))
+        model_runner.check_seeded(await ask_workers(self._llm, "turntree_draws_by_seed"))
         size: int = self._llm.model_config.get_vocab_size()
         return size
 
@@ -154,8 +155,7 @@ class VllmEngine(VllmTurns):
     async def _draft_stats(self, name: str, tokens: int) -> DraftStats:
         if self.config.speculative_config is None:
             return DraftStats(verify_steps=tokens)
-        ranks = await self._thread.run(self._llm.collective_rpc("turntree_draft_stats", args=([name],)))
-        return draft_stats(ranks, name)
+        return await self._thread.run(self._counters.of(name))
 
     async def _reload(self, folder: str) -> None:
         await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})

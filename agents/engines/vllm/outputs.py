@@ -6,7 +6,7 @@ sampled tokens are those after all transforms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -62,14 +62,3 @@ def completion(
 def aborted(weights_version: int) -> Completion:
     """The turn of a request that was aborted before it sampled."""
     return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT, weights_version=weights_version)
-
-
-def draft_stats(ranks: Sequence[Mapping[str, tuple[int, int, int]]], name: str) -> DraftStats:
-    """The drafter's counters of a request; zeros if it is not turntree's.
-
-    Args:
-        ranks: Answers of ``WorkerExtension.turntree_draft_stats``.
-        name: The request's id.
-    """
-    steps, drafted, accepted = ranks[0].get(name, (0, 0, 0))
-    return DraftStats(verify_steps=steps, drafted=drafted, accepted=accepted)

@@ -51,4 +51,4 @@ def prepare(runner: Any) -> None:
         judged_prompts.install(runner)
     bind = getattr(getattr(runner, "drafter", None), "bind", None)
     if bind is not None:
-        bind(runner)
+        bind(runner, leads=compat.drafts_here())

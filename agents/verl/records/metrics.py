@@ -63,6 +63,7 @@ ENGINE_METRICS = _several(
         ("model_seconds", "the model's part of it"),
         ("drafter_seconds", "the store's part of it"),
         ("drafter_share", "the store's share of it"),
+        ("draft_idle_share", "share of it in which the device waited for drafts"),
         ("cached_prompt", "share of the prompt tokens whose keys and values were reused"),
         ("reuse_tickets", "turns that began with a stored turn of an earlier epoch"),
         ("reuse_offered", "stored tokens that were verified"),
@@ -170,6 +171,7 @@ def engine_metrics(replicas: Sequence[Mapping[str, float]]) -> dict[str, float]:
     values = {name: value for name, value in values.items() if name in _ADDED}
     if totals.get("seconds"):
         values[f"{PREFIX}drafter_share"] = totals["draft_seconds"] / totals["seconds"]
+        values[f"{PREFIX}draft_idle_share"] = totals["draft_idle_seconds"] / totals["seconds"]
     if totals.get("prompt_tokens"):
         values[f"{PREFIX}cached_prompt"] = totals["cached_tokens"] / totals["prompt_tokens"]
     # The scaled sum of n independent standard normal scores is standard normal again.

@@ -33,7 +33,12 @@ _OF_TURNS = ("requests", "prompt_tokens", "cached_tokens", "tokens", "verify_ste
 """Counters of ``EngineStats`` that the turns tell."""
 _ENDED = ("completed", "stop", "length")
 """Stop reasons of turns that were not aborted, in verl's answers."""
-_OF_DRAFTER = {"steps": "forward_passes", "draft_seconds": "draft_seconds"}
+_OF_DRAFTER = {
+    "steps": "forward_passes",
+    "seconds": "seconds",
+    "draft_seconds": "draft_seconds",
+    "idle_seconds": "draft_idle_seconds",
+}
 """Counters of the drafter, and their names in ``EngineStats``."""
 
 
@@ -220,8 +225,8 @@ class ExternalServer:
         return {} if self._turns is None else self._turns.read_counters(await self._counters())
 
     async def _counters(self) -> dict[str, float]:
-        """Counters of turns and drafter since the start, under the names of the local engine's; its times are not
-        known here."""
+        """Counters of turns and drafter since the start, under the names of the local engine's; the model's
+        time is not known here."""
         drafter = await self.draft_counters()
         spent = {ours: drafter[theirs] for theirs, ours in _OF_DRAFTER.items() if theirs in drafter}
         return {name: getattr(self._counted.stats, name) for name in _OF_TURNS} | spent

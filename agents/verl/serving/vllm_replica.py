@@ -24,8 +24,8 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.engines.vllm.drawing import model_runner
 from turntree.agents.engines.vllm.orphans import announce_server
-from turntree.agents.engines.vllm.outputs import draft_stats
 from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params, schedules_by_priority
+from turntree.agents.engines.vllm.worker import TurnCounters, ask_workers, summed
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer, RemoteStore
@@ -60,6 +60,7 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
         super().__init__(*args, **kwargs)
         self.draft_tokens = _draft_tokens((self.config.engine_kwargs or {}).get("vllm"))
         """Greatest length of a draft of turntree's, 0 if vLLM has another drafter or none."""
+        self._counters_of_turns = TurnCounters(self._ask_workers)
         if is_restarted():
             await self.launch_server()
             await self.serve_turns(shared=hub_runs())
@@ -92,11 +93,10 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
         return _ServerTurns(self), RemoteStore(self._call_store) if self.draft_tokens else None
 
     async def _call_store(self, method: str, *args: Any) -> None:
-        await self._ask_workers("turntree_store", method, *args)
+        await self._ask_workers("turntree_store", [method, *args])
 
-    async def _ask_workers(self, method: str, *args: Any) -> list[Any]:
-        answers: list[Any] = await self.alive(self.engine.collective_rpc(method, args=args))
-        return answers
+    async def _ask_workers(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
+        return await self.alive(ask_workers(self.engine, method, args))
 
     async def alive(self, call: Awaitable[_T]) -> _T:
         """What ``call`` of the engine gives; if that fails as the engine has died, this process ends."""
@@ -118,12 +118,11 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
 
     async def draft_stats(self, request_id: str) -> DraftStats:
         """The drafter's counters of a request."""
-        return draft_stats(await self._ask_workers("turntree_draft_stats", [request_id]), request_id)
+        return await self._counters_of_turns.of(request_id)
 
     async def draft_counters(self) -> Mapping[str, float]:
         """Counters of the drafter since its start."""
-        ranks: list[Mapping[str, float]] = await self._ask_workers("turntree_drafter_stats")
-        return ranks[0]
+        return summed(await self._ask_workers("turntree_drafter_stats"))
 
     def _get_worker_extension_cls(self) -> str:
         name = "CpuWorkerExtension" if self._on_cpu else "DraftingWorkerExtension"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -100,51 +99,6 @@ def test_the_runs_settings_reach_the_servers_and_the_agent_loops(prepared: Calla
 def test_a_data_set_without_rules_is_found_before_anything_is_started(prepared: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match=r"'arithmetic' has no rules .* turntree\.contract=math"):
         prepared("turntree.rewards={answer: 1}")
-
-
-def test_the_callers_environment_goes_first_but_for_the_metrics(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", "/elsewhere")
-    environment = launch.environment(RunFolder(tmp_path), "cpu")
-    assert (environment["OMP_NUM_THREADS"], environment["RAY_USAGE_STATS_ENABLED"]) == ("7", "0")
-    assert environment["VERL_FILE_LOGGER_PATH"] == str(tmp_path / "metrics.jsonl")
-
-
-def test_threads_are_set_where_no_gpu_is_and_elsewhere_left_to_the_engine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """vLLM bounds the threads of its workers only where ``OMP_NUM_THREADS`` is not set."""
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert "OMP_NUM_THREADS" in launch.environment(RunFolder(tmp_path), "cpu")
-    assert "OMP_NUM_THREADS" not in launch.environment(RunFolder(tmp_path), "cuda")
-
-
-def test_verls_processes_find_the_modules_that_were_found_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "envs" / "deep_package" / "inner").mkdir(parents=True)
-    (tmp_path / "envs" / "deep_package" / "__init__.py").touch()
-    (tmp_path / "rewards").mkdir()
-    (tmp_path / "rewards" / "flat_module.py").touch()
-    monkeypatch.syspath_prepend(tmp_path / "envs")
-    monkeypatch.syspath_prepend(tmp_path / "rewards")
-    monkeypatch.setenv("PYTHONPATH", "/theirs")
-    names = ("deep_package.inner:Env", "answer", "flat_module:mine", "flat_module:other")
-    paths = launch.environment(RunFolder(tmp_path), "cpu", names)["PYTHONPATH"].split(os.pathsep)
-    assert paths == ["/theirs", str(tmp_path / "envs"), str(tmp_path / "rewards")]
-    assert launch.environment(RunFolder(tmp_path), "cpu", ["answer"])["PYTHONPATH"] == "/theirs"
-
-
-@pytest.mark.parametrize(("device", "choice"), [("cpu", "1"), ("cuda", None)])
-def test_a_training_on_the_cpu_leaves_accelerators_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str, choice: str | None
-) -> None:
-    monkeypatch.delenv("TURNTREE_VERL_CPU", raising=False)
-    assert launch.environment(RunFolder(tmp_path), device).get("TURNTREE_VERL_CPU") == choice
-
-
-def test_a_cluster_that_runs_keeps_its_own_folder(prepared: Callable[..., Any]) -> None:
-    assert "_temp_dir" not in prepared("ray_kwargs.ray_init.address=auto").ray_kwargs.ray_init
 
 
 @pytest.mark.parametrize(("more", "forked"), table(__file__, "forked"))

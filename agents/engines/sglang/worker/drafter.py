@@ -3,9 +3,7 @@
 ``TreeDrafter`` stands between SGLang's requests and the store, and uses of
 SGLang only the attributes in ``live_turn``. Invariant: the store is told each
 token that the policy sampled once, in the order of the batch, and nothing else.
-Drafts follow from that alone up to rounding, so ranks that serve the same
-requests need to agree on the store's drafts and on nothing more (the seconds of
-a step are nominal there).
+Of several ranks the first one alone has it (``ranked``).
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ class _Step:
 
 
 class TreeDrafter:
-    """Drafts for the requests of one engine, or of one rank of it."""
+    """Drafts for the requests of one engine."""
 
     def __init__(
         self,
@@ -59,9 +57,8 @@ class TreeDrafter:
         forest: SpecForest,
         widest: int,
         *,
-        clock: Callable[[], float] | None = time.perf_counter,
+        clock: Callable[[], float] = time.perf_counter,
         shared: SharedTurns | None = None,
-        agree: Callable[[DraftBatch], DraftBatch] | None = None,
         device: str = "cpu",
     ) -> None:
         """Start with a store.
@@ -70,9 +67,8 @@ class TreeDrafter:
             settings: Settings of drafting.
             forest: The store.
             widest: Most tokens of one request in one pass.
-            clock: Measures steps; ``None`` if several ranks must decide alike.
+            clock: Measures steps.
             shared: Exchange with other engines' stores.
-            agree: Replaces each rank's drafts by those that all ranks verify.
             device: Type of the engine's device.
         """
         self._session = DraftingSession(forest=forest)
@@ -81,7 +77,6 @@ class TreeDrafter:
         self._settings = settings
         self._clock = clock
         self._shared = shared
-        self._agree = agree
         self._device = device
         self.chooser = WidthChooser(self.widths)
         self._live: dict[str, LiveTurn] = {}
@@ -106,6 +101,7 @@ class TreeDrafter:
             requests: Each has sampled one token at least.
         """
         with self._session.timed() as began:
+            self._session.mark_step(began, went_on=any(request.rid in self._live for request in requests))
             self._learn()
             self._sweep(requests)
             turns = self._turns(requests)
@@ -116,13 +112,11 @@ class TreeDrafter:
                 room=[min(self._settings.max_depth, turn.room) for turn in turns],
                 min_probability=self._settings.min_probability,
             )
-            if self._agree is not None:
-                offered = self._agree(offered)
             step = self._chosen(turns, offered)
             self._step = step
             last = np.array([turn.request.output_ids[-1] for turn in turns], np.int64)
             rows = tree_rows(step.draft, last, step.width)
-        step.began = began if self._clock is None else self._clock()
+        step.began = self._clock()
         return rows
 
     def drafted(self) -> list[int]:
@@ -143,13 +137,12 @@ class TreeDrafter:
         step, self._step = self._step, None
         if step is None:
             raise RuntimeError("settle() follows propose(), once")
-        elapsed = 0.0 if self._clock is None else self._clock() - step.began if seconds is None else seconds
+        seconds = self._clock() - step.began if seconds is None else seconds
         with self._session.timed():
             accepted = matched(step.draft, [turn.news for turn in step.turns])
             self._commit(step.turns)
             self._end([turn for turn in step.turns if turn.request.finished_reason is not None])
             rows, width = len(step.turns), step.width
-            seconds = elapsed if self._clock is not None else 1.0 + self._settings.token_cost * rows * width
             own = step.own
             self.chooser.observe(
                 rows=rows,

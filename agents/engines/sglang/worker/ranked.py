@@ -1,18 +1,18 @@
-"""Agreement of tensor-parallel ranks: the same drafts verified, the same turns inserted in the same order.
+"""Tensor-parallel ranks: the first one drafts, and the others verify what it tells them.
 
-Every rank has recorded the same turns of its own. The first rank exchanges them
-for the others', and broadcasts the result, a failure included. Its drafts are
-broadcast too: the ranks compute the same ones up to the rounding of kernels that
-each compiled for itself, and near a threshold they may differ.
+All ranks run the same passes over the same requests, and must verify the same nodes at the same width. The first rank
+alone has a store, a clock and what both taught it; before each pass it broadcasts the trees, whose width is the pass's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from turntree.spec_tree import DraftBatch
-from turntree.spec_tree.exchange.exchange import Exchange, ExchangeLost, Swapped
-from turntree.spec_tree.exchange.turn_batch import TurnBatch
+from turntree.agents.engines.drafting.session import DraftCounts
+from turntree.agents.engines.sglang.worker.drafter import StepCounts, TreeDrafter
+from turntree.agents.engines.sglang.worker.live_turn import Served
+from turntree.agents.engines.sglang.worker.rows import TreeRows
 
 
 class Ranks(Protocol):
@@ -25,46 +25,52 @@ class Ranks(Protocol):
         ...
 
 
-class RankedDrafts:
-    """The first rank's drafts, on every rank."""
+class LeadingDrafter(TreeDrafter):
+    """The first rank's drafter."""
 
-    def __init__(self, ranks: Ranks) -> None:
-        """Use a group of ranks, all of which draft together."""
+    def __init__(self, ranks: Ranks, *args: Any, **kwargs: Any) -> None:
+        """Draft for a group of ranks, which come to ``propose`` together; other arguments are ``TreeDrafter``'s."""
+        super().__init__(*args, **kwargs)
         self._ranks = ranks
 
-    def __call__(self, drafts: DraftBatch) -> DraftBatch:
-        """The drafts that all ranks verify."""
-        agreed: DraftBatch = self._ranks.broadcast_object(None if self._ranks.rank_in_group else drafts)
-        return agreed
+    def propose(self, requests: Sequence[Served]) -> TreeRows:
+        """As ``TreeDrafter.propose``, for every rank."""
+        rows = super().propose(requests)
+        self._ranks.broadcast_object((rows, self.drafted()))
+        return rows
 
 
-class RankedExchange:
-    """The first rank's exchange, with the same result on all ranks."""
+class FollowingDrafter:
+    """Another rank's drafter: it has no store, and hears of a pass what the first rank says."""
 
-    def __init__(self, exchange: Exchange, ranks: Ranks) -> None:
-        """Wrap an exchange.
+    forest = None
 
-        Args:
-            exchange: Used on the first rank only.
-            ranks: All of them call ``swap`` together.
-        """
-        self._exchange = exchange
+    def __init__(self, ranks: Ranks, widths: tuple[int, ...]) -> None:
+        """Follow the first rank of a group, which chooses among the same widths."""
         self._ranks = ranks
+        self.widths = widths
+        self.counts = DraftCounts()
+        self._drafted: list[int] = []
 
-    def swap(self, own: TurnBatch, first: int) -> Swapped:
-        """As ``Exchange.swap``."""
-        if self._ranks.rank_in_group:
-            return _understood(self._ranks.broadcast_object())
-        try:
-            swapped = self._exchange.swap(own, first)
-            message: Any = ([batch.to_bytes() for batch in swapped.batches], swapped.missed)
-        except ExchangeLost as error:
-            message = str(error)
-        return _understood(self._ranks.broadcast_object(message))
+    def propose(self, requests: Sequence[Served]) -> TreeRows:
+        """The first rank's trees for these requests."""
+        rows: TreeRows
+        rows, self._drafted = self._ranks.broadcast_object()
+        return rows
 
+    def drafted(self) -> list[int]:
+        """As the first rank's."""
+        return self._drafted
 
-def _understood(message: Any) -> Swapped:
-    if isinstance(message, str):
-        raise ExchangeLost(message)
-    batches, missed = message
-    return Swapped([TurnBatch.from_bytes(data) for data in batches], missed)
+    def settle(self, seconds: float | None = None) -> StepCounts:
+        """Nothing is learnt here; the first rank alone answers requests, with its own counts."""
+        return StepCounts(drafted=self._drafted, accepted=[0] * len(self._drafted))
+
+    def prompts(self, requests: Sequence[Served]) -> None:
+        """The first rank learns of turns that end in a pass over prompts."""
+
+    def settle_if_any(self, seconds: float) -> None:
+        """Nothing is learnt here."""
+
+    def idle(self) -> None:
+        """Nothing is exchanged here."""

@@ -1,7 +1,7 @@
 """Calls of the store of drafts, which lives in SGLang's schedulers: turns are added, all are saved or restored.
 
 SGLang carries changes of settings into its schedulers, a number for each name, and
-all ranks take one between the same two passes. A call is a name with its arguments.
+all ranks take one between the same two passes; the first one has the store. A call is a name with its arguments.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ def answer_call(original: Callable[..., Any], scheduler: Any, request: Any) -> A
     call = read_call(request.server_args)
     if call is None:
         return original(scheduler, request)
-    from sglang.srt.distributed import get_tp_group
     from sglang.srt.managers.io_struct import SetInternalStateReqOutput
 
     from turntree.agents.engines.sglang.drawing import compat
@@ -52,7 +51,8 @@ def answer_call(original: Callable[..., Any], scheduler: Any, request: Any) -> A
     if method != "insert" and scheduler.is_fully_idle():
         worker.clear_cache_pool()  # the store is told of the last turns
     try:
-        carry_out(worker.drafter.forest, method, args, first_rank=get_tp_group().rank_in_group == 0)
+        if worker.drafter.forest is not None:
+            carry_out(worker.drafter.forest, method, args, first_rank=True)
         done = True
     except (OSError, ValueError, ForestError):
         logger.exception("the store of drafts could not %s", method)

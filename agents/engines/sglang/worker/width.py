@@ -7,8 +7,7 @@ per second: the expected accepted nodes, by how often nodes of the same estimate
 were accepted recently, over the cost of a pass of that width.
 
 Invariant: the choice is a function of the offered and accepted nodes and of the
-reported seconds. With the same input, two choosers choose alike; where ranks
-must agree, the seconds are nominal.
+reported seconds. With the same input, two choosers choose alike.
 """
 
 from __future__ import annotations

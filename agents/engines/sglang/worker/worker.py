@@ -11,7 +11,6 @@ drops nothing: all ranks and requests are idle then, so other engines' turns are
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -29,7 +28,7 @@ from turntree.agents.engines.sglang.settings import settings_from_environment
 from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
 from turntree.agents.engines.sglang.worker.drafter import StepCounts, TreeDrafter
 from turntree.agents.engines.sglang.worker.passes import PassesByWidth
-from turntree.agents.engines.sglang.worker.ranked import RankedDrafts, RankedExchange
+from turntree.agents.engines.sglang.worker.ranked import FollowingDrafter, LeadingDrafter
 from turntree.agents.engines.sglang.worker.refusals import check_server
 from turntree.agents.engines.sglang.worker.rows import TreeRows
 from turntree.agents.engines.sglang.worker.tree_tensors import full_mask, tree_tensors
@@ -118,11 +117,11 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
         return True, "the draft worker has no weights"
 
     def figures(self) -> dict[str, float | int]:
-        """Counters of drafting and of the store."""
-        return {
-            **asdict(self.drafter.counts),
-            **{f"forest_{k}": v for k, v in asdict(self.drafter.forest.stats()).items()},
-        }
+        """Counters of drafting and of the store; empty on a rank that has none."""
+        forest = self.drafter.forest
+        if forest is None:
+            return {}
+        return {**asdict(self.drafter.counts), **{f"forest_{k}": v for k, v in asdict(forest.stats()).items()}}
 
 
 class NoCorpus:
@@ -134,8 +133,8 @@ class NoCorpus:
 
 def make_drafter(
     server_args: Any, model_config: Any, widest: int, *, one_width: bool = False, device: str = "cpu"
-) -> TreeDrafter:
-    """A drafter with an empty store, for one rank of an engine.
+) -> TreeDrafter | FollowingDrafter:
+    """The drafter of one rank of an engine, the first one's with an empty store.
 
     Args:
         server_args: SGLang's server arguments.
@@ -144,21 +143,17 @@ def make_drafter(
         one_width: Whether all passes must be that wide.
         device: Type of the engine's device.
     """
-    warm_up()
     settings = settings_from_environment()
     widths = (widest,) if one_width else settings.widths_within(widest, device=server_args.device)
     settings = replace(settings, widths=widths)
+    ranks = get_tp_group() if server_args.tp_size > 1 else None
+    if ranks is not None and ranks.rank_in_group:
+        return FollowingDrafter(ranks, settings.widths_within(widest))
+    warm_up()
     ends = settings.forest.end_tokens | frozenset(model_config.hf_eos_token_id or ())
     forest = SpecForest(replace(settings.forest, end_tokens=ends))
-    exchange, ranks, shared = FolderExchange.from_environment(), server_args.tp_size, None
-    if exchange is not None:
-        shared = SharedTurns(forest, exchange if ranks == 1 else RankedExchange(exchange, get_tp_group()))
-    return TreeDrafter(
-        settings,
-        forest,
-        widest,
-        clock=time.perf_counter if ranks == 1 else None,
-        shared=shared,
-        agree=None if ranks == 1 else RankedDrafts(get_tp_group()),
-        device=device,
-    )
+    exchange = FolderExchange.from_environment()
+    shared = None if exchange is None else SharedTurns(forest, exchange)
+    if ranks is None:
+        return TreeDrafter(settings, forest, widest, shared=shared, device=device)
+    return LeadingDrafter(ranks, settings, forest, widest, shared=shared, device=device)

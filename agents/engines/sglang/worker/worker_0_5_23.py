@@ -80,12 +80,13 @@ class TurntreeWorker0523(TurntreeWorker):
         record_stream_for_v2_verify(batch, None, stream)
         if not batch.forward_mode.is_decode():
             return self._plain_pass(batch, on_publish, pp_proxy_tensors)
-        self._learn(batch)
-        self._prepare(batch, self.drafter.propose([self._seen[request.rid] for request in batch.reqs]))
+        self._prepare(batch, self.drafter.propose(self._known(batch)))
         return self._verifying_pass(batch, on_publish, pp_proxy_tensors)
 
-    def _learn(self, batch: Any) -> None:
-        """Record the tokens of the last pass for the requests that are still here."""
+    def _known(self, batch: Any) -> list[SeenRequest]:
+        """The requests with the tokens of the last pass; none on a rank without a store, which asks for nothing."""
+        if self.drafter.forest is None:
+            return []
         here = {request.rid for request in batch.reqs}
         again = here & self._seen.keys()
         for rid in self._seen.keys() - here:
@@ -101,14 +102,18 @@ class TurntreeWorker0523(TurntreeWorker):
         # Between two passes with requests in common nothing else ran, unless prompts did (``_plain_pass``).
         seconds = time.perf_counter() - self._began if self._began is not None and again else float("nan")
         self.drafter.settle_if_any(seconds)
+        return [self._seen[request.rid] for request in batch.reqs]
 
     def _handed(self, batch: Any) -> list[list[int]]:
         """Tokens of each request from the last pass, whether the request has them or not."""
         if not self.enable_overlap or batch.grammar_needs_sync():
             return [[] for _ in batch.reqs]
-        tokens = batch.spec_info.accept_tokens.cpu().view(len(batch.reqs), -1).tolist()
-        lengths = batch.spec_info.accept_lens.cpu().tolist()
-        return [row[:length] for row, length in zip(tokens, lengths, strict=True)]
+        handed = batch.spec_info
+        tokens = handed.accept_tokens.view(len(batch.reqs), -1)
+        lengths = handed.accept_lens.to(tokens.dtype)[:, None]
+        return [
+            row[1 : 1 + row[0]] for row in torch.cat((lengths, tokens), 1).tolist()
+        ]  # the device is waited for once
 
     def _prepare(self, batch: Any, rows: TreeRows) -> None:
         self._drafted = self.drafter.drafted()

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from forest_checks import turns_in
+from machine_speed import patience
 from tables import table
 from vllm_runner import CONTEXT, END, ScriptedRunner, vllm_config
 
@@ -81,7 +83,7 @@ def test_engines_that_share_a_folder_draft_from_each_others_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path))
-    here, there, silent = ScriptedRunner(), ScriptedRunner(), ScriptedRunner(rank=1)
+    here, there, silent = ScriptedRunner(), ScriptedRunner(), ScriptedRunner(leads=False)
     here.say("a", PROMPT, TURN)
     assert there.say("b", PROMPT, TURN) == 3
     assert silent.say("c", PROMPT, TURN) == len(TURN)  # its drafts are not verified: it neither gives nor takes
@@ -216,3 +218,38 @@ def test_a_turn_whose_end_was_drafted_is_kept_without_what_was_sampled_behind_it
     runner.step()
     assert runner.drafter.forest.finished([state]) == [3]
     assert turns_in(runner.drafter.forest.tree(state)) == {tuple(TURN): 3, (1,): 1}
+
+
+def test_drafts_are_made_while_vllm_goes_on_and_are_there_when_it_takes_them(
+    runner: ScriptedRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        runner.say(name, PROMPT, TURN)
+    runner.add("c", PROMPT, TURN)
+    returned, draft = threading.Event(), runner.drafter.forest.draft
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        assert returned.wait(patience(30)), "vLLM waited for the drafts"
+        return draft(*args, **kwargs)
+
+    monkeypatch.setattr(runner.drafter.forest, "draft", late)
+    propose = runner.drafter.propose
+
+    def proposed(*args: Any) -> list[list[int]]:
+        drafts = propose(*args)
+        assert drafts == [[]]
+        returned.set()
+        return drafts
+
+    monkeypatch.setattr(runner.drafter, "propose", proposed)
+    assert runner.step()["c"] == TURN[1:5]
+
+
+def test_an_error_of_the_store_is_the_engines(runner: ScriptedRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise OSError("the store is gone")
+
+    runner.add("a", PROMPT, TURN)
+    monkeypatch.setattr(runner.drafter.forest, "begin", broken)
+    with pytest.raises(OSError, match="the store is gone"):
+        runner.step()

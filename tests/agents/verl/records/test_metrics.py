@@ -31,7 +31,9 @@ def row(levels: tuple[int, ...] = (1, 0, 3), **extra: Any) -> PlayedRow:
 
 
 def counters() -> dict[str, float]:
-    stats = EngineStats(seconds=2.0, draft_seconds=0.5, prompt_tokens=10, cached_tokens=4, forward_passes=7)
+    stats = EngineStats(
+        seconds=2.0, draft_seconds=0.5, draft_idle_seconds=0.2, prompt_tokens=10, cached_tokens=4, forward_passes=7
+    )
     named = {"reuse": ReuseStats(turns=1), "run_ahead": RunAheadStats(promoted=3), "hub": SwapCounts(taken=2)}
     values = stats.to_dict()
     for prefix, counted in named.items():
@@ -80,7 +82,7 @@ def test_what_verls_reward_loop_says_instead_is_counted_as_undecided_alone() -> 
 def test_replicas_are_summed_and_their_scores_put_together() -> None:
     logged = engine_metrics([counters(), counters()])
     assert (logged["turntree/forward_passes"], logged["turntree/drafter_share"]) == (14, 0.25)
-    assert logged["turntree/cached_prompt"] == 0.4
+    assert (logged["turntree/draft_idle_share"], logged["turntree/cached_prompt"]) == (0.1, 0.4)
     assert logged["exactness/exact_entropy_z"] == pytest.approx(2**0.5)
 
 

@@ -107,7 +107,7 @@ class Server(ExternalServer, VerlServer):
         return output.model_copy(update={"stop_reason": "aborted"}) if self.reason is FinishReason.ABORT else output
 
     async def draft_counters(self) -> dict[str, float]:
-        return {"steps": 5.0, "draft_seconds": 0.5}
+        return {"steps": 5.0, "seconds": 2.0, "draft_seconds": 0.5, "idle_seconds": 0.25}
 
     @property
     def drafts(self) -> list[tuple[int, ...]]:
@@ -164,6 +164,7 @@ async def test_what_one_replica_sampled_is_in_the_store_of_the_other(
         24,
         5,
     )
+    assert (counted["seconds"], counted["draft_seconds"], counted["draft_idle_seconds"]) == (2.0, 0.5, 0.25)
     assert counted.get("hub_taken", 0) == 6 * shared
 
 

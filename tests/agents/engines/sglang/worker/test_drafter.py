@@ -155,32 +155,6 @@ def test_two_hundred_requests_join_and_leave():
     assert drafts.counts.rows < wanted - 200
 
 
-def played(clock: Any, seed: int = 0) -> list[tuple[int, list[int]]]:
-    """What a rank drafts for requests that come and go; two ranks are served the same."""
-    drafts = TreeDrafter(SglangSettings(min_probability=0.05), SpecForest(), 8, clock=clock)
-    rng, running, seen, ids = np.random.default_rng(seed), [], [], itertools.count()
-    for _ in range(120):
-        while len(running) < 6:
-            speech = [int(t) for t in rng.integers(5, 8, 10)]
-            running.append(Request(f"r{next(ids)}", params(10), speech=speech))
-        rows = drafts.propose(running)
-        verify(running, rows)
-        drafts.settle()
-        seen.append((rows.width, rows.tokens.ravel().tolist()))
-        running = [r for r in running if r.finished_reason is None]
-    return seen
-
-
-def test_two_ranks_that_serve_the_same_requests_draft_the_same():
-    assert played(None) == played(None)
-    assert len({width for width, _ in played(None)}) > 1
-
-
-def test_with_clocks_of_their_own_they_would_not():
-    quick, slow = itertools.count(step=1e-6), itertools.count()
-    assert played(lambda: next(quick) ** 1.5) != played(lambda: next(slow) ** 3.0)
-
-
 def test_others_hear_of_finished_turns_when_all_rest():
     given: list[Any] = []
 

@@ -1,0 +1,101 @@
+"""Environment variables of a run: what verl's driver is started with, and what Ray's workers are handed.
+
+Workers of a Ray that is started for the run inherit the driver's variables. Those of a cluster that runs already have
+the variables of whoever started it, perhaps on another machine: what a training depends on goes to them through
+``runtime_env.env_vars``. The rest of their environment is the cluster's own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from turntree.agents.verl.records.recording import RunFolder
+
+INIT = "ray_kwargs.ray_init"
+_HANDED = (
+    "PYTHONPATH",
+    "TENSORBOARD_DIR",
+    "TOKENIZERS_PARALLELISM",
+    "TURNTREE_DATA",
+    "TURNTREE_VERL_CPU",
+    "VERL_FILE_LOGGER_PATH",
+    "VERL_LOGGING_LEVEL",
+    "WANDB_DIR",
+    "WANDB_MODE",
+)
+_OF_A_NEW_RAY = ("num_cpus", "num_gpus", "object_store_memory")
+"""Arguments of ``ray.init`` that Ray refuses where it joins a cluster."""
+
+
+def joins_cluster(config: DictConfig) -> bool:
+    """Whether the run joins a Ray that runs already, as ``ray.init`` decides it."""
+    address = OmegaConf.select(config, f"{INIT}.address") or os.environ.get("RAY_ADDRESS")
+    return address not in (None, "", "local")
+
+
+def environment(folder: RunFolder, device: str, names: Iterable[str] = (), *, joins: bool = False) -> dict[str, str]:
+    """The environment variables of a driver; those that the caller has set take precedence.
+
+    Args:
+        folder: Folder of the run.
+        device: verl's ``trainer.device``.
+        names: Environments and rewards, some as ``MODULE:NAME``: verl's processes find these modules where this
+            one finds them, beside a script or in the working folder.
+        joins: See ``joins_cluster``.
+    """
+    cores = str(os.cpu_count() or 1)
+    defaults = {
+        "PYTHONUNBUFFERED": "1",
+        "HYDRA_FULL_ERROR": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "VERL_LOGGING_LEVEL": "WARN",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_worker_niceness": "0",
+        "TQ_NUM_THREADS": cores,
+        # Ray starts a worker per pretended core at once; verl starts the few that it needs by itself.
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_enable_worker_prestart": "0",
+    }
+    if device == "cpu":
+        defaults["TURNTREE_VERL_CPU"] = "1"  # whatever accelerator the machine has
+        defaults["OMP_NUM_THREADS"] = cores  # with GPUs, vLLM bounds the threads of its workers where this is not set
+    elif joins:
+        defaults["TURNTREE_VERL_CPU"] = "0"  # this node may have no accelerator where others have
+    if joins:  # its workers have another working folder
+        defaults |= {"TENSORBOARD_DIR": str(folder.root / "tensorboard_log"), "WANDB_DIR": str(folder.root)}
+    fixed = {"VERL_FILE_LOGGER_PATH": str(folder.metrics)}
+    modules = [name.partition(":")[0].partition(".")[0] for name in names if ":" in name]
+    if modules:
+        given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        fixed["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*given, *map(_folder_of, modules)]))
+    return {**defaults, **os.environ, **fixed}
+
+
+def fit_cluster(config: DictConfig, driver: Mapping[str, str]) -> None:
+    """Let a run join a cluster: hand its workers what they need, and leave out what a new Ray alone is told.
+
+    Args:
+        config: verl's whole configuration, modified in place; variables that it hands over itself are kept.
+        driver: The driver's environment variables.
+    """
+    place = f"{INIT}.runtime_env.env_vars"
+    handed = {name: driver[name] for name in _HANDED if name in driver}
+    OmegaConf.update(config, place, {**handed, **(OmegaConf.select(config, place) or {})}, force_add=True)
+    for name in _OF_A_NEW_RAY:
+        if OmegaConf.select(config, f"{INIT}.{name}") is not None:
+            OmegaConf.update(config, f"{INIT}.{name}", None)
+
+
+def _folder_of(module: str) -> str:
+    """Folder in which a top-level module is found."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None, f"{module} was imported before"
+    if spec.submodule_search_locations:
+        return str(Path(spec.submodule_search_locations[0]).absolute().parent)
+    return str(Path(spec.origin or "").absolute().parent)

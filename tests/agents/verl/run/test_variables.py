@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from turntree.agents.verl import launch
+from turntree.agents.verl.config.compose import Composition
+from turntree.agents.verl.records.recording import RunFolder
+from turntree.agents.verl.run.variables import environment
+
+
+def test_the_callers_environment_goes_first_but_for_the_metrics(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", "/elsewhere")
+    variables = environment(RunFolder(tmp_path), "cpu")
+    assert (variables["OMP_NUM_THREADS"], variables["RAY_USAGE_STATS_ENABLED"]) == ("7", "0")
+    assert variables["VERL_FILE_LOGGER_PATH"] == str(tmp_path / "metrics.jsonl")
+
+
+def test_threads_are_set_where_no_gpu_is_and_elsewhere_left_to_the_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """vLLM bounds the threads of its workers only where ``OMP_NUM_THREADS`` is not set."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert "OMP_NUM_THREADS" in environment(RunFolder(tmp_path), "cpu")
+    assert "OMP_NUM_THREADS" not in environment(RunFolder(tmp_path), "cuda")
+
+
+def test_verls_processes_find_the_modules_that_were_found_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "envs" / "deep_package" / "inner").mkdir(parents=True)
+    (tmp_path / "envs" / "deep_package" / "__init__.py").touch()
+    (tmp_path / "rewards").mkdir()
+    (tmp_path / "rewards" / "flat_module.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "envs")
+    monkeypatch.syspath_prepend(tmp_path / "rewards")
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    names = ("deep_package.inner:Env", "answer", "flat_module:mine", "flat_module:other")
+    paths = environment(RunFolder(tmp_path), "cpu", names)["PYTHONPATH"].split(os.pathsep)
+    assert paths == ["/theirs", str(tmp_path / "envs"), str(tmp_path / "rewards")]
+    assert environment(RunFolder(tmp_path), "cpu", ["answer"])["PYTHONPATH"] == "/theirs"
+
+
+@pytest.mark.parametrize(
+    ("device", "joins", "choice"), [("cpu", False, "1"), ("cuda", False, None), ("cpu", True, "1"), ("cuda", True, "0")]
+)
+def test_a_training_on_the_cpu_leaves_accelerators_alone_and_one_on_a_cluster_has_them_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str, joins: bool, choice: str | None
+) -> None:
+    monkeypatch.delenv("TURNTREE_VERL_CPU", raising=False)
+    assert environment(RunFolder(tmp_path), device, joins=joins).get("TURNTREE_VERL_CPU") == choice
+
+
+@pytest.fixture
+def init(composed: Callable[..., Composition], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """What ``ray.init`` is called with in a run with these overrides."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def prepared(*more: str) -> Any:
+        folder = RunFolder(tmp_path / "run")
+        folder.root.mkdir()
+        launch.prepare(composed(f"turntree.run_dir={folder.root}", *more), folder, tmp_path / "ray")
+        return OmegaConf.load(folder.config).ray_kwargs.ray_init
+
+    return prepared
+
+
+def test_workers_of_a_cluster_are_handed_what_a_training_depends_on(init: Callable[..., Any], tmp_path: Path) -> None:
+    given = init(
+        "ray_kwargs.ray_init.address=auto",
+        "+ray_kwargs.ray_init.runtime_env.env_vars={MINE: '1', VERL_LOGGING_LEVEL: DEBUG}",
+        *("turntree.env=trained_envs:Talking", "turntree.env_kwargs={}", "turntree.val_env_kwargs={}"),
+    )
+    handed = given.runtime_env.env_vars
+    assert str(tmp_path / "run" / "metrics.jsonl") == handed.VERL_FILE_LOGGER_PATH
+    assert str(Path(__file__).parents[3] / "support") in handed.PYTHONPATH.split(os.pathsep)
+    assert ("1", str(tmp_path / "run" / "tensorboard_log")) == (handed.TURNTREE_VERL_CPU, handed.TENSORBOARD_DIR)
+    assert (handed.MINE, handed.VERL_LOGGING_LEVEL) == ("1", "DEBUG"), "what the caller hands over stays"
+    assert "PATH" not in handed, "the rest is the cluster's own"
+
+
+@pytest.mark.parametrize("variable", [None, "10.0.0.1:6379"], ids=["by its address", "by the variable"])
+def test_a_cluster_that_runs_is_not_told_how_large_it_is(
+    init: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    if variable:
+        monkeypatch.setenv("RAY_ADDRESS", variable)
+    given = init(*([] if variable else ["ray_kwargs.ray_init.address=auto"]))
+    assert "_temp_dir" not in given
+    assert {given.num_cpus, given.num_gpus, given.object_store_memory} == {None}
+    assert given.runtime_env.get("py_executable") is None, "its workers are no forks of this process"
+
+
+def test_a_ray_of_its_own_inherits_everything(init: Callable[..., Any]) -> None:
+    given = init("ray_kwargs.ray_init.address=local")
+    assert (given.num_cpus, "env_vars" in given.runtime_env) == (8, False)
