@@ -26,6 +26,7 @@ from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.engines.vllm.config import VllmEngineConfig
 from turntree.agents.engines.vllm.drawing import model_runner
+from turntree.agents.engines.vllm.orphans import announce_server
 from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params, schedules_by_priority
 from turntree.agents.engines.vllm.worker import TurnCounters, ask_workers, summed
 from turntree.agents.errors import MissingExtra
@@ -128,6 +129,7 @@ class VllmEngine(VllmTurns):
         except ModuleNotFoundError as error:
             raise MissingExtra("the vLLM engine", "vllm") from error
         model_runner.choose_first()
+        announce_server()
         arguments = self.config.to_engine_args(model, on_cpu=current_platform.is_cpu())
         self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
         self._counters = TurnCounters(partial(ask_workers, self._llm))
