@@ -1,4 +1,8 @@
-"""vLLM over two processes on the CPU: one of them drafts, and turns are what they are without drafts."""
+"""vLLM over two tensor-parallel processes on the CPU: one of them drafts, and turns are what they are without drafts.
+
+Not here: pipelines. vLLM 0.28's CPU build fails at the first pass of the second stage, drafts or not: its model runner
+has no ``intermediate_tensors``, which the profiling on accelerators makes.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +29,12 @@ async def play(engine: VllmEngine) -> list[Completion]:
     return await asyncio.gather(*map(engine.generate, requests))
 
 
-@pytest.mark.parametrize("split", ["tensor_parallel_size", "pipeline_parallel_size"])
-async def test_turns_with_drafts_of_one_rank_are_the_turns_without(tmp_path: Path, split: str) -> None:
+async def test_turns_with_drafts_of_one_rank_are_the_turns_without(tmp_path: Path) -> None:
     folder = save_tiny_llama(tmp_path / "model", positions=CONTEXT)
     silent = DrafterSettings(enabled=False).to_additional_config()
-    with drafting_engine(folder, max_batch=TURNS, additional_config=silent, **{split: 2}) as plain:
+    with drafting_engine(folder, max_batch=TURNS, additional_config=silent, tensor_parallel_size=2) as plain:
         without = await play(plain)
-    with drafting_engine(folder, max_batch=TURNS, **{split: 2}) as engine:
+    with drafting_engine(folder, max_batch=TURNS, tensor_parallel_size=2) as engine:
         first, second = await play(engine), await play(engine)
         figures = engine.figures()
     told = [turn.token_ids for turn in without]
