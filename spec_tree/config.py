@@ -29,7 +29,8 @@ class ForestConfig:
     """Last tokens of a turn's context that its drafts use."""
 
     threads: int = 0
-    """Threads that draft a batch of 64 rows or more; 0 takes one a core, at most 4."""
+    """Threads that draft a batch of 64 rows or more; 0 takes one a core, at most 8, as many
+    as the drafts of 256 rows keep busy."""
 
     def __post_init__(self) -> None:
         for token in self.end_tokens:
@@ -55,4 +56,4 @@ class ForestConfig:
     @property
     def draft_threads(self) -> int:
         """Number of threads that draft."""
-        return self.threads or min(4, os.cpu_count() or 1)
+        return self.threads or min(8, os.cpu_count() or 1)

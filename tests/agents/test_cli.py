@@ -145,7 +145,7 @@ def test_arguments_and_rows_reach_the_environment(
         assert sum(episode.task.prompt.count(operator) for operator in "+-*") == 1
     data = tmp_path / "rows.jsonl"
     data.write_text(json.dumps({"question": "One and one?", "answer": "#### 2"}) + "\n")
-    said = turntree("eval", "turntree/GSM8K-v0", "--model", tiny_model, "--data", data, "--max-tokens", 4, "-n", 20)
+    said = turntree("eval", "turntree/GSM8K-v0", "--model", tiny_model, "--data", data, "--max-tokens", 4)
     assert said.row["accuracy"] == "0.000 (0 of 1)"
 
 

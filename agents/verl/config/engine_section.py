@@ -6,7 +6,9 @@ exchange between replicas; any other key is an error, never silently ignored.
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -31,12 +33,25 @@ def fit_context(config: DictConfig, *, kept: int = 0, given: int | None = None) 
         given: The context in the engine's own arguments, if it stands there.
 
     Returns:
-        The context; one that the configuration names stays.
+        The context, within the positions of a model whose folder says them; one that the configuration names stays.
     """
     rollout = OmegaConf.select(config, ROLLOUT)
     if rollout.max_model_len is None:
-        rollout.max_model_len = given or rollout.prompt_length + rollout.response_length + kept
+        longest = given or rollout.prompt_length + rollout.response_length + kept
+        # verl and the engines refuse a context beyond the model's: the last places are then the engine's.
+        rollout.max_model_len = min(longest, _positions(str(config.actor_rollout_ref.model.path)) or longest)
     return given or int(rollout.max_model_len)
+
+
+def _positions(model: str) -> int | None:
+    """Positions of a model in a folder; ``None`` if it is none, or does not say."""
+    file = Path(model).expanduser() / "config.json"
+    try:
+        read = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return None
+    said = read.get("max_position_embeddings", (read.get("text_config") or {}).get("max_position_embeddings"))
+    return said if isinstance(said, int) else None
 
 
 def asking_setting(run: PlaySettings) -> str:

@@ -203,6 +203,19 @@ def test_an_engine_has_the_context_of_the_longest_episode(base: list[str], kept:
     assert (own.max_model_len, own.engine_kwargs.sglang.get("context_length", 9000)) == (9000, 9000)
 
 
+@pytest.mark.parametrize("base", [GPU, SGLANG], ids=["vllm", "sglang"])
+@pytest.mark.parametrize(("model", "places"), [(2304, 2304), (4000, None)])
+def test_a_context_is_never_beyond_the_models_own(
+    base: list[str], model: int, places: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": model}))
+    fits = verls(base, f"actor_rollout_ref.model.path={tmp_path}")
+    longest = fits.data.max_prompt_length + fits.data.max_response_length
+    assert longest == 2304
+    kept = KEPT if base is SGLANG else 0
+    assert fits.actor_rollout_ref.rollout.max_model_len == (places or longest + kept)
+
+
 def test_a_context_that_is_named_in_sglangs_words_is_verls_as_well() -> None:
     rollout = verls(SGLANG, f"{ROLLOUT}.engine_kwargs.sglang.context_length=9000").actor_rollout_ref.rollout
     assert (rollout.max_model_len, rollout.engine_kwargs.sglang.context_length) == (9000, 9000)

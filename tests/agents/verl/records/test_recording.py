@@ -38,6 +38,9 @@ def test_episodes_go_to_the_file_of_their_step(tmp_path: Path) -> None:
 
 
 def left_open(act: Callable[[], object]) -> list[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()  # what other tests left
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)
         act()
