@@ -105,7 +105,7 @@ class ForestDrafter:
         compat.call_before_drafts_are_taken(runner, self.settle)
         self._runner = runner
         self.leads = leads
-        exchange = FolderExchange.from_environment() if leads else None
+        exchange = FolderExchange.from_environment()
         self._shared = None if exchange is None else SharedTurns(self.forest, exchange)
 
     def load_model(self, *_: Any, **__: Any) -> None:
