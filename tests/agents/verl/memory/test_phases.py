@@ -67,6 +67,9 @@ def test_the_32b_size_with_adam_on_the_gpus_does_not_fit(engine: str) -> None:
     assert (found.fits, found.peak_phase) == (False, "update")
     state = 4 * shape_of("Qwen/Qwen2.5-32B-Instruct").parameters // 8
     assert found.peak > 5 * state > CARD
+    few = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2304"  # a pass then takes less than Adam's step
+    update = estimate_of(f"engine={engine}", "size=32b", "env=gsm8k", "algorithm=grpo", *before, few).phases["update"]
+    assert update["pass or Adam's step"] == state
 
 
 def test_upstream_takes_the_root_of_all_moments_at_once() -> None:
