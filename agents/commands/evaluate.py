@@ -264,9 +264,9 @@ def _print(result: EvalResult) -> None:
         table.add_row(name, value)
     console = Console()
     console.print(table)
-    if cut_share(result) > _MANY_CUT:
+    if (share := cut_share(result)) > _MANY_CUT:
         console.print(
-            f"{cut_share(result):.0%} of the turns were cut at a limit of tokens, so their answers may be missing; "
+            f"{share:.0%} of the turns were cut at a limit of tokens, so their answers may be missing; "
             "raise --max-tokens, or --max-context",
             highlight=False,
         )
