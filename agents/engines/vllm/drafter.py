@@ -64,7 +64,8 @@ class ForestDrafter:
         self._longest: int = vllm_config.model_config.max_model_len
         self._deepest: int = vllm_config.speculative_config.num_speculative_tokens
         self._most: int = vllm_config.scheduler_config.max_num_batched_tokens
-        self._chain_budget = ChainBudget(settings, self._deepest, self._most)
+        self._chain_budget: ChainBudget
+        """Made for the runner's device, in ``bind``."""
         self._rows: dict[str, LiveTurn] = {}
         self._drawn: dict[str, list[int]] = {}
         """Tokens drawn at the positions of a guess, by request, until its pass is over."""

@@ -148,7 +148,7 @@ def make_drafter(
     settings = replace(settings, widths=widths)
     ranks = get_tp_group() if server_args.tp_size > 1 else None
     if ranks is not None and ranks.rank_in_group:
-        return FollowingDrafter(ranks, settings.widths_within(widest))
+        return FollowingDrafter(ranks, widths)
     warm_up()
     ends = settings.forest.end_tokens | frozenset(model_config.hf_eos_token_id or ())
     forest = SpecForest(replace(settings.forest, end_tokens=ends))
