@@ -25,6 +25,20 @@ def test_linear_work_is_told_from_quadratic() -> None:
     assert growth(lambda n: re.search("x*y", "x" * n), 40_000) > LINEAR
 
 
+def test_one_slow_run_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection of garbage in the first run once made quadratic work look linear."""
+    for slow in range(6):
+        for power, linear in ((1, True), (2, False)):
+            clock, calls = [0.0], [0]
+
+            def work(size: int, slow: int = slow, power: int = power) -> None:
+                clock[0] += size**power * 1e-6 * (100 if calls[0] == slow else 1)  # noqa: B023
+                calls[0] += 1  # noqa: B023
+
+            monkeypatch.setattr(machine_speed.time, "thread_time", lambda clock=clock: clock[0])
+            assert (growth(work, 4_000_000) < LINEAR) == linear, (slow, power)
+
+
 @pytest.mark.parametrize("hang", [lambda: time.sleep(1000), lambda: re.match("(x+x+)+y", "x" * 50)])
 def test_what_hangs_is_ended(hang: object) -> None:
     with pytest.raises(TimeoutError, match="hangs"), not_hanging(0.05):

@@ -69,18 +69,28 @@ def not_hanging(seconds: float = 10.0) -> Iterator[None]:
 
 
 def growth(work: Callable[[int], object], most: int) -> float:
-    """How many times more processor time ``work(8 * size)`` takes than ``work(size)``, the best of three; of sizes up
-    to ``most`` one that costs enough to be measured."""
+    """How many times more processor time ``work(8 * size)`` takes than ``work(size)``, of sizes up to ``most`` one that
+    costs enough to be measured.
+
+    Each of the two is the least of three, as what comes between (say a collection of garbage) only adds: one
+    slow run of the small size would make quadratic work look linear, one of the large size linear work quadratic.
+    """
     size = max(1, most >> 9)
-    while (least := _spent(work, size)) < 0.001 and size * 16 <= most:
+    while (small := _least(work, size)) < 0.001 and size * 16 <= most:
         size *= 2
-    ratios = []
+    small = max(small, 0.001)
+    large = math.inf
     for _ in range(3):
-        ratios.append(_spent(work, 8 * size) / max(least, 0.001))
-        if ratios[-1] < LINEAR:
+        large = min(large, _spent(work, 8 * size))
+        if large < LINEAR * small:
             break
-        least = _spent(work, size)
-    return min(ratios)
+    return large / small
+
+
+def _least(work: Callable[[int], object], size: int) -> float:
+    """Processor seconds of ``work(size)``, the least of three: of one where even the first is too little to measure."""
+    spent = _spent(work, size)
+    return spent if spent < 0.001 else min(spent, _spent(work, size), _spent(work, size))
 
 
 def _spent(work: Callable[[int], object], size: int) -> float:
