@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import heapq
 import threading
+from bisect import bisect_left, insort
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -156,7 +157,8 @@ class Ledger:
         self.max_tokens = max_tokens
         self._lock = threading.Lock()
         self._entries: dict[int, _Entry] = {}
-        self._by_key: dict[Hashable, list[int]] = {}
+        self._by_key: dict[Hashable, dict[int, list[tuple[int, int]]]] = {}
+        """Ranks and numbers of a key's turns by step, in order: groups of thousands share a state in a long run."""
         self._by_step: dict[int, _Ranks] = {}
         self._step = 0
         self._floor = -1
@@ -188,22 +190,15 @@ class Ledger:
             trained: Whether the policy was already trained on it, or on a turn that it was made of.
         """
         with self._lock:
-            for number in self._by_key.get(key, ()):
-                if (self._entries[number].step, self._entries[number].rank) == (self._step, rank):
-                    return number
+            held = self._by_key.get(key, {}).get(self._step, [])
+            place = bisect_left(held, (rank, -1))
+            if place < len(held) and held[place][0] == rank:
+                return held[place][1]
             number, self._next = self._next, self._next + 1
             if rank <= self._floor:
                 self._counts.dropped += 1
                 return number
-            self._entries[number] = _Entry(
-                key=key, turn=turn, step=self._step, rank=rank, emitted=emitted, trained=trained
-            )
-            self._by_key.setdefault(key, []).append(number)
-            ranks = self._by_step.setdefault(self._step, _Ranks())
-            ranks.held += 1
-            heapq.heappush(ranks.heap, (rank, number))
-            self._counts.tokens += len(turn.tokens)
-            self._counts.charged += turn.room
+            self._hold(number, _Entry(key=key, turn=turn, step=self._step, rank=rank, emitted=emitted, trained=trained))
             while self._counts.charged > self.max_tokens:
                 self._drop()
             return number
@@ -217,12 +212,12 @@ class Ledger:
         """
         with self._lock:
             equals = self._equals(key)
-            return self._use(equals[pick % len(equals)]) if equals else None
+            return self._use(equals[pick % len(equals)][1]) if equals else None
 
     def waiting(self, key: Hashable) -> list[StoredTurn]:
         """The turns among which ``take`` would choose."""
         with self._lock:
-            return [self._entries[number].turn for number in self._equals(key)]
+            return [self._entries[number].turn for _, number in self._equals(key)]
 
     def use(self, number: int) -> Ticket:
         """Use the turn with this number.
@@ -264,11 +259,19 @@ class Ledger:
                 dropped=self._counts.dropped,
             )
 
-    def _equals(self, key: Hashable) -> list[int]:
-        """By rank, as the order in which they were sampled is chance."""
-        closed = [n for n in self._by_key.get(key, ()) if self._entries[n].step < self._step]
-        latest = [n for n in closed if self._entries[n].step == self._entries[closed[-1]].step]
-        return sorted(latest, key=lambda number: (self._entries[number].rank, number))
+    def _hold(self, number: int, entry: _Entry) -> None:
+        self._entries[number] = entry
+        insort(self._by_key.setdefault(entry.key, {}).setdefault(entry.step, []), (entry.rank, number))
+        ranks = self._by_step.setdefault(entry.step, _Ranks())
+        ranks.held += 1
+        heapq.heappush(ranks.heap, (entry.rank, number))
+        self._counts.tokens += len(entry.turn.tokens)
+        self._counts.charged += entry.turn.room
+
+    def _equals(self, key: Hashable) -> list[tuple[int, int]]:
+        """Ranks and numbers in the order of rank, as the order in which they were sampled is chance."""
+        by_step = self._by_key.get(key, {})
+        return next((by_step[step] for step in reversed(by_step) if step < self._step), [])
 
     def _use(self, number: int) -> Ticket:
         entry = self._remove(number)
@@ -288,9 +291,12 @@ class Ledger:
 
     def _remove(self, number: int) -> _Entry:
         entry = self._entries.pop(number)
-        numbers = self._by_key[entry.key]
-        numbers.remove(number)
-        if not numbers:
+        by_step = self._by_key[entry.key]
+        held = by_step[entry.step]
+        del held[bisect_left(held, (entry.rank, number))]
+        if not held:
+            del by_step[entry.step]
+        if not by_step:
             del self._by_key[entry.key]
         self._counts.tokens -= len(entry.turn.tokens)
         self._counts.charged -= entry.turn.room

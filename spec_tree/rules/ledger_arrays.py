@@ -7,7 +7,6 @@ out and drops what the saved one would have.
 
 from __future__ import annotations
 
-import heapq
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.rules.ledger import Ledger, StoredTurn, _Entry, _Ranks
+from turntree.spec_tree.rules.ledger import Ledger, StoredTurn, _Entry
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -79,29 +78,17 @@ def fill_ledger(ledger: Ledger, arrays: Mapping[str, NDArray[Any]]) -> None:
                 room=int(arrays["rooms"][i]),
                 stopped=bool(arrays["stopped"][i]),
             )
-            _put(ledger, int(arrays["numbers"][i]), key, turn, arrays, i)
+            entry = _Entry(
+                key=key,
+                turn=turn,
+                step=int(arrays["steps"][i]),
+                rank=int(arrays["ranks"][i]),
+                emitted=bool(arrays["emitted"][i]),
+                trained=bool(arrays["trained"][i]),
+            )
+            ledger._hold(int(arrays["numbers"][i]), entry)
         while counts.charged > ledger.max_tokens:
             ledger._drop()
-
-
-def _put(
-    ledger: Ledger, number: int, key: Hashable, turn: StoredTurn, arrays: Mapping[str, NDArray[Any]], i: int
-) -> None:
-    entry = _Entry(
-        key=key,
-        turn=turn,
-        step=int(arrays["steps"][i]),
-        rank=int(arrays["ranks"][i]),
-        emitted=bool(arrays["emitted"][i]),
-        trained=bool(arrays["trained"][i]),
-    )
-    ledger._entries[number] = entry
-    ledger._by_key.setdefault(key, []).append(number)
-    ranks = ledger._by_step.setdefault(entry.step, _Ranks())
-    ranks.held += 1
-    heapq.heappush(ranks.heap, (entry.rank, number))
-    ledger._counts.tokens += len(turn.tokens)
-    ledger._counts.charged += turn.room
 
 
 def keys_array(keys: Sequence[Hashable]) -> NDArray[np.uint8]:

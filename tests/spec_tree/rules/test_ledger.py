@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machine_speed import LINEAR, growth
 from stored_turns import stored_turn
 
 from turntree.spec_tree.rules.ledger import Ledger, StoredTurn, TicketUsed
@@ -173,6 +174,20 @@ def test_a_ledger_that_never_fills_forgets_turns_that_were_used() -> None:
     for _ in range(99):
         ledger.take("s")
     assert ledger.queued <= 2
+
+
+def test_turns_of_one_state_cost_the_same_however_many_there_are() -> None:
+    one = turn(1)
+
+    def stored_and_taken(count: int) -> None:
+        ledger = Ledger(max_tokens=8 * count)
+        for number in range(count):
+            ledger.add("s", one, rank=number * 7919 % count)
+        ledger.close_step()
+        for number in range(count):
+            ledger.take("s", pick=number * 31)
+
+    assert growth(stored_and_taken, 8_000) < LINEAR
 
 
 def test_threads_never_get_the_same_turn() -> None:

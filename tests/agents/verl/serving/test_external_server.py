@@ -242,9 +242,8 @@ async def test_stored_turns_that_are_chosen_by_their_length_are_noticed(
     take = Ledger.take
 
     def shortest(self: Ledger, key: Any, *, pick: int = 0, like: Any = ()) -> Any:
-        entries = [self._entries[number] for number in self._by_key.get(key, ())]
-        closed = [entry for entry in entries if entry.step == self.step - 1]
-        return take(self, key, pick=min(range(len(closed)), key=lambda at: len(closed[at].turn.tokens), default=0))
+        waiting = self.waiting(key)
+        return take(self, key, pick=min(range(len(waiting)), key=lambda at: len(waiting[at].tokens), default=0))
 
     monkeypatch.setattr(Ledger, "take", shortest)
     assert await used(LENGTHS[0]) != await used(LENGTHS[1])
