@@ -5,19 +5,19 @@ SHELL := /bin/bash
 VLLM := vllm-0.28 vllm-0.24 vllm-0.32
 SGLANG := sglang-0.5.12 sglang-0.5.23
 
-.PHONY: demo docs test test-all test-trainings test-cpu test-fast test-engines test-site test-vllm test-sglang \
+.PHONY: demo docs test test-all test-trainings test-cpu test-fast test-fast-agents test-fast-others test-engines test-site test-vllm test-sglang \
   test-mutants lint env gpu-env clean
 demo:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m turntree.agents.cli demo $(DEMO)
 
-HALVES := test-trainings test-engines test-fast
+PARTS := test-trainings test-engines $(if $(TESTS),test-fast,test-fast-agents test-fast-others)
 KIND := not release
 test:  # two at a time: most of the time one of them waits for an engine or for Ray
 	$(MAKE) -j2 --no-print-directory --output-sync=line VLLM=$(firstword $(VLLM)) SGLANG=$(firstword $(SGLANG)) \
-	  $(HALVES)
+	  $(PARTS)
 
 test-all:  # every version of the engines, every combination, long statistics: before a release
-	$(MAKE) -j2 --no-print-directory --output-sync=line KIND="release or not release" $(HALVES)
+	$(MAKE) -j2 --no-print-directory --output-sync=line KIND="release or not release" $(PARTS)
 
 HERE = not vllm and not sglang and not site
 test-engines:
@@ -28,6 +28,12 @@ test-trainings:
 
 test-fast:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "not slow and ($(KIND)) and $(HERE)" $(TESTS)
+
+test-fast-agents:
+	$(MAKE) --no-print-directory test-fast TESTS=tests/agents
+
+test-fast-others:
+	$(MAKE) --no-print-directory test-fast TESTS="tests --ignore=tests/agents"
 
 test-cpu: test-trainings test-fast
 
