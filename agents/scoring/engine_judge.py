@@ -2,8 +2,10 @@
 
 Invariant: a grade is what the judge itself writes on a line that names the key of the grading. The key depends on the
 seed and on all that is judged, so a text cannot foresee its own; special tokens of the judge's template are broken up
-in what is judged. A vote without exactly one such grade does not count, and without a majority of votes that count there
-is no value. Not covered: a judge that believes what it reads; criteria that say what to look for are the only help.
+in what is judged. A vote without exactly one such grade does not count, and without a majority of votes that count
+there is no value.
+
+Not covered: a judge that believes what it reads. Criteria that say what to look for are the only help.
 """
 
 from __future__ import annotations

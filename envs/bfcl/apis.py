@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from turntree.envs.bfcl.file_system import FileSystem
-from turntree.envs.bfcl.mathematics import Mathematics
-from turntree.envs.bfcl.messages import Messages
-from turntree.envs.bfcl.posts import Posts
-from turntree.envs.bfcl.simulator import Simulator
-from turntree.envs.bfcl.tickets import Tickets
-from turntree.envs.bfcl.trading import Trading
-from turntree.envs.bfcl.travel import Travel
-from turntree.envs.bfcl.vehicle import Vehicle
+from turntree.envs.bfcl.simulated.file_system import FileSystem
+from turntree.envs.bfcl.simulated.mathematics import Mathematics
+from turntree.envs.bfcl.simulated.messages import Messages
+from turntree.envs.bfcl.simulated.posts import Posts
+from turntree.envs.bfcl.simulated.simulator import Simulator
+from turntree.envs.bfcl.simulated.tickets import Tickets
+from turntree.envs.bfcl.simulated.trading import Trading
+from turntree.envs.bfcl.simulated.travel import Travel
+from turntree.envs.bfcl.simulated.vehicle import Vehicle
 from turntree.envs.data.published import fitting_schemas
 from turntree.envs.data.rows import FileRows
 from turntree.envs.tools.tool import Tool
@@ -42,15 +42,18 @@ def tools_of(apis: tuple[str, ...], withheld: frozenset[str]) -> tuple[Tool, ...
 
 
 @lru_cache(maxsize=8)
-def read_documents(rows: FileRows) -> Mapping[str, dict[str, Any]]:
+def read_documents(files: tuple[FileRows, ...]) -> Mapping[str, dict[str, Any]]:
     """The published function documents as OpenAI schemas, by name; those of other APIs are left out.
 
     Raises:
         DataError: If a document has other arguments than our tool.
     """
-    schemas = [_schema(row.fields) for row in rows.read() if row.fields.get("name") in TOOLS]
-    fitting = fitting_schemas(rows.path, schemas, {name: tool.schema for name, tool in TOOLS.items()})
-    return {schema["function"]["name"]: schema for schema in fitting}
+    ours = {name: tool.schema for name, tool in TOOLS.items()}
+    fitting: dict[str, dict[str, Any]] = {}
+    for rows in files:
+        schemas = [_schema(row.fields) for row in rows.read() if row.fields.get("name") in TOOLS]
+        fitting.update((schema["function"]["name"], schema) for schema in fitting_schemas(rows.path, schemas, ours))
+    return fitting
 
 
 def written(tools: Iterable[Tool], documents: Mapping[str, Mapping[str, Any]]) -> str:

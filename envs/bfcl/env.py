@@ -6,18 +6,16 @@ among the results that the policy has got. What the policy writes is not judged.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from turntree.envs.bfcl.apis import APIS, TOOLS, read_documents, tools_of, written
+from turntree.envs.bfcl.files import find_files
 from turntree.envs.bfcl.scoring import Expected, begun, contains, expected, results_in
 from turntree.envs.bfcl.tasks import read_tasks
-from turntree.envs.data.rows import FileRows, find_rows
 from turntree.envs.env import Env
-from turntree.envs.errors import DataError
 from turntree.envs.limits import Limits
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.parsers import ToolParser, get_parser
@@ -55,7 +53,8 @@ class BFCL(Env):
 
         Args:
             data: Folder with ``multi_turn_SPLIT.jsonl``, its paths in the field ``ground_truth``, and if there is one
-                ``func_doc.jsonl``; ``None`` takes ``$TURNTREE_DATA/data/bfcl_multi_turn``.
+                ``func_doc.jsonl``; or the benchmark's own ``data`` folder. ``None`` takes
+                ``$TURNTREE_DATA/data/bfcl_multi_turn``.
             split: ``base``, ``miss_func``, ``miss_param`` or ``long_context``.
             limits: Bounds of an episode.
             **kwargs: Arguments of ``Env``.
@@ -64,12 +63,11 @@ class BFCL(Env):
             DataError: If a file is missing or malformed; the message names file and line.
         """
         super().__init__(limits=limits, **kwargs)
-        folder = _folder(data)
+        files = find_files(data, split)
         self.toolsets = tuple(api() for api in APIS.values())
-        self._tasks = read_tasks(_rows(folder / f"multi_turn_{split}.jsonl"), split)
+        self._tasks = read_tasks(files, split)
         self.num_tasks = len(self._tasks)
-        file = folder / "func_doc.jsonl"
-        self._documents: Mapping[str, Any] = read_documents(_rows(file)) if file.is_file() else {}
+        self._documents: Mapping[str, Any] = read_documents(files.documents)
         self._written: dict[tuple[Tool, ...], str] = {}
         self._known: tuple[Task, list[Expected]] | None = None
         self._begin()
@@ -156,19 +154,3 @@ class BFCL(Env):
         if self._known is None or self._known[0] is not task:
             self._known = (task, expected(task, self.executor))
         return self._known[1]
-
-
-def _folder(data: str | Path | None) -> Path:
-    root = os.environ.get("TURNTREE_DATA")
-    if data is None and root:
-        data = Path(root) / "data" / "bfcl_multi_turn"
-    if data is None or not Path(data).expanduser().is_dir():
-        got = "nothing" if data is None else repr(str(data))
-        raise DataError(f"expected data=FOLDER with BFCL's multi_turn_base.jsonl and so on, got {got}")
-    return Path(data).expanduser()
-
-
-def _rows(file: Path) -> FileRows:
-    rows = find_rows(file, split="")
-    assert isinstance(rows, FileRows)
-    return rows

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from turntree.envs.bfcl.apis import APIS, tools_of
-from turntree.envs.bfcl.simulator import Simulator
+from turntree.envs.bfcl.simulated.simulator import Simulator
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.running.executor import ToolExecutor
 from turntree.envs.task import Task

@@ -12,8 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 from turntree.envs.bfcl.apis import APIS, TOOLS
+from turntree.envs.bfcl.files import TaskFiles
 from turntree.envs.bfcl.long_context import Padding, lengthened, padding_of
-from turntree.envs.data.rows import FileRows, Row
+from turntree.envs.data.rows import Row
 from turntree.envs.errors import DataError
 from turntree.envs.task import Task
 
@@ -24,13 +25,13 @@ Call = dict[str, Any]
 
 
 @lru_cache(maxsize=8)
-def read_tasks(rows: FileRows, split: str) -> tuple[Task, ...]:
+def read_tasks(files: TaskFiles, split: str) -> tuple[Task, ...]:
     """The tasks of a set.
 
     Raises:
         DataError: If a row is malformed; the message names file and line.
     """
-    read = list(rows.read())
+    read = list(files.rows())
     paths = [_path(row) for row in read]
     texts = [list(_texts(path)) for path in paths]
     worlds: list[Mapping[str, Any]] = [_field(row, "initial_config", dict) for row in read]
@@ -38,7 +39,7 @@ def read_tasks(rows: FileRows, split: str) -> tuple[Task, ...]:
         padding: Padding = padding_of(zip(worlds, texts, strict=True))
         worlds = [lengthened(world, own, padding) for world, own in zip(worlds, texts, strict=True)]
     if not read:
-        raise DataError(f"{rows.path}: expected tasks, got none")
+        raise DataError(f"{files.tasks.path}: expected tasks, got none")
     return tuple(_task(row, path, world, split) for row, path, world in zip(read, paths, worlds, strict=True))
 
 

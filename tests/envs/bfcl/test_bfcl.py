@@ -1,7 +1,6 @@
 """BFCL's multi-turn tasks: the paths win, words do not, and neither do paths that are not quite those."""
 
 import functools
-import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 from catalogue_policies import LOSERS, WINNERS, Played, play_as
+from odd_arguments import odd_arguments
 from playing import another, call, published, use
 from small_bfcl import ROWS, write_bfcl
 from tables import table
@@ -181,8 +181,21 @@ class TestTheData:
         monkeypatch.delenv("TURNTREE_DATA", raising=False)
         with pytest.raises(DataError, match="expected data=FOLDER with BFCL's multi_turn_base"):
             BFCL()
-        with pytest.raises(DataError, match=r"cannot read .*multi_turn_miss_func.jsonl"):
+        with pytest.raises(DataError, match=r"has neither multi_turn_miss_func.jsonl nor BFCL_v4_multi_turn_miss_func"):
             BFCL(data=tmp_path, split="miss_func")
+        (tmp_path / "BFCL_v4_multi_turn_base.json").write_text("{}")
+        with pytest.raises(DataError, match=r"expected .*possible_answer/BFCL_v4_multi_turn_base.json"):
+            BFCL(data=tmp_path)
+
+    def test_the_published_layout_is_read_too(self, tmp_path: Path) -> None:
+        file = "BFCL_v4_multi_turn_base.json"
+        (tmp_path / "possible_answer").mkdir()
+        tasks = [{key: value for key, value in row.items() if key != "ground_truth"} for row in ROWS]
+        paths = [{"id": row["id"], "ground_truth": row["ground_truth"]} for row in reversed(ROWS)]
+        (tmp_path / file).write_text("\n".join(map(json.dumps, tasks)))
+        (tmp_path / "possible_answer" / file).write_text("\n".join(map(json.dumps, paths)))
+        write_bfcl(ours := tmp_path / "ours")
+        assert [BFCL(data=tmp_path).task(n) for n in range(4)] == [BFCL(data=ours).task(n) for n in range(4)]
 
     def test_long_worlds_have_what_their_paths_quote_and_more(self) -> None:
         world = {"GorillaFileSystem": ROWS[0]["initial_config"]["GorillaFileSystem"], "TradingBot": {"stocks": {}}}
@@ -201,26 +214,14 @@ def _opened(folder: Path, index: int) -> dict[str, Any]:
     return BFCL(data=folder).reset(options={"index": index})[1]
 
 
-ODD: dict[str, list[Any]] = {
-    "string": ["", "..", "x" * 5_000, "\x00", "2026-13-99", "NaN", "USD"],
-    "integer": [0, -1, 10**400],
-    "number": [0, -1.5, 10**400, float("nan"), float("inf")],
-    "boolean": [True, False],
-    "array": [[], ["x"], [10**400], [float("nan")], [{}]],
-    "object": [{}, {"priority": "x"}, {"title": 10**400}],
-}
-
-
 def test_no_arguments_lead_to_a_failure(env: BFCL) -> None:
-    """Whatever a policy gives to a tool, the tool answers: an exception would be a failure of the infrastructure."""
+    """An exception would be a failure of the infrastructure, which a policy could bring about."""
     for tool in TOOLS.values():
         index = next(n for n, row in enumerate(ROWS) if any(tool in APIS[api].tools for api in row["involved_classes"]))
-        kinds = {name: schema.get("type", "string") for name, schema in tool.properties.items()}
-        columns = [ODD[kind if isinstance(kind, str) else kind[0]] for kind in kinds.values()]
         env.reset(options={"index": index})
-        for values in list(itertools.islice(zip(*map(itertools.cycle, columns), strict=False), 8)) or [()]:
-            info = env.step(call(env, tool.name, **dict(zip(kinds, values, strict=True))))[4]
-            assert not info["stop_reason"], (tool.name, values, info["failure"])
+        for arguments in odd_arguments(tool):
+            info = env.step(call(env, tool.name, **arguments))[4]
+            assert not info["stop_reason"], (tool.name, arguments, info["failure"])
 
 
 @pytest.mark.parametrize("split", SPLITS)

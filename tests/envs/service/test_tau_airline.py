@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from catalogue_policies import HAND_OVER, LOSERS, WINNERS, play_as
+from odd_arguments import odd_arguments
 from playing import another, call, published, use
 from small_airline import write_airline
 from tables import table
@@ -123,6 +124,17 @@ def test_what_cannot_be_done_is_said_to_the_agent_and_changes_nothing(
     with pytest.raises(ToolError, match=complaint):
         run(desk, name, **full)
     assert desk.database.changes() == {}
+
+
+def test_no_arguments_lead_to_a_failure(airline: Path) -> None:
+    env = TauAirline(data=airline)
+    known = {"user_id": "ann_lee_1234", "reservation_id": "AAAAAA", "payment_id": "gift_card_1"}
+    for tool in TauAirlineDesk.tools:
+        env.reset(options={"index": 0})
+        for arguments in odd_arguments(tool):
+            for given in (arguments, {name: known.get(name, value) for name, value in arguments.items()}):
+                info = env.step(call(env, tool.name, **given))[4]
+                assert not info["stop_reason"], (tool.name, given, info["failure"])
 
 
 def test_missing_data_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from turntree.envs.bfcl.simulator import Simulator
+from turntree.envs.bfcl.simulated.simulator import Simulator
 from turntree.envs.errors import ToolError
 from turntree.envs.tools.tool import tool
 

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from turntree.envs.bfcl.simulator import Simulator, one_of
+from turntree.envs.bfcl.simulated.simulator import Simulator, one_of
 from turntree.envs.errors import ToolError
 from turntree.envs.tools.tool import tool
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from decimal import Context, Decimal
 from typing import Any
 
-from turntree.envs.bfcl.simulator import Simulator
+from turntree.envs.bfcl.simulated.simulator import Simulator
 from turntree.envs.errors import ToolError
 from turntree.envs.tools.tool import tool
 

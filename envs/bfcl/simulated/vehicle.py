@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from turntree.envs.bfcl.places import distance, zip_code
-from turntree.envs.bfcl.simulator import Simulator, one_of
+from turntree.envs.bfcl.simulated.places import distance, zip_code
+from turntree.envs.bfcl.simulated.simulator import Simulator, one_of
 from turntree.envs.errors import ToolError
 from turntree.envs.tools.tool import tool
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from turntree.envs.bfcl.simulator import found, one_of
+from turntree.envs.bfcl.simulated.simulator import found, one_of
 
 
 class Place(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from turntree.envs.bfcl.simulator import Simulator
+from turntree.envs.bfcl.simulated.simulator import Simulator
 from turntree.envs.errors import ToolError
 from turntree.envs.tools.tool import tool
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Any
 
-from turntree.envs.bfcl.places import AIRPORTS, airport, fare
-from turntree.envs.bfcl.simulator import Simulator, found, one_of, positive
+from turntree.envs.bfcl.simulated.places import AIRPORTS, airport, fare
+from turntree.envs.bfcl.simulated.simulator import Simulator, found, one_of, positive
 from turntree.envs.errors import ToolError
 from turntree.envs.tools.tool import tool
 
