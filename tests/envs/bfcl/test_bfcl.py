@@ -114,13 +114,14 @@ class TestADialogue:
 
     def test_a_result_of_an_earlier_turn_counts_in_a_turn_with_a_call(self, tmp_path: Path) -> None:
         """As the benchmark has it: something must be called, and the result is there."""
-        path = [["mean([3, 4])"], ["mean([3, 4])"]]
-        row = {**ROWS[3], "ground_truth": path}
+        row = {**ROWS[3], "ground_truth": [["mean([3, 4])"], ["mean([3, 4])", "mean([3, 4])"]]}
         write_bfcl(tmp_path).joinpath("multi_turn_base.jsonl").write_text(json.dumps(row))
         env = BFCL(data=tmp_path)
         once = path_of(env, 0)[0]
         assert follow(env, 0, [once, []]).lost
-        assert follow(env, 0, [once, [{"name": "add", "arguments": {"a": 1, "b": 1}}]]).won
+        assert follow(env, 0, [once, once]).won
+        assert follow(env, 0, [[*once, *once], [{"name": "add", "arguments": {"a": 1, "b": 1}}]]).won
+        assert follow(env, 0, [once, [{"name": "add", "arguments": {"a": 1, "b": 1}}]]).lost
         assert follow(env, 0, [[], [*once, *once]]).lost
 
     def test_undoing_and_doing_again_does_not_win(self, env: BFCL) -> None:
