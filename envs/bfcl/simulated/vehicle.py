@@ -1,20 +1,16 @@
-"""A car: doors, engine, brakes, fuel, climate, tyres, cruise control, and the way to a city."""
+"""A car: doors, engine, brakes, fuel, climate, tyres, cruise control."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from turntree.envs.bfcl.simulated.places import distance, zip_code
-from turntree.envs.bfcl.simulated.simulator import Simulator, one_of
+from turntree.envs.bfcl.simulated.journey import Journey
+from turntree.envs.bfcl.simulated.simulator import one_of
 from turntree.envs.errors import ToolError
 from turntree.envs.tools.tool import tool
 
 TANK = 50.0
 """Gallons that the tank holds."""
-MILES_A_GALLON = 20.0
-SHOP = "456 Oakwood Avenue, Rivermist, 83214"
-"""Where the nearest tyre shop is."""
-LITRES_A_GALLON, GALLONS_A_LITRE = 3.78541, 0.264172
 _HEALTHY = (30.0, 35.0)
 """Mean pressure of healthy tyres, psi, the bounds included and excluded."""
 _DOORS = ("driver", "passenger", "rear_left", "rear_right")
@@ -41,17 +37,12 @@ _SHOWN = {
 """What each option shows: name in the result -> name in the state."""
 
 
-class Vehicle(Simulator):
+class Vehicle(Journey):
     """One car. Its engine starts with all doors locked, the brake pedal fully pressed and fuel in the tank."""
 
     initial = {
-        **{
-            "fuelLevel": 0.0,
-            "batteryVoltage": 12.6,
-            "engineState": "stopped",
-            "currentSpeed": 0.0,
-            "destination": "None",
-        },
+        **Journey.initial,
+        **{"batteryVoltage": 12.6, "engineState": "stopped", "currentSpeed": 0.0},
         **{"doorStatus": dict.fromkeys(_DOORS, "unlocked"), "headLightStatus": "off"},
         **{"acTemperature": 25.0, "fanSpeed": 50, "acMode": "auto", "humidityLevel": 50.0},
         **{"brakePedalStatus": "released", "brakePedalForce": 0.0},
@@ -122,16 +113,6 @@ class Vehicle(Simulator):
         degrees = float(temperature) if warm else (temperature - 32) * 5 / 9
         self.state.update(acTemperature=degrees, fanSpeed=fanSpeed, acMode=mode)
         return {"currentTemperature": degrees, "climateMode": mode, "humidityLevel": self.state["humidityLevel"]}
-
-    @tool
-    def get_outside_temperature_from_google(self) -> dict[str, float]:
-        """The temperature outside."""
-        return {"outsideTemperature": 31.5}
-
-    @tool
-    def get_outside_temperature_from_weather_com(self) -> dict[str, float]:
-        """The temperature outside, from a service that does not answer."""
-        raise ToolError("the service does not answer")
 
     @tool
     def setHeadlights(self, mode: str) -> dict[str, str]:
@@ -211,81 +192,11 @@ class Vehicle(Simulator):
         return {"currentSpeed": self.state["currentSpeed"]}
 
     @tool
-    def display_log(self, messages: list[str]) -> dict[str, list[str]]:
-        """Show messages.
-
-        Args:
-            messages: The messages
-        """
-        return {"log": messages}
-
-    @tool
-    def estimate_drive_feasibility_by_mileage(self, distance: float) -> dict[str, bool]:
-        """Whether the fuel lasts for a distance.
-
-        Args:
-            distance: Miles
-        """
-        return {"canDrive": distance <= self.state["fuelLevel"] * MILES_A_GALLON}
-
-    @tool
-    def estimate_distance(self, cityA: str, cityB: str) -> dict[str, float]:
-        """The distance of two cities.
-
-        Args:
-            cityA: Zip code of the first
-            cityB: Zip code of the second
-        """
-        return {"distance": distance(cityA, cityB)}
-
-    @tool
-    def get_zipcode_based_on_city(self, city: str) -> dict[str, str]:
-        """The zip code of a city.
-
-        Args:
-            city: Its name
-        """
-        return {"zipcode": zip_code(city)}
-
-    @tool
-    def set_navigation(self, destination: str) -> dict[str, str]:
-        """Navigate to an address.
-
-        Args:
-            destination: Street, city and state
-        """
-        self.state["destination"] = destination
-        return {"status": f"navigating to {destination}"}
-
-    @tool
     def check_tire_pressure(self) -> dict[str, Any]:
         """Check the pressure of the tyres."""
         pressures = {tyre: self.state[tyre] for tyre in _TYRES}
         healthy = _HEALTHY[0] <= sum(pressures.values()) / len(pressures) < _HEALTHY[1]
         return {"tirePressure": {**pressures, "healthy_tire_pressure": healthy, "car_info": self._about()}}
-
-    @tool
-    def find_nearest_tire_shop(self) -> dict[str, str]:
-        """The address of the nearest tyre shop."""
-        return {"shopLocation": SHOP}
-
-    @tool
-    def gallon_to_liter(self, gallon: float) -> dict[str, float]:
-        """Convert gallons to litres.
-
-        Args:
-            gallon: Gallons
-        """
-        return {"liter": _volume(gallon) * LITRES_A_GALLON}
-
-    @tool
-    def liter_to_gallon(self, liter: float) -> dict[str, float]:
-        """Convert litres to gallons.
-
-        Args:
-            liter: Litres
-        """
-        return {"gallon": _volume(liter) * GALLONS_A_LITRE}
 
     def _unlocked(self) -> list[str]:
         return [door for door, status in self.state["doorStatus"].items() if status == "unlocked"]
@@ -297,9 +208,3 @@ class Vehicle(Simulator):
     def _about(self) -> dict[str, Any]:
         about: dict[str, Any] = self.state.get("car_info", {})
         return about
-
-
-def _volume(volume: float) -> float:
-    if not 0 <= volume < 1e12:
-        raise ToolError("a volume is not negative")
-    return float(volume)

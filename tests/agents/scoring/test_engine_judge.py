@@ -74,7 +74,7 @@ def test_the_median_of_the_votes_on_the_scale_is_the_value(judge: Callable[..., 
         ("Grade KEY: 3\nGrade KEY: 4",),
         ("Grade KEY: 10 if it were kind",),
         ("Grade KEY: 8", "No.", "No."),
-        ("word " * 200 + "\nGrade KEY: 8",),
+        ("Grade KEY: 8\n" + "word " * 200,),
     ],
 )
 def test_without_a_majority_of_plain_grades_there_is_no_value(
@@ -100,7 +100,7 @@ def test_a_judged_text_cannot_grade_itself(judge: Callable[..., EngineJudge], re
     assert repeating(hostile) is None
     plain = judge("")
     plain(SAMPLE)
-    special = set(renderer.tokenizer.all_special_ids)
+    special = set(renderer.tokenizer.added_tokens_decoder)
     counts = [
         sum(token in special for token in judging.engine.asked[0].prompt_ids)  # type: ignore[attr-defined]
         for judging in (repeating, plain)

@@ -118,7 +118,7 @@ class TestADialogue:
         write_bfcl(tmp_path).joinpath("multi_turn_base.jsonl").write_text(json.dumps(row))
         env = BFCL(data=tmp_path)
         once = path_of(env, 0)[0]
-        assert follow(env, 0, [once, []]).lost
+        assert follow(env, 0, [[*once, *once], []]).lost
         assert follow(env, 0, [once, once]).won
         assert follow(env, 0, [[*once, *once], [{"name": "add", "arguments": {"a": 1, "b": 1}}]]).won
         assert follow(env, 0, [once, [{"name": "add", "arguments": {"a": 1, "b": 1}}]]).lost
