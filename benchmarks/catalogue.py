@@ -44,6 +44,8 @@ _FILES = {
     **{entry.env_id: (entry.folder or entry.name, r"(.+)\.(?:jsonl|parquet)") for entry in MATH_SETS},
     "turntree/GSM8K-v0": ("gsm8k", r"(.+)\.(?:jsonl|parquet)"),
     "turntree/RetailService-v0": ("tau_bench", r"retail_(.+)_tasks\.jsonl"),
+    "turntree/TauAirline-v0": ("tau_bench", r"airline_(.+)_tasks\.jsonl"),
+    "turntree/BFCL-v0": ("bfcl_multi_turn", r"multi_turn_(.+)\.jsonl"),
 }
 """Folder of an environment below ``data``, and which of its files are splits."""
 

@@ -92,6 +92,18 @@ CATALOGUE: tuple[Entry, ...] = (
         entry_point="turntree.envs.service.airline_service:AirlineService",
         summary="Serve a customer of a made-up airline with fourteen tools over its bookings.",
     ),
+    Entry(
+        id="turntree/TauAirline-v0",
+        entry_point="turntree.envs.service.env:TauAirline",
+        summary="Serve a customer of tau-bench's airline with fourteen tools over its bookings.",
+        needs_data=True,
+    ),
+    Entry(
+        id="turntree/BFCL-v0",
+        entry_point="turntree.envs.bfcl.env:BFCL",
+        summary="Do what a user asks for, turn after turn, with tools over eight simulated APIs.",
+        needs_data=True,
+    ),
     *(
         Entry(
             id=math.env_id,

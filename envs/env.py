@@ -87,7 +87,8 @@ class Env(gymnasium.Env[str, str], ABC):
         {
             *("limits", "tool_format", "render_mode", "spec", "action_space", "observation_space"),
             *("quick", "forkable"),
-            *("tools", "toolsets", "offered_tools", "executor", "parser", "memo", "_tools_json", "_system_prompt"),
+            *("tools", "toolsets", "offered_tools", "executor", "parser", "memo", "_tools_json", "_schemas"),
+            "_system_prompt",
         }
     )
     """Attributes that no episode changes; snapshots omit them."""
@@ -127,6 +128,7 @@ class Env(gymnasium.Env[str, str], ABC):
         self.action_space = Unicode()
         self.observation_space = Unicode()
         self._system_prompt = system_prompt
+        self._schemas: tuple[str, list[Any]] = ("", [])
         self._progress: Progress | None = None
 
     @abstractmethod
@@ -427,7 +429,7 @@ class Env(gymnasium.Env[str, str], ABC):
     def _info(self, progress: Progress, new: Sequence[Message], calls: Sequence[ToolCall] = ()) -> dict[str, Any]:
         return {
             "messages": [message.to_openai() for message in new],
-            "tools": json.loads(self._tools_json),  # a fresh copy every time: callers keep infos
+            "tools": self._schemas_of(progress),
             "tool_calls": [call.to_openai() for call in calls],
             "task_id": progress.task.id,
             "turn": progress.turn,
@@ -436,6 +438,13 @@ class Env(gymnasium.Env[str, str], ABC):
             "failure": progress.failure,
             "failure_kind": str(progress.failure_kind) if progress.failure else "",
         }
+
+    def _schemas_of(self, progress: Progress) -> list[Any]:
+        """The schemas of the tools, parsed once an episode; callers keep infos, so each has a list of its own."""
+        text = self._tools_json
+        if progress.turn == 0 or self._schemas[0] != text:
+            self._schemas = (text, json.loads(text))
+        return list(self._schemas[1])
 
     @cached_property
     def _tools_json(self) -> str:

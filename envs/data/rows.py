@@ -48,7 +48,7 @@ class FileRows:
     """A file of rows; equal to another only while the file is unchanged."""
 
     path: Path
-    """A ``.jsonl`` or ``.parquet`` file."""
+    """A ``.parquet`` file, or one with a JSON object a line."""
     stamp: tuple[int, int]
     """Modification time in nanoseconds and size in bytes."""
 
@@ -59,7 +59,7 @@ class FileRows:
             DataError: If the file or one of its lines cannot be read.
             MissingExtra: If a Parquet file needs pyarrow and it is not installed.
         """
-        return _read_jsonl(self.path) if self.path.suffix == ".jsonl" else _read_parquet(self.path)
+        return _read_parquet(self.path) if self.path.suffix == ".parquet" else _read_jsonl(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

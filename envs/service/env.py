@@ -1,33 +1,41 @@
-"""An agent serves a customer of a shop."""
+"""An agent serves a customer of one of tau-bench's domains: a shop, an airline."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from turntree.envs.data.published import fitting_schemas
 from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows
 from turntree.envs.errors import DataError
 from turntree.envs.limits import Limits
 from turntree.envs.message import ToolCall
 from turntree.envs.service.customer import Customer
 from turntree.envs.service.database import Database, read_tables
-from turntree.envs.service.retail import TABLES, RetailDesk
+from turntree.envs.service.desk import Desk
+from turntree.envs.service.retail import TABLES as RETAIL_TABLES
+from turntree.envs.service.retail import RetailDesk
 from turntree.envs.service.service import Service
+from turntree.envs.service.tau_airline import TABLES as AIRLINE_TABLES
+from turntree.envs.service.tau_airline import TauAirlineDesk
 from turntree.envs.task import Task
 
-DOMAIN = "retail"
 
-
-class RetailService(Service):
-    """Serve a customer of a shop with sixteen tools over a database."""
+class TauService(Service):
+    """Base of tau-bench's domains: database, tasks, policy and schemas read from one folder."""
 
     quick = True
     static_attributes: ClassVar[frozenset[str]] = Service.static_attributes | {"_tasks", "num_tasks", "folder"}
-    example = ToolCall(name="get_order_details", arguments={"order_id": "#W0000000"})
+    domain: ClassVar[str]
+    """As it stands in the names of the files."""
+    tables: ClassVar[Sequence[str]]
+    """Names of the tables."""
+    desk: ClassVar[type[Desk]]
+    """The tools over them."""
 
     def __init__(
         self,
@@ -41,10 +49,9 @@ class RetailService(Service):
         """Read the database and the tasks.
 
         Args:
-            data: Folder with ``db_retail_users.jsonl``, ``..._orders`` and ``..._products`` (or tau-bench's own
-                ``users.json`` and so on), ``retail_SPLIT_tasks.jsonl``, and if there are any
-                ``retail_policy.md`` and ``retail_tools_schema.jsonl``; ``None`` takes
-                ``$TURNTREE_DATA/data/tau_bench``.
+            data: Folder with ``db_DOMAIN_TABLE.jsonl`` for each table (or tau-bench's own ``TABLE.json``),
+                ``DOMAIN_SPLIT_tasks.jsonl``, and if there are any ``DOMAIN_policy.md`` and
+                ``DOMAIN_tools_schema.jsonl``; ``None`` takes ``$TURNTREE_DATA/data/tau_bench``.
             split: Tasks to play.
             customer: The customer that talks to the agent; ``None`` uses ``ScriptedCustomer``.
             limits: Bounds of an episode.
@@ -53,12 +60,13 @@ class RetailService(Service):
         Raises:
             DataError: If a file is missing or malformed; the message names file and line.
         """
-        self.folder = _folder(data)
-        desk = RetailDesk(Database(read_tables(self.folder, DOMAIN, TABLES)))
-        file = self.folder / f"{DOMAIN}_policy.md"
-        policy = file.read_text("utf-8").strip() if file.is_file() else "You serve the customers of a shop."
+        self.folder = _folder(data, self.domain)
+        desk = self.desk(Database(read_tables(self.folder, self.domain, self.tables)))
+        file = self.folder / f"{self.domain}_policy.md"
+        policy = file.read_text("utf-8").strip() if file.is_file() else "You serve the customers of a company."
         super().__init__(desk, policy=policy, customer=customer, limits=limits, **kwargs)
-        self._tasks = _read_tasks(find_rows(self.folder / f"{DOMAIN}_{split}_tasks.jsonl", split=split), split)
+        tasks = find_rows(self.folder / f"{self.domain}_{split}_tasks.jsonl", split=split)
+        self._tasks = _read_tasks(tasks, f"{self.domain}/{split}", frozenset(tool.name for tool in desk.tools))
         self.num_tasks = len(self._tasks)
 
     def task(self, index: int) -> Task:
@@ -69,56 +77,63 @@ class RetailService(Service):
     def _tools_json(self) -> str:
         """The published schemas if the folder has them; they must match this environment's tools."""
         ours = {tool.name: tool.schema for tool in self.offered_tools}
-        file = self.folder / f"{DOMAIN}_tools_schema.jsonl"
+        file = self.folder / f"{self.domain}_tools_schema.jsonl"
         if not file.is_file():
             return json.dumps(list(ours.values()))
-        published = [dict(row.fields) for row in find_rows(file, split="").read()]
-        for number, schema in enumerate(published, start=1):
-            name = schema["function"]["name"]
-            if name not in ours or _shape(schema) != _shape(ours[name]):
-                raise DataError(f"{file}:{number}: the tool {name!r} is not one of ours, or takes other arguments")
-        return json.dumps(published)
+        return json.dumps(fitting_schemas(file, [row.fields for row in find_rows(file, split="").read()], ours))
 
 
-def _shape(schema: Mapping[str, Any]) -> Any:
-    """The arguments of a tool without their descriptions."""
-    parameters = schema["function"]["parameters"]
-    kinds = {name: (kind.get("type"), tuple(kind.get("enum", ()))) for name, kind in parameters["properties"].items()}
-    return kinds, sorted(parameters.get("required", ()))
+class RetailService(TauService):
+    """Serve a customer of a shop with sixteen tools over a database."""
+
+    quick = True
+    domain = "retail"
+    tables = RETAIL_TABLES
+    desk = RetailDesk
+    example = ToolCall(name="get_order_details", arguments={"order_id": "#W0000000"})
 
 
-def _folder(data: str | Path | None) -> Path:
+class TauAirline(TauService):
+    """Serve a customer of tau-bench's airline with fourteen tools over flights, reservations and customers."""
+
+    quick = True
+    domain = "airline"
+    tables = AIRLINE_TABLES
+    desk = TauAirlineDesk
+    example = ToolCall(name="get_reservation_details", arguments={"reservation_id": "AAAAAA"})
+
+
+def _folder(data: str | Path | None, domain: str) -> Path:
     root = os.environ.get("TURNTREE_DATA")
     if data is None and root:
         data = Path(root) / "data" / "tau_bench"
     if data is None or not Path(data).expanduser().is_dir():
         got = "nothing" if data is None else repr(str(data))
-        raise DataError(f"expected data=FOLDER with tau-bench's retail database and tasks, got {got}")
+        raise DataError(f"expected data=FOLDER with tau-bench's {domain} database and tasks, got {got}")
     return Path(data).expanduser()
 
 
 @lru_cache(maxsize=8)
-def _read_tasks(rows: FileRows | HubRows, split: str) -> tuple[Task, ...]:
-    tasks = tuple(_read_task(row, f"tau/{DOMAIN}/{split}/{number}") for number, row in enumerate(rows.read()))
+def _read_tasks(rows: FileRows | HubRows, name: str, tools: frozenset[str]) -> tuple[Task, ...]:
+    tasks = tuple(_read_task(row, name, number, tools) for number, row in enumerate(rows.read()))
     if not tasks:
         raise DataError(f"expected tasks with an instruction and actions, got none in {rows}")
     return tasks
 
 
-def _read_task(row: Row, default_id: str) -> Task:
+def _read_task(row: Row, name: str, number: int, tools: frozenset[str]) -> Task:
     actions, outputs = row.fields.get("actions"), row.fields.get("outputs", [])
-    names = {tool.name for tool in RetailDesk.tools}
     if not isinstance(actions, list) or not all(
-        isinstance(action, dict) and action.get("name") in names and isinstance(action.get("kwargs"), dict)
+        isinstance(action, dict) and action.get("name") in tools and isinstance(action.get("kwargs"), dict)
         for action in actions
     ):
         raise DataError(f"{row.where}: the field 'actions' must list objects with a tool's 'name' and its 'kwargs'")
     if not isinstance(outputs, list) or not all(isinstance(output, str) for output in outputs):
         raise DataError(f"{row.where}: the field 'outputs' must be a list of texts, got {outputs!r:.80}")
     return Task(
-        id=row.text("id") if row.fields.get("id") else default_id,
+        id=row.text("id") if row.fields.get("id") else f"tau/{name}/{number}",
         prompt=row.text("instruction"),
         answer=json.dumps(actions),
-        data_source="tau-bench/retail",
+        data_source=f"tau-bench/{name.partition('/')[0]}",
         metadata={"actions": actions, "outputs": outputs},
     )

@@ -147,11 +147,14 @@ class TestStep:
     def test_the_compact_format_finds_the_tools_of_the_environment(self) -> None:
         assert play(Shop(tool_format="compact"), ["take(3)"])[0][0] == "1 in the basket"
 
-    def test_infos_always_have_the_same_keys_and_share_nothing(self, env: Shop) -> None:
+    def test_infos_always_have_the_same_keys_and_what_is_done_to_one_ends_with_its_episode(self, env: Shop) -> None:
         infos = [env.reset(seed=1)[1], *(step[4] for step in play(env, [call("x"), "haggle", call("bomb")]))]
         assert [set(info) for info in infos] == [INFO_KEYS] * 4
         env.reset(seed=1)[1]["tools"].clear()
-        assert env.step("haggle")[4]["tools"][0]["function"]["name"] == "take"
+        tools = env.step("haggle")[4]["tools"]
+        assert tools[0]["function"]["name"] == "take"
+        tools[0].clear()
+        assert env.reset(seed=1)[1]["tools"][0]["function"]["name"] == "take"
 
     def test_the_dialogue_can_be_read_back_and_is_rendered(self) -> None:
         env = Shop(render_mode="ansi")

@@ -61,6 +61,8 @@ def look_up(env: Env) -> Iterator[str]:
 
 
 def serve(env: Env) -> Iterator[str]:
+    for user in re.findall(r"[a-z]+_[a-z]+_\d{4}", env.current_task.prompt)[:1]:
+        yield call(env, "get_user_details", user_id=user)
     for order in re.findall(r"W\d{7}", env.current_task.prompt) if not env.current_task.metadata["actions"] else ():
         yield call(env, "get_order_details", order_id=f"#{order}")
     for action in env.current_task.metadata["actions"]:
@@ -68,11 +70,18 @@ def serve(env: Env) -> Iterator[str]:
     yield f"Done: {', '.join(env.current_task.metadata['outputs']) or 'I am sorry, nothing more is possible'}."
 
 
+def follow(env: Env) -> Iterator[str]:
+    for calls in env.current_task.metadata["path"]:
+        yield from (call(env, one["name"], **one["arguments"]) for one in calls)
+        yield "Done."
+
+
 WINNERS: dict[str, Policy] = {
     "turntree/Arithmetic-v0": arithmetic,
     **{f"turntree/{name}-v0": hashed for name in ("GSM8K", "Countdown", "Game24")},
     **{f"turntree/{name}-v0": boxed for name in ("Equations", "UnitConversion")},
-    **{f"turntree/{name}-v0": serve for name in ("RetailService", "AirlineService")},
+    **{f"turntree/{name}-v0": serve for name in ("RetailService", "AirlineService", "TauAirline")},
+    "turntree/BFCL-v0": follow,
     "turntree/NumberGuessing-v0": halve,
     "turntree/Adventure-v0": commands,
     "turntree/KeyValue-v0": set_all,

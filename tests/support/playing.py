@@ -43,14 +43,26 @@ def play(env: Env, turns: Sequence[str], index: int = 0) -> list[tuple[str, floa
     return [env.step(turn) for turn in turns]
 
 
+def another(value: Any) -> Any:
+    """Another value of the same type, for an argument of a call."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, dict):
+        return {}
+    return value[:-1] if isinstance(value, list) else value + ("x" if isinstance(value, str) else 1)
+
+
 def arguments_of(entry: Entry, folder: Path) -> dict[str, Any]:
     """What an entry of the catalogue needs to be made; data of our own is written to ``folder``."""
+    from small_airline import write_airline
+    from small_bfcl import write_bfcl
     from small_shop import write_shop
 
     if not entry.needs_data:
         return {}
-    if "Retail" in entry.id:
-        return {"data": write_shop(folder)}
+    for name, write in {"Retail": write_shop, "TauAirline": write_airline, "BFCL": write_bfcl}.items():
+        if name in entry.id:
+            return {"data": write(folder)}
     rows = [{"question": f"{n} and {n}?", "answer": f"It is {2 * n}.\n#### {2 * n}"} for n in range(1, 5)]
     choices = [{"question": "?", "choices": ["a", "b", "c", "d"], "answer": "C"}] * 3
     return {"data": write_rows(folder / "rows.jsonl", choices if "MMLU" in entry.id else rows)}

@@ -1,0 +1,156 @@
+"""A user asks for several things, one a turn, and the policy does them with tools over simulated APIs.
+
+A turn is right if the state of all APIs is then as the task's own calls leave it and every result of those calls is
+among the results that the policy has got. What the policy writes is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from turntree.envs.bfcl.apis import APIS, TOOLS, read_documents, tools_of, written
+from turntree.envs.bfcl.files import find_files
+from turntree.envs.bfcl.scoring import Expected, begun, contains, expected, results_in
+from turntree.envs.bfcl.tasks import read_tasks
+from turntree.envs.env import Env
+from turntree.envs.limits import Limits
+from turntree.envs.message import Message, Role, ToolCall
+from turntree.envs.parsers import ToolParser, get_parser
+from turntree.envs.reply import Reply
+from turntree.envs.task import Task
+from turntree.envs.tools.tool import Tool
+from turntree.envs.tools.toolset import all_tools
+
+SPLITS = ("base", "miss_func", "miss_param", "long_context")
+
+
+class BFCL(Env):
+    """Do what a user asks for, turn after turn, with tools over files, posts, tickets, money, flights or a car.
+
+    The reward is 1 if every turn is right. A turn in which the task's own calls are none (a tool or an argument is
+    missing, so that the policy should ask) is judged by the turns after it, the last one at once. Tools that a task
+    withholds at first are offered in the turn that the data name.
+    """
+
+    quick = True
+    forkable = True
+    static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {
+        *("_tasks", "num_tasks", "_documents", "_written", "_known")
+    }
+
+    def __init__(
+        self,
+        *,
+        data: str | Path | None = None,
+        split: str = "base",
+        limits: Limits = Limits(max_turns=64),  # noqa: B008 - frozen
+        **kwargs: Any,
+    ) -> None:
+        """Read the tasks.
+
+        Args:
+            data: Folder with ``multi_turn_SPLIT.jsonl``, its paths in the field ``ground_truth``, and if there is one
+                ``func_doc.jsonl``; or the benchmark's own ``data`` folder. ``None`` takes
+                ``$TURNTREE_DATA/data/bfcl_multi_turn``.
+            split: ``base``, ``miss_func``, ``miss_param`` or ``long_context``.
+            limits: Bounds of an episode.
+            **kwargs: Arguments of ``Env``.
+
+        Raises:
+            DataError: If a file is missing or malformed; the message names file and line.
+        """
+        super().__init__(limits=limits, **kwargs)
+        files = find_files(data, split)
+        self.toolsets = tuple(api() for api in APIS.values())
+        self._tasks = read_tasks(files, split)
+        self.num_tasks = len(self._tasks)
+        self._documents: Mapping[str, Any] = read_documents(files.documents)
+        self._written: dict[tuple[Tool, ...], str] = {}
+        self._known: tuple[Task, list[Expected]] | None = None
+        self._begin()
+
+    def task(self, index: int) -> Task:
+        """The task in row ``index``, counted from 0."""
+        return self._tasks[index]
+
+    def default_system_prompt(self) -> str:
+        """What to do and how to call a tool."""
+        call = self.parser.format_call(ToolCall(name="name_of_a_tool", arguments={"name_of_an_argument": "value"}))
+        return (
+            "A user asks you for several things, one after the other. Do each with your tools, and no more than is "
+            f"asked for. Call tools like this and wait for the results:\n{call}\n"
+            "What you write without a call is said to the user and ends your turn: write it when everything is done, "
+            "or when a tool or something that you must know is missing. The user then goes on."
+        )
+
+    @cached_property
+    def parser(self) -> ToolParser:
+        """Reads and writes calls of all tools, offered or not."""
+        return get_parser(self.tool_format, all_tools(self.tools, self.toolsets))
+
+    @property
+    def offered_tools(self) -> tuple[Tool, ...]:  # type: ignore[override]  # they differ by task and turn
+        """The tools that may be called now; before an episode those of all APIs."""
+        if self._progress is None:
+            return all_tools(self.tools, self.toolsets)
+        facts = self.current_task.metadata
+        withheld = {*facts["excluded"], *(name for name, turn in facts["later"].items() if turn > self._turn)}
+        return tools_of(tuple(facts["apis"]), frozenset(withheld))
+
+    @property
+    def _tools_json(self) -> str:  # type: ignore[override]
+        tools = self.offered_tools
+        if tools not in self._written:
+            self._written[tools] = written(tools, self._documents)
+        return self._written[tools]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Begin an episode in the world of its task; arguments, results and errors are ``Env``'s."""
+        self._begin()
+        opening = super().reset(seed=seed, options=options)
+        for name in self.current_task.metadata["apis"]:
+            begun(self.toolset(APIS[name]), name, self.current_task)
+        self._expected_turns()
+        return opening
+
+    def reply(self, message: Message) -> Reply:
+        """Judge the turn; let the user go on, or end the episode."""
+        self._judge()
+        questions, later = (self.current_task.metadata[name] for name in ("questions", "later"))
+        self._turn += 1
+        if self._turn == len(questions):
+            rewards = {"state": float(self._state_right), "calls": float(self._calls_right)}
+            return Reply(reward=rewards["state"] * rewards["calls"], done=True, rewards=rewards)
+        said = questions[self._turn]
+        new = [TOOLS[name] for name, turn in later.items() if turn == self._turn]
+        if new:
+            revealed = f"From now on you can call these tools too:\n{written(new, self._documents)}"
+            said = f"{revealed}\n{said or 'Please do now what could not be done without them.'}"
+        return Reply(messages=[Message(role=Role.USER, content=said)])
+
+    def _begin(self) -> None:
+        self._turn = 0
+        self._results = 0
+        self._state_right = self._calls_right = True
+
+    def _judge(self) -> None:
+        """Compare states and results with those of the task's own calls up to this turn."""
+        turns = self._expected_turns()
+        wanted, states = turns[self._turn]
+        got = results_in(self.messages)
+        if wanted or self._turn == len(turns) - 1:
+            same = all(self.toolset(APIS[name]).state == state for name, state in states.items())
+            self._state_right = self._state_right and same
+        if wanted:
+            self._calls_right = self._calls_right and len(got) > self._results and contains(got, wanted)
+        self._results = len(got)
+
+    def _expected_turns(self) -> list[Expected]:
+        """Those of the running task, kept until another is played."""
+        task = self.current_task
+        if self._known is None or self._known[0] is not task:
+            self._known = (task, expected(task, self.executor))
+        return self._known[1]

@@ -1,0 +1,71 @@
+"""The files of the tasks: one folder of ours, or the benchmark's own ``data`` folder as it is published."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turntree.envs.data.rows import FileRows, Row
+from turntree.envs.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFiles:
+    """The files of a set; equal to others only while none of them is changed."""
+
+    tasks: FileRows
+    """One task a line."""
+    paths: FileRows | None
+    """One path a line, with the task's id; ``None`` where tasks have theirs themselves."""
+    documents: tuple[FileRows, ...]
+    """One function document a line; empty if there are none."""
+
+    def rows(self) -> Iterator[Row]:
+        """Every task with its path."""
+        paths: Mapping[Any, Any] = {}
+        if self.paths is not None:
+            paths = {row.fields.get("id"): row.fields.get("ground_truth") for row in self.paths.read()}
+        for row in self.tasks.read():
+            own = {} if self.paths is None else {"ground_truth": paths.get(row.fields.get("id"))}
+            yield Row(where=row.where, fields={**row.fields, **own})
+
+
+def find_files(data: str | Path | None, split: str) -> TaskFiles:
+    """Find the files of a set without reading them.
+
+    Args:
+        data: The folder; ``None`` takes ``$TURNTREE_DATA/data/bfcl_multi_turn``.
+        split: The set, for example ``base``.
+
+    Raises:
+        DataError: If there is no such folder, or it has no such set.
+    """
+    root = os.environ.get("TURNTREE_DATA")
+    if data is None and root:
+        data = Path(root) / "data" / "bfcl_multi_turn"
+    if data is None or not Path(data).expanduser().is_dir():
+        got = "nothing" if data is None else repr(str(data))
+        raise DataError(f"expected data=FOLDER with BFCL's multi_turn_base.jsonl and so on, got {got}")
+    folder = Path(data).expanduser()
+    ours = folder / f"multi_turn_{split}.jsonl"
+    if ours.is_file():
+        documents = [folder / "func_doc.jsonl"]
+        return TaskFiles(
+            tasks=_rows(ours), paths=None, documents=tuple(_rows(file) for file in documents if file.is_file())
+        )
+    theirs = sorted(folder.glob(f"BFCL_v*_multi_turn_{split}.json"))
+    if not theirs:
+        raise DataError(f"the folder {folder} has neither {ours.name} nor BFCL_v4_multi_turn_{split}.json")
+    answers = folder / "possible_answer" / theirs[-1].name
+    if not answers.is_file():
+        raise DataError(f"{theirs[-1]} has no paths of its own: expected {answers}")
+    documents = sorted((folder / "multi_turn_func_doc").glob("*.json"))
+    return TaskFiles(tasks=_rows(theirs[-1]), paths=_rows(answers), documents=tuple(map(_rows, documents)))
+
+
+def _rows(file: Path) -> FileRows:
+    stat = file.stat()
+    return FileRows(path=file, stamp=(stat.st_mtime_ns, stat.st_size))

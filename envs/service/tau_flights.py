@@ -1,0 +1,87 @@
+"""The flights of tau-bench's airline: what is found, what it costs, which seats are left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, timedelta
+from typing import Any
+
+from turntree.envs.errors import ToolError
+from turntree.envs.service.database import Database, Record
+
+CITIES = {
+    **{"ATL": "Atlanta", "BOS": "Boston", "CLT": "Charlotte", "DEN": "Denver", "DFW": "Dallas", "DTW": "Detroit"},
+    **{"EWR": "Newark", "IAH": "Houston", "JFK": "New York", "LAS": "Las Vegas", "LAX": "Los Angeles"},
+    **{"LGA": "New York", "MCO": "Orlando", "MIA": "Miami", "MSP": "Minneapolis", "ORD": "Chicago"},
+    **{"PHL": "Philadelphia", "PHX": "Phoenix", "SEA": "Seattle", "SFO": "San Francisco"},
+}
+_NEXT_DAY = "+1"
+"""Stands behind the time of an arrival after midnight."""
+Leg = Mapping[str, Any]
+"""``flight_number`` and ``date``."""
+Fields = Mapping[str, type | tuple[type, ...]]
+"""What a record in a call needs: name and type."""
+
+
+def direct(database: Database, origin: str, destination: str, day: str) -> Iterator[Record]:
+    """The flights of a day that can be booked, with seats and prices."""
+    for _, flight in database.rows("flights"):
+        if flight["origin"] == origin and flight["destination"] == destination:
+            offer = flight["dates"].get(day, {})
+            if offer.get("status") == "available":
+                yield {**{key: value for key, value in flight.items() if key != "dates"}, **offer}
+
+
+def one_stop(database: Database, origin: str, destination: str, day: str) -> Iterator[list[Record]]:
+    """Pairs of flights of which the second leaves after the first has arrived, each with its date."""
+    for stop in CITIES:
+        for first in direct(database, origin, stop, day):
+            arrival = first["scheduled_arrival_time_est"]
+            then = _next(day) if arrival.endswith(_NEXT_DAY) else day
+            for second in direct(database, stop, destination, then):
+                if arrival.removesuffix(_NEXT_DAY) <= second["scheduled_departure_time_est"]:
+                    yield [{**first, "date": day}, {**second, "date": then}]
+
+
+def offered(database: Database, leg: Leg, cabin: str, seats: int) -> tuple[Record, float]:
+    """A flight that has seats, and the price of one.
+
+    Raises:
+        ToolError: If there is none, or not enough of them.
+    """
+    flight = database.read("flights", str(leg["flight_number"]))
+    if flight is None:
+        raise ToolError(f"flight {leg['flight_number']} not found")
+    offer = flight["dates"].get(leg["date"], {})
+    if offer.get("status") != "available":
+        raise ToolError(f"flight {leg['flight_number']} cannot be booked on {leg['date']}")
+    if offer["available_seats"][cabin] < seats:
+        raise ToolError(f"flight {leg['flight_number']} has not enough seats in {cabin} on {leg['date']}")
+    return flight, float(offer["prices"][cabin])
+
+
+def take_seats(database: Database, legs: Sequence[Leg], cabin: str, seats: int) -> None:
+    """Take seats, or give them back if they are negative; a flight that has left keeps its own."""
+    for leg in legs:
+        flight = database.read("flights", str(leg["flight_number"]))
+        if flight is not None and flight["dates"].get(leg["date"], {}).get("status") == "available":
+            dates = database.edit("flights", str(leg["flight_number"]))["dates"]
+            dates[leg["date"]]["available_seats"][cabin] -= seats
+
+
+def complete(records: Sequence[Any], fields: Fields, what: str) -> list[Record]:
+    """The arguments of a call as records with exactly the fields that they need.
+
+    Raises:
+        ToolError: If there are none, or one lacks a field.
+    """
+    if not records:
+        raise ToolError(f"name at least one of the {what}")
+    for record in records:
+        if not isinstance(record, dict) or not all(isinstance(record.get(name), kind) for name, kind in fields.items()):
+            raise ToolError(f"each of the {what} needs {', '.join(fields)}, got {record!r:.80}")
+    return [{name: record[name] for name in fields} for record in records]
+
+
+def _next(day: str) -> str:
+    return (date.fromisoformat(day) + timedelta(days=1)).isoformat()
