@@ -8,6 +8,8 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_GRACE = 5.0
+"""Seconds in which cancelled work ends, or is given up."""
 
 
 class EventThread:
@@ -48,8 +50,9 @@ class EventThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
 
     def close(self) -> None:
-        """Stop the thread. Closing twice is fine."""
+        """Cancel what still runs, so that nobody waits for it for ever, and stop the thread. Closing twice is fine."""
         if not self.closed:
+            self.call(_cancel_others())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
@@ -58,3 +61,11 @@ class EventThread:
         if self.closed:
             work.close()
             raise RuntimeError(f"{self._name} is closed; make a new one")
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=_GRACE)

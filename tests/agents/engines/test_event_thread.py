@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.util
 import threading
 
@@ -53,6 +54,33 @@ def test_waiting_has_a_deadline_and_a_closed_thread_says_so() -> None:
     assert thread.closed
     with pytest.raises(RuntimeError, match="the worker is closed"):
         thread.call(where())
+
+
+async def test_closing_ends_what_still_runs_and_tells_who_waits_for_it() -> None:
+    thread, begun = EventThread("the worker"), threading.Event()
+
+    async def work() -> None:
+        begun.set()
+        await asyncio.sleep(3600)
+
+    waiting = asyncio.create_task(thread.run(work()))
+    assert await asyncio.to_thread(begun.wait, patience(5))
+    await asyncio.to_thread(thread.close)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(waiting, patience(5))
+
+
+def test_work_that_was_given_up_leaves_nothing_pending(caplog: pytest.LogCaptureFixture) -> None:
+    """What it left was reported in the middle of any later test, whenever the collector found it."""
+    gc.collect()  # what other tests left
+    caplog.clear()
+    thread = EventThread("the worker")
+    with pytest.raises(TimeoutError):
+        thread.call(asyncio.sleep(3600), seconds=0.01)
+    thread.close()
+    del thread
+    gc.collect()
+    assert not caplog.records
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
