@@ -5,8 +5,8 @@ SHELL := /bin/bash
 VLLM := vllm-0.28 vllm-0.24 vllm-0.32
 SGLANG := sglang-0.5.12 sglang-0.5.23
 
-.PHONY: demo docs test test-all test-trainings test-cpu test-fast test-fast-agents test-fast-others test-engines test-site test-vllm test-sglang \
-  test-mutants lint env gpu-env clean
+.PHONY: demo docs test test-all test-trainings test-cpu test-fast test-fast-agents test-fast-others test-engines test-site \
+  test-vllm test-sglang test-mutants lint env gpu-env clean
 demo:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m turntree.agents.cli demo $(DEMO)
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.protocol import Engine, FinishReason, Sampling, TurnRequest
 from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.rollout import derive_seed
 from turntree.envs.running.executor import cut
 from turntree.rewards import Sample
 
@@ -120,7 +121,7 @@ class EngineJudge:
             self._thread = None
 
     async def _vote(self, prompt: Sequence[int], key: str, number: int) -> int | None:
-        seed = int.from_bytes(_digest(self.seed, key, str(number))[:7], "little")
+        seed = derive_seed(self.seed, int(key, 16), number)
         completion = await self.engine.generate(TurnRequest(prompt, replace(self._sampling, seed=seed)))
         if completion.finish_reason is not FinishReason.STOP:  # the last number may be half of one
             return None

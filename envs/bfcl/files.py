@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turntree.envs.data.rows import FileRows, Row
+from turntree.envs.data.folders import data_folder
+from turntree.envs.data.rows import FileRows, Row, file_rows
 from turntree.envs.errors import DataError
 
 
@@ -43,18 +43,12 @@ def find_files(data: str | Path | None, split: str) -> TaskFiles:
     Raises:
         DataError: If there is no such folder, or it has no such set.
     """
-    root = os.environ.get("TURNTREE_DATA")
-    if data is None and root:
-        data = Path(root) / "data" / "bfcl_multi_turn"
-    if data is None or not Path(data).expanduser().is_dir():
-        got = "nothing" if data is None else repr(str(data))
-        raise DataError(f"expected data=FOLDER with BFCL's multi_turn_base.jsonl and so on, got {got}")
-    folder = Path(data).expanduser()
+    folder = data_folder(data, name="bfcl_multi_turn", holds="BFCL's multi_turn_base.jsonl and so on")
     ours = folder / f"multi_turn_{split}.jsonl"
     if ours.is_file():
         documents = [folder / "func_doc.jsonl"]
         return TaskFiles(
-            tasks=_rows(ours), paths=None, documents=tuple(_rows(file) for file in documents if file.is_file())
+            tasks=file_rows(ours), paths=None, documents=tuple(file_rows(file) for file in documents if file.is_file())
         )
     theirs = sorted(folder.glob(f"BFCL_v*_multi_turn_{split}.json"))
     if not theirs:
@@ -63,9 +57,4 @@ def find_files(data: str | Path | None, split: str) -> TaskFiles:
     if not answers.is_file():
         raise DataError(f"{theirs[-1]} has no paths of its own: expected {answers}")
     documents = sorted((folder / "multi_turn_func_doc").glob("*.json"))
-    return TaskFiles(tasks=_rows(theirs[-1]), paths=_rows(answers), documents=tuple(map(_rows, documents)))
-
-
-def _rows(file: Path) -> FileRows:
-    stat = file.stat()
-    return FileRows(path=file, stamp=(stat.st_mtime_ns, stat.st_size))
+    return TaskFiles(tasks=file_rows(theirs[-1]), paths=file_rows(answers), documents=tuple(map(file_rows, documents)))

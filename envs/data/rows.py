@@ -109,9 +109,11 @@ def find_rows(data: str | Path, *, split: str, subset: str | None = None) -> Fil
     """
     path = Path(data).expanduser()
     if path.is_dir():
-        return _file_rows(_split_file(path, split))
-    if path.suffix in _SUFFIXES or path.exists():
-        return _file_rows(path)
+        return file_rows(_split_file(path, split))
+    if path.suffix in _SUFFIXES:
+        return file_rows(path)
+    if path.exists():
+        raise DataError(f"expected a .jsonl or .parquet file, got {path}")
     if isinstance(data, str) and _HUB_ID.fullmatch(data):
         return HubRows(name=data, subset=subset, split=split)
     raise DataError(
@@ -128,9 +130,12 @@ def _split_file(folder: Path, split: str) -> Path:
     raise DataError(f"the folder {folder} holds neither {split}.jsonl nor {split}.parquet")
 
 
-def _file_rows(path: Path) -> FileRows:
-    if path.suffix not in _SUFFIXES:
-        raise DataError(f"expected a .jsonl or .parquet file, got {path}")
+def file_rows(path: Path) -> FileRows:
+    """The rows of a file as it is now, without reading them.
+
+    Raises:
+        DataError: If it is missing.
+    """
     try:
         stat = path.stat()
     except OSError as error:

@@ -7,12 +7,12 @@ environment is made.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from turntree.envs.data.folders import default_folder
 from turntree.envs.data.rows import FileRows, HubRows, find_rows
 from turntree.envs.errors import DataError
 from turntree.envs.nearest import nearest_hint
@@ -74,8 +74,8 @@ class MathSet:
         """
         if data is not None:
             return find_rows(data, split=split, subset=subset)
-        root = os.environ.get("TURNTREE_DATA")
-        if root and (folder := Path(root) / "data" / (self.folder or self.name)).is_dir():
+        folder = default_folder(self.folder or self.name)
+        if folder is not None and folder.is_dir():
             return find_rows(folder, split=split)
         if split not in self.hub:
             raise DataError(f"{self.title} has the splits {', '.join(self.hub)}, not {split!r}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from turntree.envs.data.folders import data_folder
 from turntree.envs.data.published import fitting_schemas
 from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows
 from turntree.envs.errors import DataError
@@ -28,7 +28,6 @@ from turntree.envs.task import Task
 class TauService(Service):
     """Base of tau-bench's domains: database, tasks, policy and schemas read from one folder."""
 
-    quick = True
     static_attributes: ClassVar[frozenset[str]] = Service.static_attributes | {"_tasks", "num_tasks", "folder"}
     domain: ClassVar[str]
     """As it stands in the names of the files."""
@@ -60,7 +59,7 @@ class TauService(Service):
         Raises:
             DataError: If a file is missing or malformed; the message names file and line.
         """
-        self.folder = _folder(data, self.domain)
+        self.folder = data_folder(data, name="tau_bench", holds=f"tau-bench's {self.domain} database and tasks")
         desk = self.desk(Database(read_tables(self.folder, self.domain, self.tables)))
         file = self.folder / f"{self.domain}_policy.md"
         policy = file.read_text("utf-8").strip() if file.is_file() else "You serve the customers of a company."
@@ -101,16 +100,6 @@ class TauAirline(TauService):
     tables = AIRLINE_TABLES
     desk = TauAirlineDesk
     example = ToolCall(name="get_reservation_details", arguments={"reservation_id": "AAAAAA"})
-
-
-def _folder(data: str | Path | None, domain: str) -> Path:
-    root = os.environ.get("TURNTREE_DATA")
-    if data is None and root:
-        data = Path(root) / "data" / "tau_bench"
-    if data is None or not Path(data).expanduser().is_dir():
-        got = "nothing" if data is None else repr(str(data))
-        raise DataError(f"expected data=FOLDER with tau-bench's {domain} database and tasks, got {got}")
-    return Path(data).expanduser()
 
 
 @lru_cache(maxsize=8)

@@ -158,7 +158,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._entries: dict[int, _Entry] = {}
         self._by_key: dict[Hashable, dict[int, list[tuple[int, int]]]] = {}
-        """Ranks and numbers of a key's turns by step, in order: groups of thousands share a state in a long run."""
+        """Ranks and numbers of a key's turns by step, in order, so that none is found by a walk over all."""
         self._by_step: dict[int, _Ranks] = {}
         self._step = 0
         self._floor = -1
