@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from turntree.envs.data.hub import hub_asked_once
 
 if TYPE_CHECKING:
     from turntree.agents.engines.chat_server import ChatServer
@@ -130,7 +133,9 @@ async def _open_local(choice: EngineChoice) -> AsyncIterator[Engine]:
         device=choice.device,
         speculation=Speculation() if choice.speculate else None,
     )
-    with LocalEngine.from_pretrained(choice.model, config=config) as engine:
+    with nullcontext() if Path(choice.model).is_dir() else hub_asked_once():
+        opened = LocalEngine.from_pretrained(choice.model, config=config)
+    with opened as engine:
         yield engine
 
 

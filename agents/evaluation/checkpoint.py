@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from turntree.agents.errors import AgentError, MissingExtra
+from turntree.envs.data.hub import hub_asked_once
 
 
 class CheckpointError(AgentError):
@@ -44,12 +46,15 @@ class Checkpoint:
             from transformers import AutoConfig, AutoTokenizer
         except ImportError as error:
             raise MissingExtra("reading a model", "local") from error
-        try:
-            config = AutoConfig.from_pretrained(name)
-            tokenizer = AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError, KeyError) as error:
-            reason = str(error).partition("\n")[0]
-            raise CheckpointError(f"the model {name!r} cannot be loaded: {reason}") from error
+        with nullcontext() if _is_path(name) else hub_asked_once() as alone:
+            try:
+                config = AutoConfig.from_pretrained(name)
+                tokenizer = AutoTokenizer.from_pretrained(name)
+            except (OSError, ValueError, KeyError) as error:
+                reason = str(error).partition("\n")[0]
+                if alone is not None:
+                    reason = f"{alone}, and it is not in the cache; give the folder of a model"
+                raise CheckpointError(f"the model {name!r} cannot be loaded: {reason}") from error
         return cls(name=name, tokenizer=tokenizer, max_positions=getattr(config, "max_position_embeddings", None))
 
 

@@ -31,6 +31,7 @@ from turntree.agents.verl.records.phases import Phase
 from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.records.step_reports import StepReport
 from turntree.agents.verl.run import prefork
+from turntree.agents.verl.run.memory_kills import kernel_kills, memory_kill
 from turntree.agents.verl.run.progress import Progress
 from turntree.agents.verl.run.resume import (
     Checkpoints,
@@ -40,7 +41,7 @@ from turntree.agents.verl.run.resume import (
     resume_path,
     resumed_step,
 )
-from turntree.agents.verl.run.variables import INIT, environment, fit_cluster, joins_cluster
+from turntree.agents.verl.run.variables import INIT, environment, fit_cluster, hub_variables, joins_cluster
 from turntree.rewards import UnknownContract
 
 __all__ = ["Phase", "StepReport", "command", "prepare", "train"]
@@ -85,6 +86,7 @@ def train(
         SystemExit: After SIGTERM, likewise.
     """
     composition = compose(config, overrides)
+    hub_variables(composition.verl.actor_rollout_ref.model.path)  # a model that cannot be had is found out now
     folder = RunFolder(Path(composition.settings.run_dir).absolute())
     folder.root.mkdir(parents=True, exist_ok=True)
     step = resumed_step(composition.verl.trainer, folder)
@@ -98,6 +100,7 @@ def train(
     checkpoints = Checkpoints(composition.verl.trainer, folder)
     progress = Progress(folder, step, on_step, on_phase)
     lost = progress.lost
+    kills = kernel_kills()
     try:
         with _ending_on_sigterm():
             status = _run(composition, folder, ray_dir, progress)
@@ -115,8 +118,13 @@ def train(
         logger.error("the training was stopped: %s", lost)
         return status or _LEARNT_NOTHING
     if status != 0:
-        tail = folder.log.read_text(errors="replace").splitlines()[-_LOG_TAIL:]
-        logger.error("verl ended with status %d; the last lines of %s:\n%s", status, folder.log, "\n".join(tail))
+        log = folder.log.read_text(errors="replace")
+        killed = memory_kill(log, composition.verl, by_kernel=kernel_kills() > kills)
+        if killed is not None:
+            logger.error("%s; all output of verl is in %s", killed, folder.log)
+        else:
+            tail = "\n".join(log.splitlines()[-_LOG_TAIL:])
+            logger.error("verl ended with status %d; the last lines of %s:\n%s", status, folder.log, tail)
     return status
 
 
@@ -253,7 +261,8 @@ def _run(
 def _environment(composition: Composition, folder: RunFolder) -> dict[str, str]:
     settings, config = composition.settings, composition.verl
     names = (settings.env, *settings.rewards)
-    return environment(folder, config.trainer.device, names, joins=joins_cluster(config))
+    found = environment(folder, config.trainer.device, names, joins=joins_cluster(config))
+    return hub_variables(config.actor_rollout_ref.model.path) | found
 
 
 def _let_go(process: subprocess.Popen[bytes]) -> None:

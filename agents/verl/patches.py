@@ -103,7 +103,7 @@ def load_critic_without_flash_attention() -> None:
 
 
 def compute_log_probabilities_at_once() -> None:
-    """Compute the log-probabilities of a batch in one operation.
+    """Compute the log-probabilities of a batch in one operation, those of a large vocabulary by chunks.
 
     Without flash attention verl 0.9.1 falls back to ``logprobs_from_logits_v2``, which loops over the first
     axis "to reduce peak memory"; its FSDP engine passes it one row per token, so a step of a small policy spends
@@ -115,10 +115,11 @@ def compute_log_probabilities_at_once() -> None:
     if _is_ours(torch_functional.logprobs_from_logits_v2):
         return
 
+    from turntree.agents.verl.log_probabilities import ChosenLogProbabilities
+
     @_ours
     def logprobs_from_logits_v2(logits: Any, labels: Any) -> Any:
-        chosen = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1).float()
-        return chosen - logits.float().logsumexp(-1)
+        return ChosenLogProbabilities.apply(logits, labels)
 
     torch_functional.logprobs_from_logits_v2 = logprobs_from_logits_v2
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from turntree.envs.data.hub import hub_asked_once
 from turntree.envs.errors import DataError, MissingExtra
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+|[\w-]+")
@@ -84,13 +85,15 @@ class HubRows:
             from datasets import load_dataset
         except ImportError as error:
             raise _missing("datasets", f"the data set {self.name!r}") from error
-        try:
-            rows = load_dataset(self.name, self.subset, split=self.split)
-        except (OSError, ValueError) as error:
-            raise DataError(
-                f"cannot load the data set {self.name!r}, subset {self.subset!r}, split {self.split!r}: "
-                f"{error}; to read a file instead, give its path with the suffix .jsonl or .parquet"
-            ) from error
+        with hub_asked_once() as alone:
+            try:
+                rows = load_dataset(self.name, self.subset, split=self.split)
+            except (OSError, ValueError) as error:
+                reason = error if alone is None else f"{alone}, and it is not in the cache"
+                raise DataError(
+                    f"cannot load the data set {self.name!r}, subset {self.subset!r}, split {self.split!r}: "
+                    f"{reason}; to read a file instead, give its path with the suffix .jsonl or .parquet"
+                ) from error
         for number, fields in enumerate(rows, start=1):
             yield Row(where=f"{self.name} [{self.split}], row {number}", fields=fields)
 

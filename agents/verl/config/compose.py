@@ -24,6 +24,7 @@ from turntree.agents.errors import MissingExtra
 from turntree.agents.verl.config.checks import check_counts, check_value, meant
 from turntree.agents.verl.config.env_keys import check_env
 from turntree.agents.verl.config.groups import GROUPS, TRAINER, Choice, check_compatible, compose_options, list_configs
+from turntree.agents.verl.config.micro_batches import MICRO_BATCHES, fit_rows
 from turntree.agents.verl.config.sections import ConfigError, check_keys, plain
 from turntree.agents.verl.config.settings import EngineSettings, RunSettings, TrainSettings, make_scorer
 from turntree.agents.verl.config.sglang_config import fit_sglang
@@ -38,6 +39,7 @@ HIDDEN = {
     "actor_rollout_ref.ref.fsdp_config": ("mixed_precision",),
     "actor_rollout_ref.rollout": ("enable_sleep_mode",),
     "actor_rollout_ref.rollout.agent": ("agent_loop_manager_class",),
+    "critic": ("ppo_infer_max_token_len_per_gpu",),
     "critic.fsdp": ("mixed_precision",),
 }
 """Keys that verl reads and its YAML does not have. ``fields_of`` finds those of dataclasses too, but imports verl
@@ -96,6 +98,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     whole = OmegaConf.merge(theirs, ours)
     assert isinstance(whole, DictConfig)
     check_counts(whole)
+    fit_rows(whole, {key for key in MICRO_BATCHES if key in dict(changes) or OmegaConf.select(own, key) is not None})
     _check_sections(whole)
     _check_rewards(settings, whole)
     _check_run_ahead(settings, whole)

@@ -14,8 +14,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.records import phases
 from turntree.agents.verl.records.recording import RunFolder
+from turntree.envs.data.hub import hub_asked_once
 
 INIT = "ray_kwargs.ray_init"
 _HANDED = (
@@ -77,6 +79,29 @@ def environment(folder: RunFolder, device: str, names: Iterable[str] = (), *, jo
         given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         fixed["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*given, *map(_folder_of, modules)]))
     return {**defaults, **os.environ, **fixed}
+
+
+def hub_variables(model: str) -> dict[str, str]:
+    """The variables by which verl's processes keep to the cache of a hub that cannot be reached.
+
+    Args:
+        model: Folder or Hugging Face id.
+
+    Raises:
+        ConfigError: If the model would have to come from that hub.
+    """
+    if Path(model).expanduser().is_dir() or "://" in model:
+        return {}
+    from huggingface_hub import try_to_load_from_cache
+
+    with hub_asked_once() as alone:
+        if alone is None:
+            return {}
+    if not isinstance(try_to_load_from_cache(model, "config.json"), str):
+        raise ConfigError(
+            f"actor_rollout_ref.model.path={model}: {alone}, and it is not in the cache; give the folder of a model"
+        )
+    return {"HF_HUB_OFFLINE": "1"}
 
 
 def fit_cluster(config: DictConfig, driver: Mapping[str, str]) -> None:

@@ -27,3 +27,15 @@ def test_a_damaged_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match=f"{tmp_path.name}.* cannot be loaded"):
         Checkpoint.open(str(tmp_path))
+
+
+def test_a_model_of_a_hub_off_line_is_refused_in_one_line_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with pytest.raises(CheckpointError, match=r"hub cannot be reached .* not in the cache; give the folder") as it:
+        Checkpoint.open("nobody/nothing")
+    assert "\n" not in str(it.value)
+    assert "Retrying" not in caplog.text

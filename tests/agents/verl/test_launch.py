@@ -123,6 +123,14 @@ def test_a_failed_run_shows_the_end_of_its_log(run: Run, caplog: pytest.LogCaptu
     assert "the reason" in caplog.text
 
 
+def test_a_process_that_is_killed_for_memory_ends_in_one_line(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    log = table(__file__, "rays_log").replace("NAME", "WorkerDict")
+    assert run(f"print({log!r}); raise SystemExit(1)") == 1
+    (record,) = caplog.records
+    assert "was killed with 17.9 GB, as 22.46 of" in record.getMessage()
+    assert "\n" not in record.getMessage()
+
+
 @pytest.mark.parametrize(("shares", "played", "said"), table(__file__, "lost_steps"))
 def test_a_run_that_plays_nothing_to_its_end_is_a_failed_one(
     run: Run, caplog: pytest.LogCaptureFixture, shares: list[list[float]], played: int, said: list[str]

@@ -1,6 +1,7 @@
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -96,6 +97,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Mock:
     datasets = pytest.importorskip("datasets", reason="the hub needs the extra turntree[data]")
     asked = Mock(return_value=datasets.Dataset.from_list(ROWS))
     monkeypatch.setattr(datasets, "load_dataset", asked)
+    monkeypatch.setattr("turntree.envs.data.rows.hub_asked_once", nullcontext)
     return asked
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from omegaconf import OmegaConf
 
 from turntree.agents.verl import launch
 from turntree.agents.verl.config.compose import Composition
+from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.records.recording import RunFolder
-from turntree.agents.verl.run.variables import environment
+from turntree.agents.verl.run import variables
+from turntree.agents.verl.run.variables import environment, hub_variables
 
 
 def test_the_callers_environment_goes_first_but_for_the_metrics(
@@ -100,3 +103,29 @@ def test_a_cluster_that_runs_is_not_told_how_large_it_is(
 def test_a_ray_of_its_own_inherits_everything(init: Callable[..., Any]) -> None:
     given = init("ray_kwargs.ray_init.address=local")
     assert (given.num_cpus, "env_vars" in given.runtime_env) == (8, False)
+
+
+@pytest.fixture
+def off_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+def test_a_training_whose_model_cannot_be_had_ends_before_anything_is_started(
+    off_line: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"model\.path=nobody/nothing: .* cannot be reached .* not in the cache"):
+        launch.train("demo", ["actor_rollout_ref.model.path=nobody/nothing"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_verls_processes_keep_to_the_cache_of_a_hub_off_line(
+    off_line: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "config.json")
+    assert hub_variables("somebody/something") == {"HF_HUB_OFFLINE": "1"}
+    assert hub_variables(str(tmp_path)) == {}
+    monkeypatch.setattr(variables, "hub_asked_once", nullcontext)
+    assert hub_variables("somebody/something") == {}, "the control: a hub that answers"

@@ -1,0 +1,67 @@
+"""The Hugging Face hub where it cannot be reached: that is found out at once, and what is in the cache is read.
+
+The hub's own client asks six times with growing pauses, about 25 seconds a file, and says so each time. Not here: what
+is asked for, and whether it is in the cache.
+"""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+_PATIENCE = 5.0
+"""Seconds for a name to be found and a connection to be made."""
+_PORTS = {"http": 80, "https": 443}
+
+
+@contextmanager
+def hub_asked_once() -> Iterator[str | None]:
+    """Try a connection to the hub; while there is none its client keeps to the cache.
+
+    Yields:
+        Why nothing but the cache is read, in words; ``None`` if the hub can be reached.
+    """
+    constants = importlib.import_module("huggingface_hub.constants")
+    if constants.HF_HUB_OFFLINE:
+        yield "the Hugging Face hub is not asked, as HF_HUB_OFFLINE is set"
+        return
+    why = _unreachable(constants.ENDPOINT)
+    if why is None:
+        yield None
+        return
+    clients = [constants, *(sys.modules[name] for name in ("datasets.config",) if name in sys.modules)]
+    for client in clients:
+        client.HF_HUB_OFFLINE = True
+    try:
+        yield f"the Hugging Face hub cannot be reached ({why})"
+    finally:
+        for client in clients:
+            client.HF_HUB_OFFLINE = False
+
+
+def _unreachable(endpoint: str) -> str | None:
+    """Why no connection to a server, or to the proxy before it, is made; ``None`` if one is."""
+    parts = urlsplit(endpoint)
+    proxy = getproxies().get(parts.scheme)
+    if proxy and not proxy_bypass(parts.hostname or ""):
+        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    host = parts.hostname or ""
+    found = [f"no answer in {_PATIENCE:.0f} seconds"]
+
+    def connect() -> None:
+        try:
+            socket.create_connection((host, parts.port or _PORTS.get(parts.scheme, 443)), _PATIENCE).close()
+            found.append("")
+        except OSError as error:
+            found.append(error.strerror or str(error) or type(error).__name__)
+
+    asking = Thread(target=connect, daemon=True)  # a search for the name has no deadline of its own
+    asking.start()
+    asking.join(_PATIENCE)
+    return f"{host}: {found[-1]}" if found[-1] else None

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from omegaconf import OmegaConf
+from upstream import upstream
+
+from turntree.agents.verl.config.compose import Composition
+from turntree.agents.verl.config.micro_batches import MICRO_BATCHES
+from turntree.agents.verl.config.sections import ConfigError
+
+Compose = Callable[..., Composition]
+READ = (*MICRO_BATCHES, "critic.ppo_infer_max_token_len_per_gpu")
+SMALL = ("size=small", "env=search", "algorithm=ppo")
+ROW = 768 + 3072
+
+
+def sizes(composition: Composition) -> list[int]:
+    return [OmegaConf.select(composition.verl, key) for key in READ]
+
+
+def test_the_micro_batches_of_a_size_are_raised_to_the_longest_row(composed: Compose) -> None:
+    assert sizes(composed(*SMALL, config=None)) == [ROW] * 3 + [4096] * 2
+    shorter = composed(*SMALL, "data.max_response_length=512", config=None)
+    assert sizes(shorter) == [2048] * 3 + [4096] * 2, "the control: those of the size"
+
+
+def test_one_that_was_set_is_refused_where_a_row_does_not_fit(composed: Compose) -> None:
+    for key in MICRO_BATCHES:
+        with pytest.raises(
+            ConfigError, match=rf"{key} is at least the longest row, .* = {ROW} tokens, got 3839; raise"
+        ):
+            composed(*SMALL, f"{key}={ROW - 1}", config=None)
+    assert sizes(composed(*SMALL, f"{MICRO_BATCHES[0]}={ROW}", config=None))[0] == ROW
+    text = "actor_rollout_ref: {actor: {ppo_max_token_len_per_gpu: 1000}}"
+    with pytest.raises(ConfigError, match="got 1000; raise"):
+        composed(text=text)
+    fixed = composed(*SMALL, "actor_rollout_ref.actor.use_dynamic_bsz=false", f"{MICRO_BATCHES[0]}=1", config=None)
+    assert sizes(fixed)[0] == 1, "micro-batches by rows do not read it"
+
+
+def test_sequence_parallel_ranks_share_a_row(composed: Compose) -> None:
+    shared = "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"
+    assert sizes(composed(*SMALL, shared, f"{MICRO_BATCHES[0]}={ROW // 2}", config=None))[0] == ROW // 2
+
+
+def test_verls_trainer_still_reads_the_critics_micro_batch_from_another_key() -> None:
+    source = upstream("verl/trainer/ppo/v1/trainer_base.py")
+    assert "critic_cfg.engine.max_token_len_per_gpu = critic_cfg.ppo_infer_max_token_len_per_gpu" in source
