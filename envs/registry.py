@@ -9,6 +9,7 @@ are made, not before.
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -56,25 +57,49 @@ def make(id: str, **kwargs: Any) -> Env:
     """Make an environment, without Gymnasium's wrappers.
 
     Args:
-        id: Registered id, or ``MODULE:ID`` to import the module that registers it first.
+        id: Registered id, or ``MODULE:NAME``, where the module has a class of that name or registers that id.
         **kwargs: Arguments of the constructor.
 
     Raises:
         ModuleNotFoundError: If there is no such module.
-        UnknownEnvironment: If there is no such id; the message names the nearest.
-        TypeError: If the id belongs to an environment that is not a ``turntree.envs.Env``.
+        UnknownEnvironment: If there is no such id or class; the message names the nearest.
+        TypeError: If it is an environment that is not a ``turntree.envs.Env``.
     """
-    module, colon, rest = str(id).partition(":")
-    if colon:
-        importlib.import_module(module)
-        id = rest
-    if id not in gymnasium.registry:
-        near = nearest_hint(id, list_envs(), "registered are", cutoff=0.4)
-        raise UnknownEnvironment(f"no environment is registered as {id!r}; {near}")
-    env = gymnasium.make(id, disable_env_checker=True, **kwargs).unwrapped
+    creator = find_creator(id)
+    if callable(creator):
+        env = creator(**kwargs)
+    else:
+        env = gymnasium.make(creator, disable_env_checker=True, **kwargs).unwrapped
     if not isinstance(env, Env):
         raise TypeError(f"{id} is a {type(env).__name__}, not a turntree.envs.Env; use gymnasium.make for it")
     return env
+
+
+def find_creator(id: str) -> str | Callable[..., Any]:
+    """What makes an environment: its registered id, or a class that nothing registers.
+
+    Args:
+        id: As in ``make``.
+
+    Raises:
+        ModuleNotFoundError: If there is no such module.
+        UnknownEnvironment: If there is no such id or class; the message names the nearest.
+    """
+    module, colon, name = str(id).partition(":")
+    if not colon:
+        name = module
+    own = importlib.import_module(module) if colon else None
+    if name in gymnasium.registry:
+        return name
+    kind = getattr(own, name, None)
+    if callable(kind):
+        return kind
+    known = list_envs()
+    if own is not None:
+        known += [key for key, value in vars(own).items() if inspect.isclass(value) and issubclass(value, Env)]
+    near = nearest_hint(name, known, "registered are", cutoff=0.4)
+    where = f" or a class of {module}" if colon else ""
+    raise UnknownEnvironment(f"no environment is registered as {name!r}{where}; {near}")
 
 
 def list_envs() -> list[str]:

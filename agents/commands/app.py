@@ -36,7 +36,7 @@ _new.callback()(lambda: None)
 def configure(verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False) -> None:
     """Set the log level and find modules of the working folder; the sub-commands do the work."""
     if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` does, for MODULE:ID
+        sys.path.insert(0, "")  # as `python -m` does, for MODULE:NAME
     if verbose:
         logging.basicConfig(level=logging.INFO)
     else:

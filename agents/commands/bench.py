@@ -14,7 +14,7 @@ from turntree.agents.engines.engine_choice import EngineName
 
 def bench_command(
     model: Annotated[str, typer.Argument(help="Model directory, or its id on the Hugging Face hub.")],
-    env: Annotated[str, typer.Argument(metavar="ENV_ID", help="An environment of `turntree list`, or MODULE:ID.")],
+    env: Annotated[str, typer.Argument(metavar="ENV_ID", help="An environment of `turntree list`, or MODULE:NAME.")],
     engine: Annotated[EngineName, typer.Option(help="What runs the model: local, vllm or sglang.")] = EngineName.LOCAL,
     epochs: Annotated[int, typer.Option(min=1, help="How often the tasks are played.")] = 4,
     count: Annotated[int, typer.Option("-n", min=1, help="Tasks, from the first.")] = 8,

@@ -29,7 +29,9 @@ _MANY_CUT = 0.05
 def eval_command(
     what: Annotated[
         str,
-        typer.Argument(metavar="ENV_ID|SUITE", help="An environment of `turntree list`, a suite or its YAML file."),
+        typer.Argument(
+            metavar="ENV_ID|SUITE", help="An environment of `turntree list`, MODULE:NAME, a suite or its file."
+        ),
     ],
     model: Annotated[
         str | None,

@@ -39,7 +39,7 @@ def env_maker(env_id: str, arguments: Mapping[str, Any]) -> functools.partial[En
     """A function that creates an environment.
 
     Args:
-        env_id: Registered id, or ``MODULE:ID`` to import a module first.
+        env_id: As in ``turntree.envs.make``.
         arguments: Keyword arguments of the environment.
     """
     return functools.partial(make, env_id, **arguments)

@@ -16,9 +16,11 @@ from interpreter import python
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine
 from turntree.agents.episodes.record import read_episodes
 from turntree.agents.errors import MissingExtra
-from turntree.agents.verl.config.compose import verl_defaults
+from turntree.agents.verl.config.compose import compose, verl_defaults
 from turntree.envs import registry
 from turntree.envs.math.arithmetic import Arithmetic
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def play(model: Path, *more: Any) -> tuple[Any, ...]:
@@ -196,6 +198,33 @@ def test_check_prints_each_rule_and_fails_where_one_is_broken(turntree: Any, mon
     said = turntree("check", "turntree/Arithmetic-v0")
     assert said.status == 1
     assert any("FAILED" in line and "ZeroDivisionError" in line for line in said.out.splitlines())
+
+
+@pytest.mark.parametrize("name", ["doubling_here:Doubling", "doubling_here:here/Doubling-v0"])
+def test_every_command_takes_a_module_of_the_folder_as_train_does(
+    turntree: Any, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    source = (ROOT / "examples" / "tiny_environment.py").read_text()
+    (tmp_path / "doubling_here.py").write_text(
+        f"{source}\nfrom turntree.envs import register\n\nregister('here/Doubling-v0', Doubling)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("42\n"))
+    few = ("-n", 2, "--max-tokens", 4)
+    try:
+        assert turntree("check", name).status == 0
+        assert "done, reward 1" in turntree("play", name, "--index", 21).out
+        said = turntree("eval", name, "--model", tiny_model, *few)
+        assert said.status == 0, said.out + said.err
+        assert turntree("bench", tiny_model, name, *few, "--samples", 1, "--epochs", 1).status == 0
+        named = f"turntree.env={name}".replace(":", r"\:")
+        assert compose(None, [f"actor_rollout_ref.model.path={tiny_model}", named]).settings.env == name
+        said = turntree("check", "doubling_here:Dubling")
+        assert (said.status, said.err.count("\n")) == (2, 1)
+        assert "did you mean 'Doubling'" in said.err
+    finally:
+        registry.unregister("here/Doubling-v0")
+        sys.modules.pop("doubling_here", None)
 
 
 def test_new_env_writes_an_environment_that_check_and_play_find(

@@ -5,7 +5,6 @@ The environment is not created: that may read a data set. Values are not checked
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -15,13 +14,15 @@ from gymnasium.envs.registration import load_env_creator
 
 from turntree.agents.verl.config.sections import ConfigError, check_keys, from_mapping, unknown_key
 from turntree.envs import Limits, list_envs
+from turntree.envs.errors import UnknownEnvironment
+from turntree.envs.registry import find_creator
 
 
 def check_env(env_id: str, settings: Mapping[str, Any], where: str) -> None:
     """Check the names of an environment's settings.
 
     Args:
-        env_id: Registered id, or ``module:Class``.
+        env_id: As in ``turntree.envs.make``.
         settings: Its keyword arguments; ``limits`` is a mapping.
         where: Name of their section, for messages.
 
@@ -36,16 +37,16 @@ def check_env(env_id: str, settings: Mapping[str, Any], where: str) -> None:
 
 
 def _creator(env_id: str) -> Any:
-    module, colon, name = env_id.partition(":")
-    if colon:
-        try:
-            return getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(f"there is no environment {env_id}: {error}; is its folder on PYTHONPATH?") from error
-    if env_id not in gymnasium.registry:
+    if ":" not in env_id and env_id not in gymnasium.registry:
         raise unknown_key(env_id, list_envs(), "turntree.env")
-    creator = gymnasium.spec(env_id).entry_point
-    return load_env_creator(creator) if isinstance(creator, str) else creator
+    try:
+        creator = find_creator(env_id)
+    except (ImportError, UnknownEnvironment) as error:
+        raise ConfigError(f"there is no environment {env_id}: {error}; is its folder on PYTHONPATH?") from error
+    if callable(creator):
+        return creator
+    entry = gymnasium.spec(creator).entry_point
+    return load_env_creator(entry) if isinstance(entry, str) else entry
 
 
 def _keywords(creator: Any) -> set[str] | None:

@@ -8,7 +8,6 @@ The command line writes a file by hand; ``turntree train`` does it by itself.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,25 +26,22 @@ def make_env(env_id: str, settings: Mapping[str, Any]) -> Env:
     """Create an environment from plain values.
 
     Args:
-        env_id: Registered id, or ``module:Class`` of an environment that no package registers.
+        env_id: As in ``turntree.envs.make``.
         settings: Keyword arguments; ``limits`` is a mapping of ``Limits`` fields.
 
     Raises:
-        ConfigError: If a limit is unknown, or the class does not exist.
-        UnknownEnvironment: If the id does not exist.
+        ConfigError: If a limit is unknown, or the module of the environment cannot be imported.
+        UnknownEnvironment: If there is no such environment.
     """
     kwargs = dict(settings)
     if "limits" in kwargs:
         kwargs["limits"] = from_mapping(Limits, kwargs["limits"], f"limits of {env_id}")
-    module, colon, name = env_id.partition(":")
-    if not colon:
-        return make(env_id, **kwargs)
     try:
-        kind = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+        return make(env_id, **kwargs)
+    except ModuleNotFoundError as error:
+        if ":" not in env_id:
+            raise
         raise ConfigError(f"there is no environment {env_id}: {error}; is its folder on PYTHONPATH?") from error
-    env: Env = kind(**kwargs)
-    return env
 
 
 def token_bounds(prompt_length: int, response_length: int) -> Limits:
