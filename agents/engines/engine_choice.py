@@ -9,8 +9,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turntree.envs.data.hub import hub_asked_once
-
 if TYPE_CHECKING:
     from turntree.agents.engines.chat_server import ChatServer
     from turntree.agents.engines.protocol import Engine
@@ -120,6 +118,7 @@ def _needed_url(choice: EngineChoice) -> str:
 async def _open_local(choice: EngineChoice) -> AsyncIterator[Engine]:
     try:
         from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
+        from turntree.envs.data.hub import hub_asked_once
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("turntree"):
             raise
