@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,9 +126,16 @@ def _tokenizer(named: str | None, source: Source) -> Any:
         from turntree.agents.errors import MissingExtra
 
         raise MissingExtra("--tokenizer", "local") from error
-    try:
-        return AutoTokenizer.from_pretrained(named or source.model)
-    except (OSError, ValueError) as error:
-        if named is None:
-            return None
-        raise AgentError(f"--tokenizer {named}: expected a model directory or id with a tokenizer; {error}") from error
+    from turntree.envs.data.hub import hub_asked_once
+
+    name = str(named or source.model)
+    with nullcontext() if Path(name).is_dir() else hub_asked_once() as alone:
+        try:
+            return AutoTokenizer.from_pretrained(name)
+        except (OSError, ValueError) as error:
+            if named is None:
+                return None
+            reason = error if alone is None else f"{alone}, and it is not in the cache"
+            raise AgentError(
+                f"--tokenizer {named}: expected a model directory or id with a tokenizer; {reason}"
+            ) from error

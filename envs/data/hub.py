@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -27,7 +28,7 @@ def hub_asked_once() -> Iterator[str | None]:
     Yields:
         Why nothing but the cache is read, in words; ``None`` if the hub can be reached.
     """
-    constants = importlib.import_module("huggingface_hub.constants")
+    constants: Any = importlib.import_module("huggingface_hub.constants")
     if constants.HF_HUB_OFFLINE:
         yield "the Hugging Face hub is not asked, as HF_HUB_OFFLINE is set"
         return
@@ -35,7 +36,7 @@ def hub_asked_once() -> Iterator[str | None]:
     if why is None:
         yield None
         return
-    clients = [constants, *(sys.modules[name] for name in ("datasets.config",) if name in sys.modules)]
+    clients: list[Any] = [constants, *(sys.modules[name] for name in ("datasets.config",) if name in sys.modules)]
     for client in clients:
         client.HF_HUB_OFFLINE = True
     try:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from interpreter import python
 from machine_speed import patience
+from tables import table
+
+from turntree.agents.verl.config.compose import compose
+from turntree.agents.verl.config.sections import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NOT_ALONE = {
-    "docs/rewards.md": "its first block names texts and golds of the reader's",
     "docs/howto/vllm.md": "needs vLLM",
     "docs/howto/sglang.md": "needs SGLang",
     "README.md": "needs a model",
@@ -42,3 +47,40 @@ def test_the_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
 def test_the_blocks_of_every_other_page_are_python(page: str) -> None:
     for block in PAGES[page]:
         ast.parse(block)
+
+
+def block_after(page: str, heading: str) -> str:
+    """The first block behind a line of a page."""
+    _, found, rest = (ROOT / page).read_text(encoding="utf-8").partition(heading)
+    assert found, heading
+    return rest.split("```")[1].partition("\n")[2]
+
+
+def test_the_rows_shown_for_score_are_scored(tmp_path: Path) -> None:
+    (tmp_path / "answers.jsonl").write_text(block_after("docs/rewards.md", "## Texts of a file"))
+    done = python("-m", "turntree.agents.cli", "score", "answers.jsonl", cwd=tmp_path, timeout=patience(300))
+    assert done.returncode == 0, done.stderr
+    rows = map(json.loads, (tmp_path / "answers.scored.jsonl").read_text().splitlines())
+    assert [row["scored"]["correct"] for row in rows] == [True, True, False]
+
+
+@pytest.mark.parametrize(("place", "words"), enumerate(table(__file__, "refused")))
+def test_refusals_are_shown_as_they_are_said(place: int, words: list[str]) -> None:
+    pytest.importorskip("verl", reason="a training is composed with verl")
+    shown = block_after("docs/training.md", "refused by name:").splitlines()[place]
+    with pytest.raises(ConfigError) as said:
+        compose(None, words)
+    assert shown == f"turntree: {said.value}"
+
+
+def test_what_is_said_to_be_left_out_is_the_default() -> None:
+    pytest.importorskip("verl", reason="a training is composed with verl")
+    choice = compose(None, ["actor_rollout_ref.model.path=some/model"]).choice
+    said = f"`engine={choice.engine} size={choice.size} env={choice.env} algorithm={choice.algorithm} "
+    assert f"{said}speculation=[{','.join(choice.speculation)}]`" in (ROOT / "docs/training.md").read_text()
+
+
+def test_the_command_is_where_the_pages_put_it_on_the_path() -> None:
+    for page in ("README.md", "docs/index.md"):
+        assert 'export PATH="$(scripts/venv.sh cpu)/bin:$PATH"' in (ROOT / page).read_text()
+    assert Path(sys.executable).with_name("turntree").exists()

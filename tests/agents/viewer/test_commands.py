@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 
 def test_view_writes_the_page_into_the_folder_of_the_run(run: Path, turntree: Any) -> None:
     told = turntree("view", run, "--json").json
@@ -37,3 +39,15 @@ def test_tree_as_json_is_flat_with_parents_before_children(run: Path, turntree: 
     assert all(parent < place for place, parent in enumerate(tree["parents"]))
     below_root = [count for count, parent in zip(tree["counts"], tree["parents"], strict=True) if parent == 0]
     assert (tree["counts"][0], sum(below_root)) == (40, 40)
+
+
+def test_a_tokenizer_of_a_hub_off_line_is_refused_in_one_line(
+    turntree: Any, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    said = turntree("view", run, "--tokenizer", "nobody/nothing")
+    assert said.status == 2
+    assert "cannot be reached (127.0.0.1: Connection refused), and it is not in the cache" in said.err
+    assert said.err.count("\n") == 1

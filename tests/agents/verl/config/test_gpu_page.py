@@ -15,7 +15,8 @@ PAGE = (ROOT / "docs/howto/gpu.md").read_text()
 KEY = re.compile(r"`((?:actor_rollout_ref|data|critic|trainer)\.[\w.]+)(?:=(\w+))?`")
 NAMED = dict(KEY.findall(PAGE))
 VALUES = {"gpu_memory_utilization": "0.4", "max_tokens": "100000", "optimizer_offload": "true"}
-"""Of keys that take no whole number above one, by their last word."""
+VALUES |= dict.fromkeys(("max_prompt_length", "max_response_length"), "1024")  # rows that fit in micro-batches of 4,096
+"""Of keys that do not take 4,096, by their last word."""
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
