@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
         f"trainer.total_training_steps={args.steps}",
         *args.overrides,
     ]
-    return train(args.config, overrides, on_step=show)
+    return train(args.config, overrides, on_step=show, on_phase=print)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from turntree.agents.commands.rewards import rescore_command, score_command
 from turntree.agents.commands.view import tree_command, view_command
 
 if TYPE_CHECKING:
-    from turntree.agents.verl.launch import StepReport
+    from turntree.agents.verl.launch import Phase, StepReport
 
 app = typer.Typer(
     help="Train language-model agents with reinforcement learning in multi-turn environments.",
@@ -37,7 +37,10 @@ def configure(verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log
     """Set the log level and find modules of the working folder; the sub-commands do the work."""
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does, for MODULE:ID
-    logging.basicConfig(level=logging.INFO if verbose else logging.ERROR)
+    if verbose:
+        logging.basicConfig(level=logging.INFO)
+    else:
+        logging.basicConfig(level=logging.ERROR, format="turntree: %(message)s")
 
 
 @app.command("list")
@@ -74,7 +77,7 @@ def train_policy(
     """
     from turntree.agents.verl.launch import train
 
-    raise typer.Exit(train(config, overrides or [], on_step=_print_step))
+    raise typer.Exit(train(config, overrides or [], on_step=_print_step, on_phase=_print_phase))
 
 
 @app.command("demo")
@@ -134,3 +137,7 @@ def _print_step(report: StepReport) -> None:
         f"{report.tokens_per_step:.2f} tokens per verify step, {report.seconds:.1f} s",
         highlight=False,
     )
+
+
+def _print_phase(phase: Phase) -> None:
+    typer.echo(phase, err=True)

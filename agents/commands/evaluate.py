@@ -210,16 +210,20 @@ async def _play_all(
 ) -> list[EvalResult]:
     from functools import partial
 
+    from rich.console import Console
+
+    from turntree.agents.commands.progress import episode_progress
     from turntree.agents.engines.engine_choice import open_policy
     from turntree.agents.evaluation.run import play
 
     results = []
-    async with open_policy(choice) as engine:
-        model = choice.model or getattr(engine, "model", "")
-        with _progress() as progress:
+    with episode_progress(Console(stderr=True)) as progress:
+        starting = progress.add_task(f"starting the engine {choice.name}", total=None)
+        async with open_policy(choice) as engine:
+            progress.remove_task(starting)
+            model = choice.model or getattr(engine, "model", "")
             for one, file in zip(planned, files, strict=True):
                 bar = progress.add_task(one.task.title, total=one.episodes)
-                note = partial(_advance, progress, bar)
                 results.append(
                     await play(
                         one,
@@ -228,7 +232,7 @@ async def _play_all(
                         model=model,
                         out=file,
                         played_by=played_by,
-                        on_episode=note,
+                        on_episode=partial(_advance, progress, bar),
                         **options,
                     )
                 )
@@ -237,20 +241,6 @@ async def _play_all(
 
 def _advance(progress: Progress, bar: TaskID, count: int) -> None:
     progress.update(bar, completed=count)
-
-
-def _progress() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
 
 
 def _print(result: EvalResult) -> None:

@@ -27,15 +27,23 @@ from turntree.agents.verl.config.compose import Composition, compose
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import TrainSettings, make_scorer
 from turntree.agents.verl.episodes.dataset import write_rows
-from turntree.agents.verl.records.lost_steps import LostSteps
+from turntree.agents.verl.records.phases import Phase
 from turntree.agents.verl.records.recording import RunFolder
-from turntree.agents.verl.records.step_reports import StepReader, StepReport
+from turntree.agents.verl.records.step_reports import StepReport
 from turntree.agents.verl.run import prefork
-from turntree.agents.verl.run.resume import checkpoints_of, join_metrics, keep_records, resume_path, resumed_step
+from turntree.agents.verl.run.progress import Progress
+from turntree.agents.verl.run.resume import (
+    Checkpoints,
+    checkpoints_of,
+    join_metrics,
+    keep_records,
+    resume_path,
+    resumed_step,
+)
 from turntree.agents.verl.run.variables import INIT, environment, fit_cluster, joins_cluster
 from turntree.rewards import UnknownContract
 
-__all__ = ["StepReport", "command", "prepare", "train"]
+__all__ = ["Phase", "StepReport", "command", "prepare", "train"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,13 +59,20 @@ _RAY_WAS_SLOW = "The current node timed out during startup"
 """Ray's message when its processes are not up after 30 seconds, a limit without a setting."""
 
 
-def train(config: str, overrides: Sequence[str] = (), *, on_step: Callable[[StepReport], None] | None = None) -> int:
+def train(
+    config: str,
+    overrides: Sequence[str] = (),
+    *,
+    on_step: Callable[[StepReport], None] = lambda report: None,
+    on_phase: Callable[[Phase], None] = lambda phase: None,
+) -> int:
     """Train, and wait for the end.
 
     Args:
         config: Name of a shipped configuration, or path of a YAML file.
         overrides: ``key=value``, see ``compose``.
         on_step: Called after every training step.
+        on_phase: Called when a phase begins, until the first step has ended, and when verl is being stopped.
 
     Returns:
         Exit status of verl: 0 if it trained to the end. 1 if it was ended because every episode of two consecutive
@@ -66,7 +81,8 @@ def train(config: str, overrides: Sequence[str] = (), *, on_step: Callable[[Step
     Raises:
         ConfigError: If the configuration is wrong.
         MissingExtra: If verl is not installed.
-        KeyboardInterrupt: After Ctrl-C, once verl and Ray are stopped.
+        KeyboardInterrupt: After Ctrl-C, once verl and Ray are stopped; how the run goes on is logged.
+        SystemExit: After SIGTERM, likewise.
     """
     composition = compose(config, overrides)
     folder = RunFolder(Path(composition.settings.run_dir).absolute())
@@ -79,13 +95,19 @@ def train(config: str, overrides: Sequence[str] = (), *, on_step: Callable[[Step
         folder.clear()
     # Ray's sockets are in its folder, and a socket's path has about 100 characters at most.
     ray_dir = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp" if os.path.isdir("/tmp") else None))
-    lost = LostSteps(folder)
+    checkpoints = Checkpoints(composition.verl.trainer, folder)
+    progress = Progress(folder, step, on_step, on_phase)
+    lost = progress.lost
     try:
         with _ending_on_sigterm():
-            status = _run(composition, folder, ray_dir, on_step, lost)
+            status = _run(composition, folder, ray_dir, progress)
             if status != 0 and _RAY_WAS_SLOW in folder.log.read_text(errors="replace"):
-                logger.warning("Ray did not start within its 30 seconds; the machine is busy. Trying once more")
-                status = _run(composition, folder, ray_dir, on_step, lost)
+                progress.tell("Ray did not start within its 30 seconds; the machine is busy: trying once more")
+                progress.restart()
+                status = _run(composition, folder, ray_dir, progress)
+    except (KeyboardInterrupt, SystemExit):
+        logger.error("stopped %s; %s", progress, checkpoints)
+        raise
     finally:
         shutil.rmtree(ray_dir, ignore_errors=True)
         join_metrics(folder)
@@ -194,8 +216,7 @@ def _run(
     composition: Composition,
     folder: RunFolder,
     ray_dir: Path,
-    on_step: Callable[[StepReport], None] | None,
-    lost: LostSteps,
+    progress: Progress,
 ) -> int:
     with folder.log.open("wb") as log:
         process = subprocess.Popen(
@@ -207,8 +228,8 @@ def _run(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        steps = StepReader(folder)
         try:
+            progress.tell("writing the tasks, importing verl")
             prepare(composition, folder, ray_dir)
             _let_go(process)
             while True:
@@ -216,13 +237,15 @@ def _run(
                     status = process.wait(_POLL_SECONDS)
                     break
                 except subprocess.TimeoutExpired:
-                    _report(steps, on_step, lost)
-                if lost.ends_the_run:
+                    progress.look()
+                if progress.lost.ends_the_run:
                     _stop(process)
                     return _LEARNT_NOTHING
-            _report(steps, on_step, lost)
+            progress.look()
             return status
         except BaseException:
+            if process.poll() is None:
+                progress.tell("stopping verl and Ray")
             _stop(process)
             raise
 
@@ -253,15 +276,9 @@ def _ending_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _report(steps: StepReader, on_step: Callable[[StepReport], None] | None, lost: LostSteps) -> None:
-    for report in steps.new():
-        lost.see(report.step, report.metrics)
-        if on_step is not None:
-            on_step(report)
-
-
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End verl: an interrupt lets its driver shut Ray down, and Ray's processes die with the driver."""
+    """End verl: an interrupt lets its driver shut Ray down, and Ray's processes die with the driver. Who does not want
+    to wait for that interrupts again."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -270,5 +287,5 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         try:
             process.wait(_GRACE_SECONDS)
             return
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
             continue

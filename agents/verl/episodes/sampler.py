@@ -25,6 +25,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 import turntree.agents.verl.episodes.advantages  # noqa: F401 - registers the estimators
 from turntree.agents.verl.config.sections import ConfigError, from_mapping, plain
 from turntree.agents.verl.records.metrics import PlayedRow, engine_metrics, episode_metrics
+from turntree.agents.verl.records.phases import note_phase
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class PromptReplayBuffer(ReplayBuffer):
         settings = from_mapping(SamplerSettings, plain(sampler_kwargs), "trainer.v1.sampler.sampler_kwargs")
         self._submit = refill_fn
         self._submitted = 0
+        self._updates = False
         self._most = settings.max_num_gen_batches * (settings.train_batch_size or 0)
         super().__init__(
             sampler_kwargs=sampler_kwargs,
@@ -85,9 +87,15 @@ class PromptReplayBuffer(ReplayBuffer):
             max_inflight_gen_batches=settings.max_inflight_gen_batches,
             **kwargs,
         )
+        note_phase("loading the model to be trained")  # a sampler is the first thing that verl's trainer creates
 
-    def sample(self, *args: Any, **kwargs: Any) -> Any:
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
         """Wait for the episodes of a step.
+
+        Args:
+            global_steps: Number of the step.
+            partition_id: ``train`` or ``val``.
+            batch_size: Prompts.
 
         Returns:
             The batch, and figures for verl's log.
@@ -96,8 +104,13 @@ class PromptReplayBuffer(ReplayBuffer):
             RuntimeError: If DAPO's filter dropped more groups than ``max_num_gen_batches`` allows.
         """
         self._submitted = 0
-        batch, logged = super().sample(*args, **kwargs)
+        if not self._updates:
+            note_phase("playing the first episodes" if partition_id == "train" else "validating the policy")
+        batch, logged = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
         if batch.partition_id == "train":
+            if not self._updates:
+                note_phase("updating the policy for the first time")
+                self._updates = True
             logged = {**logged, **episode_metrics(_played_rows(batch)), **engine_metrics(read_counters())}
         return batch, logged
 

@@ -48,6 +48,11 @@ class RunFolder:
         """The whole configuration that verl was started with."""
         return self.root / "config.yaml"
 
+    @property
+    def phases(self) -> Path:
+        """The phases of the start, one line ``{"phase"}`` each."""
+        return self.root / "phases.jsonl"
+
     def episodes(self, step: int) -> Path:
         """Episodes of ``step``, one line ``{"step", "index", "session", "seed", "episode"}`` each."""
         return self.root / "episodes" / f"step_{step:06d}.jsonl"
@@ -72,7 +77,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Remove the files of an earlier run; others are kept."""
-        stale = [self.metrics, self.earlier_metrics, self.engine, self.log, self.config]
+        stale = [self.metrics, self.earlier_metrics, self.engine, self.log, self.config, self.phases]
         stale += [*self.root.glob("episodes/step_*.jsonl"), *self.root.glob("weights/step_*.safetensors")]
         for path in stale:
             path.unlink(missing_ok=True)

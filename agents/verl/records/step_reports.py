@@ -44,8 +44,8 @@ class StepReader:
 
     def __init__(self, folder: RunFolder) -> None:
         """Start at the first step."""
-        self._metrics = _Lines(folder.metrics)
-        self._engine = _Lines(folder.engine)
+        self._metrics = NewLines(folder.metrics)
+        self._engine = NewLines(folder.engine)
         self._counters: dict[int, dict[str, Any]] = {}
 
     def new(self) -> Iterator[StepReport]:
@@ -59,14 +59,15 @@ class StepReader:
                 yield StepReport(step=row["step"], metrics=row["data"], engine=self._counters.pop(row["step"], {}))
 
 
-class _Lines:
-    """Whole JSON lines appended to a file."""
+class NewLines:
+    """Reads the whole JSON lines that were appended to a file since the last call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
     def new(self) -> Iterator[dict[str, Any]]:
+        """The lines; one that is not whole yet waits for the next call."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:

@@ -16,6 +16,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from turntree.agents.verl.records.phases import note_phase
+
 DRIVER = "verl.trainer.main_ppo"
 _SOCKET = "--socket="
 PRELOADED = (
@@ -78,6 +80,7 @@ def main(arguments: Sequence[str]) -> None:
     gc.enable()
     if sys.stdin.readline() == "":
         return  # the process that prepared the run has stopped
+    note_phase("starting Ray")
     sys.argv = [DRIVER, *(word for word in arguments if not word.startswith(_SOCKET))]
     runpy.run_module(DRIVER, run_name="__main__", alter_sys=True)
 

@@ -73,6 +73,34 @@ def resumed_step(trainer: Mapping[str, Any], folder: RunFolder) -> int:
     return int(text)
 
 
+class Checkpoints:
+    """Where a stopped run goes on, in words.
+
+    Args:
+        trainer: verl's section ``trainer``.
+        folder: Folder of the run.
+    """
+
+    def __init__(self, trainer: Mapping[str, Any], folder: RunFolder) -> None:
+        self._resumes = trainer["resume_mode"] == "auto"
+        self._latest = folder.checkpoints / _LATEST
+        self._earlier = None if self._resumes else self._stamp  # of a run that is not this one
+
+    @property
+    def _stamp(self) -> int | None:
+        return self._latest.stat().st_mtime_ns if self._latest.exists() else None
+
+    def __str__(self) -> str:
+        if self._stamp is None or self._stamp == self._earlier:
+            return (
+                "no checkpoint was saved, so the same command begins anew; with trainer.save_freq=10 "
+                "trainer.resume_mode=auto it goes on from the last of every tenth step"
+            )
+        how = "" if self._resumes else " with trainer.resume_mode=auto"
+        step = self._latest.read_text(encoding="utf-8").strip()
+        return f"the same command{how} goes on after step {step}, whose checkpoint is the last"
+
+
 def keep_records(folder: RunFolder, step: int) -> None:
     """Make a run's records those of its first ``step`` steps; call before verl starts."""
     join_metrics(folder)

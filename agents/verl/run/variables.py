@@ -14,6 +14,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from turntree.agents.verl.records import phases
 from turntree.agents.verl.records.recording import RunFolder
 
 INIT = "ray_kwargs.ray_init"
@@ -22,6 +23,7 @@ _HANDED = (
     "TENSORBOARD_DIR",
     "TOKENIZERS_PARALLELISM",
     "TURNTREE_DATA",
+    phases.VARIABLE,
     "TURNTREE_VERL_CPU",
     "VERL_FILE_LOGGER_PATH",
     "VERL_LOGGING_LEVEL",
@@ -69,7 +71,7 @@ def environment(folder: RunFolder, device: str, names: Iterable[str] = (), *, jo
         defaults["TURNTREE_VERL_CPU"] = "0"  # this node may have no accelerator where others have
     if joins:  # its workers have another working folder
         defaults |= {"TENSORBOARD_DIR": str(folder.root / "tensorboard_log"), "WANDB_DIR": str(folder.root)}
-    fixed = {"VERL_FILE_LOGGER_PATH": str(folder.metrics)}
+    fixed = {"VERL_FILE_LOGGER_PATH": str(folder.metrics), phases.VARIABLE: str(folder.phases)}
     modules = [name.partition(":")[0].partition(".")[0] for name in names if ":" in name]
     if modules:
         given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))

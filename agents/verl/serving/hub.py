@@ -22,6 +22,7 @@ from turntree.agents.engines.routing import preference, route_key
 from turntree.agents.verl.config.exchange_settings import ExchangeSettings
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import EngineSettings
+from turntree.agents.verl.records.phases import note_phase
 from turntree.spec_tree.exchange.exchange import ExchangeLost, Swapped
 from turntree.spec_tree.exchange.turn_batch import TurnBatch
 from turntree.spec_tree.exchange.turn_log import Cursor, News, TurnLog
@@ -129,6 +130,7 @@ class SharingReplica:
     """
 
     config: Any
+    replica_rank: int
     world_size: int
     _replicas = 1
     _hub: Any = None
@@ -136,6 +138,8 @@ class SharingReplica:
     async def init_hybrid(self, worker_group: Any) -> None:
         """As verl's, and records the number of replicas."""
         self._replicas = len(worker_group.workers) // self.world_size
+        if self.replica_rank == 0:
+            note_phase(f"starting the engine {self.config.name}, {self._replicas} replica(s)")
         await super().init_hybrid(worker_group)  # type: ignore[misc]
 
     def join_hub(self) -> ExchangeSettings | None:

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from turntree.agents.verl import launch
 from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import RunSettings
-from turntree.agents.verl.launch import StepReport, train
+from turntree.agents.verl.launch import Phase, StepReport, train
+from turntree.agents.verl.records.phases import VARIABLE, note_phase
 from turntree.agents.verl.records.recording import RunFolder
 
 
@@ -36,11 +38,11 @@ Run = Callable[..., int]
 def run(monkeypatch: pytest.MonkeyPatch, overrides: list[str]) -> Run:
     """Trains with a script in verl's stead, once the run is prepared; ``$RUN`` in it is the run's folder."""
 
-    def run(script: str, **options: Any) -> int:
+    def run(script: str, more: Sequence[str] = (), **options: Any) -> int:
         waiting = f"import sys; assert sys.stdin.readline()\n{script}"
         command = lambda folder, socket: [sys.executable, "-c", waiting.replace("$RUN", str(folder.root))]  # noqa: E731
         monkeypatch.setattr(launch, "command", command)
-        return train("demo", overrides, **options)
+        return train("demo", [*overrides, *more], **options)
 
     return run
 
@@ -149,10 +151,61 @@ def test_an_interrupt_ends_verl_and_its_children(run: Run, tmp_path: Path) -> No
     def interrupt(_: StepReport) -> None:
         raise KeyboardInterrupt
 
+    phases: list[Phase] = []
     with pytest.raises(KeyboardInterrupt):
-        run(table(__file__, "with_a_child"), on_step=interrupt)
+        run(table(__file__, "with_a_child"), on_step=interrupt, on_phase=phases.append)
+    assert phases[-1].words == "stopping verl and Ray"
     for pid in map(int, (tmp_path / "run" / "pids").read_text().split()):
         eventually(lambda pid=pid: not alive(pid))
+
+
+@pytest.mark.parametrize(("more", "earlier", "saves", "said"), table(__file__, "stopped"))
+def test_a_run_that_is_stopped_says_where_it_stands_and_how_it_goes_on(
+    run: Run,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    more: list[str],
+    earlier: bool,
+    saves: bool,
+    said: str,
+) -> None:
+    """With a checkpoint of an earlier run or none, and a step after which one is saved or none is."""
+    latest = RunFolder(tmp_path / "run").checkpoints / "latest_checkpointed_iteration.txt"
+    if earlier:
+        latest.parent.mkdir(parents=True)
+        latest.write_text("7")
+
+    def save_and_interrupt(_: StepReport) -> None:
+        if saves:
+            latest.parent.mkdir(exist_ok=True)
+            latest.write_text("1")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(table(__file__, "with_a_child"), more, on_step=save_and_interrupt)
+    (record,) = caplog.records
+    assert re.search(said, record.getMessage())
+
+
+def test_phases_are_told_until_a_step_has_ended(run: Run) -> None:
+    phases: list[Phase] = []
+    told: list[int] = []
+    run(table(__file__, "enters_phases"), on_phase=phases.append, on_step=lambda report: told.append(len(phases)))
+    assert [phase.words for phase in phases] == ["writing the tasks, importing verl", "one", "two"]
+    assert told == [3]
+    seconds = [phase.seconds for phase in phases]
+    assert 0 <= seconds[0] <= seconds[1] <= seconds[2]
+    assert str(phases[0]).endswith(" s  writing the tasks, importing verl")
+
+
+def test_a_process_that_no_training_has_started_tells_no_phase(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    note_phase("one")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "phases"))
+    note_phase("one")
+    assert json.loads((tmp_path / "phases").read_text()) == {"phase": "one"}
 
 
 def alive(pid: int) -> bool:
@@ -172,11 +225,13 @@ def test_sigterm_stops_verl_too(tmp_path: Path, tiny_model: Path) -> None:
         f"launch.train('demo', ['actor_rollout_ref.model.path={tiny_model}', 'turntree.run_dir={tmp_path}', "
         "'turntree.train_tasks=1', 'turntree.val_tasks=1'])\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", script])
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
     try:
         eventually(lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text(), 60)
         process.terminate()
-        assert process.wait(patience(30)) == 143
+        _, said = process.communicate(timeout=patience(30))
+        assert process.returncode == 143
+        assert "stopped before the first step had ended; no checkpoint was saved" in said
     finally:
         process.kill()
     eventually(lambda: not alive(int((tmp_path / "pids").read_text())))

@@ -8,6 +8,7 @@ import pytest
 from interpreter import python
 from machine_speed import patience
 from real_training import read_lines
+from tables import table
 
 from turntree.agents.episodes.record import read_records
 from turntree.agents.verl.records.recording import RunFolder
@@ -40,7 +41,10 @@ def test_who_has_only_the_readme_trains_an_environment_of_their_own(tiny_model: 
     folder = RunFolder(elsewhere / "runs" / "doubling")
     log = folder.log.read_text(errors="replace")[-3000:] if folder.log.exists() else ""
     assert done.returncode == 0, done.stderr[-2000:] + log
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["step 1", "step 2"]
+    lines = done.stdout.splitlines()
+    begun = next(place for place, line in enumerate(lines) if line.startswith("step 1:"))
+    assert [line.split(" s  ")[1] for line in lines[:begun]] == table(__file__, "phases_of_a_start")
+    assert [line.split(":")[0] for line in lines[begun:]] == ["step 1", "step 2"]
     told = [row["data"] for row in read_lines(folder.metrics)]
     versions = []
     for step, metrics in enumerate((row for row in told if "training/global_step" in row), start=1):

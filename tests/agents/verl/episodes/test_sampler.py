@@ -66,7 +66,7 @@ def test_a_training_batch_brings_turntrees_figures(
     monkeypatch.setattr(ReplayBuffer, "sample", lambda self, **_: (batch, {"verl/own": 1.0}))
     monkeypatch.setattr(sampler.transfer_queue, "kv_batch_get", rows)
     monkeypatch.setattr(sampler, "read_counters", lambda: [{"forward_passes": 5}])
-    found, metrics = make().sample(partition_id=partition)
+    found, metrics = make().sample(1, partition, 1)
     assert found is batch
     assert metrics["verl/own"] == 1.0
     assert logged <= set(metrics)
