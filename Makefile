@@ -6,7 +6,7 @@ VLLM := vllm-0.28 vllm-0.24 vllm-0.32
 SGLANG := sglang-0.5.12 sglang-0.5.23
 
 .PHONY: demo docs test test-all test-trainings test-cpu test-fast test-fast-agents test-fast-others test-engines test-site \
-  test-vllm test-sglang test-mutants lint env gpu-env clean
+  test-interop test-vllm test-sglang test-mutants lint env gpu-env clean
 demo:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m turntree.agents.cli demo $(DEMO)
 
@@ -19,9 +19,9 @@ test:  # two at a time: most of the time one of them waits for an engine or for 
 test-all:  # every version of the engines, every combination, long statistics: before a release
 	$(MAKE) -j2 --no-print-directory --output-sync=line KIND="release or not release" $(PARTS)
 
-HERE = not vllm and not sglang and not site
+HERE = not vllm and not sglang and not site and not interop
 test-engines:
-	$(MAKE) --no-print-directory test-site test-vllm test-sglang
+	$(MAKE) --no-print-directory test-site test-interop test-vllm test-sglang
 
 test-trainings:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "slow and ($(KIND)) and $(HERE)" $(TESTS)
@@ -39,6 +39,9 @@ test-cpu: test-trainings test-fast
 
 test-site:
 	py=$$(scripts/venv.sh site)/bin/python && $$py -m pytest -m site $(or $(TESTS),tests/docs tests/agents/viewer)
+
+test-interop:  # the bridges against the packages themselves; nothing is downloaded
+	py=$$(scripts/venv.sh interop)/bin/python && HF_HUB_OFFLINE=1 $$py -m pytest -m interop $(or $(TESTS),tests/envs/bridges)
 
 test-vllm:  # what is marked "once" runs with the first version alone
 	which=vllm; for name in $(VLLM); do py=$$(scripts/venv.sh $$name)/bin/python && \

@@ -16,32 +16,6 @@ def finish(env: Env, *turns: str, index: int = 0) -> float:
     return sum(step[1] for step in play(env, turns, index))
 
 
-def test_reasoning_gym_scores_answers_and_keeps_the_rules() -> None:
-    pytest.importorskip("reasoning_gym", reason="pip install reasoning-gym")
-    env = ReasoningGym("chain_sum", size=5, data_seed=1)
-    answer = env.task(2).answer
-    assert finish(env, f"So.\n#### {answer}", index=2) == 1.0
-    assert finish(env, answer, index=2) == 1.0
-    assert finish(env, "#### nothing", index=2) < 0.1
-    require_conformance(lambda: ReasoningGym("chain_sum", size=5, data_seed=1))
-
-
-def test_textarena_plays_a_game_from_its_seed() -> None:
-    pytest.importorskip("textarena", reason="pip install textarena")
-    env = TextArena("GuessTheNumber-v0")
-    assert "number between" in env.reset(seed=0, options={"index": 7})[0]
-    low, high = 1, 20
-    text, reward, terminated, info = "", 0.0, False, {}
-    while not terminated:  # a bisection wins
-        guess = (low + high) // 2
-        text, reward, terminated, _, info = env.step(f"[{guess}]")
-        low, high = (guess + 1, high) if "higher" in text else (low, guess - 1)
-    assert (reward, info["stop_reason"]) == (1.0, "done")
-    again = TextArena("GuessTheNumber-v0")
-    again.reset(seed=0, options={"index": 7})
-    assert again.step("[10]")[0] == (env.reset(seed=0, options={"index": 7}), env.step("[10]"))[1][0]
-
-
 class Echo:
     """What OpenEnv's interface asks for."""
 
