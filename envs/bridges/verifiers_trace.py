@@ -20,7 +20,7 @@ def content_text(content: Any) -> str:
     """
     if isinstance(content, str) or content is None:
         return content or ""
-    texts = [part.get("text") if isinstance(part, dict) else getattr(part, "text", None) for part in content]
+    texts: list[Any] = [part.get("text") if isinstance(part, dict) else getattr(part, "text", None) for part in content]
     if None in texts:
         raise DataError(f"this bridge plays text; a prompt has a part of another kind: {content!r:.200}")
     return "\n".join(texts)
