@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
 
 from turntree.envs.bridges.missing import library
 from turntree.envs.context import Context
@@ -44,12 +45,15 @@ class McpTools(Toolset):
         Raises:
             ToolError: If the server rejects the call.
         """
-        self._connection = self._connection or _Connection(self._server, self._seconds).__enter__()
-        result = self._connection.ask(lambda client: client.call_tool(name, arguments))
+        result = self._connected().ask(lambda client: client.call_tool(name, arguments))
         text = "\n".join(part.text for part in result.content if getattr(part, "text", None) is not None)
         if getattr(result, "is_error", False) or getattr(result, "isError", False):
             raise ToolError(text)
         return text
+
+    def within(self, function: Callable[[], Any]) -> Any:
+        """What a coroutine function returns, run in the event loop of this episode's connection."""
+        return self._connected().ask(lambda client: function())
 
     def fresh(self) -> McpTools:
         """A copy of the tools with its own connection."""
@@ -63,8 +67,20 @@ class McpTools(Toolset):
         if connection is not None:
             connection.__exit__()
 
+    def _connected(self) -> _Connection:
+        self._connection = self._connection or _Connection(self._server, self._seconds).__enter__()
+        return self._connection
+
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_connection": None}
+
+
+class Caller(Protocol):
+    """Whoever passes calls on to a server: ``McpTools``, or an environment."""
+
+    def call(self, name: str, arguments: dict[str, Any]) -> str:
+        """Call a tool of the server."""
+        ...
 
 
 class McpTool(Tool):
@@ -79,8 +95,13 @@ class McpTool(Tool):
 
     def run(self, arguments: Any, *, owner: object | None = None, context: Context | None = None) -> str:
         """Call the server, which checks the arguments itself."""
-        assert isinstance(owner, McpTools)
-        return owner.call(self.name, dict(arguments))
+        return cast(Caller, owner).call(self.name, dict(arguments))
+
+    def renamed(self, name: str) -> McpTool:
+        """The same tool under another name."""
+        tool = copy.copy(self)
+        tool.schema = {"type": "function", "function": {**self.schema["function"], "name": name}}
+        return tool
 
     def __reduce__(self) -> Any:
         return object.__new__, (type(self),), vars(self)

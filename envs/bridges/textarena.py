@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import random
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from turntree.envs.bridges.missing import library
+from turntree.envs.bridges.randomness import OwnRandomness
 from turntree.envs.env import Env
 from turntree.envs.errors import EnvError
 from turntree.envs.message import Message, Role
 from turntree.envs.reply import Reply
 from turntree.envs.task import Task
-
-_GLOBAL_RANDOMNESS = threading.Lock()
 
 
 class TextArena(Env):
@@ -40,7 +34,7 @@ class TextArena(Env):
         self._arena = name
         self._settings = dict(settings or {})
         self._game = _Game(None)
-        self._random: Any = None
+        self._random = OwnRandomness(0)
         library("textarena", "textarena")
 
     def task(self, index: int) -> Task:
@@ -54,9 +48,9 @@ class TextArena(Env):
             EnvError: If it cannot be set up here, or is not for one player.
         """
         seed = task.metadata["seed"]
-        self._random = random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state()
+        self._random = OwnRandomness(seed)
         arena = library("textarena", "textarena")
-        with self._own_randomness():
+        with self._random():
             try:
                 game = arena.make(self._arena, **self._settings)
                 game.reset(num_players=1, seed=seed)
@@ -70,7 +64,7 @@ class TextArena(Env):
 
     def reply(self, message: Message) -> Reply:
         """Make the move."""
-        with self._own_randomness():
+        with self._random():
             done, _ = self._game.played.step(message.content)
         if not done:
             return Reply(messages=self._new_messages())
@@ -81,22 +75,6 @@ class TextArena(Env):
         _, text = self._game.played.get_observation()
         new, self._game.seen = text[self._game.seen :], len(text)
         return [Message(role=Role.USER, content=new.strip())]
-
-    @contextmanager
-    def _own_randomness(self) -> Iterator[None]:
-        with _GLOBAL_RANDOMNESS:
-            kept = random.getstate(), np.random.get_state()
-            _set_randomness(self._random)
-            try:
-                yield
-            finally:
-                self._random = random.getstate(), np.random.get_state()
-                _set_randomness(kept)
-
-
-def _set_randomness(state: Any) -> None:
-    random.setstate(state[0])
-    np.random.set_state(state[1])
 
 
 class _Game:

@@ -51,31 +51,6 @@ def test_openenv_is_told_actions_and_says_observations() -> None:
     require_conformance(lambda: OpenEnv(Echo, to_action=words, to_text=text_of))
 
 
-def test_a_server_of_openenv_itself() -> None:
-    interfaces = pytest.importorskip("openenv.core.env_server.interfaces", reason="pip install openenv-core")
-    types = pytest.importorskip("openenv.core.env_server.types", reason="pip install openenv-core")
-
-    class Say(types.Action):  # type: ignore[misc, name-defined]
-        text: str
-
-    class Heard(types.Observation):  # type: ignore[misc, name-defined]
-        text: str
-
-    class Server(interfaces.Environment):  # type: ignore[misc, name-defined]
-        def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Any:
-            return Heard(text=f"seed {seed}")
-
-        def step(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
-            return Heard(text=action.text, done=action.text == "end", reward=1.0 if action.text == "end" else 0.0)
-
-        @property
-        def state(self) -> Any:
-            return types.State()
-
-    env = OpenEnv(Server, to_action=lambda text: Say(text=text), to_text=text_of)
-    assert finish(env, "hi", "end") == 1.0
-
-
 def task(prompt: Any, answer: str) -> Any:
     return SimpleNamespace(data=SimpleNamespace(prompt=prompt), answer=answer)
 

@@ -11,7 +11,6 @@ from playing import Errand, call, use
 from turntree.envs import Env, Message, Reply, Task, ToolError, make, tool
 from turntree.envs.bridges.failure import EpisodeFailure
 from turntree.envs.bridges.mcp import McpTools, serve
-from turntree.envs.bridges.skyrl import skyrl_environment
 from turntree.envs.bridges.torchtitan import torchtitan_environment
 from turntree.envs.bridges.trl import trl_environment, trl_reward
 from turntree.envs.math.calculator import calculator
@@ -37,29 +36,6 @@ class Shop(Env):
 
     def reply(self, message: Message) -> Reply:
         return Reply(reward=float(message.content == self.current_task.answer), done=True)
-
-
-class TestSkyRL:
-    @pytest.fixture
-    def environment(self) -> Any:
-        pytest.importorskip("skyrl_gym", reason="pip install skyrl-gym")
-        return skyrl_environment(Shop)
-
-    def test_an_episode(self, environment: Any) -> None:
-        env = environment(extras={"extra_info": {"index": 3}})
-        prompt, _ = env.init([])
-        assert prompt == [{"role": "user", "content": "What do 3 pens cost?"}]
-        heard = env.step(call(Shop(), "price", item="pens"))
-        assert (heard["observations"][0]["content"], heard["done"]) == ("4", False)
-        last = env.step("12")
-        assert (last["reward"], last["done"]) == (1.0, True)
-        env.close()
-
-    def test_a_failure_is_raised_and_no_reward(self, environment: Any) -> None:
-        env = environment(extras={"index": 3})
-        env.init([])
-        with pytest.raises(EpisodeFailure, match="OSError: gone"):
-            env.step(call(Shop(), "price", item="bomb"))
 
 
 class TestTRL:
