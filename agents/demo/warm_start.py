@@ -70,12 +70,15 @@ def cache_folder() -> Path:
     return Path(os.environ.get("TURNTREE_CACHE") or Path.home() / ".cache" / "turntree")
 
 
-def warm_started_policy(settings: WarmStart | None = None, *, seed: int = 0) -> Path:
+def warm_started_policy(
+    settings: WarmStart | None = None, *, seed: int = 0, on_step: Callable[[int, float], None] | None = None
+) -> Path:
     """The folder of a warm-started policy, trained now or found in the cache.
 
     Args:
         settings: Settings of the policy; ``None`` is the demo's policy with ``seed``.
         seed: Used if ``settings`` is ``None``.
+        on_step: As in ``train``; not called if the policy is in the cache.
     """
     settings = settings or WarmStart(seed=seed)
     folder = cache_folder() / f"demo-policy-{_key(settings)}"
@@ -85,7 +88,7 @@ def warm_started_policy(settings: WarmStart | None = None, *, seed: int = 0) -> 
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     try:
-        model = train(settings, on_step=_log_every(50))
+        model = train(settings, on_step=on_step or _log_every(50))
         save_policy(model, partial)
         try:
             partial.rename(folder)
