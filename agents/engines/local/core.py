@@ -196,9 +196,11 @@ class EngineCore:
         own = _logits_of(at, who, plan, logits)
         verified = emit(drawing, draft, guessed[at], room, own, monitors=self.config.monitors)
         self._keep_path(plan.slot[at], (plan.computed + plan.pending)[at], verified)
-        self._drafter.commit(drawing, [r.tokens[len(r.prompt) + n :] for r, n in zip(drawing, before, strict=True)])
-        for request in drawing:
-            if request.tokens[-1] in request.sampling.stop_token_ids:
+        drawn = [r.tokens[len(r.prompt) + n :] for r, n in zip(drawing, before, strict=True)]
+        self._drafter.commit(drawing, drawn)
+        for request, tokens in zip(drawing, drawn, strict=True):
+            watched = request.ended_by_watch(tokens)
+            if watched or request.tokens[-1] in request.sampling.stop_token_ids:
                 self._finish(request, FinishReason.STOP)
             elif self._drafter.room(request) <= 0:
                 self._finish(request, FinishReason.LENGTH)
