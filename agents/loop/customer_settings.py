@@ -120,4 +120,5 @@ async def _speaker(settings: CustomerSettings, stack: AsyncExitStack) -> Speaker
         return ServerSpeaker(engine)
     from transformers import AutoTokenizer
 
-    return EngineSpeaker(engine, Renderer(AutoTokenizer.from_pretrained(settings.model)))
+    tokenizer: Any = AutoTokenizer.from_pretrained(settings.model)
+    return EngineSpeaker(engine, Renderer(tokenizer))
