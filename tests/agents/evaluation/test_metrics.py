@@ -58,7 +58,7 @@ def test_an_interval_covers_the_mean_and_shrinks_with_tasks() -> None:
     assert covered >= 0.88 * 200
 
 
-@pytest.mark.parametrize("name", ["spec_rl", "tools"])
+@pytest.mark.parametrize("name", ["spec_rl", "tools", "catalogue"])
 def test_a_suite_that_comes_with_turntree_names_environments_that_there_are(name: str) -> None:
     path = find_suite(name)
     assert path is not None
