@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ def library() -> Any:
         import bm25s
     except ImportError as error:
         raise MissingExtra('searching needs bm25s; install it with: pip install "turntree[search]"') from error
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG for itself, and would be heard everywhere
     return bm25s
 
 

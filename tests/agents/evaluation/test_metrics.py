@@ -64,7 +64,7 @@ def test_a_suite_that_comes_with_turntree_names_environments_that_there_are(name
     assert path is not None
     for task in read_suite(path):
         assert find_entry(task.env) is not None
-        assert task.temperature == 1.0
+        assert task.temperature == (0.0 if name == "catalogue" else 1.0)
     # A name that is no suite is an environment.
     assert find_suite("turntree/GSM8K-v0") is None
     assert find_suite("no_such_suite") is None

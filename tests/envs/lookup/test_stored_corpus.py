@@ -108,6 +108,11 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
         stored("x", texts(1))
 
 
+def test_the_library_does_not_talk_while_it_indexes(caplog: pytest.LogCaptureFixture) -> None:
+    Corpus(texts(5))
+    assert not caplog.records
+
+
 def test_a_corpus_is_pickled_as_the_folder_it_lies_in() -> None:
     corpus = stored("p", texts(500))
     pickled = pickle.dumps(corpus)
