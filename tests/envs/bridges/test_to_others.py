@@ -52,6 +52,10 @@ class TestTRL:
         completions = [[{"role": "assistant", "content": "12"}], [{"role": "assistant", "content": "11"}], "12"]
         assert trl_reward(completions, environments=[right, wrong, failed]) == [1.0, 0.0, None]
 
+    def test_what_a_tool_said_last_is_no_answer_of_the_policy(self) -> None:
+        cut = [{"role": "assistant", "content": "12"}, {"role": "tool", "name": "price", "content": "12"}]
+        assert trl_reward([cut], environments=[self.begin()]) == [0.0]
+
     def test_transformers_reads_the_same_schema_from_the_method(self) -> None:
         utils = pytest.importorskip("transformers.utils", reason="TRL describes tools with it")
         assert utils.get_json_schema(self.begin().price) == Shop.tools[0].schema
