@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SOURCES = ("tokenizer.py", "policy.py", "demonstrations.py", "warm_start.py")
-_HALVES = 2
+_SOURCES = ("tokenizer.py", "policy.py", "demonstrations.py", "muon.py", "warm_start.py")
+_PARTS = 8
 """Parts of a batch, each of dialogues of similar length: less padding."""
 
 
@@ -109,6 +109,8 @@ def train(settings: WarmStart, *, on_step: Callable[[int, float], None] | None =
     """
     import torch
 
+    from turntree.agents.demo.muon import Muon
+
     tokenizer = build_tokenizer()
     played = demonstrations(tokenizer, count=settings.demonstrations, seed=settings.seed, mixture=settings.mixture)
     views = [TokenView.of(demonstration.episode) for demonstration in played]
@@ -116,12 +118,7 @@ def train(settings: WarmStart, *, on_step: Callable[[int, float], None] | None =
     model.train()
     matrices, others = _parameters(model)
     optimizers = [
-        torch.optim.Muon(
-            matrices,
-            lr=settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            adjust_lr_fn="match_rms_adamw",
-        ),
+        Muon(matrices, lr=settings.learning_rate, weight_decay=settings.weight_decay),
         torch.optim.AdamW(others, lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.0),
     ]
     batches = _batches(views, settings)
@@ -169,7 +166,7 @@ def _backward(model: LlamaForCausalLM, batch: list[TokenView]) -> float:
 
     batch = sorted(batch, key=lambda view: len(view.prompt_ids) + len(view.response_ids))
     total = sum(sum(view.mask) for view in batch)
-    part = math.ceil(len(batch) / _HALVES)
+    part = math.ceil(len(batch) / _PARTS)
     loss = 0.0
     for start in range(0, len(batch), part):
         inputs, targets = training_tensors(batch[start : start + part])

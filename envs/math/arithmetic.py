@@ -54,7 +54,7 @@ class Arithmetic(Env):
             max_value: Numbers are drawn from 1 to this.
             operators: Characters to draw operators from, some of ``+-*``.
             allow_negative: Whether intermediate results may fall below 0.
-            long_every: The last of so many successive tasks is a long one, so that a batch ends in a long tail; 0: none.
+            long_every: The last of so many successive tasks is long, so that a batch ends in a long tail; 0: none is.
             long_numbers: Count of numbers in a long task's expression.
             split: Part of every task's id and seed, for example ``train`` or ``test``.
             **kwargs: Arguments of ``Env``.
