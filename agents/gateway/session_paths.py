@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ from turntree.agents.scoring.scorer import ANSWER, Scorer
 from turntree.envs.failure import FailureKind
 from turntree.rewards import RewardError
 
+logger = logging.getLogger(__name__)
 _NAME = re.compile(r"[\w.:/@+-]{1,200}", re.ASCII)
 
 
@@ -96,9 +98,12 @@ class SessionPaths:
         return Json(answer | {"rewards": dict(last.rewards), "failure": last.failure})
 
     def close(self, session: Session, why: str) -> list[Episode]:
-        """Record a session that ended without a verdict."""
+        """Record a session that ended without a verdict; if it cannot be written the log says so."""
         episodes = self._episodes(session, RewardRequest())
-        self._write(session, episodes, why)
+        try:
+            self._write(session, episodes, why)
+        except OSError:  # whoever asks for something else now is not to blame
+            logger.exception("session %s cannot be recorded", session.id)
         return episodes
 
     def close_all(self) -> None:

@@ -86,9 +86,9 @@ class Served(NamedTuple):
             "/v1/chat/completions", json={"model": "tiny", "messages": said, **fields}, headers=headers
         )
 
-    def idle(self) -> None:
+    def idle(self, seconds: float = 10.0) -> None:
         """Wait until nothing is sampled for anybody."""
-        eventually(lambda: self.gateway.admission.taken == 0)
+        eventually(lambda: self.gateway.admission.taken == 0, seconds)
 
 
 @contextmanager
@@ -97,11 +97,10 @@ def gateway_at(engine: Any, renderer: Renderer, **fields: Any) -> Iterator[Serve
     settings = GatewaySettings(**{"model": "tiny", "max_context": 256, "port": 0, "grace_seconds": 1.0, **fields})
     gateway = Gateway(engine, renderer, settings)
     ready, ended = threading.Event(), threading.Event()
-    loop = asyncio.new_event_loop()
     with listen(settings) as at:
         port = at.getsockname()[1]
         serving = run(make_app(gateway), settings, at, closing=ended.set, ready=ready.set, until=ended.is_set)
-        thread = threading.Thread(target=loop.run_until_complete, args=(serving,), daemon=True)
+        thread = threading.Thread(target=asyncio.run, args=(serving,), daemon=True)
         thread.start()
         try:
             assert ready.wait(patience(20)), "the gateway does not answer"
@@ -113,4 +112,3 @@ def gateway_at(engine: Any, renderer: Renderer, **fields: Any) -> Iterator[Serve
             thread.join(patience(20))
             assert not thread.is_alive(), "the gateway does not end"
             gateway.paths.close_all()
-            loop.close()

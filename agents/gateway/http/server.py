@@ -165,4 +165,6 @@ async def run(
     finally:
         server.should_exit = True
         await serving
+        if given_up := {*server.server_state.tasks}:  # cancelled by now: their places are free before the engine closes
+            await asyncio.wait(given_up, timeout=settings.grace_seconds)
     return server.interrupted
