@@ -6,7 +6,7 @@ VLLM := vllm-0.28 vllm-0.24 vllm-0.32
 SGLANG := sglang-0.5.12 sglang-0.5.23
 
 .PHONY: demo docs test test-all test-trainings test-cpu test-fast test-fast-agents test-fast-others test-engines test-site \
-  test-interop test-vllm test-sglang test-mutants lint env gpu-env clean
+  test-interop test-vllm test-sglang test-mutants dist lint env gpu-env clean
 demo:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m turntree.agents.cli demo $(DEMO)
 
@@ -59,6 +59,10 @@ test-mutants:  # faults of one line, each of which some test must notice: tests/
 
 docs:
 	py=$$(scripts/venv.sh site)/bin/python && $$py -m sphinx -W --keep-going -q docs build/site && echo build/site/index.html
+
+dist:  # dist/turntree-VERSION: wheel and sdist
+	rm -rf build/lib dist && py=$$(scripts/venv.sh cpu)/bin/python && $$py -c \
+	  "from setuptools import build_meta as b; print('dist/' + b.build_sdist('dist')); print('dist/' + b.build_wheel('dist'))"
 
 lint:
 	py=$$(scripts/venv.sh cpu)/bin/python && PY=$$py scripts/lint.sh
