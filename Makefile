@@ -6,7 +6,7 @@ VLLM := vllm-0.28 vllm-0.24 vllm-0.32
 SGLANG := sglang-0.5.12 sglang-0.5.23
 
 .PHONY: demo docs test test-all test-trainings test-cpu test-fast test-fast-agents test-fast-others test-engines test-site \
-  test-vllm test-sglang test-mutants lint env gpu-env clean
+  test-interop test-vllm test-sglang test-mutants dist lint env gpu-env clean
 demo:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m turntree.agents.cli demo $(DEMO)
 
@@ -19,9 +19,9 @@ test:  # two at a time: most of the time one of them waits for an engine or for 
 test-all:  # every version of the engines, every combination, long statistics: before a release
 	$(MAKE) -j2 --no-print-directory --output-sync=line KIND="release or not release" $(PARTS)
 
-HERE = not vllm and not sglang and not site
+HERE = not vllm and not sglang and not site and not interop
 test-engines:
-	$(MAKE) --no-print-directory test-site test-vllm test-sglang
+	$(MAKE) --no-print-directory test-site test-interop test-vllm test-sglang
 
 test-trainings:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "slow and ($(KIND)) and $(HERE)" $(TESTS)
@@ -40,6 +40,9 @@ test-cpu: test-trainings test-fast
 test-site:
 	py=$$(scripts/venv.sh site)/bin/python && $$py -m pytest -m site $(or $(TESTS),tests/docs tests/agents/viewer)
 
+test-interop:  # the bridges against the packages themselves; nothing is downloaded
+	py=$$(scripts/venv.sh interop)/bin/python && HF_HUB_OFFLINE=1 $$py -m pytest -m interop $(or $(TESTS),tests/envs/bridges)
+
 test-vllm:  # what is marked "once" runs with the first version alone
 	which=vllm; for name in $(VLLM); do py=$$(scripts/venv.sh $$name)/bin/python && \
 	  $$py -m pytest -m "$$which and ($(KIND))" $(or $(TESTS),tests/agents/engines/vllm tests/agents/verl tests/examples) \
@@ -56,6 +59,10 @@ test-mutants:  # faults of one line, each of which some test must notice: tests/
 
 docs:
 	py=$$(scripts/venv.sh site)/bin/python && $$py -m sphinx -W --keep-going -q docs build/site && echo build/site/index.html
+
+dist:  # dist/turntree-VERSION: wheel and sdist
+	rm -rf build/lib dist && py=$$(scripts/venv.sh cpu)/bin/python && $$py -c \
+	  "from setuptools import build_meta as b; print('dist/' + b.build_sdist('dist')); print('dist/' + b.build_wheel('dist'))"
 
 lint:
 	py=$$(scripts/venv.sh cpu)/bin/python && PY=$$py scripts/lint.sh

@@ -8,11 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import typer
-
 
 _INTERRUPTED = 130
 """Status of a command that Ctrl-C ended, as shells have it."""
@@ -27,9 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: Always; 0 for success, 1 for a negative finding, 2 for wrong input, 130 if interrupted.
     """
+    from turntree.agents.commands.app import app
+
     try:
         words = None if arguments is None else list(arguments)
-        status = _app()(args=words, prog_name="turntree", standalone_mode=False)
+        status = app(args=words, prog_name="turntree", standalone_mode=False)
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
     except Exception as error:
@@ -41,18 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stderr.write(f"turntree: {message}\n")
         raise SystemExit(2) from error
     raise SystemExit(status or 0)
-
-
-def _app() -> typer.Typer:
-    try:
-        from turntree.agents.commands.app import app
-    except ModuleNotFoundError as error:
-        if error.name not in ("typer", "rich"):
-            raise
-        from turntree.agents.errors import MissingExtra
-
-        raise MissingExtra("the turntree command", "cli") from error
-    return app
 
 
 def _misuse(error: Exception) -> str | None:

@@ -41,7 +41,11 @@ SPLITS = ("train", "test")
 SHOWN = 8
 """Faults of a row that the table names; the file names all."""
 _FILES = {
-    **{entry.env_id: (entry.folder or entry.name, r"(.+)\.(?:jsonl|parquet)") for entry in MATH_SETS},
+    **{
+        id: (entry.folder or entry.name, r"(.+)\.(?:jsonl|parquet)")
+        for entry in MATH_SETS
+        for id in (entry.env_id, entry.tools_id)
+    },
     "turntree/GSM8K-v0": ("gsm8k", r"(.+)\.(?:jsonl|parquet)"),
     "turntree/RetailService-v0": ("tau_bench", r"retail_(.+)_tasks\.jsonl"),
     "turntree/TauAirline-v0": ("tau_bench", r"airline_(.+)_tasks\.jsonl"),

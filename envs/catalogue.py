@@ -106,13 +106,17 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     *(
         Entry(
-            id=math.env_id,
+            id=id,
             entry_point="turntree.envs.math.env:Math",
-            summary=f"{math.title}.",
-            arguments={"dataset": math.name},
+            summary=summary,
+            arguments={"dataset": math.name, **arguments},
             needs_data=True,
         )
         for math in MATH_SETS
+        for id, summary, arguments in (
+            (math.tools_id, f"{math.title}; Python and a calculator.", {"use": ("python", "calculator")}),
+            (math.env_id, f"{math.title}.", {}),
+        )
     ),
 )
 """All entries, in the order in which they are documented."""

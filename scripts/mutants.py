@@ -32,7 +32,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("agents", "configs", "envs", "rewards", "spec_tree")
 """Folders that are packages of ``turntree``."""
-MARKS = "not slow and not vllm and not sglang and not site"
+MARKS = "not slow and not vllm and not sglang and not site and not interop"
 UNIMPORTABLE = 70
 """Status of ``_RUN`` where the faulty module cannot be imported."""
 _RUN = f"""

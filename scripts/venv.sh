@@ -41,7 +41,8 @@ if [ ! -f "$base/.complete" ]; then
   else
     "$python" -m venv "$base"
     "$base/bin/python" -m pip install --quiet --upgrade "pip>=24" "setuptools>=77" wheel
-    "$base/bin/python" -m pip install --quiet --constraint "$pins" --editable ".[$extra]"
+    PYTHONUNBUFFERED=1 "$base/bin/python" -m pip install --progress-bar off --constraint "$pins" --editable ".[$extra]" |
+      "$python" scripts/install_bar.py "$pins" "$(purelib "$base")"
     "$base/bin/python" -m pip uninstall --quiet --yes turntree
   fi
   touch "$base/.complete"

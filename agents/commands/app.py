@@ -15,6 +15,7 @@ from turntree.agents.commands.envs import check_command, new_env_command, play_c
 from turntree.agents.commands.evaluate import eval_command
 from turntree.agents.commands.export import export_command
 from turntree.agents.commands.rewards import rescore_command, score_command
+from turntree.agents.commands.serve import serve_command
 from turntree.agents.commands.view import tree_command, view_command
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ app.command("bench")(bench_command)
 app.command("score")(score_command)
 app.command("rescore")(rescore_command)
 app.command("export")(export_command)
+app.command("serve")(serve_command)
 app.command("view")(view_command)
 app.command("tree")(tree_command)
 app.command("doctor")(doctor_command)

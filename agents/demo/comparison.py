@@ -12,18 +12,17 @@ Not covered: verl's own part of a step (see the run's ``metrics.jsonl``).
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turntree.agents.demo.compared import Comparison, Cost, StepComparison
 from turntree.agents.engines.protocol import Sampling
 from turntree.agents.episodes.dialogue import dialogue_states
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.episodes.record import Record, read_records
-from turntree.agents.files import write_whole
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.verl.config.compose import Composition
@@ -35,84 +34,6 @@ if TYPE_CHECKING:
     from turntree.agents.engines.local import EngineStats, LocalEngine
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """The engine's counters of the same names, for the episodes of one step."""
-
-    forward_passes: int
-    """Forward passes of the model."""
-    seconds: float
-    """Wall time in the engine."""
-    draft_seconds: float
-    """The store's part of it."""
-    tokens: int
-    """Tokens sampled."""
-    drafted: int
-    """Draft tokens verified."""
-    accepted: int
-    """Draft tokens that the policy itself sampled."""
-    tokens_per_step: float
-    """Tokens per verify step of a request."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepComparison:
-    """One training step played with and without drafts."""
-
-    step: int
-    """Number of the step, from 1."""
-    episodes: int
-    """Episodes of the step."""
-    equal: int
-    """Number of episodes that are equal token for token."""
-    speculative: Cost
-    """Cost with drafts."""
-    plain: Cost
-    """Cost without drafts."""
-
-    @property
-    def speedup(self) -> float:
-        """Ratio of engine seconds without drafts to those with."""
-        return self.plain.seconds / self.speculative.seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """The comparison of a recorded run."""
-
-    steps: tuple[StepComparison, ...]
-    """The steps that were played again, in order."""
-
-    @property
-    def last_third(self) -> tuple[StepComparison, ...]:
-        """The last third of the steps."""
-        return self.steps[-max(1, len(self.steps) // 3) :]
-
-    @property
-    def equal(self) -> bool:
-        """Whether every episode of every step is equal token for token."""
-        return all(step.equal == step.episodes for step in self.steps)
-
-    def save(self, path: Path) -> None:
-        """Write JSON, whole or not at all."""
-        write_whole(path, json.dumps(asdict(self), indent=1))
-
-    @classmethod
-    def load(cls, path: Path) -> Comparison:
-        """Read what ``save`` wrote."""
-        return cls(
-            steps=tuple(
-                StepComparison(**{**step, "speculative": Cost(**step["speculative"]), "plain": Cost(**step["plain"])})
-                for step in json.loads(path.read_text(encoding="utf-8"))["steps"]
-            )
-        )
-
-
-def speedup(steps: Sequence[StepComparison]) -> float:
-    """Ratio of engine seconds without drafts to those with, over all of ``steps``."""
-    return sum(s.plain.seconds for s in steps) / sum(s.speculative.seconds for s in steps)
 
 
 def compare(
@@ -218,13 +139,17 @@ class _Bench:
         self._plain.reset_prefix_cache()
 
     def play(self, step: int, records: Sequence[Record], *, speculative_first: bool) -> StepComparison:
+        self._speculative.take_choices()
         order = [self._speculative, self._plain][:: 1 if speculative_first else -1]
         results = {engine: self._run(engine, records) for engine in order}
         (drafted, cost), (plain, plain_cost) = results[self._speculative], results[self._plain]
         equal = sum(_tokens(a) == _tokens(b) for a, b in zip(drafted, plain, strict=True))
         if equal < len(records):
             logger.warning("step %d: %d of %d episodes differ", step, len(records) - equal, len(records))
-        return StepComparison(step=step, episodes=len(records), equal=equal, speculative=cost, plain=plain_cost)
+        choices = self._speculative.take_choices()
+        return StepComparison(
+            step=step, episodes=len(records), equal=equal, speculative=cost, plain=plain_cost, choices=choices
+        )
 
     def _run(self, engine: LocalEngine, records: Sequence[Record]) -> tuple[list[Episode], Cost]:
         settings = self._settings

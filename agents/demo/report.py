@@ -12,32 +12,26 @@ import sys
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import median
+from typing import Any
 
-from turntree.agents.demo.comparison import Comparison, StepComparison, speedup
+from turntree.agents.demo.compared import Comparison, StepComparison, passes_saved, quartiles, seconds_saved
+from turntree.agents.demo.headline import effect, figures, story
 from turntree.agents.demo.run_record import Point, RunRecord, read_run
 from turntree.agents.errors import MissingExtra
 from turntree.agents.evaluation.machine import machine_facts
 from turntree.agents.files import write_whole
 from turntree.agents.viewer.chart import Series, line_chart, moving_average
 from turntree.agents.viewer.dialogue_view import branches, bubbles
+from turntree.spec_tree.budget.choices import summed
 
-_WINDOW = 10
-"""Steps that the first and the last figures are averaged over."""
 _SMOOTH = 5
 """Steps of the moving averages in the charts."""
+_AROUND = 5
+"""Compared steps whose median and quartiles make a point of a line and of its band."""
+_FOLD = 120
+"""Characters of a branch of the tree that are shown unfolded."""
 _PACKAGES = ("turntree", "verl", "torch", "transformers", "ray", "gymnasium", "numpy")
-
-
-class Figure(NamedTuple):
-    """One headline number."""
-
-    name: str
-    """What it measures."""
-    value: str
-    """The number."""
-    note: str
-    """Value to compare it with."""
 
 
 def write_report(out: Path) -> Path:
@@ -81,6 +75,10 @@ def render(run: RunRecord) -> str:
         points=run.points,
         comparison=run.comparison,
         totals=_totals(run.comparison) if run.comparison else [],
+        around=_AROUND,
+        effect=effect(run.comparison) if run.comparison else "",
+        choices=_choices(run.comparison) if run.comparison else [],
+        fold=_FOLD,
         episode=run.episode,
         episode_step=run.episode_step,
         bubbles=bubbles(run.episode, run.decode) if run.episode else [],
@@ -88,38 +86,6 @@ def render(run: RunRecord) -> str:
         tree=branches(run.tree.root, run.decode) if run.tree else None,
         machine=machine(),
     )
-
-
-def story(run: RunRecord) -> str:
-    """A summary in two sentences."""
-    first, last = _ends([point.success for point in run.points])
-    sentence = f"In {len(run.points)} training steps the success rate {_change(first, last)}."
-    if run.comparison is None:
-        return sentence
-    ratio = speedup(run.comparison.last_third)
-    effect = f"{ratio:.2f} times as fast" if ratio >= 1 else f"{1 / ratio:.2f} times as slow"
-    same = "exactly the same dialogues" if run.comparison.equal else "dialogues that are not all the same"
-    return f"{sentence} At the end, speculation made the engine {effect}, with {same}."
-
-
-def figures(run: RunRecord) -> list[Figure]:
-    """The headline numbers."""
-    window = min(_WINDOW, len(run.points))
-    first, last = _ends([point.success for point in run.points])
-    shown = [Figure("success rate", f"{last:.0%}", f"last {window} steps; first {window}: {first:.0%}")]
-    drafted = [point.tokens_per_step for point in run.points if point.tokens_per_step is not None]
-    if drafted:
-        first, last = _ends(drafted)
-        shown.append(Figure("tokens per verify step", f"{last:.2f}", f"first steps: {first:.2f}; without drafts: 1"))
-    if run.comparison is not None:
-        steps = run.comparison.last_third
-        plain = sum(step.plain.forward_passes for step in steps)
-        passes = sum(step.speculative.forward_passes for step in steps)
-        shown += [
-            Figure("forward passes", f"{passes / plain:.0%}", "of those without speculation, last third"),
-            Figure("engine speed", f"{speedup(steps):.2f}x", "without / with speculation, last third"),
-        ]
-    return shown
 
 
 def machine() -> list[tuple[str, str]]:
@@ -156,29 +122,39 @@ def _training_chart(points: Sequence[Point], values: Sequence[float], title: str
 
 
 def _comparison_chart(steps: Sequence[StepComparison], name: str, title: str) -> str:
-    plain, drafted = (
-        tuple((float(step.step), float(getattr(cost(step), name))) for step in steps)
-        for cost in (lambda step: step.plain, lambda step: step.speculative)
-    )
-    return line_chart(
-        [
-            Series(name=f"{title} without speculation", style="other", points=plain),
-            Series(name=f"{title} with speculation", style="main", points=drafted),
-        ],
-        title=f"{title} of the compared steps, with and without speculation",
-    )
+    series = []
+    for way, style in (("plain", "other"), ("speculative", "main")):
+        values = [float(getattr(getattr(step, way), name)) for step in steps]
+        around = [values[max(0, i - _AROUND // 2) : i + _AROUND // 2 + 1] for i in range(len(values))]
+        at = [float(step.step) for step in steps]
+        label = f"{title} {'without' if way == 'plain' else 'with'} speculation"
+        series += [
+            Series(name=label, style=f"{style} dots", points=tuple(zip(at, values, strict=True))),
+            Series(
+                name=f"{label}, median of {_AROUND}",
+                style=style,
+                points=tuple(zip(at, map(median, around), strict=True)),
+                band=tuple((x, *quartiles(near)) for x, near in zip(at, around, strict=True)),
+            ),
+        ]
+    return line_chart(series, title=f"{title} of the compared steps, with and without speculation")
 
 
 def _totals(comparison: Comparison) -> list[dict[str, Any]]:
-    """Rows of the table: all compared steps, and the last third."""
-    parts = [("all compared steps", comparison.steps), ("last third", comparison.last_third)]
+    """Rows of the table: all compared steps, the first third, and the last."""
+    parts = [
+        ("all compared steps", comparison.steps),
+        ("first third", comparison.first_third),
+        ("last third", comparison.last_third),
+    ]
     return [
         {
             "name": name,
             "passes": [sum(c.forward_passes for c in costs) for costs in _costs(steps)],
             "seconds": [sum(c.seconds for c in costs) for costs in _costs(steps)],
             "tokens": [sum(c.tokens for c in costs) for costs in _costs(steps)],
-            "speedup": speedup(steps),
+            "passes_saved": passes_saved(steps),
+            "seconds_saved": seconds_saved(steps),
             "equal": sum(step.equal for step in steps),
             "episodes": sum(step.episodes for step in steps),
         }
@@ -186,16 +162,13 @@ def _totals(comparison: Comparison) -> list[dict[str, Any]]:
     ]
 
 
+def _choices(comparison: Comparison) -> list[dict[str, Any]]:
+    """Rows of the budget's table: the sums of the last third, by the number of requests."""
+    return [
+        {"span": str(one.most_rows) if one.most_rows < 3 else f"{one.most_rows // 2 + 1} to {one.most_rows}", "of": one}
+        for one in summed(choice for step in comparison.last_third for choice in step.choices)
+    ]
+
+
 def _costs(steps: Sequence[StepComparison]) -> tuple[list[Any], list[Any]]:
     return [step.plain for step in steps], [step.speculative for step in steps]
-
-
-def _ends(values: Sequence[float]) -> tuple[float, float]:
-    window = min(_WINDOW, len(values))
-    return sum(values[:window]) / window, sum(values[-window:]) / window
-
-
-def _change(first: float, last: float) -> str:
-    if abs(last - first) < 0.02:
-        return f"stayed at {last:.0%}"
-    return f"{'rose' if last > first else 'fell'} from {first:.0%} to {last:.0%}"

@@ -13,9 +13,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from turntree.agents.demo.comparison import Comparison, StepComparison, compare, speedup
+from turntree.agents.demo.compared import Comparison, StepComparison, passes_saved, seconds_saved
+from turntree.agents.demo.comparison import compare
+from turntree.agents.demo.headline import told
 from turntree.agents.demo.report import write_report
-from turntree.agents.demo.warm_start import warm_started_policy
+from turntree.agents.demo.warm_start import WarmStart, warm_started_policy
 from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.launch import StepReport, train
 from turntree.agents.verl.records.recording import RunFolder
@@ -48,13 +50,7 @@ def main(
             raise ValueError(f"{name} must be at least 1, got {value}")
     console = Console()
     policy = str(_warm_start(console, seed)) if model is None else _model(model)
-    overrides = [
-        f"actor_rollout_ref.model.path={_quoted(policy)}",
-        f"actor_rollout_ref.rollout.seed={seed}",
-        f"trainer.total_training_steps={steps}",
-        f"turntree.run_dir={_quoted(str(out.absolute()))}",
-        "turntree.save_policy_every=1",
-    ]
+    overrides = settings(policy, steps=steps, out=out, seed=seed)
     config = "demo" if model is None else "demo_model"
     composition = compose(config, overrides)
     reports = _train(console, config, overrides, steps)
@@ -75,6 +71,17 @@ def main(
         console.print(differences(comparison, given=model is not None), soft_wrap=True)
     console.print(f"report: {report}", soft_wrap=True)
     return 0 if comparison.equal or model is not None else 1
+
+
+def settings(policy: str, *, steps: int, out: Path, seed: int) -> list[str]:
+    """Overrides of the demo's configuration; the arguments are those of ``main``."""
+    return [
+        f"actor_rollout_ref.model.path={_quoted(policy)}",
+        f"actor_rollout_ref.rollout.seed={seed}",
+        f"trainer.total_training_steps={steps}",
+        f"turntree.run_dir={_quoted(str(out.absolute()))}",
+        "turntree.save_policy_every=1",
+    ]
 
 
 def differences(comparison: Comparison, *, given: bool) -> str:
@@ -114,8 +121,8 @@ def summary(reports: list[StepReport], comparison: Comparison) -> Table:
         table.add_row(name, f"{_mean(values[:window]):.2f}", f"{_mean(values[-window:]):.2f}")
     table.add_section()
     table.add_row("[bold]same tasks and seeds", "[bold]without", "[bold]with speculation")
-    last = comparison.last_third
-    for name, part in (("all compared steps", comparison.steps), ("the last third", last)):
+    thirds = (("first third", comparison.first_third), ("last third", comparison.last_third))
+    for name, part in (("all compared steps", comparison.steps), *thirds):
         plain, drafted = [s.plain for s in part], [s.speculative for s in part]
         table.add_row(
             f"forward passes, {name}",
@@ -125,7 +132,10 @@ def summary(reports: list[StepReport], comparison: Comparison) -> Table:
         table.add_row(
             f"engine seconds, {name}", f"{sum(c.seconds for c in plain):.2f}", f"{sum(c.seconds for c in drafted):.2f}"
         )
-        table.add_row(f"engine seconds without / with, {name}", "", f"[bold]{speedup(part):.2f}")
+    table.add_section()
+    table.add_row("[bold]without / with (half of the steps)", "[bold]forward passes", "[bold]engine seconds")
+    for name, part in thirds:
+        table.add_row(name, told(passes_saved(part)), told(seconds_saved(part)))
     episodes, equal = sum(s.episodes for s in comparison.steps), sum(s.equal for s in comparison.steps)
     table.add_row("episodes equal token for token", "", f"{equal} of {episodes}")
     return table
@@ -144,8 +154,15 @@ def _quoted(value: str) -> str:
 
 
 def _warm_start(console: Console, seed: int) -> Path:
-    with console.status("warm start: the policy learns the dialogue's form from noisy demonstrations (once)"):
-        return warm_started_policy(seed=seed)
+    with _bar(console) as progress:
+        bar = progress.add_task("warm start on demonstrations", total=WarmStart().steps, note="once")
+
+        def learned(step: int, loss: float) -> None:
+            progress.update(bar, completed=step, note=f"once: {loss:.2f} nats a token")
+
+        policy = warm_started_policy(seed=seed, on_step=learned)
+        progress.update(bar, completed=WarmStart().steps)
+        return policy
 
 
 def _train(console: Console, config: str, overrides: list[str], steps: int) -> list[StepReport] | None:

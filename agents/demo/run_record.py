@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turntree.agents.demo.comparison import Comparison
+from turntree.agents.demo.compared import Comparison
 from turntree.agents.episodes.dialogue import dialogue_states
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.episodes.record import read_episodes

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SOURCES = ("tokenizer.py", "policy.py", "demonstrations.py", "warm_start.py")
-_HALVES = 2
+_SOURCES = ("tokenizer.py", "policy.py", "demonstrations.py", "muon.py", "warm_start.py")
+_PARTS = 8
 """Parts of a batch, each of dialogues of similar length: less padding."""
 
 
@@ -70,12 +70,15 @@ def cache_folder() -> Path:
     return Path(os.environ.get("TURNTREE_CACHE") or Path.home() / ".cache" / "turntree")
 
 
-def warm_started_policy(settings: WarmStart | None = None, *, seed: int = 0) -> Path:
+def warm_started_policy(
+    settings: WarmStart | None = None, *, seed: int = 0, on_step: Callable[[int, float], None] | None = None
+) -> Path:
     """The folder of a warm-started policy, trained now or found in the cache.
 
     Args:
         settings: Settings of the policy; ``None`` is the demo's policy with ``seed``.
         seed: Used if ``settings`` is ``None``.
+        on_step: As in ``train``; not called if the policy is in the cache.
     """
     settings = settings or WarmStart(seed=seed)
     folder = cache_folder() / f"demo-policy-{_key(settings)}"
@@ -85,7 +88,7 @@ def warm_started_policy(settings: WarmStart | None = None, *, seed: int = 0) -> 
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     try:
-        model = train(settings, on_step=_log_every(50))
+        model = train(settings, on_step=on_step or _log_every(50))
         save_policy(model, partial)
         try:
             partial.rename(folder)
@@ -106,6 +109,8 @@ def train(settings: WarmStart, *, on_step: Callable[[int, float], None] | None =
     """
     import torch
 
+    from turntree.agents.demo.muon import Muon
+
     tokenizer = build_tokenizer()
     played = demonstrations(tokenizer, count=settings.demonstrations, seed=settings.seed, mixture=settings.mixture)
     views = [TokenView.of(demonstration.episode) for demonstration in played]
@@ -113,12 +118,7 @@ def train(settings: WarmStart, *, on_step: Callable[[int, float], None] | None =
     model.train()
     matrices, others = _parameters(model)
     optimizers = [
-        torch.optim.Muon(
-            matrices,
-            lr=settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            adjust_lr_fn="match_rms_adamw",
-        ),
+        Muon(matrices, lr=settings.learning_rate, weight_decay=settings.weight_decay),
         torch.optim.AdamW(others, lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.0),
     ]
     batches = _batches(views, settings)
@@ -166,7 +166,7 @@ def _backward(model: LlamaForCausalLM, batch: list[TokenView]) -> float:
 
     batch = sorted(batch, key=lambda view: len(view.prompt_ids) + len(view.response_ids))
     total = sum(sum(view.mask) for view in batch)
-    part = math.ceil(len(batch) / _HALVES)
+    part = math.ceil(len(batch) / _PARTS)
     loss = 0.0
     for start in range(0, len(batch), part):
         inputs, targets = training_tensors(batch[start : start + part])

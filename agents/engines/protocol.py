@@ -7,7 +7,7 @@ changes nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -22,7 +22,7 @@ class FinishReason(StrEnum):
     """Why the engine stopped."""
 
     STOP = "stop"
-    """A stop token was sampled; it is the last token of the completion."""
+    """A stop token was sampled, the last token of the completion; or whoever watched the turn ended it."""
     LENGTH = "length"
     """``max_tokens`` or the context ran out."""
     ABORT = "abort"
@@ -95,6 +95,9 @@ class TurnRequest:
     slot, and is aborted with its tokens so far when the slot is needed; with vLLM and SGLang through ``IdleSlots``."""
     reuse: bool = True
     """Whether the turn may begin with a stored one, and be stored to begin later ones; a validation's may not."""
+    watch: Callable[[Sequence[int]], bool] | None = None
+    """Called with the tokens of each step as they are sampled, on the engine's thread, so that they can be shown at
+    once; ``True`` ends the turn after them. The local engine calls it, others show and end nothing early."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

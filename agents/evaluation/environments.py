@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turntree.agents.errors import UsageError
+from turntree.agents.loop.customer_settings import with_customer
 from turntree.envs import Env, make
 
 
@@ -40,9 +41,15 @@ def env_maker(env_id: str, arguments: Mapping[str, Any]) -> functools.partial[En
 
     Args:
         env_id: As in ``turntree.envs.make``.
-        arguments: Keyword arguments of the environment.
+        arguments: Keyword arguments of the environment; a ``customer`` that is a mapping is a language model's part.
+
+    Raises:
+        UsageError: If that mapping has an unknown key or a value out of range.
     """
-    return functools.partial(make, env_id, **arguments)
+    try:
+        return functools.partial(make, env_id, **with_customer(arguments))
+    except ValueError as error:
+        raise UsageError(f"--env-arg customer: {error}") from error
 
 
 def checked_env(make_env: functools.partial[Env], env_id: str) -> Env:

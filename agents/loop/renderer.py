@@ -66,6 +66,7 @@ class Renderer:
         tokenizer: A Hugging Face tokenizer with a chat template.
         stop_token_ids: Tokens that end a turn besides the template's own end and ``eos_token_id``.
         template_options: Variables for the template, such as ``{"enable_thinking": False}``.
+        cached: Renderings that are kept, of beginnings and of what is added each.
 
     Raises:
         RenderError: If the template is missing, fails on a two-message dialogue, or shows no token that
@@ -78,14 +79,15 @@ class Renderer:
         *,
         stop_token_ids: Sequence[int] = (),
         template_options: Mapping[str, Any] | None = None,
+        cached: int = _CACHED,
     ) -> None:
         from jinja2 import TemplateError
 
         self.tokenizer = tokenizer
         self._refusals = (TemplateError, ValueError, TypeError, KeyError, AttributeError)
         self._options = dict(template_options or {})
-        self._initial = functools.lru_cache(maxsize=_CACHED)(self._render_initial)
-        self._addition = functools.lru_cache(maxsize=_CACHED)(self._render_addition)
+        self._initial = functools.lru_cache(maxsize=cached)(self._render_initial)
+        self._addition = functools.lru_cache(maxsize=cached)(self._render_addition)
         self._ending_text = self._render_after_answer([], generation_prompt=False)
         self._ending = self._ending_tokens()
         stops = (*self._ending[-1:], tokenizer.eos_token_id, *stop_token_ids)

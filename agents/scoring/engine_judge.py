@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.protocol import Engine, FinishReason, Sampling, TurnRequest
+from turntree.agents.loop.quoted import Quoted
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import derive_seed
 from turntree.envs.running.executor import cut
@@ -88,7 +89,7 @@ class EngineJudge:
         self.engine, self.renderer, self.criteria = engine, renderer, criteria
         self.votes, self.seed, self.seconds = votes, seed, seconds
         self._sampling = replace(sampling, stop_token_ids=renderer.stop_token_ids)
-        self._special = _special_tokens(renderer)
+        self._quoted = Quoted(renderer)
         self._thread: EventThread | None = None
 
     def __call__(self, sample: Sample) -> float | None:
@@ -141,11 +142,7 @@ class EngineJudge:
         )
 
     def _shown(self, text: str) -> str:
-        """A text without special tokens of the judge's template, which would end its turn or begin another's."""
-        shown = cut(text, MAX_JUDGED).encode("utf-8", "replace").decode()  # lone surrogates have no tokens
-        while self._special.search(shown):
-            shown = self._special.sub(lambda token: f"{token.group()[0]} {token.group()[1:]}", shown)
-        return shown
+        return self._quoted(cut(text, MAX_JUDGED))
 
 
 def read_grade(text: str, key: str, scale: Criteria) -> int | None:
@@ -157,15 +154,6 @@ def read_grade(text: str, key: str, scale: Criteria) -> int | None:
     line = rf"^[ \t*_#>-]*Grade {re.escape(key)}[*_ \t]*:[*_ \t]*(-?\d{{1,9}})[*_. \t]*$"
     grades = {int(number) for number in re.findall(line, text, re.MULTILINE)}
     return next((grade for grade in grades if len(grades) == 1 and scale.low <= grade <= scale.high), None)
-
-
-def _special_tokens(renderer: Renderer) -> re.Pattern[str]:
-    """Finds every special token of a tokenizer, longer ones first."""
-    tokenizer = renderer.tokenizer
-    tokens = {str(token) for token in tokenizer.added_tokens_decoder.values()}
-    tokens |= {renderer.decode([number], special_tokens=True) for number in tokenizer.all_special_ids}
-    longest_first = sorted((token for token in tokens if len(token) > 1), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
 
 def _digest(seed: int, *texts: str) -> bytes:

@@ -26,6 +26,8 @@ class Series:
     """Class of the page's style sheet: ``main``, ``other`` or ``faint``."""
     points: tuple[tuple[float, float], ...]
     """(x, y), finite, in order of x."""
+    band: tuple[tuple[float, float, float], ...] = ()
+    """(x, low, high) of a shaded band below the line, finite, in order of x."""
 
 
 def line_chart(series: Sequence[Series], *, title: str, top: float | None = None, across: str = "training step") -> str:
@@ -39,8 +41,9 @@ def line_chart(series: Sequence[Series], *, title: str, top: float | None = None
     """
     xs = [x for line in series for x, _ in line.points]
     low, high = min(xs), max(xs)
-    step = _nice((top or max(y for line in series for _, y in line.points) or 1.0) / (_TICKS - 1))
-    ceiling = top or step * math.ceil(max(y for line in series for _, y in line.points) / step - 1e-9) or step
+    highest = max(y for line in series for y in (*(y for _, y in line.points), *(y for _, _, y in line.band)))
+    step = _nice((top or highest or 1.0) / (_TICKS - 1))
+    ceiling = top or step * math.ceil(highest / step - 1e-9) or step
 
     def at(x: float, y: float) -> tuple[float, float]:
         across = (x - low) / (high - low) if high > low else 0.5
@@ -65,6 +68,11 @@ def line_chart(series: Sequence[Series], *, title: str, top: float | None = None
         f'<text class="tick" x="{(WIDTH + _LEFT - _RIGHT) / 2}" y="{HEIGHT - 4}" '
         f'text-anchor="middle">{escape(across)}</text>'
     )
+    for line in series:
+        if line.band:
+            edges = [at(x, y) for x, y, _ in line.band] + [at(x, y) for x, _, y in reversed(line.band)]
+            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in edges)
+            parts.append(f'<polygon class="band {escape(line.style)}" points="{path}"/>')
     parts += [_line(line, [at(x, y) for x, y in line.points], across) for line in series if line.points]
     return "".join([*parts, "</svg>"])
 

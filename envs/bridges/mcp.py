@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
 
 from turntree.envs.bridges.missing import library
 from turntree.envs.context import Context
@@ -13,12 +15,17 @@ from turntree.envs.errors import ToolError
 from turntree.envs.tools.tool import Tool
 from turntree.envs.tools.toolset import Toolset
 
+_INVALID_PARAMS = -32602
+"""JSON-RPC's code for a call that does not fit the tool."""
+
 
 class McpTools(Toolset):
     """The tools of an MCP server; put it into an environment's ``toolsets``.
 
     Every episode opens its own connection at its first call, and so has its own server state where the server
-    keeps it by connection. ``server`` is what ``mcp.Client`` takes: parameters of a command, a URL, a server object.
+    keeps it by connection. ``server`` is ``mcp.StdioServerParameters`` of a command, or what ``mcp.Client`` takes: a
+    URL, a server object. A call that the server rejects is told to the policy. A server that is gone, or that does not
+    answer in time, is a failure of the infrastructure.
     """
 
     def __init__(self, server: Any, *, seconds: float = 30.0) -> None:
@@ -30,12 +37,14 @@ class McpTools(Toolset):
 
         Raises:
             MissingExtra: If ``mcp`` is not installed.
+            TimeoutError: If the server does not answer in time.
         """
         library("mcp", "mcp")
-        self._server, self._seconds = server, seconds
+        self._server = server
+        self.seconds = seconds
         self._connection: _Connection | None = None
         with _Connection(server, seconds) as connection:
-            listed = connection.ask(lambda client: client.list_tools()).tools
+            listed = connection.ask(_all_tools)
         self.tools = tuple(McpTool(entry) for entry in listed)
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
@@ -43,13 +52,22 @@ class McpTools(Toolset):
 
         Raises:
             ToolError: If the server rejects the call.
+            TimeoutError: If it does not answer in time.
         """
-        self._connection = self._connection or _Connection(self._server, self._seconds).__enter__()
-        result = self._connection.ask(lambda client: client.call_tool(name, arguments))
-        text = "\n".join(part.text for part in result.content if getattr(part, "text", None) is not None)
+        try:
+            result = self._connected().ask(lambda client: client.call_tool(name, arguments))
+        except library("mcp", "mcp").MCPError as error:
+            if error.code != _INVALID_PARAMS:
+                raise
+            raise ToolError(str(error)) from error
+        text = "\n".join(getattr(part, "text", None) or f"[{part.type}]" for part in result.content)
         if getattr(result, "is_error", False) or getattr(result, "isError", False):
             raise ToolError(text)
         return text
+
+    def within(self, function: Callable[[], Any]) -> Any:
+        """What a coroutine function returns, run in the event loop of this episode's connection."""
+        return self._connected().ask(lambda client: function())
 
     def fresh(self) -> McpTools:
         """A copy of the tools with its own connection."""
@@ -63,8 +81,20 @@ class McpTools(Toolset):
         if connection is not None:
             connection.__exit__()
 
+    def _connected(self) -> _Connection:
+        self._connection = self._connection or _Connection(self._server, self.seconds).__enter__()
+        return self._connection
+
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_connection": None}
+
+
+class Caller(Protocol):
+    """Whoever passes calls on to a server: ``McpTools``, or an environment."""
+
+    def call(self, name: str, arguments: dict[str, Any]) -> str:
+        """Call a tool of the server."""
+        ...
 
 
 class McpTool(Tool):
@@ -79,8 +109,13 @@ class McpTool(Tool):
 
     def run(self, arguments: Any, *, owner: object | None = None, context: Context | None = None) -> str:
         """Call the server, which checks the arguments itself."""
-        assert isinstance(owner, McpTools)
-        return owner.call(self.name, dict(arguments))
+        return cast(Caller, owner).call(self.name, dict(arguments))
+
+    def renamed(self, name: str) -> McpTool:
+        """The same tool under another name."""
+        tool = copy.copy(self)
+        tool.schema = {"type": "function", "function": {**self.schema["function"], "name": name}}
+        return tool
 
     def __reduce__(self) -> Any:
         return object.__new__, (type(self),), vars(self)
@@ -116,6 +151,16 @@ def serve(tools: Sequence[Tool], *, name: str = "turntree") -> Any:
     return server.Server(name, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
+async def _all_tools(client: Any) -> list[Any]:
+    """The tools of a server, which may list them page by page."""
+    page = await client.list_tools()
+    tools = list(page.tools)
+    while page.next_cursor:
+        page = await client.list_tools(cursor=page.next_cursor)
+        tools += page.tools
+    return tools
+
+
 class _Connection:
     """A client in an event loop of its own, for callers that are not asynchronous."""
 
@@ -124,26 +169,51 @@ class _Connection:
         self._loop = asyncio.new_event_loop()
         self._ready: asyncio.Future[Any] = self._loop.create_future()
         self._leave = asyncio.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._live(),), daemon=True)
+        self._task = self._loop.create_task(self._live())
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> _Connection:
         self._thread.start()
-        self.ask(lambda client: asyncio.sleep(0))
+        try:
+            self.ask(lambda client: asyncio.sleep(0))
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._loop.call_soon_threadsafe(self._leave.set)
+        with contextlib.suppress(RuntimeError):  # its loop has ended
+            self._loop.call_soon_threadsafe(self._stop)
         self._thread.join(timeout=self._seconds)
 
     def ask(self, question: Any) -> Any:
         async def answer() -> Any:
             return await question(await asyncio.shield(self._ready))
 
-        return asyncio.run_coroutine_threadsafe(answer(), self._loop).result(timeout=self._seconds)
+        asked = asyncio.run_coroutine_threadsafe(answer(), self._loop)
+        try:
+            return asked.result(timeout=self._seconds)
+        except TimeoutError:
+            asked.cancel()
+            raise TimeoutError(f"the MCP server did not answer within {self._seconds:g} s") from None
+
+    def _run(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._task)
+        self._loop.close()
+
+    def _stop(self) -> None:
+        if self._ready.done():
+            self._leave.set()
+        else:  # still connecting
+            self._task.cancel()
 
     async def _live(self) -> None:
+        mcp, server = library("mcp", "mcp"), self._server
+        if isinstance(server, mcp.StdioServerParameters):
+            server = library("mcp.client.stdio", "mcp").stdio_client(server)
         try:
-            async with library("mcp", "mcp").Client(self._server) as client:
+            async with mcp.Client(server) as client:
                 self._ready.set_result(client)
                 await self._leave.wait()
         except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from turntree.envs.bridges.missing import library
@@ -11,14 +12,21 @@ from turntree.envs.reply import Reply
 from turntree.envs.task import Task
 from turntree.rewards import final_answer
 
+_GOLD = ("answer", "possible_answer", "example_answer", "example_correct_answer")
+"""Where an entry has its gold answer: in itself, or in its metadata where there are many right ones."""
+
 
 class ReasoningGym(Env):
     """One question a task; the first turn that calls no tool answers it.
 
-    The text after ``####`` is the answer, else the whole turn. The reward is the data set's score, 0 to 1.
+    All that follows the last ``####`` is the answer, be it a word or a board of many lines, else the whole turn. The
+    reward is the data set's score, 0 to 1; an answer that its checker cannot read is wrong.
+
+    Not covered: several checkers evaluate the answer as Python or sympy, in this process (``string_insertion``,
+    ``spiral_matrix``, ``binary_matrix``, ``n_queens``, ``countdown``, ``puzzle24``, integration, polynomials).
     """
 
-    static_attributes = Env.static_attributes | {"_dataset", "num_tasks", "_name"}
+    static_attributes = Env.static_attributes | {"_dataset", "num_tasks", "_name", "_last"}
 
     def __init__(self, name: str, *, size: int = 1000, data_seed: int = 0, settings: Any = None, **kwargs: Any) -> None:
         """Make the data set.
@@ -35,21 +43,47 @@ class ReasoningGym(Env):
         self._name = name
         self._dataset = gym.create_dataset(name, size=size, seed=data_seed, **(settings or {}))
         self.num_tasks = size
+        self._last: tuple[int, Any] | None = None
 
     def default_system_prompt(self) -> str:
         """Explain the form of the answer."""
         return "Think step by step. End with the final answer on a line of its own: #### answer"
 
     def task(self, index: int) -> Task:
-        """The question at this index of the data set."""
-        entry = self._dataset[index]
+        """The question at this index of the data set; the gold answer is empty where the set has none."""
+        entry = self._entry(index)
         id = f"reasoning_gym/{self._name}/{self._dataset.seed}/{index}"
-        answer = str(entry["answer"])
+        answer = _gold(entry)
         return Task(id=id, prompt=entry["question"], answer=answer, data_source=self._name, metadata={"index": index})
 
     def reply(self, message: Message) -> Reply:
         """Let the data set score the answer."""
-        entry = self._dataset[self.current_task.metadata["index"]]
-        answer = final_answer(message.content) or message.content.strip()
-        score = float(self._dataset.score_answer(answer, entry))
+        entry = self._entry(self.current_task.metadata["index"])
+        score = max(self._score(answer, entry) for answer in _readings(message.content))
         return Reply(reward=score, done=True, rewards={"correct": score})
+
+    def _entry(self, index: int) -> Any:
+        """The entry at this index; some sets take a second to make one, so that of the episode is kept."""
+        if self._last is None or self._last[0] != index:
+            self._last = index, self._dataset[index]
+        return self._last[1]
+
+    def _score(self, answer: str, entry: Any) -> float:
+        try:
+            return float(self._dataset.score_answer(answer, entry))
+        except (Exception, SystemExit):  # checkers trust their answers: int("twelve"), {"a": 1}[0], eval("exit()")
+            return 0.0
+
+
+def _readings(text: str) -> list[str]:
+    """What a turn may mean by its answer: all behind the mark, or its first line without the full stop."""
+    spoken = text.rpartition("</think>")[2]
+    after = spoken.rpartition("####")[2].strip()
+    line = final_answer(spoken)
+    return [after] if line in (None, after) else [after, line]  # type: ignore[list-item]
+
+
+def _gold(entry: Any) -> str:
+    found = (entry.get(name, entry["metadata"].get(name)) for name in _GOLD)
+    gold = next((answer for answer in found if answer is not None), "")
+    return json.dumps(gold) if isinstance(gold, dict) else str(gold)

@@ -59,10 +59,17 @@ def trl_reward(completions: Sequence[Any], environments: Sequence[Any], **_: Any
     """
     totals: list[float | None] = []
     for completion, environment in zip(completions, environments, strict=True):
-        answer = completion if isinstance(completion, str) else completion[-1].get("content")
-        environment._say(answer or "")
+        environment._say(_answer(completion))
         totals.append(None if environment._info["failure"] else environment._total)
     return totals
+
+
+def _answer(completion: Any) -> str:
+    """The policy's last words; none where the dialogue was cut after a tool's, which are not the policy's."""
+    if isinstance(completion, str):
+        return completion
+    last = completion[-1] if completion else {}
+    return (last.get("content") or "") if last.get("role", "assistant") == "assistant" else ""
 
 
 def _method(tool: Tool) -> Callable[..., str]:

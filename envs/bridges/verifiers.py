@@ -1,69 +1,162 @@
-"""Task sets of the verifiers library that need no tools: a prompt, one answer, the task's own score."""
+"""Task sets of the verifiers library: their prompts, tools, metrics and rewards."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from turntree.envs.bridges.missing import library
+from turntree.envs.bridges.verifiers_tools import VerifiersTools
+from turntree.envs.bridges.verifiers_trace import content_text, played_messages, trace_of
 from turntree.envs.env import Env
+from turntree.envs.errors import DataError
 from turntree.envs.message import Message, Role
 from turntree.envs.reply import Reply
+from turntree.envs.running.worker_pool import WorkerPool
 from turntree.envs.task import Task
+
+_SCORERS = WorkerPool()
 
 
 class Verifiers(Env):
-    """One task of a verifiers ``Taskset`` an episode; the first turn that calls no tool answers it."""
+    """One task of a verifiers ``Taskset`` an episode; the first turn that calls no tool answers it.
 
-    static_attributes = Env.static_attributes | {"_rows", "_score", "num_tasks", "_name"}
+    The reward is the weighted sum of the task's own rewards, with each of them and each metric in ``rewards``. The
+    task's tool servers run in this process, one set an episode, and their state is the trace's, as in verifiers.
+
+    Not covered, and refused: tasks that need a container or a runtime, and those that stop or change a dialogue by
+    hooks of their own.
+    """
+
+    static_attributes = Env.static_attributes | {"_rows", "_score", "_seconds", "num_tasks", "_name"}
 
     def __init__(
         self,
         taskset: Any,
         *,
-        score: Callable[[Any, str], Any],
+        score: Callable[[Any, str], Any] | None = None,
         name: str = "verifiers",
         max_tasks: int = 10_000,
+        seconds: float = 300.0,
         **kwargs: Any,
     ) -> None:
         """Read the tasks.
 
         Args:
             taskset: Iterable of tasks with ``data`` (a prompt, text or messages).
-            score: Function of the task and the answer that returns the reward or a coroutine of it.
+            score: Function of the task and the answer that returns the reward or a coroutine of it; ``None`` lets
+                the task score the whole dialogue.
             name: Prefix of task ids.
             max_tasks: Most tasks read; task sets may be endless.
+            seconds: Deadline of a score and of each call of a tool.
             **kwargs: Arguments of ``Env``.
+
+        Raises:
+            DataError: If a task needs what this bridge does not have.
         """
         super().__init__(**kwargs)
         self._rows = list(itertools.islice(taskset, max_tasks))
-        self._score, self._name = score, name
+        self._score, self._name, self._seconds = score, name, seconds
         self.num_tasks = len(self._rows)
+        self._serving: VerifiersTools | None = None
+        self._state: Any = None
+        if self._rows:
+            _require_playable(self._rows[0], own_score=score is None)
+            served = VerifiersTools.of(self._rows[0], seconds)
+            self.tools = (*self.tools, *(served.offered if served else ()))
 
     def task(self, index: int) -> Task:
         """The task at this index."""
-        prompt = self._rows[index].data.prompt
-        text = prompt if isinstance(prompt, str) else "\n\n".join(str(_part(m, "content")) for m in prompt)
+        text = "\n\n".join(message.content for message in _opening(self._rows[index]) if message.role is Role.USER)
         return Task(id=f"{self._name}/{index}", prompt=text, data_source=self._name, metadata={"index": index})
 
     def start(self, task: Task) -> Sequence[Message]:
-        """Return the prompt as messages."""
-        prompt = self._rows[task.metadata["index"]].data.prompt
-        if isinstance(prompt, str):
-            return [Message(role=Role.USER, content=prompt)]
-        return [Message(role=Role(_part(m, "role")), content=_part(m, "content")) for m in prompt]
+        """Return the prompt as messages, the task's system prompt first unless the caller gave one."""
+        row = self._rows[task.metadata["index"]]
+        if self._score is None:
+            self._state = trace_of(row, []).state
+        if self._serving is not None:
+            self._serving.close()
+        self._serving = VerifiersTools.of(row, self._seconds)
+        if self._serving is not None:
+            self._serving.begin(row, self._state)
+        opening = _opening(row)
+        return opening if self._system_prompt is None else [m for m in opening if m.role is not Role.SYSTEM]
+
+    def call(self, name: str, arguments: dict[str, Any]) -> str:
+        """Call a tool of the task's; the tools that it offers come here.
+
+        Raises:
+            ToolError: If the tool rejects the call.
+        """
+        assert self._serving is not None
+        return self._serving.call(name, arguments)
 
     def reply(self, message: Message) -> Reply:
-        """Let the task score the answer."""
-        score = self._score(self._rows[self.current_task.metadata["index"]], message.content)
-        reward = float(asyncio.run(_awaited(score)) if hasattr(score, "__await__") else score)
-        return Reply(reward=reward, done=True, rewards={"verifiers": reward})
+        """Let the task score the dialogue, or ``score`` the answer."""
+        row = self._rows[self.current_task.metadata["index"]]
+        if self._score is not None:
+            reward = float(self._awaited(self._score(row, message.content)))
+            return Reply(reward=reward, done=True, rewards={"verifiers": reward})
+        trace = trace_of(row, played_messages(self.messages, self.parser), self._state)
+        self._awaited(row.score(trace))
+        rewards = {name: reward.value for name, reward in trace.rewards.items() if reward is not None}
+        metrics = {name: value for name, value in trace.metrics.items() if value is not None}
+        return Reply(reward=float(trace.reward), done=True, rewards=metrics | rewards)
+
+    def close(self) -> None:
+        """End the episode, and the servers of its tools."""
+        if self._serving is not None:
+            self._serving.close()
+        super().close()
+
+    def _awaited(self, score: Any) -> Any:
+        """A score, in a thread of its own where it is a coroutine: this one may have a running loop."""
+        if not inspect.isawaitable(score):
+            return score
+
+        async def wait() -> Any:
+            return await asyncio.wait_for(score, self._seconds)
+
+        return _SCORERS.submit(asyncio.run, wait()).result()
 
 
-async def _awaited(score: Any) -> Any:
-    return await score
+def _opening(row: Any) -> list[Message]:
+    system, prompt = getattr(row.data, "system_prompt", None), row.data.prompt
+    messages = [] if system is None else [Message(role=Role.SYSTEM, content=system)]
+    if isinstance(prompt, str):
+        return [*messages, Message(role=Role.USER, content=prompt)]
+    return [
+        *messages,
+        *(Message(role=Role(_part(m, "role")), content=content_text(_part(m, "content"))) for m in prompt),
+    ]
 
 
 def _part(message: Any, name: str) -> Any:
     return message[name] if isinstance(message, dict) else getattr(message, name)
+
+
+def _require_playable(row: Any, *, own_score: bool) -> None:
+    if not own_score:
+        return
+    base = library("verifiers.v1", "verifiers").Task
+    if not isinstance(row, base):
+        raise DataError(f"expected tasks of verifiers.v1, got {type(row).__name__}; pass score= for others")
+    hooks = [row.setup, row.finalize, *row.hooks("metric"), *row.hooks("reward")]
+    inherited = (base.setup, base.finalize)
+    needy = [
+        hook.__name__
+        for hook in hooks
+        if (given := inspect.signature(hook).parameters.get("runtime")) is not None
+        and given.default is inspect.Parameter.empty
+        and getattr(hook, "__func__", None) not in inherited
+    ]
+    reasons = [f"{name} needs a runtime" for name in needy]
+    reasons += [f"{hook.__name__} stops dialogues" for hook in row.hooks("stop")]
+    reasons += ["it needs a container"] if row.NEEDS_CONTAINER else []
+    reasons += ["the user opens the dialogue"] if row.data.prompt is None else []
+    if reasons:
+        raise DataError(f"this bridge cannot play {type(row).__name__}: {'; '.join(reasons)}; run it in verifiers")

@@ -1,4 +1,4 @@
-"""Where the files of a data set lie: in a folder that was named, or below ``$TURNTREE_DATA/data``."""
+"""Where the files of a data set lie: in a folder that was named, or below ``$TURNTREE_DATA/data``; the cache folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ def default_folder(name: str) -> Path | None:
     """``$TURNTREE_DATA/data/NAME``, which need not exist; ``None`` where the variable is not set."""
     root = os.environ.get("TURNTREE_DATA")
     return Path(root) / "data" / name if root else None
+
+
+def cache_folder() -> Path:
+    """Where what is made once and used again lies: ``TURNTREE_CACHE``, else ``~/.cache/turntree``."""
+    return Path(os.environ.get("TURNTREE_CACHE") or Path.home() / ".cache" / "turntree")
 
 
 def data_folder(data: str | Path | None, *, name: str, holds: str) -> Path:

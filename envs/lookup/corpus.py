@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from turntree.envs.data.rows import FileRows, HubRows, find_rows
+import numpy as np
+from numpy.typing import NDArray
+
 from turntree.envs.errors import DataError, MissingExtra
 
 _WORD = re.compile(r"\w+")
@@ -28,7 +29,7 @@ class Document:
 
 
 class Corpus:
-    """Documents that can be searched.
+    """Documents that can be searched, in memory; ``StoredCorpus`` has them on disk.
 
     Args:
         documents: In the order that breaks ties of scores; their ids must differ.
@@ -39,31 +40,74 @@ class Corpus:
     """
 
     def __init__(self, documents: Sequence[Document]) -> None:
-        try:
-            import bm25s
-        except ImportError as error:
-            raise MissingExtra('searching needs bm25s; install it with: pip install "turntree[search]"') from error
-        self._documents = {document.id: document for document in documents}
-        if not documents or len(self._documents) < len(documents):
-            raise DataError(
-                f"expected documents with different ids, got {len(documents)} with {len(self._documents)} ids"
-            )
-        self._ids = list(self._documents)
-        self._index: Any = bm25s.BM25()
-        self._index.index([words(f"{d.title} {d.text}") for d in documents], show_progress=False)
+        self._documents = documents
+        self._by_id = {document.id: document for document in documents}
+        if len(self._by_id) < len(documents):
+            raise DataError(f"expected documents with different ids, got {len(documents)} with {len(self._by_id)} ids")
+        self._index = index_of(documents)
 
     def search(self, query: str, count: int) -> list[Document]:
         """The best matching documents, best first; those without a word of the query are left out."""
         asked = words(query)
         if not asked:
             return []
-        scores = self._index.get_scores(asked)
-        best = sorted((-score, number) for number, score in enumerate(scores.tolist()) if score > 0)
-        return [self._documents[self._ids[number]] for _, number in best[:count]]
+        return [self._at(number) for number in best(self._index.get_scores(asked), count)]
 
     def get(self, id: str) -> Document | None:
         """The document with this id, or ``None``."""
-        return self._documents.get(id)
+        return self._by_id.get(id)
+
+    def _at(self, number: int) -> Document:
+        return self._documents[number]
+
+
+def index_of(documents: Iterable[Document]) -> Any:
+    """A ``bm25s.BM25`` over the words of titles and texts, in the documents' order.
+
+    Raises:
+        MissingExtra: If bm25s is not installed.
+        DataError: If there are no documents.
+    """
+    index = library().BM25()
+    numbers: dict[str, int] = {}
+    texts = [[numbers.setdefault(word, len(numbers)) for word in words(f"{d.title} {d.text}")] for d in documents]
+    if not texts:
+        raise DataError("expected documents to search in, got none")
+    index.index((texts, numbers), show_progress=False)
+    return index
+
+
+def library() -> Any:
+    """The module ``bm25s``.
+
+    Raises:
+        MissingExtra: If it is not installed.
+    """
+    try:
+        import bm25s
+    except ImportError as error:
+        raise MissingExtra('searching needs bm25s; install it with: pip install "turntree[search]"') from error
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG for itself, and would be heard everywhere
+    return bm25s
+
+
+def best(scores: NDArray[np.float32], count: int) -> list[int]:
+    """The numbers of the greatest scores above 0, greatest first, the lower number first among equals.
+
+    Args:
+        scores: Shape (documents,).
+        count: Most numbers to return.
+
+    Example:
+        >>> best(np.array([0, 2, 3, 2, 2], np.float32), 2)
+        [2, 1]
+    """
+    found = np.flatnonzero(scores > 0)
+    if len(found) > count:
+        least = np.partition(scores[found], -count)[-count]
+        found = found[scores[found] >= least]
+    order = np.lexsort((found, -scores[found]))[:count]
+    return [int(number) for number in found[order]]
 
 
 def words(text: str) -> list[str]:
@@ -74,26 +118,3 @@ def words(text: str) -> list[str]:
     """
     found: Iterable[str] = _WORD.findall(text.casefold())
     return [word[:-1] if len(word) > 3 and word.endswith("s") else word for word in found]
-
-
-def read_corpus(data: str | Path) -> Corpus:
-    """Read documents with ``id``, ``title`` (may be missing) and ``text``; an unchanged file is read once.
-
-    Raises:
-        DataError: If the file is missing or a row malformed; the message names file and line.
-    """
-    return _read(find_rows(data, split="corpus"))
-
-
-@lru_cache(maxsize=4)
-def _read(rows: FileRows | HubRows) -> Corpus:
-    return Corpus(
-        [
-            Document(
-                id=row.text("id"),
-                title=row.text("title") if row.fields.get("title") else "",
-                text=row.text("text"),
-            )
-            for row in rows.read()
-        ]
-    )

@@ -8,11 +8,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from turntree.envs.data.rows import FileRows, HubRows, find_rows
+from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows
 from turntree.envs.env import Env
 from turntree.envs.errors import DataError, ToolError
 from turntree.envs.limits import Limits
-from turntree.envs.lookup.corpus import Corpus, read_corpus
+from turntree.envs.lookup.corpus import Corpus
+from turntree.envs.lookup.documents import read_corpus
 from turntree.envs.lookup.island import island, question
 from turntree.envs.message import Message, ToolCall
 from turntree.envs.reply import Reply
@@ -38,8 +39,11 @@ class Search(Env):
         self,
         *,
         corpus: str | Path | None = None,
+        corpus_split: str = "corpus",
+        corpus_subset: str | None = None,
         data: str | Path | None = None,
         split: str = "train",
+        subset: str | None = None,
         hits: int = 3,
         limits: Limits = Limits(max_turns=12),  # noqa: B008 - frozen
         **kwargs: Any,
@@ -47,9 +51,14 @@ class Search(Env):
         """Read the corpus and the questions.
 
         Args:
-            corpus: Rows with ``id``, ``title`` and ``text``; ``None`` takes the island.
-            data: Rows with ``question`` and ``answer``, required with a custom corpus.
+            corpus: A file or data set of rows with ``id``, ``title`` and ``text``, or a folder of texts, see
+                ``read_corpus``; indexed once, in the cache folder. ``None`` takes the island.
+            corpus_split: Split of ``corpus`` where that is a data set.
+            corpus_subset: Configuration name of ``corpus`` likewise.
+            data: Rows with ``question`` and ``answer`` (or ``golden_answers``, any of which is right), required
+                with a custom corpus.
             split: Split of ``data``; part of every task's id and seed.
+            subset: Configuration name of ``data`` where that is a data set.
             hits: Most texts returned by a search.
             limits: Bounds of an episode.
             **kwargs: Arguments of ``Env``.
@@ -63,8 +72,10 @@ class Search(Env):
             raise DataError("corpus and data belong together: give both, or neither for the made-up island")
         if hits < 1:
             raise ValueError(f"hits must be at least 1, got {hits}")
-        self._corpus: Corpus = island() if corpus is None else read_corpus(corpus)
-        self._tasks = () if data is None else _read_tasks(find_rows(data, split=split), split)
+        self._corpus: Corpus = (
+            island() if corpus is None else read_corpus(corpus, split=corpus_split, subset=corpus_subset)
+        )
+        self._tasks = () if data is None else _read_tasks(find_rows(data, split=split, subset=subset), split)
         self.num_tasks = len(self._tasks) or None
         self.hits = hits
         self.split = split
@@ -94,7 +105,9 @@ class Search(Env):
     def reply(self, message: Message) -> Reply:
         """Compare the answer and end the episode."""
         said = extract(message.content).answer
-        right = float(said is not None and _plain(said) == _plain(self.current_task.answer))
+        task = self.current_task
+        answers = task.metadata.get("answers", [task.answer])
+        right = float(said is not None and _plain(said) in map(_plain, answers))
         return Reply(reward=right, done=True, rewards={"correct": right})
 
     @tool(deterministic=True)
@@ -127,14 +140,26 @@ def _read_tasks(rows: FileRows | HubRows, split: str) -> tuple[Task, ...]:
         Task(
             id=row.text("id") if row.fields.get("id") else f"search/{split}/{number}",
             prompt=row.text("question"),
-            answer=row.text("answer"),
+            answer=answers[0],
             data_source="search",
+            metadata={"answers": answers},
         )
         for number, row in enumerate(rows.read())
+        for answers in [_answers(row)]
     )
     if not tasks:
         raise DataError(f"expected rows with question and answer, got none in {rows}")
     return tasks
+
+
+def _answers(row: Row) -> list[str]:
+    """All right answers, at least one; each has a word besides its articles."""
+    field = "golden_answers" if "golden_answers" in row.fields else "answer"
+    given = row.fields.get(field)
+    answers = [row.text(field)] if given is None or isinstance(given, str) else list(given)
+    if not answers or not all(isinstance(answer, str) and _plain(answer) for answer in answers):
+        raise DataError(f"{row.where}: the field {field!r} must be a text or some, each with a word, got {given!r}")
+    return answers
 
 
 def _plain(text: str) -> str:

@@ -41,6 +41,8 @@ class Arithmetic(Env):
         max_value: int = 9,
         operators: str = OPERATORS,
         allow_negative: bool = False,
+        long_every: int = 0,
+        long_numbers: int = 10,
         split: str = "train",
         **kwargs: Any,
     ) -> None:
@@ -52,6 +54,8 @@ class Arithmetic(Env):
             max_value: Numbers are drawn from 1 to this.
             operators: Characters to draw operators from, some of ``+-*``.
             allow_negative: Whether intermediate results may fall below 0.
+            long_every: The last of so many successive tasks is long, so that a batch ends in a long tail; 0: none is.
+            long_numbers: Count of numbers in a long task's expression.
             split: Part of every task's id and seed, for example ``train`` or ``test``.
             **kwargs: Arguments of ``Env``.
 
@@ -65,6 +69,11 @@ class Arithmetic(Env):
             )
         if not 1 <= max_value <= MAX_INTERMEDIATE:
             raise ValueError(f"max_value must lie in 1..{MAX_INTERMEDIATE}, got {max_value}")
+        if long_every < 0 or long_numbers < 1:
+            raise ValueError(
+                f"expected long_every >= 0 and long_numbers >= 1, got long_every={long_every}, "
+                f"long_numbers={long_numbers}"
+            )
         if not operators or set(operators) - set(OPERATORS):
             raise ValueError(f"operators must be some of {OPERATORS!r}, got {operators!r}")
         self.min_numbers = min_numbers
@@ -72,6 +81,8 @@ class Arithmetic(Env):
         self.max_value = max_value
         self.operators = operators
         self.allow_negative = allow_negative
+        self.long_every = long_every
+        self.long_numbers = long_numbers
         self.split = split
 
     def default_system_prompt(self) -> str:
@@ -91,6 +102,8 @@ class Arithmetic(Env):
         """
         rng = random.Random(f"turntree/arithmetic/{self.split}/{index}")
         count = rng.randint(self.min_numbers, self.max_numbers)
+        if self.long_every and index % self.long_every == self.long_every - 1:
+            count = self.long_numbers
         for _ in range(_ATTEMPTS):
             numbers = [rng.randint(1, self.max_value) for _ in range(count)]
             operators = [rng.choice(self.operators) for _ in range(count - 1)]

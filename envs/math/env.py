@@ -17,6 +17,7 @@ from turntree.envs.task import Task
 from turntree.envs.verdict import judge_answer
 
 _EXAMPLES = {"calculator": {"expression": "(16-3-4)*2"}, "python": {"code": "print(sum(range(10)))"}}
+_GO_ON = r"I see neither a tool call nor an answer in \boxed{}. Call a tool, or end with your answer in \boxed{}."
 TOOL_NAMES = tuple(_EXAMPLES)
 """Names allowed in ``use``."""
 
@@ -25,7 +26,8 @@ class Math(Env):
     r"""Solve problems; the answer is in the last ``\boxed{}`` of a turn that calls no tool.
 
     With ``attempts=1`` that turn ends the episode. With more, the policy is told that an answer is wrong
-    and may try again. Reward 1 for a right answer, times ``discount`` for each attempt before it.
+    and may try again. Reward 1 for a right answer, times ``discount`` for each attempt before it. With tools,
+    a turn that neither calls one nor answers uses up no attempt: the policy is told so and goes on.
     """
 
     forkable = True
@@ -110,6 +112,8 @@ class Math(Env):
     def reply(self, message: Message) -> Reply:
         """Judge the answer; report that it is wrong while attempts are left."""
         verdict = judge_answer(message.content, self.current_task, self.dataset.contract)
+        if verdict.answer is None and self.offered_tools:
+            return Reply(messages=[Message(role=Role.USER, content=_GO_ON)])
         self.attempt += 1
         rewards = {"correct": float(bool(verdict.correct)), "attempts": 1.0}
         if verdict.correct:

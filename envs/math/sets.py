@@ -56,6 +56,11 @@ class MathSet:
     """Columns kept as metadata where a row has them."""
 
     @property
+    def tools_id(self) -> str:
+        """Id of the environment that plays it with tools, over several turns."""
+        return self.env_id.replace("-v0", "-Tools-v0")
+
+    @property
     def default_split(self) -> str:
         """The split that is played unless another is requested."""
         return next(iter(self.hub))

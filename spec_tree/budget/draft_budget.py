@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from turntree.spec_tree.budget.choices import Choice, most_rows
 from turntree.spec_tree.budget.step_cost import StepCost, expected_seconds
 from turntree.spec_tree.kernels.compiled import kernel, part
 
@@ -176,6 +177,7 @@ class DraftBudget:
         self._asked = Allowance(floor, 0)
         self._from_nothing = False
         """Whether the last step tried drafts although none seemed best."""
+        self._choices: dict[int, Choice] = {}
 
     def allow(self, rows: int, *, most: int | None = None) -> Allowance:
         """Decide for the next step.
@@ -236,9 +238,18 @@ class DraftBudget:
             self._lowest,
             IDLE,
         )
+        if self._steps > _FIRST_STEPS:
+            plain = rows / float(self._seen[0]["rate"][0])
+            chosen = self._choices.setdefault(most_rows(rows), Choice(most_rows=most_rows(rows)))
+            chosen.count(rows=rows, drafted=len(accepted), accepted=came, seconds=seconds, plain=plain)
         if self._from_nothing and 3 * came > 2 * len(accepted):
             self._pause = _LONG_AGO  # most were accepted: try again at once
         self._window = min(self._window + 2.0 * came, 1e6)
+
+    def take_choices(self) -> tuple[Choice, ...]:
+        """What was chosen since the last call, by the number of requests; the first steps are left out."""
+        taken, self._choices = self._choices, {}
+        return tuple(taken[most] for most in sorted(taken))
 
     def _trial(self, rows: int, best: int) -> Allowance | None:
         """A trial to make now: no draft, if its cost is unknown, else a few more than seems best."""

@@ -25,6 +25,12 @@ def boxed(env: Env) -> Iterator[str]:
     yield rf"It is \boxed{{{env.current_task.answer}}}."
 
 
+def worked(env: Env) -> Iterator[str]:
+    yield call(env, "calculator", expression="1+1")
+    yield "Let me think."
+    yield from boxed(env)
+
+
 def hashed(env: Env) -> Iterator[str]:
     yield f"#### {env.current_task.answer}"
 
@@ -87,6 +93,7 @@ WINNERS: dict[str, Policy] = {
     "turntree/KeyValue-v0": set_all,
     "turntree/Search-v0": look_up,
     **{entry.env_id: boxed for entry in MATH_SETS},
+    **{entry.tools_id: worked for entry in MATH_SETS},
 }
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from turntree.agents.demo.comparison import Comparison, Cost, StepComparison
+from turntree.agents.demo.compared import Comparison, Cost, StepComparison
 from turntree.agents.demo.tokenizer import build_tokenizer
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.record import EpisodeWriter

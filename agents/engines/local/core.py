@@ -29,6 +29,7 @@ from turntree.agents.engines.local.slot_pool import SlotPool
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.engines.local.wait_queue import WaitQueue
 from turntree.agents.engines.protocol import FinishReason
+from turntree.spec_tree.budget.choices import Choice
 from turntree.spec_tree.rules.verify import Verified
 
 if TYPE_CHECKING:
@@ -90,6 +91,10 @@ class EngineCore:
         """Take the weights back to the device, and go on."""
         self.policy.return_to_device()
         self.asleep = False
+
+    def take_choices(self) -> tuple[Choice, ...]:
+        """What the draft budget chose since the last call, by the number of requests."""
+        return self._drafter.take_choices()
 
     def abort_all(self) -> int:
         """End every request with the tokens that it has.
@@ -191,9 +196,11 @@ class EngineCore:
         own = _logits_of(at, who, plan, logits)
         verified = emit(drawing, draft, guessed[at], room, own, monitors=self.config.monitors)
         self._keep_path(plan.slot[at], (plan.computed + plan.pending)[at], verified)
-        self._drafter.commit(drawing, [r.tokens[len(r.prompt) + n :] for r, n in zip(drawing, before, strict=True)])
-        for request in drawing:
-            if request.tokens[-1] in request.sampling.stop_token_ids:
+        drawn = [r.tokens[len(r.prompt) + n :] for r, n in zip(drawing, before, strict=True)]
+        self._drafter.commit(drawing, drawn)
+        for request, tokens in zip(drawing, drawn, strict=True):
+            watched = request.ended_by_watch(tokens)
+            if watched or request.tokens[-1] in request.sampling.stop_token_ids:
                 self._finish(request, FinishReason.STOP)
             elif self._drafter.room(request) <= 0:
                 self._finish(request, FinishReason.LENGTH)

@@ -28,6 +28,7 @@ from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
 from turntree.agents.errors import EngineAborted
 from turntree.spec_tree import DialogueState, ForestConfig
+from turntree.spec_tree.budget.choices import Choice
 
 if TYPE_CHECKING:
     from turntree.spec_tree import SpecForest
@@ -118,6 +119,7 @@ class LocalEngine:
             seed=int(self._seeds.integers(1 << 63)) if sampling.seed is None else sampling.seed % (1 << 64),
             guess=guess[: stop + 1],
             ahead=request.ahead_for > 0,
+            watch=request.watch,
         )
         return done.completion()
 
@@ -225,6 +227,10 @@ class LocalEngine:
     def stats(self) -> EngineStats:
         """Counters since the start."""
         return self._core.stats.copy()
+
+    def take_choices(self) -> tuple[Choice, ...]:
+        """What the draft budget chose since the last call, by the number of requests of a pass."""
+        return self._call(self._core.take_choices)
 
     def close(self) -> None:
         """Stop the thread; live requests end as aborted. Closing twice is fine."""

@@ -100,7 +100,9 @@ class Request(DraftTurn):
     version: int = 0
     """Version of the weights that sampled the last token."""
     error: Exception | None = None
-    """The error, if the engine failed."""
+    """The error, if the engine or the request's own ``watch`` failed."""
+    watch: Callable[[Sequence[int]], bool] | None = None
+    """As ``TurnRequest.watch``."""
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
@@ -119,6 +121,14 @@ class Request(DraftTurn):
     def positions(self) -> int:
         """Positions whose distribution is needed, if ``scoring``."""
         return len(self.guess) + (self.sampling.top_logprobs > 0)
+
+    def ended_by_watch(self, tokens: Sequence[int]) -> bool:
+        """Show the tokens of a step to whoever watches; returns whether the turn ends. An error ends it alone."""
+        try:
+            return self.watch is not None and self.watch(tokens)
+        except Exception as error:  # a caller's function: the other requests of the step go on
+            self.error = error
+            return True
 
     def start_over(self) -> None:
         """Discard scores, since the weights have changed."""

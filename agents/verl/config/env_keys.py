@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
+from turntree.agents.loop.customer_settings import customer_settings
 from turntree.agents.verl.config.sections import ConfigError, check_keys, from_mapping, unknown_key
 from turntree.envs import Limits, list_envs
 from turntree.envs.errors import UnknownEnvironment
@@ -34,6 +35,10 @@ def check_env(env_id: str, settings: Mapping[str, Any], where: str) -> None:
         check_keys(settings, known, f"{where} ({env_id})")
     if "limits" in settings:
         from_mapping(Limits, settings["limits"] or {}, f"{where}.limits")
+    try:
+        customer_settings(settings)
+    except ValueError as error:
+        raise ConfigError(f"{where}.customer: {error}") from error
 
 
 def _creator(env_id: str) -> Any:

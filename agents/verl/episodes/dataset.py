@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from turntree.agents.errors import MissingExtra
+from turntree.agents.loop.customer_settings import with_customer
 from turntree.agents.verl.config.sections import ConfigError, from_mapping
 from turntree.envs import Env, Limits, make
 from turntree.envs.sandbox.settings import VARIABLE
@@ -27,13 +28,18 @@ def make_env(env_id: str, settings: Mapping[str, Any]) -> Env:
 
     Args:
         env_id: As in ``turntree.envs.make``.
-        settings: Keyword arguments; ``limits`` is a mapping of ``Limits`` fields.
+        settings: Keyword arguments; ``limits`` is a mapping of ``Limits`` fields, ``customer`` one of
+            ``CustomerSettings``.
 
     Raises:
-        ConfigError: If a limit is unknown, or the module of the environment cannot be imported.
+        ConfigError: If a limit or a setting of the customer is wrong, or the module of the environment cannot be
+            imported.
         UnknownEnvironment: If there is no such environment.
     """
-    kwargs = dict(settings)
+    try:
+        kwargs = with_customer(settings)
+    except ValueError as error:
+        raise ConfigError(f"customer of {env_id}: {error}") from error
     if "limits" in kwargs:
         kwargs["limits"] = from_mapping(Limits, kwargs["limits"], f"limits of {env_id}")
     try:

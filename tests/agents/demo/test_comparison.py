@@ -8,7 +8,8 @@ from recorded_run import EARLY, RIGHT, a_comparison, write_run
 pytest.importorskip("verl")
 
 from turntree.agents.demo import comparison
-from turntree.agents.demo.comparison import compare, speedup
+from turntree.agents.demo.compared import speedup
+from turntree.agents.demo.comparison import compare
 from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
 from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.records.recording import RunFolder, save_weights
@@ -49,6 +50,18 @@ def test_both_ways_say_the_same_and_drafts_take_fewer_passes(recorded):
     again = compared.steps[-1]
     assert again.speculative.accepted > 0, "the same seeds and weights have been played before"
     assert again.speculative.forward_passes < again.plain.forward_passes
+
+
+def test_each_step_has_what_the_budget_chose_where_there_is_one(recorded):
+    drafting = "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation"
+    path = recorded.verl.actor_rollout_ref.model.path
+    places = [f"actor_rollout_ref.model.path={path}", f"turntree.run_dir={recorded.settings.run_dir}"]
+    adaptive = compose("demo", [*places, f"{drafting}={{adaptive: true}}"])
+    last = compare(adaptive, every=3).steps[-1]
+    assert {one.most_rows for one in last.choices} <= {1, 2, 4}, "four episodes are played"
+    assert 0 < sum(one.passes for one in last.choices) <= last.speculative.forward_passes
+    assert sum(one.drafted for one in last.choices) <= last.speculative.drafted
+    assert compare(recorded, every=3).steps[-1].choices == ()
 
 
 def test_episodes_that_differ_are_counted(recorded, monkeypatch):

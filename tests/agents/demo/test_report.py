@@ -8,8 +8,11 @@ import pytest
 from recorded_run import EARLY, RIGHT, a_comparison, write_run
 
 from turntree.agents.demo import report
-from turntree.agents.demo.report import figures, story, write_report
+from turntree.agents.demo.compared import Comparison
+from turntree.agents.demo.headline import effect, figures, story
+from turntree.agents.demo.report import write_report
 from turntree.agents.demo.run_record import read_run
+from turntree.spec_tree.budget.choices import Choice
 
 EVIL = "<script>alert(1)</script>"
 
@@ -131,5 +134,82 @@ def test_the_headline_compares_the_last_steps_with_the_first(run_folder):
     shown = {figure.name: figure for figure in figures(replace(run, points=points))}
     assert shown["success rate"].value == "100%"
     assert shown["success rate"].note == "last 10 steps; first 10: 0%"
-    assert (shown["tokens per verify step"].value, shown["forward passes"].value) == ("25.50", "50%")
-    assert shown["engine speed"].value == "1.50x"
+    assert (shown["tokens per verify step"].value, shown["forward passes"].value) == ("25.50", "2.00x")
+    assert shown["engine seconds"].value == "1.50x"
+
+
+def uneven(*seconds):
+    """A comparison whose steps took so many engine seconds with drafts, and 1.5 without."""
+    step = a_comparison().steps[0]
+    return Comparison(
+        steps=tuple(
+            replace(step, step=n, speculative=replace(step.speculative, seconds=taken))
+            for n, taken in enumerate(seconds, start=1)
+        )
+    )
+
+
+def test_the_headline_tells_passes_and_seconds_of_both_thirds_with_their_scatter(run_folder):
+    run = replace(read_run(run_folder), comparison=uneven(1.5, 1.5, 1.5, 1.0, 1.0, 1.0, 0.5, 1.0, 1.5))
+    shown = {figure.name: figure for figure in figures(run)}
+    assert (shown["forward passes"].value, shown["engine seconds"].value) == ("2.00x", "1.50x")
+    note = shown["engine seconds"].note
+    assert "last third; half of its steps 1.25 to 2.25" in note
+    assert "First third: 1.00x, half 1.00 to 1.00" in note
+
+
+def test_the_plot_of_seconds_has_a_band_that_is_as_wide_as_the_steps_scatter(run_folder):
+    def heights(comparison):
+        page = Page(report.render(replace(read_run(run_folder), comparison=comparison)))
+        bands = [dict(attributes) for tag, attributes in page.tags if tag == "polygon"]
+        assert len(bands) == 4, "passes and seconds, with drafts and without"
+        corners = [float(corner.split(",")[1]) for corner in bands[-1]["points"].split()]
+        half = len(corners) // 2
+        return [low - high for low, high in zip(corners[:half], reversed(corners[half:]), strict=True)]
+
+    assert max(heights(uneven(1.0, 1.0, 1.0, 1.0))) == 0
+    assert min(heights(uneven(0.5, 1.5, 0.5, 1.5))) > 10
+
+
+def test_what_the_budget_chose_is_summed_by_the_number_of_requests(run_folder):
+    few = Choice(most_rows=4, passes=10, rows=40, drafted=80, accepted=40, seconds=0.03, plain_seconds=0.02)
+    many = Choice(most_rows=128, passes=5, rows=600, drafted=0, accepted=0, seconds=0.05, plain_seconds=0.05)
+    steps = tuple(replace(step, choices=(few, many)) for step in a_comparison().steps * 2)
+    comparison = Comparison(steps=steps)
+    comparison.save(run_folder / "comparison.json")
+    text = write_report(run_folder).read_text()
+    table = text[text.index('aria-label="What the draft budget chose"') :]
+    table = " ".join(re.sub(r"<[^>]*>", " ", table[: table.index("</table>")]).split())
+    assert "3 to 4 20 2.00 2.00 3.0 2.0 1.50 1.33" in table, "two steps of the last third"
+    assert "65 to 128 10 0.00 1.00 10.0 10.0 1.00 1.00" in table
+    a_comparison().save(run_folder / "comparison.json")
+    assert "What the draft budget chose" not in write_report(run_folder).read_text(), "an engine without a budget"
+
+
+def test_the_effect_is_told_in_plain_words_whatever_it_was():
+    words = effect(a_comparison())
+    assert "50% of the passes" in words
+    assert "67% of the 1.5 seconds" in words
+    assert "same token for token" in words
+    assert "200% of the 1.5 seconds" in effect(a_comparison(seconds=3.0))
+    assert "Some dialogues differ" in effect(a_comparison(equal=3))
+    step = a_comparison().steps[0]
+    idle = Comparison(steps=(replace(step, speculative=replace(step.speculative, drafted=0, accepted=0)),))
+    assert "drafted nothing" in effect(idle)
+
+
+def test_long_turns_of_the_tree_are_folded_and_whole_when_opened(run_folder, monkeypatch):
+    read = report.read_run
+    short = write_report(run_folder).read_text()
+    assert 'class="words whole"' not in short
+    monkeypatch.setattr(
+        report, "read_run", lambda out: replace(read(out), decode=lambda token: f"word{token:03d}  " * 9)
+    )
+    text = write_report(run_folder).read_text()
+    tree = text[text.index('aria-label="Prefix tree"') :]
+    assert Page(text).open == []
+    for shown in re.findall(r"<summary>.*?<code>(.*?)</code>", tree, flags=re.DOTALL):
+        assert len(shown) <= 121, "no branch is longer than a line or two while it is folded"
+    whole = re.findall(r'<div class="words whole">(.*?)</div>', tree, flags=re.DOTALL)
+    assert whole
+    assert all(len(text) > 120 and not text.endswith("…") for text in whole)

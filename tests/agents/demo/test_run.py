@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,23 @@ def test_a_run_ends_in_a_comparison_a_report_and_a_table(asked, model, tmp_path,
     printed = capsys.readouterr().out
     assert "success rate" in printed
     assert "12 of 12" in printed
+    for third in ("first third", "last third"):
+        assert re.search(rf"{third} +│ +2\.00 \(2\.00 to 2\.00\) +│ +1\.50 \(", printed)
     assert "with and without drafts" not in printed, "where nothing differs nothing is said of it"
     assert asked["every"] == 2
+
+
+def test_the_warm_start_moves_a_bar_of_its_own(asked, model, tmp_path, monkeypatch, capsys):
+    def learns(*, seed, on_step):
+        for step in (1, 2):
+            on_step(step, 1.5)
+        return model
+
+    monkeypatch.setattr(run, "warm_started_policy", learns)
+    run.main(steps=3, out=tmp_path / "run")
+    printed = capsys.readouterr().out
+    assert re.search(r"warm start.*200/200", printed)
+    assert re.search(r"training.*3/3", printed)
 
 
 def test_a_models_path_reaches_verl_whole_whatever_its_characters(asked, model, tmp_path, monkeypatch):
@@ -71,7 +87,7 @@ def test_a_real_model_is_trained_with_hermes_calls_and_a_system_prompt(asked, mo
 
 
 def test_without_a_model_the_tiny_one_is_warm_started(asked, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "warm_started_policy", lambda *, seed: model if seed == 3 else None)
+    monkeypatch.setattr(run, "warm_started_policy", lambda *, seed, on_step: model if seed == 3 else None)
     run.main(out=tmp_path / "run", seed=3)
     assert asked["config"] == "demo"
     assert asked["composition"].verl.actor_rollout_ref.model.path == str(model)
@@ -84,7 +100,7 @@ def test_a_training_that_fails_is_not_reported_as_a_success(asked, model, tmp_pa
 
 
 def test_with_the_demos_own_policy_a_difference_is_a_failure(asked, model, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(run, "warm_started_policy", lambda *, seed: model)
+    monkeypatch.setattr(run, "warm_started_policy", lambda *, seed, on_step: model)
     asked["comparison"] = a_comparison(equal=3)
     assert run.main(out=tmp_path / "run") == 1
     assert "please report this" in capsys.readouterr().out

@@ -58,12 +58,13 @@ def test_an_interval_covers_the_mean_and_shrinks_with_tasks() -> None:
     assert covered >= 0.88 * 200
 
 
-def test_the_suite_of_spec_rl_names_environments_that_there_are() -> None:
-    path = find_suite("spec_rl")
+@pytest.mark.parametrize("name", ["spec_rl", "tools", "catalogue"])
+def test_a_suite_that_comes_with_turntree_names_environments_that_there_are(name: str) -> None:
+    path = find_suite(name)
     assert path is not None
     for task in read_suite(path):
         assert find_entry(task.env) is not None
-        assert task.temperature == 1.0
+        assert task.temperature == (0.0 if name == "catalogue" else 1.0)
     # A name that is no suite is an environment.
     assert find_suite("turntree/GSM8K-v0") is None
     assert find_suite("no_such_suite") is None

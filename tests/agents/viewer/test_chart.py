@@ -51,3 +51,14 @@ def test_the_horizontal_axis_says_what_it_counts():
     chart = line_chart([LINE], title="t", across="requests & more")
     assert ">requests &amp; more<" in chart
     assert "training step" not in chart
+
+
+def test_a_band_lies_between_its_edges_inside_the_chart_and_under_the_lines():
+    banded = Series(name="rate", style="main", points=LINE.points, band=((1, 0.0, 0.5), (2, 0.25, 1.0), (3, 0.5, 2.0)))
+    chart = line_chart([banded], title="rate")
+    corners = re.search(r'<polygon class="band main" points="([^"]+)"', chart).group(1).split()
+    heights = [float(corner.split(",")[1]) for corner in corners]
+    assert all(low > high for low, high in zip(heights[:3], reversed(heights[3:]), strict=True))
+    assert min(heights) >= 0, "the axis reaches what the band reaches"
+    assert chart.index("<polygon") < chart.index("<polyline")
+    assert "<polygon" not in line_chart([LINE], title="rate")

@@ -16,32 +16,6 @@ def finish(env: Env, *turns: str, index: int = 0) -> float:
     return sum(step[1] for step in play(env, turns, index))
 
 
-def test_reasoning_gym_scores_answers_and_keeps_the_rules() -> None:
-    pytest.importorskip("reasoning_gym", reason="pip install reasoning-gym")
-    env = ReasoningGym("chain_sum", size=5, data_seed=1)
-    answer = env.task(2).answer
-    assert finish(env, f"So.\n#### {answer}", index=2) == 1.0
-    assert finish(env, answer, index=2) == 1.0
-    assert finish(env, "#### nothing", index=2) < 0.1
-    require_conformance(lambda: ReasoningGym("chain_sum", size=5, data_seed=1))
-
-
-def test_textarena_plays_a_game_from_its_seed() -> None:
-    pytest.importorskip("textarena", reason="pip install textarena")
-    env = TextArena("GuessTheNumber-v0")
-    assert "number between" in env.reset(seed=0, options={"index": 7})[0]
-    low, high = 1, 20
-    text, reward, terminated, info = "", 0.0, False, {}
-    while not terminated:  # a bisection wins
-        guess = (low + high) // 2
-        text, reward, terminated, _, info = env.step(f"[{guess}]")
-        low, high = (guess + 1, high) if "higher" in text else (low, guess - 1)
-    assert (reward, info["stop_reason"]) == (1.0, "done")
-    again = TextArena("GuessTheNumber-v0")
-    again.reset(seed=0, options={"index": 7})
-    assert again.step("[10]")[0] == (env.reset(seed=0, options={"index": 7}), env.step("[10]"))[1][0]
-
-
 class Echo:
     """What OpenEnv's interface asks for."""
 
@@ -75,31 +49,6 @@ def test_openenv_is_told_actions_and_says_observations() -> None:
     env.close()
     assert echo.closed
     require_conformance(lambda: OpenEnv(Echo, to_action=words, to_text=text_of))
-
-
-def test_a_server_of_openenv_itself() -> None:
-    interfaces = pytest.importorskip("openenv.core.env_server.interfaces", reason="pip install openenv-core")
-    types = pytest.importorskip("openenv.core.env_server.types", reason="pip install openenv-core")
-
-    class Say(types.Action):  # type: ignore[misc, name-defined]
-        text: str
-
-    class Heard(types.Observation):  # type: ignore[misc, name-defined]
-        text: str
-
-    class Server(interfaces.Environment):  # type: ignore[misc, name-defined]
-        def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Any:
-            return Heard(text=f"seed {seed}")
-
-        def step(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
-            return Heard(text=action.text, done=action.text == "end", reward=1.0 if action.text == "end" else 0.0)
-
-        @property
-        def state(self) -> Any:
-            return types.State()
-
-    env = OpenEnv(Server, to_action=lambda text: Say(text=text), to_text=text_of)
-    assert finish(env, "hi", "end") == 1.0
 
 
 def task(prompt: Any, answer: str) -> Any:

@@ -1,20 +1,15 @@
 import inspect
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from playing import Errand, call, use
 
 from turntree.envs import Env, Message, Reply, Task, ToolError, make, tool
 from turntree.envs.bridges.failure import EpisodeFailure
-from turntree.envs.bridges.mcp import McpTools, serve
-from turntree.envs.bridges.skyrl import skyrl_environment
 from turntree.envs.bridges.torchtitan import torchtitan_environment
 from turntree.envs.bridges.trl import trl_environment, trl_reward
-from turntree.envs.math.calculator import calculator
 
 
 class Shop(Env):
@@ -39,29 +34,6 @@ class Shop(Env):
         return Reply(reward=float(message.content == self.current_task.answer), done=True)
 
 
-class TestSkyRL:
-    @pytest.fixture
-    def environment(self) -> Any:
-        pytest.importorskip("skyrl_gym", reason="pip install skyrl-gym")
-        return skyrl_environment(Shop)
-
-    def test_an_episode(self, environment: Any) -> None:
-        env = environment(extras={"extra_info": {"index": 3}})
-        prompt, _ = env.init([])
-        assert prompt == [{"role": "user", "content": "What do 3 pens cost?"}]
-        heard = env.step(call(Shop(), "price", item="pens"))
-        assert (heard["observations"][0]["content"], heard["done"]) == ("4", False)
-        last = env.step("12")
-        assert (last["reward"], last["done"]) == (1.0, True)
-        env.close()
-
-    def test_a_failure_is_raised_and_no_reward(self, environment: Any) -> None:
-        env = environment(extras={"index": 3})
-        env.init([])
-        with pytest.raises(EpisodeFailure, match="OSError: gone"):
-            env.step(call(Shop(), "price", item="bomb"))
-
-
 class TestTRL:
     def begin(self, index: int = 3) -> Any:
         env = trl_environment(Shop)()
@@ -79,6 +51,10 @@ class TestTRL:
         assert failed.price(item="pens") == "Error: the episode has ended"
         completions = [[{"role": "assistant", "content": "12"}], [{"role": "assistant", "content": "11"}], "12"]
         assert trl_reward(completions, environments=[right, wrong, failed]) == [1.0, 0.0, None]
+
+    def test_what_a_tool_said_last_is_no_answer_of_the_policy(self) -> None:
+        cut = [{"role": "assistant", "content": "12"}, {"role": "tool", "name": "price", "content": "12"}]
+        assert trl_reward([cut], environments=[self.begin()]) == [0.0]
 
     def test_transformers_reads_the_same_schema_from_the_method(self) -> None:
         utils = pytest.importorskip("transformers.utils", reason="TRL describes tools with it")
@@ -144,48 +120,3 @@ def test_an_environment_of_the_catalogue_crosses_too() -> None:
     env = trl_environment(lambda: make("turntree/Arithmetic-v0"))()
     env.reset(index=0)
     assert env.calculator(expression="3*4") == "12"
-
-
-@tool
-def fetch(key: str, times: int = 1) -> str:
-    """Fetch a thing.
-
-    Args:
-        key: Which
-        times: How often
-    """
-    return Shop().price(key, times) * "x"
-
-
-@pytest.fixture
-def store() -> Iterator[Env]:
-    pytest.importorskip("mcp", reason='pip install "turntree[mcp]"')
-
-    class Store(Errand):
-        toolsets = (McpTools(serve([fetch, calculator]), seconds=300),)
-
-    env = Store()
-    env.reset(seed=0)
-    yield env
-    env.close()
-
-
-def test_the_tools_of_a_server_are_there_with_their_schemas(store: Env) -> None:
-    shown = [entry["function"] for entry in store.reset(seed=0)[1]["tools"]]
-    assert [entry["name"] for entry in shown] == ["fetch", "calculator"]
-    assert shown[0]["parameters"] == fetch.schema["function"]["parameters"]
-    assert shown[0]["description"] == "Fetch a thing."
-
-
-def test_calls_go_to_the_server_and_back(store: Env) -> None:
-    assert use(store, "fetch", key="ab", times=2) == "xxxx"
-    assert use(store, "calculator", expression="6*7") == "42"
-
-
-def test_mistakes_of_the_model_come_back_from_the_server(store: Env) -> None:
-    assert use(store, "fetch", key="air") == "Error: not for sale"
-    assert use(store, "fetch").startswith("Error: fetch needs the argument 'key'")
-
-
-def test_a_tool_that_breaks_on_the_server_is_a_failure(store: Env) -> None:
-    assert store.step(call(store, "fetch", key="bomb"))[4]["stop_reason"] == "failure"

@@ -6,7 +6,8 @@ import pytest
 from playing import call, play, use, write_rows
 
 from turntree.envs import DataError, MissingExtra, make, require_conformance
-from turntree.envs.lookup.corpus import Corpus, Document, read_corpus, words
+from turntree.envs.lookup.corpus import Corpus, Document, words
+from turntree.envs.lookup.documents import read_corpus
 from turntree.envs.lookup.island import island, towns
 from turntree.envs.lookup.key_value import KeyValue
 from turntree.envs.lookup.search import Search
@@ -78,7 +79,8 @@ QUESTIONS = [{"question": "Which animal purrs?", "answer": "The cat"}, {"questio
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> dict[str, Path]:
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    monkeypatch.setenv("TURNTREE_CACHE", str(tmp_path / "cache"))
     written = {"corpus": TEXTS, "data": QUESTIONS}
     return {name: write_rows(tmp_path / f"{name}.jsonl", rows) for name, rows in written.items()}
 
@@ -145,9 +147,8 @@ def test_rows_that_do_not_fit_are_named(files: dict[str, Path], tmp_path: Path) 
     bad = write_rows(tmp_path / "bad.jsonl", [TEXTS[0], {"id": "z", "text": ""}])
     with pytest.raises(DataError, match=r"bad.jsonl:2: the field 'text'"):
         Search(corpus=bad, data=files["data"])
-    twice = write_rows(tmp_path / "twice.jsonl", [TEXTS[0], TEXTS[0]])
     with pytest.raises(DataError, match="got 2 with 1 ids"):
-        Search(corpus=twice, data=files["data"])
+        Corpus([Document(id="a", title="", text="a")] * 2)
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,6 +125,14 @@ def test_all_lengths_and_operators_occur() -> None:
     assert {character for prompt in prompts for character in prompt} == set("123456789+-*")
 
 
+def test_the_last_task_of_so_many_is_a_long_one_and_the_others_stay_as_they_were() -> None:
+    plain, tailed = Arithmetic(), Arithmetic(long_every=4, long_numbers=9)
+    counts = [len(re.findall(r"\d+", tailed.task(index).prompt)) for index in range(40)]
+    assert [index for index, count in enumerate(counts) if count == 9] == list(range(3, 40, 4))
+    assert all(tailed.task(index) == plain.task(index) for index in range(40) if index % 4 != 3)
+    assert tailed.task(3) == tailed.task(3)
+
+
 def test_splits_have_tasks_of_their_own() -> None:
     train, test = Arithmetic(), Arithmetic(split="test")
     assert test.task(7).id == "arithmetic/test/7"

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from playing import SHARED, published, use, write_rows
+from playing import SHARED, call, published, use, write_rows
 from tables import table
 
 from turntree.envs import DataError, Env, make, require_conformance
@@ -80,6 +80,24 @@ def test_tools_help_and_their_output_earns_nothing(entry: MathSet, math: Any) ->
     assert "calculator(" in info["messages"][0]["content"]
     assert env.step("calculator(2*(3+4))")[:3] == ("14", 0.0, False)
     assert env.step(rf"\boxed{{{RIGHT[entry.name]}}}")[1] == 1.0
+
+
+@sets
+def test_with_tools_only_an_answer_uses_up_the_attempt(entry: MathSet, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "rows.jsonl", [PUBLISHED[entry.name]])
+    env = make(entry.tools_id, data=data, tool_format="hermes")
+    _, info = env.reset(seed=0)
+    assert [tool["function"]["name"] for tool in info["tools"]] == ["calculator", "python"]
+    assert "neither a tool call nor an answer" in env.step("Let me think.")[0]
+    assert env.step("<tool_call>{calculator</tool_call>")[0].startswith("Error: ")
+    beside = call(env, "calculator", expression="1+1") + rf" \boxed{{{RIGHT[entry.name]}}}"
+    assert env.step(beside)[:3] == ("2", 0.0, False)
+    assert env.step(rf"\boxed{{{RIGHT[entry.name]}}}")[1:3] == (1.0, True)
+    env.reset(seed=0)
+    assert env.step(r"\boxed{999}")[1:3] == (0.0, True)
+    plain = make(entry.env_id, data=data)
+    plain.reset(seed=0)
+    assert plain.step("Let me think.")[1:3] == (0.0, True)
 
 
 @pytest.mark.parametrize(("solution", "answer"), table(__file__, "worked_solutions"))

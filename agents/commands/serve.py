@@ -1,0 +1,93 @@
+"""``turntree serve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from turntree.agents.engines.engine_choice import EngineName
+
+
+def serve_command(
+    model: Annotated[str, typer.Argument(help="Model directory, or its id on the Hugging Face hub.")],
+    engine: Annotated[EngineName, typer.Option(help="What runs the model: local, vllm or sglang.")] = EngineName.LOCAL,
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; any but this machine's own needs --api-key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    name: Annotated[str | None, typer.Option(help="Name of the model in requests; MODEL without it.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="TURNTREE_API_KEY", help="Bearer token that requests must bring.")
+    ] = None,
+    max_context: Annotated[
+        int | None, typer.Option(min=2, help="Tokens of prompt and answer; 4096, if the model has as many.")
+    ] = None,
+    max_batch: Annotated[int, typer.Option(min=1, help="Turns that are sampled at once.")] = 16,
+    max_requests: Annotated[
+        int | None, typer.Option(min=1, help="Turns sampled or waiting; further ones get 429. 4 * --max-batch.")
+    ] = None,
+    max_body: Annotated[int, typer.Option(min=1, help="Largest body of a request, bytes.")] = 1 << 20,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time limit of an answer.")] = 600.0,
+    tool_format: Annotated[
+        str, typer.Option(help="How the policy writes tool calls: hermes, qwen, llama3_json, compact, tags, harmony.")
+    ] = "hermes",
+    record: Annotated[Path | None, typer.Option(help="Folder of a run: sessions become its episodes.")] = None,
+    max_sessions: Annotated[int, typer.Option(min=1, help="Sessions held at once.")] = 1024,
+    session_seconds: Annotated[float, typer.Option(min=1, help="Time after which an idle session ends.")] = 3600.0,
+    speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True,
+    device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
+    dtype: Annotated[
+        str, typer.Option(help="Of weights and activations; auto: the model's own with vLLM or SGLang on a GPU.")
+    ] = "auto",
+) -> None:
+    """Serve a model to OpenAI's clients, its turns drafted from earlier ones.
+
+    Example: turntree serve DIR --port 8000, then OPENAI_BASE_URL=http://127.0.0.1:8000/v1
+    """
+    import asyncio
+
+    from turntree.agents.engines.engine_choice import EngineChoice
+    from turntree.agents.errors import MissingExtra, UsageError
+    from turntree.agents.evaluation.checkpoint import Checkpoint
+
+    try:
+        from turntree.agents.gateway.http.settings import GatewaySettings
+        from turntree.agents.gateway.serving import serve
+    except ModuleNotFoundError as error:
+        if error.name not in ("fastapi", "uvicorn", "h11"):
+            raise
+        raise MissingExtra("turntree serve", "serve") from error
+    if engine is EngineName.OPENAI:
+        raise UsageError("--engine openai is such a server already; serve with local, vllm or sglang")
+    checkpoint = Checkpoint.open(model)
+    positions = checkpoint.max_positions
+    if max_context is not None and positions is not None and max_context > positions:
+        raise UsageError(f"--max-context {max_context}: the model has {positions} positions; lower it")
+    context = max_context or min(4096, positions or 4096)
+    settings = GatewaySettings(
+        model=name or model,
+        max_context=context,
+        host=host,
+        port=port,
+        api_key=api_key,
+        max_requests=max_requests or 4 * max_batch,
+        max_body=max_body,
+        seconds=seconds,
+        tool_format=tool_format,
+        record=record,
+        max_sessions=max_sessions,
+        session_seconds=session_seconds,
+    )
+    choice = EngineChoice(
+        name=engine,
+        model=model,
+        max_batch=max_batch,
+        max_context=context,
+        speculate=speculate,
+        device=device,
+        dtype=dtype,
+    )
+    if asyncio.run(serve(choice, checkpoint.tokenizer, settings)):
+        raise KeyboardInterrupt

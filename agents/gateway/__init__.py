@@ -1,0 +1,5 @@
+"""``turntree serve``: an HTTP server with OpenAI's chat completions in front of an engine, and dialogues as episodes.
+
+Not here: the sampling of tokens (``engines``), the client of such servers (``engines/chat_server.py``), and the
+servers of vLLM and SGLang, which are theirs.
+"""

@@ -1,0 +1,111 @@
+"""The bodies of answers, as OpenAI's servers write them."""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from turntree.agents.engines.protocol import Completion, FinishReason
+from turntree.agents.gateway.tool_calls import call_arguments
+from turntree.agents.gateway.turns import SampledTurn
+from turntree.agents.viewer.token_bytes import token_bytes
+from turntree.envs.message import ToolCall
+
+_IMPOSSIBLE = -9999.0
+"""OpenAI's log-probability of a token that cannot come; JSON has no infinity."""
+
+
+def head(kind: str, model: str) -> dict[str, Any]:
+    """The fields with which every answer, and every piece of a stream, begins."""
+    prefix = "chatcmpl" if kind.startswith("chat") else "cmpl"
+    return {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
+
+
+def usage(turns: Sequence[SampledTurn]) -> dict[str, Any]:
+    """Tokens of one request: the prompt's counted once, those of all its turns together."""
+    done = [turn.completion for turn in turns]
+    prompts = {turn.prompt_ids: turn.completion.cached_tokens for turn in reversed(turns)}
+    prompt, sampled = sum(map(len, prompts)), sum(len(one.token_ids) for one in done)
+    accepted, drafted = (sum(getattr(one.draft, name) for one in done) for name in ("accepted", "drafted"))
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": sampled,
+        "total_tokens": prompt + sampled,
+        "prompt_tokens_details": {"cached_tokens": sum(prompts.values())},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+            "verify_steps": sum(one.draft.verify_steps for one in done),
+        },
+    }
+
+
+def finish_reason(done: Completion, calls: Sequence[ToolCall] = ()) -> str:
+    """Why a choice ended."""
+    if done.finish_reason is FinishReason.LENGTH:
+        return "length"
+    return "tool_calls" if calls else "stop"
+
+
+def message(content: str, calls: Sequence[ToolCall], ids: Sequence[str]) -> dict[str, Any]:
+    """A turn as a message; ``ids`` are those of its calls."""
+    said: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
+    if calls:
+        said["tool_calls"] = [_call(call, name) for call, name in zip(calls, ids, strict=True)]
+    return said
+
+
+def call_ids(calls: Sequence[ToolCall]) -> list[str]:
+    """New identifiers for the calls of a turn."""
+    return [f"call_{uuid.uuid4().hex[:24]}" for _ in calls]
+
+
+def _call(call: ToolCall, name: str) -> dict[str, Any]:
+    return {"id": name, "type": "function", "function": {"name": call.name, "arguments": call_arguments(call)}}
+
+
+def chat_logprobs(tokenizer: Any, done: Completion) -> dict[str, Any]:
+    """The ``logprobs`` of a choice of chat completions."""
+    tops = _tops(done)
+    known = token_bytes(tokenizer, {*done.token_ids, *(token for top in tops for token, _ in top)})
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        raw = known.get(token, b"")
+        return {"token": raw.decode(errors="replace"), "logprob": _finite(logprob), "bytes": list(raw)}
+
+    content = [
+        {**entry(token, logprob), "top_logprobs": [entry(*pair) for pair in top]}
+        for token, logprob, top in zip(done.token_ids, done.logprobs, tops, strict=True)
+    ]
+    return {"content": content, "refusal": None}
+
+
+def text_logprobs(tokenizer: Any, done: Completion) -> dict[str, Any]:
+    """The ``logprobs`` of a choice of completions."""
+    tops = _tops(done)
+    known = token_bytes(tokenizer, {*done.token_ids, *(token for top in tops for token, _ in top)})
+    names = {token: raw.decode(errors="replace") for token, raw in known.items()}
+    tokens = [names.get(token, "") for token in done.token_ids]
+    offsets = [0]
+    for token in tokens:
+        offsets.append(offsets[-1] + len(token))
+    return {
+        "tokens": tokens,
+        "token_logprobs": [_finite(value) for value in done.logprobs],
+        "top_logprobs": [{names.get(token, ""): _finite(value) for token, value in top} for top in tops],
+        "text_offset": offsets[:-1],
+    }
+
+
+def _tops(done: Completion) -> list[list[tuple[int, float]]]:
+    if done.top is None:
+        return [[] for _ in done.token_ids]
+    rows = zip(done.top.ids.tolist(), done.top.logprobs.tolist(), strict=True)
+    return [[*zip(ids, logprobs, strict=True)] for ids, logprobs in rows]
+
+
+def _finite(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else _IMPOSSIBLE

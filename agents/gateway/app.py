@@ -1,0 +1,265 @@
+"""The gateway's application: its paths, and the one place where errors become answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turntree.agents.engines.protocol import Engine, Sampling, TurnRequest
+from turntree.agents.episodes.dialogue import dialogue_state
+from turntree.agents.errors import RenderError
+from turntree.agents.gateway.admission import Admission
+from turntree.agents.gateway.answering import Answering, Json, Plan
+from turntree.agents.gateway.choices import ChatChoice, TextChoice
+from turntree.agents.gateway.http.errors import ApiError, ClientGone, broken
+from turntree.agents.gateway.http.requests import check_key, read_body
+from turntree.agents.gateway.http.settings import GatewaySettings
+from turntree.agents.gateway.http.wire import ChatRequest, CompletionRequest, SamplingFields, read
+from turntree.agents.gateway.metrics import Metrics
+from turntree.agents.gateway.session_episodes import ENV_ID, SessionRecord
+from turntree.agents.gateway.session_paths import SessionPaths, named
+from turntree.agents.gateway.sessions import Place, Sessions
+from turntree.agents.gateway.tool_calls import Dictionaries, ToolFormat, to_dictionaries
+from turntree.agents.gateway.turn_text import TurnText
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.rollout import derive_seed
+from turntree.spec_tree import DialogueState
+
+Handler = Callable[[Request], Awaitable[Response]]
+_LONG = 1 << 15
+"""Bytes of a body from which on its text is tokenised beside the event loop."""
+
+
+class Gateway:
+    """The handlers of all paths.
+
+    Args:
+        engine: Samples the turns.
+        renderer: Of the engine's model.
+        settings: Bounds and names.
+        model_path: Model directory or id, for the record; ``None`` takes the name in the settings.
+    """
+
+    def __init__(
+        self, engine: Engine, renderer: Renderer, settings: GatewaySettings, *, model_path: str | None = None
+    ) -> None:
+        self.settings = settings
+        self.admission = Admission(settings.max_requests)
+        """Places for turns."""
+        self.metrics = Metrics()
+        """Counters."""
+        self._renderer = renderer
+        self._tools = ToolFormat(renderer, settings.tool_format)
+        self._answering = Answering(engine=engine, metrics=self.metrics, model=settings.model, seconds=settings.seconds)
+        self._created = int(time.time())
+        self.sessions = Sessions(
+            most=settings.max_sessions,
+            seconds=settings.session_seconds,
+            ended=lambda session, why: self.paths.close(session, why),
+            clock=time.monotonic,
+        )
+        """Sessions that have not ended."""
+        record = None if settings.record is None else SessionRecord(settings.record, model_path or settings.model)
+        self.paths = SessionPaths(self.sessions, renderer, settings, self.metrics, record)
+        """The handlers of sessions' paths."""
+
+    async def chat(self, http: Request) -> Response:
+        """``POST /v1/chat/completions``."""
+        raw = await self._body(http)
+        body = read(ChatRequest, raw)
+        self._check_model(body)
+        messages, tools = to_dictionaries(body.messages, body.tools)
+        names = {"session_id": named(http, "X-Session-Id"), "task_id": named(http, "X-Task-Id")}
+        with ExitStack() as held:
+            held.enter_context(self.admission.enter(body.n))
+            place = self.sessions.find(messages, tools, **names)
+            held.enter_context(self.sessions.using(place))
+            prompt = await self._beside(raw, lambda: self._prompt(place, tools))
+            sampling = self._sampling(body, body.most, len(prompt), body.top_logprobs or 0)
+            parses = bool(tools) and body.tool_choice != "none"
+            choices = [
+                ChatChoice(
+                    index,
+                    self._text(body, special_tokens=parses and self._tools.special_tokens),
+                    parser=self._tools.parser(tools) if parses else None,
+                    openings=self._tools.openings(tools) if parses else (),
+                    several=body.parallel_tool_calls is not False,
+                    tokenizer=self._renderer.tokenizer if body.logprobs else None,
+                )
+                for index in range(body.n)
+            ]
+            plan = Plan(
+                kind="chat.completion",
+                choices=choices,
+                requests=_turns(prompt, sampling, body.n, _state(prompt, place)),
+                stream=bool(body.stream),
+                include_usage=body.stream_options is not None and body.stream_options.include_usage,
+                kept=lambda index, turn: self.sessions.add(place, turn, *choices[index].parsed(turn)),
+                headers={"X-Session-Id": place.session.id},
+            )
+            return await self._answering.answer(http, plan, held.pop_all())
+
+    async def complete(self, http: Request) -> Response:
+        """``POST /v1/completions``."""
+        raw = await self._body(http)
+        body = read(CompletionRequest, raw)
+        self._check_model(body)
+        with ExitStack() as held:
+            held.enter_context(self.admission.enter(body.n * len(body.prompts)))
+            prompts = await self._beside(raw, lambda: [self._prompt_tokens(prompt) for prompt in body.prompts])
+            requests: list[TurnRequest] = []
+            for prompt in prompts:
+                requests += _turns(
+                    prompt, self._sampling(body, body.max_tokens, len(prompt), body.logprobs or 0), body.n
+                )
+            tokenizer = self._renderer.tokenizer if body.logprobs is not None else None
+            plan = Plan(
+                kind="text_completion",
+                choices=[TextChoice(index, self._text(body), tokenizer) for index in range(len(requests))],
+                requests=requests,
+                stream=bool(body.stream),
+                include_usage=body.stream_options is not None and body.stream_options.include_usage,
+            )
+            return await self._answering.answer(http, plan, held.pop_all())
+
+    async def models(self, http: Request) -> Response:
+        """``GET /v1/models``."""
+        return Json({"object": "list", "data": [self._model()]})
+
+    async def one_model(self, http: Request) -> Response:
+        """``GET /v1/models/NAME``."""
+        if (name := http.path_params["name"]) != self.settings.model:
+            raise self._no_model(name)
+        return Json(self._model())
+
+    async def health(self, http: Request) -> Response:
+        """``GET /health``."""
+        closing = self.admission.closing
+        return Json({"status": "closing" if closing else "ok"}, status_code=503 if closing else 200)
+
+    async def show_metrics(self, http: Request) -> Response:
+        """``GET /metrics``."""
+        text = self.metrics.text(turns_running=self.admission.taken, sessions=len(self.sessions.live))
+        return Response(text, media_type="text/plain; version=0.0.4")
+
+    async def _body(self, http: Request) -> bytes:
+        return await read_body(http, most=self.settings.max_body, seconds=self.settings.read_seconds)
+
+    def _check_model(self, body: SamplingFields) -> None:
+        if body.model != self.settings.model:
+            raise self._no_model(body.model)
+
+    def _no_model(self, name: str) -> ApiError:
+        said = f"there is no model {name!r:.80} here; the model is {self.settings.model!r}"
+        return ApiError(404, said, param="model", code="model_not_found")
+
+    def _model(self) -> dict[str, Any]:
+        size = self.settings.max_context
+        name = self.settings.model
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "turntree", "max_model_len": size}
+
+    async def _beside(self, raw: bytes, work: Callable[[], Any]) -> Any:
+        return work() if len(raw) < _LONG else await asyncio.to_thread(work)
+
+    def _prompt(self, place: Place, tools: Dictionaries) -> tuple[int, ...]:
+        given = [dict(message) for message in place.given]
+        try:
+            if place.parent is None:
+                return self._renderer.initial(*self._tools.rendered(given, tools))
+            before = place.parent.turn
+            added = self._tools.added(given, tools)
+            return self._renderer.extend(before.prompt_ids, before.completion.token_ids, added)
+        except RenderError as error:
+            raise ApiError(400, str(error), param="messages", code="invalid_value") from error
+
+    def _prompt_tokens(self, prompt: str | list[int]) -> tuple[int, ...]:
+        if not isinstance(prompt, str):
+            return tuple(prompt)
+        tokens = tuple(self._renderer.tokenizer(prompt, add_special_tokens=True)["input_ids"])
+        if not tokens:
+            raise ApiError(400, "the prompt has no tokens; write something", param="prompt")
+        return tokens
+
+    def _text(self, body: SamplingFields, *, special_tokens: bool = False) -> TurnText:
+        def decode(tokens: Any) -> str:
+            return self._renderer.decode(tokens, special_tokens=special_tokens)
+
+        return TurnText(decode, body.stop or ())
+
+    def _sampling(self, body: SamplingFields, most: int | None, prompt: int, top: int) -> Sampling:
+        room = self.settings.max_context - prompt
+        if room < 1:
+            raise ApiError(
+                400,
+                f"the prompt has {prompt} tokens, the model's context length is {self.settings.max_context}: shorten",
+                param="messages" if isinstance(body, ChatRequest) else "prompt",
+                code="context_length_exceeded",
+            )
+        return body.sampling(stops=self._renderer.stop_token_ids, most=min(room, most or room), top=top)
+
+
+def _state(prompt: tuple[int, ...], place: Place) -> DialogueState:
+    return dialogue_state(prompt, task_id=place.session.task_id, calls=place.calls, env_id=ENV_ID)
+
+
+def _turns(
+    prompt: tuple[int, ...], sampling: Sampling, n: int, state: DialogueState | None = None
+) -> list[TurnRequest]:
+    """``n`` turns after one prompt, the first with the request's own seed."""
+    seeds = [sampling.seed if not i or sampling.seed is None else derive_seed(sampling.seed, i) for i in range(n)]
+    return [TurnRequest(prompt, replace(sampling, seed=seed), state=state) for seed in seeds]
+
+
+def make_app(gateway: Gateway) -> FastAPI:
+    """The ASGI application."""
+    app = FastAPI(openapi_url=None)
+    key = gateway.settings.api_key
+
+    def path(name: str, handler: Handler, *, method: str, open_to_all: bool = False) -> None:
+        async def answer(request: Request) -> Response:
+            clock = asyncio.get_running_loop().time
+            began = clock()
+            try:
+                check_key(request, None if open_to_all else key)
+                response = await handler(request)
+            except ClientGone:
+                gateway.metrics.add("clients_gone_total")
+                return Response(status_code=499)
+            except ApiError as error:
+                response = Json(error.body, status_code=error.status, headers=error.headers)
+            except Exception:  # the boundary: whatever broke, the client is answered and the server goes on
+                failed = broken(f"a request to {name}")
+                response = Json(failed.body, status_code=failed.status)
+            gateway.metrics.add("requests_total", path=name, status=response.status_code)
+            gateway.metrics.request_seconds.add(clock() - began)
+            return response
+
+        app.add_api_route(name, answer, methods=[method], response_model=None)
+
+    path("/v1/chat/completions", gateway.chat, method="POST")
+    path("/v1/completions", gateway.complete, method="POST")
+    path("/v1/models", gateway.models, method="GET")
+    path("/v1/models/{name:path}", gateway.one_model, method="GET")
+    path("/health", gateway.health, method="GET", open_to_all=True)
+    path("/metrics", gateway.show_metrics, method="GET")
+    path("/v1/sessions/{session:path}/reward", gateway.paths.reward, method="POST")
+    path("/v1/sessions/{session:path}", gateway.paths.show, method="GET")
+    path("/v1/sessions/{session:path}", gateway.paths.end, method="DELETE")
+    app.add_exception_handler(HTTPException, _no_path)
+    return app
+
+
+def _no_path(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    said = f"there is no {request.method} {request.url.path!r:.200} here; see docs/howto/serve.md"
+    found = ApiError(error.status_code, said, code="not_found")
+    return Json(found.body, status_code=error.status_code, headers=dict(error.headers or {}))

@@ -1,0 +1,170 @@
+"""The choices of an answer: a turn as a chat's message or as plain text, whole or in pieces of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+from turntree.agents.gateway import answers
+from turntree.agents.gateway.turn_text import TurnText, settled
+from turntree.agents.gateway.turns import SampledTurn
+from turntree.envs.message import ToolCall
+from turntree.envs.parsers import ParsedTurn, ToolParser
+
+
+class Choice(Protocol):
+    """One turn of an answer."""
+
+    text: TurnText
+    """What was sampled so far."""
+
+    def first(self) -> Iterator[dict[str, Any]]:
+        """The pieces of a stream before the first token."""
+        ...
+
+    def grown(self) -> Iterator[dict[str, Any]]:
+        """The piece that is to be shown now, if any."""
+        ...
+
+    def last(self, turn: SampledTurn) -> Iterator[dict[str, Any]]:
+        """The rest of the pieces, once the turn has ended."""
+        ...
+
+    def whole(self, turn: SampledTurn) -> dict[str, Any]:
+        """The choice of an answer in one piece."""
+        ...
+
+
+class ReadTurn(NamedTuple):
+    """A turn as a chat's message."""
+
+    content: str
+    """Its text without the calls."""
+    calls: tuple[ToolCall, ...]
+    """Its calls."""
+    ids: list[str]
+    """Their ids, which clients answer to."""
+
+
+class TextChoice:
+    """A choice of completions.
+
+    Args:
+        index: Its number in the answer.
+        text: Its text.
+        tokenizer: Of the model, for log-probabilities; ``None`` if none are asked for.
+    """
+
+    def __init__(self, index: int, text: TurnText, tokenizer: Any = None) -> None:
+        self.text = text
+        self._index, self._tokenizer, self._shown = index, tokenizer, 0
+
+    def first(self) -> Iterator[dict[str, Any]]:
+        """Nothing."""
+        return iter(())
+
+    def grown(self) -> Iterator[dict[str, Any]]:
+        """The text that stays whatever follows."""
+        if piece := self._next(settled(self.text.text, self.text.stops)):
+            yield self._piece(piece)
+
+    def last(self, turn: SampledTurn) -> Iterator[dict[str, Any]]:
+        """The rest of the text, with the log-probabilities of all of it."""
+        yield self._piece(self._next(turn.text)) | {**self._logprobs(turn), "finish_reason": self._reason(turn)}
+
+    def whole(self, turn: SampledTurn) -> dict[str, Any]:
+        """The choice."""
+        return self._piece(turn.text) | {**self._logprobs(turn), "finish_reason": self._reason(turn)}
+
+    def _next(self, text: str) -> str:
+        piece, self._shown = text[self._shown :], max(self._shown, len(text))
+        return piece
+
+    def _piece(self, text: str) -> dict[str, Any]:
+        return {"index": self._index, "text": text, "logprobs": None, "finish_reason": None}
+
+    def _logprobs(self, turn: SampledTurn) -> dict[str, Any]:
+        known = None if self._tokenizer is None else answers.text_logprobs(self._tokenizer, turn.completion)
+        return {"logprobs": known}
+
+    def _reason(self, turn: SampledTurn) -> str:
+        return answers.finish_reason(turn.completion)
+
+
+class ChatChoice:
+    """A choice of chat completions.
+
+    Args:
+        index: Its number in the answer.
+        text: Its text.
+        parser: Reads tool calls; ``None`` where all of the turn is content.
+        openings: Texts with which a call may begin.
+        several: Whether more than one call may be answered with.
+        tokenizer: Of the model, for log-probabilities; ``None`` if none are asked for.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        text: TurnText,
+        *,
+        parser: ToolParser | None = None,
+        openings: tuple[str, ...] = (),
+        several: bool = True,
+        tokenizer: Any = None,
+    ) -> None:
+        self.text = text
+        self._index, self._parser, self._several, self._tokenizer = index, parser, several, tokenizer
+        self._marks = text.stops + openings
+        self._shown = 0
+        self._parsed: ReadTurn | None = None
+
+    def parsed(self, turn: SampledTurn) -> ReadTurn:
+        """Content and calls of the turn."""
+        if self._parsed is None:
+            found = ParsedTurn(content=turn.text) if self._parser is None else self._parser.parse(turn.text)
+            calls = found.calls if self._several else found.calls[:1]
+            content = found.content if calls and not found.error else turn.text
+            self._parsed = ReadTurn(content, calls, answers.call_ids(calls))
+        return self._parsed
+
+    def first(self) -> Iterator[dict[str, Any]]:
+        """Whose turn it is."""
+        yield self._piece({"role": "assistant", "content": ""})
+
+    def grown(self) -> Iterator[dict[str, Any]]:
+        """The content that stays whatever follows: no stop string, no call, no white space that a call would end."""
+        text = settled(self.text.text, self._marks)
+        if self._parser is not None:
+            text = text.rstrip() if text.strip() == text.rstrip() else ""
+        if piece := self._next(text):
+            yield self._piece({"content": piece})
+
+    def last(self, turn: SampledTurn) -> Iterator[dict[str, Any]]:
+        """The rest of the content, the calls, and why the turn ended."""
+        parsed = self.parsed(turn)
+        if piece := self._next(parsed.content):
+            yield self._piece({"content": piece})
+        calls = answers.message(*parsed).get("tool_calls", ())
+        for number, call in enumerate(calls):
+            yield self._piece({"tool_calls": [{"index": number, **call}]})
+        yield self._piece({}) | self._ended(turn)
+
+    def whole(self, turn: SampledTurn) -> dict[str, Any]:
+        """The choice."""
+        return {
+            "index": self._index,
+            "message": answers.message(*self.parsed(turn)) | {"refusal": None},
+            **self._ended(turn),
+        }
+
+    def _next(self, text: str) -> str:
+        piece, self._shown = text[self._shown :], max(self._shown, len(text))
+        return piece
+
+    def _piece(self, delta: dict[str, Any]) -> dict[str, Any]:
+        return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def _ended(self, turn: SampledTurn) -> dict[str, Any]:
+        known = None if self._tokenizer is None else answers.chat_logprobs(self._tokenizer, turn.completion)
+        return {"logprobs": known, "finish_reason": answers.finish_reason(turn.completion, self.parsed(turn).calls)}

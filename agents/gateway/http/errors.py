@@ -1,0 +1,84 @@
+"""Refusals of the gateway, each with its status and a body as OpenAI's servers write it."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from turntree.agents.errors import AgentError
+
+logger = logging.getLogger(__name__)
+_TYPES = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_error"}
+
+
+class ApiError(AgentError):
+    """A request is refused.
+
+    Args:
+        status: HTTP status.
+        message: What was expected, what came, what to do.
+        param: The field at fault, dots between its parts: ``messages.0.role``.
+        code: A word for programs.
+        retry_after: Seconds after which it is worth trying again.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code, self.retry_after = status, param, code, retry_after
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The answer's body."""
+        kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The answer's headers."""
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        if self.status in (408, 413):  # the rest of the body may still be coming
+            headers["Connection"] = "close"
+        return headers | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
+
+
+class ClientGone(AgentError):
+    """The client has closed its connection, and nobody waits for the answer."""
+
+
+def broken(what: str) -> ApiError:
+    """The answer to a request at which the server itself failed; call it where the exception is handled."""
+    logger.exception("%s failed", what)
+    return ApiError(500, "the server failed at this request; its log says why", code="internal_error")
+
+
+def refused_field(errors: Iterable[Any], fields: Iterable[str]) -> ApiError:
+    """The refusal of a body that pydantic did not accept; the first error counts.
+
+    Args:
+        errors: Pydantic's.
+        fields: Names of the fields that the body may have.
+    """
+    error = next(iter(errors))
+    param = ".".join(map(str, error["loc"])) or None
+    if error["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(str(error["loc"][-1]), list(fields), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "leave it out"
+        return ApiError(400, f"there is no field {param!r} here; {hint}", param=param, code="unknown_parameter")
+    if error["type"] == "missing":
+        return ApiError(400, f"the field {param!r} is missing", param=param, code="missing_required_parameter")
+    if error["type"] == "json_invalid":
+        return ApiError(400, f"the body must be JSON: {error['msg']}", code="invalid_json")
+    said = error["msg"].removeprefix("Value error, ")
+    came = repr(error.get("input"))
+    came = "" if said.endswith(came[:40]) or error["type"] == "value_error" else f", got {came[:80]}"
+    return ApiError(400, f"{param or 'the body'}: {said}{came}", param=param, code="invalid_value")

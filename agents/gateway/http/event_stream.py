@@ -1,0 +1,90 @@
+"""Answers by server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from turntree.agents.gateway.http.errors import ApiError, ClientGone, broken
+from turntree.agents.gateway.http.requests import unless_gone
+
+Events = AsyncIterator[dict[str, Any]]
+DONE = b"data: [DONE]\n\n"
+
+
+class EventStream(Response):
+    """Sends events as they come; an error after the first becomes an event, as the status is sent already.
+
+    Args:
+        events: JSON objects; closed when the client goes away.
+        held: Closed at the end, whatever happened.
+        headers: Further headers.
+        gone: Called if the client goes away.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, events: Events, held: ExitStack, headers: Mapping[str, str], *, gone: Callable[[], None]
+    ) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
+        del self.headers["content-length"]
+        self._events, self._held, self._gone = events, held, gone
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await unless_gone(receive, self._send_all(send))
+        except ClientGone:
+            self._gone()
+        finally:
+            self._held.close()
+
+    async def _send_all(self, send: Send) -> None:
+        try:
+            async for event in self._events:
+                await _send(send, _line(event))
+            await _send(send, DONE)
+        except ApiError as error:
+            await _send(send, _line(error.body))
+        except Exception:  # the boundary of a stream: the status is sent, so that the client is told in an event
+            await _send(send, _line(broken("a stream").body))
+        finally:
+            await self._events.aclose()  # type: ignore[attr-defined]
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _line(event: Mapping[str, Any]) -> bytes:
+    return b"data: " + json.dumps(event, ensure_ascii=False).encode("utf-8", "replace") + b"\n\n"
+
+
+async def _send(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def as_they_come(work: Callable[[Callable[[Any], None]], Any]) -> AsyncIterator[Any]:
+    """What ``work`` hands to its argument, while it runs in a task of its own; cancelled with the iterator.
+
+    Args:
+        work: A coroutine function; whatever it raises is raised here at the end.
+    """
+    pieces: asyncio.Queue[Any] = asyncio.Queue()
+    task = asyncio.ensure_future(work(pieces.put_nowait))
+    task.add_done_callback(lambda _: pieces.put_nowait(_END))
+    try:
+        while (piece := await pieces.get()) is not _END:
+            yield piece
+        await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+_END = object()

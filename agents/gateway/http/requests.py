@@ -1,0 +1,96 @@
+"""What every request goes through: its key, its body within bounds, a client that may go away."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from turntree.agents.gateway.http.errors import ApiError, ClientGone
+
+T = TypeVar("T")
+Receive = Callable[[], Awaitable[Any]]
+
+
+def check_key(request: Request, key: str | None) -> None:
+    """Refuse a request without the key.
+
+    Raises:
+        ApiError: 401.
+    """
+    if key is None:
+        return
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), key.encode()):
+        came = "another one came" if given else "none came"
+        raise ApiError(401, f"expected the header Authorization: Bearer KEY, {came}", code="invalid_api_key")
+
+
+async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
+    """The body, which must arrive in time and be no larger than allowed.
+
+    Raises:
+        ApiError: 408 or 413.
+        ClientGone: If the client went away.
+    """
+    too_large = ApiError(413, f"the body may have {most:,} bytes at most; send less", code="body_too_large")
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > most:
+        raise too_large
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                event = await request.receive()
+                if event["type"] == "http.disconnect":
+                    raise ClientGone("the client went away while it sent its request")
+                part = event.get("body", b"")
+                size += len(part)
+                if size > most:
+                    raise too_large
+                parts.append(part)
+                if not event.get("more_body"):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise ApiError(408, f"the body did not arrive in {seconds:g} s; send it again", code="timeout") from None
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of ``work``, which is cancelled if the client goes away.
+
+    Raises:
+        ClientGone: If it does.
+    """
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGone("the client went away before its answer")
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
+    """The result of ``work``.
+
+    Raises:
+        ApiError: 408 after ``seconds``; the work is cancelled.
+    """
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await work
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise ApiError(408, f"there was no answer in {seconds:g} s; ask for fewer tokens", code="timeout") from None
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

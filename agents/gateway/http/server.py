@@ -1,0 +1,170 @@
+"""The HTTP server: connections that neither wait for ever nor hold anything, and an end at SIGTERM.
+
+uvicorn bounds neither the time in which a request's head arrives nor that in which a client takes what is sent to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from turntree.agents.errors import UsageError
+from turntree.agents.gateway.http.settings import GatewaySettings
+
+MAX_CONNECTIONS = 1024
+"""Connections at once; a further one is closed."""
+_MAX_HEAD = 1 << 16
+"""Largest head of a request, bytes."""
+
+
+def patient(seconds: float) -> type[H11Protocol]:
+    """The protocol of a connection that is closed once the other side was silent, or took nothing, for ``seconds``."""
+
+    class Patient(H11Protocol):
+        _waits: asyncio.TimerHandle | None = None
+        _blocked: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._blocked = None
+            if len(self.connections) > MAX_CONNECTIONS:
+                transport.abort()
+            self._await_head()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._await_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            for timer in (self._waits, self._blocked):
+                if timer is not None:
+                    timer.cancel()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._blocked = self._blocked or self.loop.call_later(seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self._blocked is not None:
+                self._blocked.cancel()
+                self._blocked = None
+
+        def _await_head(self) -> None:
+            """Set the deadline of a head that has not arrived whole; between requests uvicorn has its own."""
+            busy = self.cycle is not None and not self.cycle.response_complete
+            if busy and self._waits is not None:
+                self._waits.cancel()
+                self._waits = None
+            elif not busy and self._waits is None and self.timeout_keep_alive_task is None:
+                self._waits = self.loop.call_later(seconds, self._give_up)
+
+        def _give_up(self) -> None:
+            self._waits = None
+            if self.cycle is None or self.cycle.response_complete:
+                self.transport.abort()
+
+    return Patient
+
+
+class _Server(uvicorn.Server):
+    """A server that ends at SIGTERM and SIGINT without raising them again, so that the engine is closed in order."""
+
+    interrupted = False
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+
+        def end(number: signal.Signals) -> None:
+            self.interrupted = number is signal.SIGINT
+            self.force_exit = self.should_exit
+            self.should_exit = True
+
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, end, number)
+        except (RuntimeError, ValueError):  # not the main thread: whoever started it ends it
+            pass
+        yield
+
+
+def listen(settings: GatewaySettings) -> socket.socket:
+    """A socket at the address of the settings.
+
+    Raises:
+        UsageError: If it cannot be had.
+    """
+    try:
+        return socket.create_server(
+            (settings.host, settings.port),
+            family=socket.AF_INET6 if ":" in settings.host else socket.AF_INET,
+            backlog=2048,
+        )
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen at {settings.host}:{settings.port} ({error.strerror or error}); name another --port"
+        ) from error
+
+
+async def run(
+    app: FastAPI,
+    settings: GatewaySettings,
+    at: socket.socket,
+    *,
+    closing: Callable[[], None],
+    ready: Callable[[], None],
+    until: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Serve until SIGTERM, SIGINT, or ``until``; running answers are given ``grace_seconds``.
+
+    Args:
+        app: The application.
+        settings: Bounds.
+        at: Where to listen.
+        closing: Called when the end begins.
+        ready: Called when requests are answered.
+        until: Asked now and then whether to end.
+
+    Returns:
+        Whether it ended by SIGINT.
+    """
+    server = _Server(
+        uvicorn.Config(
+            app,
+            http=patient(settings.read_seconds),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=max(1, round(settings.read_seconds)),
+            h11_max_incomplete_event_size=_MAX_HEAD,
+            timeout_graceful_shutdown=max(1, round(settings.grace_seconds)),
+        )
+    )
+    serving = asyncio.ensure_future(server.serve(sockets=[at]))
+    try:
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        ready()
+        while not server.should_exit and not serving.done() and not until():
+            await asyncio.sleep(0.05)
+        server.should_exit = True
+        closing()
+        await serving
+    finally:
+        server.should_exit = True
+        await serving
+        if given_up := {*server.server_state.tasks}:  # cancelled by now: their places are free before the engine closes
+            await asyncio.wait(given_up, timeout=settings.grace_seconds)
+    return server.interrupted

@@ -1,0 +1,246 @@
+"""The bodies of requests, checked: OpenAI's fields, and vLLM's for what OpenAI's API does not have.
+
+Invariant: a field that would change the answer and cannot be obeyed is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from turntree.agents.engines.protocol import Sampling
+from turntree.agents.gateway.http.errors import ApiError, refused_field
+
+Body = TypeVar("Body", bound=BaseModel)
+_MANY = 4096
+
+
+def read(model: type[Body], body: bytes) -> Body:
+    """The checked body.
+
+    Raises:
+        ApiError: 400, naming the field.
+    """
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise refused_field(error.errors(include_url=False, include_context=False), model.model_fields) from None
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply", code="invalid_json") from None
+
+
+def _texts(value: Any) -> list[str]:
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list) or not all(isinstance(one, str) and one for one in values) or len(values) > 16:
+        raise ValueError(f"expected a text, or a list of at most 16, none of them empty, got {value!r:.80}")
+    return values
+
+
+def _content(value: Any) -> str:
+    """One text; parts of a list are joined."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if not isinstance(value, list):
+        raise ValueError(f"expected a text or a list of parts, got {value!r:.80}")
+    for part in value:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise ValueError(
+                f'this model reads text alone: expected parts {{"type": "text", "text": ...}}, got {part!r:.80}'
+            )
+    return "".join(part["text"] for part in value)
+
+
+def _arguments(value: Any) -> dict[str, Any]:
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"expected a JSON object as text, got {value!r:.80}")
+    return found
+
+
+class Strict(BaseModel):
+    """A body in which unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _Loose(BaseModel):
+    """Clients send back what they were given, and more."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
+
+
+class Function(_Loose):
+    """A called function."""
+
+    name: str = Field(min_length=1)
+    arguments: Annotated[dict[str, Any], BeforeValidator(_arguments)]
+
+
+class Call(_Loose):
+    """A tool call in an earlier message."""
+
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: Function
+
+
+class WireMessage(_Loose):
+    """A message of the dialogue."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str, BeforeValidator(_content)] = ""
+    name: str | None = None
+    tool_calls: list[Call] | None = Field(None, max_length=128)
+    tool_call_id: str | None = None
+
+
+class Described(_Loose):
+    """A function that may be called."""
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class WireTool(_Loose):
+    """A tool."""
+
+    type: Literal["function"]
+    function: Described
+
+
+class StreamOptions(_Loose):
+    """What a stream has beside the tokens."""
+
+    include_usage: bool = False
+
+
+class SamplingFields(Strict):
+    """The fields that chat completions and completions share."""
+
+    model: str = Field(min_length=1)
+    n: int = Field(1, ge=1, le=128)
+    stop: Annotated[list[str] | None, BeforeValidator(lambda value: value and _texts(value))] = None
+    temperature: float | None = Field(None, ge=0, le=100)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    repetition_penalty: float | None = Field(None, gt=0, le=100)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    max_tokens: int | None = Field(None, ge=1)
+    stop_token_ids: list[int] | None = Field(None, max_length=64)
+    seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 64)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    logit_bias: dict[str, float] | None = None
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _no_bias(cls, value: dict[str, float] | None) -> None:
+        if value:
+            raise ValueError("no token can be favoured here; leave it out")
+
+    def sampling(self, *, stops: Sequence[int], most: int, top: int) -> Sampling:
+        """The engine's parameters.
+
+        Args:
+            stops: Tokens that end a turn.
+            most: Most tokens where the request does not say.
+            top: Most probable tokens to record.
+        """
+        given = {
+            name: value
+            for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+            if (value := getattr(self, name)) is not None
+        }
+        return Sampling(
+            **given,
+            top_k=self.top_k or -1,  # some clients write 0 for all
+            max_tokens=most,
+            stop_token_ids=tuple(dict.fromkeys((*stops, *(self.stop_token_ids or ())))),
+            seed=self.seed,
+            top_logprobs=top,
+        )
+
+
+class ChatRequest(SamplingFields):
+    """The body of ``/v1/chat/completions``."""
+
+    messages: list[WireMessage] = Field(min_length=1, max_length=_MANY)
+    tools: list[WireTool] | None = Field(None, max_length=128)
+    tool_choice: Literal["none", "auto"] | None = None
+    parallel_tool_calls: bool | None = None
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    response_format: dict[str, Any] | None = None
+    store: bool | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+
+    @field_validator("tool_choice", mode="before")
+    @classmethod
+    def _free_choice(cls, value: Any) -> Any:
+        if value == "required" or isinstance(value, dict):
+            raise ValueError(
+                'the policy is free to call or not: expected "auto" or "none"; say in a message what to call'
+            )
+        return value
+
+    @field_validator("response_format")
+    @classmethod
+    def _text_alone(cls, value: dict[str, Any] | None) -> Any:
+        if value is not None and value.get("type") != "text":
+            raise ValueError(f'the policy is free to write anything: expected {{"type": "text"}}, got {value!r:.80}')
+        return value
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _with_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value and not info.data.get("logprobs"):
+            raise ValueError("it needs logprobs: true")
+        return value
+
+    @property
+    def most(self) -> int | None:
+        """Most tokens of the answer; ``None`` where the request does not say."""
+        return self.max_completion_tokens or self.max_tokens
+
+
+class CompletionRequest(SamplingFields):
+    """The body of ``/v1/completions``."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    logprobs: int | None = Field(None, ge=0, le=20)
+    echo: Literal[False] | None = None
+    best_of: Literal[1] | None = None
+    suffix: None = None
+    max_tokens: int | None = Field(16, ge=1)
+
+    @field_validator("prompt", mode="wrap")
+    @classmethod
+    def _one_kind(cls, value: Any, check: Any) -> Any:
+        try:
+            found = check(value)
+        except ValidationError:
+            found = []
+        if not found or [] in (found if isinstance(found, list) else ()):
+            raise ValueError(f"expected a text, token ids, or a list of either, none empty, got {value!r:.80}")
+        return found
+
+    @property
+    def prompts(self) -> list[str] | list[list[int]]:
+        """The prompts, as texts or token ids."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        return [self.prompt] if isinstance(self.prompt[0], int) else self.prompt  # type: ignore[list-item,return-value]

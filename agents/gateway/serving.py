@@ -1,0 +1,50 @@
+"""A gateway from its settings to its end: engine, renderer, server."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from turntree.agents.engines.engine_choice import EngineChoice, open_engine
+from turntree.agents.gateway.app import Gateway, make_app
+from turntree.agents.gateway.http.server import listen, run
+from turntree.agents.gateway.http.settings import GatewaySettings
+from turntree.agents.loop.renderer import Renderer
+
+_RENDERED = 256
+"""Renderings that are kept; requests come from outside, and may be large."""
+
+
+async def serve(choice: EngineChoice, tokenizer: Any, settings: GatewaySettings) -> bool:
+    """Serve until SIGTERM or SIGINT.
+
+    Args:
+        choice: The engine.
+        tokenizer: Of the model.
+        settings: Bounds and names.
+
+    Returns:
+        Whether it ended by SIGINT.
+
+    Raises:
+        UsageError: If the address cannot be had.
+        RenderError: If the model has no chat template that can be used.
+    """
+    renderer = Renderer(tokenizer, cached=_RENDERED)
+    with listen(settings) as at:
+        host, port = at.getsockname()[:2]
+        async with open_engine(choice) as engine:
+            gateway = Gateway(engine, renderer, settings, model_path=choice.model)
+
+            def close() -> None:
+                gateway.admission.closing = True
+
+            def ready() -> None:
+                shown = f"[{host}]" if ":" in host else host
+                sys.stdout.write(f"{settings.model} at http://{shown}:{port}/v1\n")
+                sys.stdout.flush()
+
+            try:
+                return await run(make_app(gateway), settings, at, closing=close, ready=ready)
+            finally:
+                gateway.paths.close_all()

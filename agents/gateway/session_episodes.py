@@ -1,0 +1,154 @@
+"""A session as episodes: one for each dialogue that nobody went on with, in the ordinary record.
+
+Invariant: an episode is one token sequence with a mask, as one of ``rollout``. Dialogues of a session that share their
+first turns say with which other one and how many; a session without a verdict is undecided, never a reward of 0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from turntree.agents.engines.protocol import FinishReason
+from turntree.agents.episodes.episode import Episode, StopReason, Turn
+from turntree.agents.episodes.record import EpisodeWriter
+from turntree.agents.files import write_whole
+from turntree.agents.gateway.sessions import Node, Session
+from turntree.envs.failure import FailureKind
+from turntree.envs.message import Message
+from turntree.envs.task import Task
+
+ENV_ID = "gateway"
+"""The environment of all sessions: whatever program talks to the gateway."""
+UNSCORED = "session"
+"""The reward that nobody gave."""
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialogue:
+    """One dialogue of a session."""
+
+    nodes: tuple[Node, ...]
+    """Its turns."""
+    labels: Mapping[str, Any]
+    """Where it stands in the session, JSON values."""
+
+
+def dialogues(session: Session) -> list[Dialogue]:
+    """The dialogues of a session: the way to each turn that nobody went on with, in the order in which they ended."""
+    found: list[Dialogue] = []
+    first_in: dict[int, int] = {}
+    for leaf in session.nodes:
+        if leaf.children:
+            continue
+        path: list[Node] = [leaf]
+        while (parent := path[-1].parent) is not None:
+            path.append(parent)
+        path.reverse()
+        shared = sum(id(node) in first_in for node in path)
+        number = len(found)
+        labels = {
+            "branch": number,
+            "branch_of": first_in[id(path[shared - 1])] if shared else None,
+            "shared_turns": shared,
+            "origin": str(path[shared].origin),
+        }
+        for node in path:
+            first_in.setdefault(id(node), number)
+        found.append(Dialogue(nodes=tuple(path), labels=labels))
+    return found
+
+
+def episode_of(dialogue: Dialogue, decode: Decode, *, answer: str = "", data_source: str = "") -> Episode:
+    """A dialogue as an episode that nobody has scored.
+
+    Args:
+        dialogue: The dialogue.
+        decode: Text of token ids.
+        answer: The gold answer of its task.
+        data_source: The data set of its task.
+    """
+    nodes, session = dialogue.nodes, dialogue.nodes[0].session
+    messages = [Message.from_openai(one) for one in nodes[0].given]
+    turns = []
+    for node, after in zip(nodes, (*nodes[1:], None), strict=True):
+        text = decode(node.turn.completion.token_ids)
+        said = Message.from_openai({**node.said, "content": text})
+        observation = () if after is None else tuple(map(Message.from_openai, after.given))
+        turns.append(
+            Turn(prompt_ids=node.turn.prompt_ids, completion=node.turn.completion, text=text, observation=observation)
+        )
+        messages += [said, *observation]
+    asked = [message for message in nodes[0].given if message["role"] == "user"]
+    cut = nodes[-1].turn.completion.finish_reason is FinishReason.LENGTH
+    stop_reason = StopReason.MAX_TOKENS if cut else StopReason.DONE
+    return Episode(
+        env_id=ENV_ID,
+        task=Task(
+            id=session.task_id, prompt=asked[-1]["content"] if asked else "", answer=answer, data_source=data_source
+        ),
+        seed=None,
+        messages=tuple(messages),
+        turns=tuple(turns),
+        stop_reason=StopReason.FAILURE if session.failure else stop_reason,
+        failure=session.failure,
+        failure_kind=FailureKind.ENGINE if session.failure else None,
+        undecided=() if session.failure else (UNSCORED,),
+    )
+
+
+def rewarded(episode: Episode, reward: float, parts: Mapping[str, float]) -> Episode:
+    """The episode with its reward on the last turn; one that failed stays as it is."""
+    if episode.stop_reason is StopReason.FAILURE:
+        return episode
+    turns = (*episode.turns[:-1], replace(episode.turns[-1], reward=reward))
+    return replace(episode, turns=turns, rewards=dict(parts), undecided=())
+
+
+class SessionRecord:
+    """The folder of a run to which sessions are appended: a file of episodes for each start of the server.
+
+    Args:
+        folder: The folder; made where missing.
+        model: Model directory or id, by which the viewer finds the tokenizer.
+    """
+
+    def __init__(self, folder: Path, model: str) -> None:
+        self._numbers: dict[str, int] = {}
+        self._samples: dict[str, int] = {}
+        episodes = folder / "episodes"
+        episodes.mkdir(parents=True, exist_ok=True)
+        if not (folder / "config.yaml").exists():
+            text = json.dumps({"actor_rollout_ref": {"model": {"path": model}}})
+            write_whole(folder / "config.yaml", text + "\n")
+        self.step = 1
+        """Number of this start."""
+        while True:
+            path = episodes / f"step_{self.step:06d}.jsonl"
+            try:
+                path.touch(exist_ok=False)
+                break
+            except FileExistsError:
+                self.step += 1
+        self._writer = EpisodeWriter(path)
+
+    def write(self, episode: Episode, session: Session, labels: Mapping[str, Any]) -> None:
+        """Append an episode.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        task = session.task_id
+        sample = self._samples[task] = self._samples.get(task, -1) + 1
+        numbered = {"step": self.step, "index": self._numbers.setdefault(task, len(self._numbers)), "session": sample}
+        self._writer.write(episode, **numbered, session_id=session.id, **labels)
+
+    def close(self) -> None:
+        """Close the file; one without episodes is removed."""
+        self._writer.close()
+        if not self._writer.path.stat().st_size:
+            self._writer.path.unlink()

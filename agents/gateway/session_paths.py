@@ -1,0 +1,153 @@
+"""The paths of sessions: looked at, scored, ended; what has ended goes to the record."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turntree.agents.episodes.episode import Episode
+from turntree.agents.gateway.answering import Json
+from turntree.agents.gateway.http.errors import ApiError
+from turntree.agents.gateway.http.requests import read_body
+from turntree.agents.gateway.http.settings import GatewaySettings
+from turntree.agents.gateway.http.wire import Strict, read
+from turntree.agents.gateway.metrics import Metrics
+from turntree.agents.gateway.session_episodes import SessionRecord, dialogues, episode_of, rewarded
+from turntree.agents.gateway.sessions import Session, Sessions
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.scoring.judging import judge_episodes
+from turntree.agents.scoring.scorer import ANSWER, Scorer
+from turntree.envs.failure import FailureKind
+from turntree.rewards import RewardError
+
+logger = logging.getLogger(__name__)
+_NAME = re.compile(r"[\w.:/@+-]{1,200}", re.ASCII)
+
+
+class RewardRequest(Strict):
+    """The body of ``/v1/sessions/ID/reward``: a figure, rewards by name, or a failure of the program."""
+
+    reward: float | None = None
+    parts: dict[str, float] = Field(default_factory=dict, max_length=64)
+    by: dict[str, float] | None = Field(default=None, min_length=1, max_length=64)
+    answer: str = ""
+    contract: str | None = None
+    failure: str | None = Field(default=None, min_length=1, max_length=2000)
+
+
+class SessionPaths:
+    """The handlers of all paths below ``/v1/sessions``.
+
+    Args:
+        sessions: The sessions.
+        renderer: Of the model.
+        settings: Bounds.
+        metrics: Counters.
+        record: Where ended sessions go; ``None`` drops them.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        renderer: Renderer,
+        settings: GatewaySettings,
+        metrics: Metrics,
+        record: SessionRecord | None,
+    ) -> None:
+        self._sessions, self._renderer, self._settings = sessions, renderer, settings
+        self._metrics, self._record = metrics, record
+
+    async def show(self, http: Request) -> Response:
+        """``GET /v1/sessions/ID``: the dialogues so far."""
+        name = http.path_params["session"]
+        session = self._sessions.live.get(name)
+        if session is None:
+            raise ApiError(404, f"there is no session {name!r:.80} that has not ended", code="session_not_found")
+        found = [{**one.labels, "turns": len(one.nodes)} for one in dialogues(session)]
+        shown = {"id": session.id, "task_id": session.task_id, "turns": len(session.nodes), "branches": found}
+        return Json(shown | {"running": session.running})
+
+    async def end(self, http: Request) -> Response:
+        """``DELETE /v1/sessions/ID``: the session ends without a reward."""
+        session = self._sessions.take(http.path_params["session"])
+        return Json({"id": session.id, "episodes": len(self.close(session, "deleted"))})
+
+    async def reward(self, http: Request) -> Response:
+        """``POST /v1/sessions/ID/reward``: the session ends with a verdict."""
+        settings = self._settings
+        body = read(RewardRequest, await read_body(http, most=settings.max_body, seconds=settings.read_seconds))
+        if sum(one is not None for one in (body.reward, body.by, body.failure)) != 1:
+            raise ApiError(400, "expected one of reward, by and failure; give exactly one", param="reward")
+        scorer = _scorer(body)
+        session = self._sessions.take(http.path_params["session"])
+        if body.failure is not None:
+            session.failure = " ".join(body.failure.split())
+        episodes = self._episodes(session, body)
+        if body.reward is not None:
+            episodes = [rewarded(episode, body.reward, body.parts) for episode in episodes]
+        elif scorer is not None:
+            episodes = await judge_episodes(episodes, scorer)
+        self._write(session, episodes, "scored")
+        last = episodes[-1]
+        answer = {"id": session.id, "episodes": len(episodes), "reward": None if last.masked else last.reward}
+        return Json(answer | {"rewards": dict(last.rewards), "failure": last.failure})
+
+    def close(self, session: Session, why: str) -> list[Episode]:
+        """Record a session that ended without a verdict; if it cannot be written the log says so."""
+        episodes = self._episodes(session, RewardRequest())
+        try:
+            self._write(session, episodes, why)
+        except OSError:  # whoever asks for something else now is not to blame
+            logger.exception("session %s cannot be recorded", session.id)
+        return episodes
+
+    def close_all(self) -> None:
+        """End what has not ended, at the end of the server."""
+        for session in self._sessions.take_all():
+            self.close(session, "closing")
+        if self._record is not None:
+            self._record.close()
+
+    def _episodes(self, session: Session, body: RewardRequest) -> list[Episode]:
+        episodes = [
+            episode_of(one, self._renderer.decode, answer=body.answer, data_source=body.contract or "")
+            for one in dialogues(session)
+        ]
+        if body.failure is None:
+            return episodes
+        return [replace(episode, failure_kind=FailureKind.ENVIRONMENT) for episode in episodes]
+
+    def _write(self, session: Session, episodes: list[Episode], why: str) -> None:
+        self._metrics.add("sessions_ended_total", how=why)
+        self._metrics.add("episodes_total", len(episodes))
+        if self._record is not None:
+            for episode, one in zip(episodes, dialogues(session), strict=True):
+                self._record.write(episode, session, one.labels)
+
+
+def _scorer(body: RewardRequest) -> Scorer | None:
+    if body.by is None:
+        return None
+    if ANSWER in body.by and body.contract is None:
+        raise ApiError(400, "an answer is compared by the rules of a data set; name one", param="contract")
+    try:
+        return Scorer(body.by, contract=body.contract)
+    except RewardError as error:
+        raise ApiError(400, str(error), param="by", code="invalid_value") from error
+
+
+def named(http: Request, header: str) -> str | None:
+    """A name that a client gives in a header.
+
+    Raises:
+        ApiError: 400 if it is no name.
+    """
+    name = http.headers.get(header)
+    if name is not None and not _NAME.fullmatch(name):
+        raise ApiError(400, f"{header} may have 200 of A-Z a-z 0-9 _ . : / @ + -, got {name!r:.80}", param=header)
+    return name

@@ -1,0 +1,286 @@
+"""Sessions: the dialogues of one program, each a tree of turns whose tokens are never rendered again.
+
+A request whose messages continue a turn that was sampled here is given that turn's tokens and, after them, the new
+messages alone. Where the client changed what was said before, or asks again, a new branch leaves the tree there. Of
+several turns that a request may continue, the oldest that nobody has continued is taken. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from turntree.agents.episodes.dialogue import canonical_call
+from turntree.agents.gateway.dialogue_keys import chain, ids_of, next_key
+from turntree.agents.gateway.http.errors import ApiError
+from turntree.agents.gateway.turns import SampledTurn
+from turntree.agents.loop.episode_driver import describe
+from turntree.envs.message import ToolCall
+
+_REMEMBERED = 4096
+"""Ended sessions whose names are still known."""
+MOST_TURNS = 4096
+"""Turns of one session."""
+
+
+class Origin(StrEnum):
+    """How a turn came after the one before it."""
+
+    BEGAN = "began"
+    """A dialogue began with it."""
+    CONTINUED = "continued"
+    """The client answered the turn before."""
+    AGAIN = "sampled again"
+    """The same messages were answered before."""
+    CHANGED = "changed"
+    """The client changed what was said before, or wrote a turn of the policy itself."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Node:
+    """A sampled turn."""
+
+    session: Session
+    """The session that it belongs to."""
+    parent: Node | None
+    """The turn before it; ``None`` if the messages before it were rendered whole."""
+    given: Sequence[Mapping[str, Any]]
+    """The messages between the two."""
+    turn: SampledTurn
+    """Its tokens."""
+    said: Mapping[str, Any]
+    """Its message, as a client sends it back."""
+    calls: tuple[str, ...]
+    """Canonical tool calls of the dialogue, its own included."""
+    origin: Origin
+    """How it came after its parent."""
+    key: bytes
+    """Key of the dialogue that it ends."""
+    children: int = 0
+    """Turns that follow it."""
+    claims: int = 0
+    """Requests that continue it now."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Session:
+    """The dialogues of one program."""
+
+    id: str
+    """Its name."""
+    task_id: str
+    """The task that its turns are keyed by."""
+    nodes: list[Node] = field(default_factory=list)
+    """Its turns, in the order in which they ended."""
+    running: int = 0
+    """Requests that are being answered."""
+    used: float = 0.0
+    """When it was last asked for something."""
+    failure: str = ""
+    """What the last request was lost to, in one line; empty if it was answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a request stands."""
+
+    session: Session
+    """Its session."""
+    parent: Node | None
+    """The turn that it continues."""
+    given: Sequence[Mapping[str, Any]]
+    """The messages after that turn; all of them without one."""
+    key: bytes
+    """Key of all its messages."""
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """Canonical tool calls so far."""
+        return self.parent.calls if self.parent is not None else ()
+
+
+class Sessions:
+    """All sessions that have not ended.
+
+    Args:
+        most: Sessions at once; the one that was idle longest ends for a further one.
+        seconds: Time after which an idle session ends.
+        ended: Called with each session that ends by itself, and the reason.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self, *, most: int, seconds: float, ended: Callable[[Session, str], object], clock: Callable[[], float]
+    ) -> None:
+        self.live: OrderedDict[str, Session] = OrderedDict()
+        """By name; the one that was idle longest comes first."""
+        self._most, self._seconds, self._report, self._clock = most, seconds, ended, clock
+        self._by_key: defaultdict[bytes, list[Node]] = defaultdict(list)
+        self._gone: OrderedDict[str, None] = OrderedDict()
+
+    def find(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        session_id: str | None,
+        task_id: str | None,
+    ) -> Place:
+        """The place of a request, in a session that it continues or in a new one.
+
+        Args:
+            messages: The dialogue, as chat templates take it.
+            tools: The tools that are offered.
+            session_id: The session that the client names.
+            task_id: The task that it names.
+
+        Raises:
+            ApiError: 409 if the named session has ended, 400 if it has another task.
+        """
+        self._end_idle()
+        keys = chain(messages, tools)
+        session = None if session_id is None else self._named(session_id, task_id)
+        for end in range(len(messages), 0, -1):
+            if messages[end - 1]["role"] != "assistant":
+                continue
+            node = self._best(keys[end], messages[end - 1], session_id, task_id)
+            if node is not None:
+                return Place(session=node.session, parent=node, given=messages[end:], key=keys[-1])
+        if session is None:
+            name = session_id or f"session-{uuid.uuid4().hex}"
+            session = Session(id=name, task_id=task_id or f"prompt/{keys[-1].hex()[:16]}")
+        return Place(session=session, parent=None, given=messages, key=keys[-1])
+
+    @contextmanager
+    def using(self, place: Place) -> Iterator[None]:
+        """Hold a place while its request is answered; a session without any turn is forgotten afterwards."""
+        session = self.live.setdefault(place.session.id, place.session)
+        self._touch(session)
+        session.running += 1
+        if place.parent is not None:
+            place.parent.claims += 1
+        try:
+            yield
+            session.failure = ""
+        except Exception as error:
+            if not isinstance(error, ApiError) or error.status >= 500:
+                session.failure = describe(error)
+            raise
+        finally:
+            session.running -= 1
+            if place.parent is not None:
+                place.parent.claims -= 1
+            self._touch(session)
+            if not session.nodes and not session.running:
+                self.live.pop(session.id, None)
+
+    def add(self, place: Place, turn: SampledTurn, content: str, calls: Sequence[ToolCall], ids: Sequence[str]) -> Node:
+        """Add a turn that was sampled at a place.
+
+        Args:
+            place: Held by ``using``.
+            turn: The turn.
+            content: Its text without the calls.
+            calls: Its calls.
+            ids: The ids of the calls.
+        """
+        session = self.live[place.session.id]
+        entries = [{**call.to_openai(), "id": name} for call, name in zip(calls, ids, strict=True)]
+        said = {"role": "assistant", "content": content, **({"tool_calls": entries} if entries else {})}
+        node = Node(
+            session=session,
+            parent=place.parent,
+            given=place.given,
+            turn=turn,
+            said=said,
+            calls=(*place.calls, *map(canonical_call, entries)),
+            origin=self._origin(session, place),
+            key=next_key(place.key, said),
+        )
+        session.nodes.append(node)
+        self._by_key[node.key].append(node)
+        if place.parent is not None:
+            place.parent.children += 1
+        return node
+
+    def take(self, session_id: str) -> Session:
+        """End a session and hand it over.
+
+        Raises:
+            ApiError: 404 if there is none, 409 if it has ended or a turn is being sampled in it.
+        """
+        self._refuse_ended(session_id)
+        if (session := self.live.get(session_id)) is None or not session.nodes:
+            raise ApiError(404, f"there is no session {session_id!r:.80} with a turn", code="session_not_found")
+        if session.running:
+            raise ApiError(409, f"a turn of session {session_id!r:.80} is being sampled; wait for it", code="running")
+        self._forget(session)
+        return session
+
+    def take_all(self) -> list[Session]:
+        """End all sessions and hand them over."""
+        sessions = [session for session in self.live.values() if session.nodes]
+        for session in sessions:
+            self._forget(session)
+        return sessions
+
+    def _named(self, session_id: str, task_id: str | None) -> Session | None:
+        self._refuse_ended(session_id)
+        session = self.live.get(session_id)
+        if session is not None and len(session.nodes) >= MOST_TURNS:
+            raise ApiError(400, f"session {session_id!r:.80} has {MOST_TURNS} turns; end it", param="X-Session-Id")
+        if session is not None and task_id is not None and task_id != session.task_id:
+            said = f"session {session_id!r:.80} has the task {session.task_id!r:.80}, got {task_id!r:.80}"
+            raise ApiError(400, f"{said}; begin another session", param="X-Task-Id")
+        return session
+
+    def _refuse_ended(self, session_id: str) -> None:
+        if session_id in self._gone:
+            raise ApiError(409, f"session {session_id!r:.80} has ended; begin another one", code="session_ended")
+
+    def _best(self, key: bytes, message: Mapping[str, Any], session_id: str | None, task_id: str | None) -> Node | None:
+        found = self._by_key.get(key, ())
+        if session_id is not None:
+            found = [node for node in found if node.session.id == session_id]
+        elif task_id is not None:
+            found = [node for node in found if node.session.task_id == task_id]
+        same = [node for node in found if ids_of(node.said) == ids_of(message)] or found
+        return next((node for node in same if not node.children and not node.claims), same[-1] if same else None)
+
+    def _origin(self, session: Session, place: Place) -> Origin:
+        siblings = [node.given for node in session.nodes if node.parent is place.parent]
+        if place.given in siblings:
+            return Origin.AGAIN
+        if any(message["role"] == "assistant" for message in place.given) or (siblings and place.parent is not None):
+            return Origin.CHANGED
+        return Origin.BEGAN if place.parent is None else Origin.CONTINUED
+
+    def _touch(self, session: Session) -> None:
+        session.used = self._clock()
+        if session.id in self.live:
+            self.live.move_to_end(session.id)
+
+    def _end_idle(self) -> None:
+        late = self._clock() - self._seconds
+        for session in [*self.live.values()]:
+            full = len(self.live) >= self._most
+            if not full and session.used > late:
+                return
+            if not session.running:
+                self._forget(session)
+                self._report(session, "idle" if session.used <= late else "room")
+
+    def _forget(self, session: Session) -> None:
+        self.live.pop(session.id, None)
+        self._gone[session.id] = None
+        if len(self._gone) > _REMEMBERED:
+            self._gone.popitem(last=False)
+        for node in session.nodes:
+            self._by_key[node.key].remove(node)
+            if not self._by_key[node.key]:
+                del self._by_key[node.key]

@@ -1,0 +1,86 @@
+"""One turn of the engine for the gateway: watched while it is sampled, cut at its stop string, within its time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from turntree.agents.engines.protocol import Completion, Engine, FinishReason, TopLogprobs, TurnRequest
+from turntree.agents.gateway.http.errors import ApiError
+from turntree.agents.gateway.turn_text import TurnText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTurn:
+    """A finished turn."""
+
+    prompt_ids: tuple[int, ...]
+    """Token ids before it, shape (prompt,)."""
+    completion: Completion
+    """What the engine sampled, up to the token with which a stop string was complete."""
+    text: str
+    """Its text, without the stop string."""
+
+
+class _Watch:
+    """Hears tokens on the engine's thread and reads them in the event loop."""
+
+    def __init__(self, text: TurnText, shown: Callable[[], None] | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._text, self._shown = text, shown
+
+    def __call__(self, tokens: Sequence[int]) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(self._hear, tuple(tokens))
+        except RuntimeError:  # the loop is closed: nobody waits for the turn
+            return True
+        return self._text.stopped
+
+    def _hear(self, tokens: tuple[int, ...]) -> None:
+        self._text.add(tokens)
+        if self._shown is not None:
+            self._shown()
+
+
+async def sample(
+    engine: Engine, request: TurnRequest, text: TurnText, shown: Callable[[], None] | None = None
+) -> SampledTurn:
+    """Sample one turn.
+
+    Args:
+        engine: The engine.
+        request: The turn.
+        text: Is given its tokens, and ends it at a stop string.
+        shown: Called whenever ``text`` has grown; ``None`` if nobody reads before the end.
+
+    Raises:
+        ApiError: 400 if the engine refuses the prompt, 503 if it gave the turn up.
+    """
+    watch = _Watch(text, shown) if shown is not None or text.stops else None
+    try:
+        done = await engine.generate(replace(request, watch=watch))
+    except ValueError as error:
+        raise ApiError(400, str(error), param="prompt", code="invalid_value") from error
+    if done.finish_reason is FinishReason.ABORT or not done.token_ids:
+        raise ApiError(503, "the engine gave the turn up; try again", code="aborted", retry_after=1)
+    text.add(done.token_ids[len(text.tokens) :])
+    text.end()
+    if text.stopped:
+        done = _cut(done, len(text.tokens))
+    return SampledTurn(prompt_ids=tuple(request.prompt_ids), completion=done, text=text.text)
+
+
+def _cut(done: Completion, count: int) -> Completion:
+    """The first ``count`` tokens of a turn that a stop string ended."""
+    top = done.top and TopLogprobs(ids=done.top.ids[:count], logprobs=done.top.logprobs[:count])
+    return replace(
+        done,
+        token_ids=done.token_ids[:count],
+        logprobs=done.logprobs[:count],
+        accepted=done.accepted[:count],
+        levels=done.levels[:count],
+        behaviour_logprobs=done.behaviour_logprobs[:count],
+        top=top,
+        finish_reason=FinishReason.STOP,
+    )

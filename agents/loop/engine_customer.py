@@ -1,0 +1,159 @@
+"""A customer whose words a language model samples, for the environments of customer service.
+
+Invariant: the words depend on the seed, the task and what was said, if the model's engine keeps to its seeds; and they
+are messages of the user like any other, so that no policy is trained on them. What the engine raises, and a customer
+who says nothing, is a failure of the episode and no verdict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from turntree.agents.engines.chat_server import ChatServer
+from turntree.agents.engines.event_thread import EventThread
+from turntree.agents.engines.protocol import Engine, FinishReason, Sampling, TurnRequest
+from turntree.agents.errors import AgentError
+from turntree.agents.loop.quoted import Quoted
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.rollout import derive_seed
+from turntree.envs import Message, Role, Task
+
+LEAVE = "###STOP###"
+"""What a customer writes to leave, as in tau-bench (arXiv 2406.12045)."""
+_GREETING = "Hi! How can I help you today?"
+_INSTRUCTIONS = f"""You play a customer who writes to a company's service. Your part:
+{{part}}
+
+Write one short message at a time, in your part's own words, and say only what is needed now; make nothing up that \
+your part does not say. When all that you want is done or refused, or you are handed over to a person, write {LEAVE} \
+alone."""
+
+
+class CustomerSilent(AgentError):
+    """The model that plays the customer gave no words."""
+
+
+class Speaker(Protocol):
+    """Says the next message of a dialogue."""
+
+    async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> str:
+        """The next message.
+
+        Args:
+            messages: OpenAI messages, the last one a user's.
+            sampling: How it is sampled.
+        """
+        ...
+
+
+class EngineSpeaker:
+    """A ``Speaker`` over an engine of tokens.
+
+    Args:
+        engine: Samples the messages.
+        renderer: Of the engine's tokenizer.
+    """
+
+    def __init__(self, engine: Engine, renderer: Renderer) -> None:
+        self.engine, self.renderer = engine, renderer
+        self._quoted = Quoted(renderer)
+
+    async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> str:
+        """The next message; special tokens of the template are broken up in those of others."""
+        quoted = [{**message, "content": self._quoted(message["content"])} for message in messages]
+        stops = replace(sampling, stop_token_ids=self.renderer.stop_token_ids)
+        # The store of drafts keys the policy's turns by their dialogue; these are somebody else's.
+        completion = await self.engine.generate(TurnRequest(self.renderer.initial(quoted), stops, reuse=False))
+        if completion.finish_reason is FinishReason.ABORT:
+            raise CustomerSilent("the engine that plays the customer gave the turn up")
+        return self.renderer.decode(completion.token_ids)
+
+
+class ServerSpeaker:
+    """A ``Speaker`` over a server of chat completions.
+
+    Args:
+        server: Open, on the loop that speaks.
+    """
+
+    def __init__(self, server: ChatServer) -> None:
+        self.server = server
+
+    async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> str:
+        """The next message."""
+        return (await self.server.say(messages, sampling)).content
+
+
+class EngineCustomer:
+    """A ``Customer`` who is played by a language model.
+
+    Args:
+        speaker: Says the customer's messages.
+        thread: Where it speaks; the caller closes it.
+        sampling: How a message is sampled; the seed is made for each.
+        seed: Of all messages.
+        seconds: Deadline of a message.
+    """
+
+    def __init__(
+        self,
+        speaker: Speaker,
+        thread: EventThread,
+        *,
+        sampling: Sampling = Sampling(temperature=0.7, max_tokens=256),  # noqa: B008 - frozen
+        seed: int = 0,
+        seconds: float = 120.0,
+    ) -> None:
+        if not seconds > 0:
+            raise ValueError(f"a customer needs some seconds, got {seconds}")
+        self.speaker, self.thread = speaker, thread
+        self.sampling, self.seed, self.seconds = sampling, seed, seconds
+
+    def open(self, task: Task) -> str:
+        """The first message; blocks. One that leaves at once is a failure.
+
+        Raises:
+            CustomerSilent: If the model says nothing.
+            TimeoutError: If it takes too long.
+        """
+        said = self._say(task, ())
+        if said is None:
+            raise CustomerSilent(f"the customer of {task.id} left before saying anything")
+        return said
+
+    def answer(self, task: Task, dialogue: Sequence[Message]) -> str | None:
+        """The answer to the agent's last message, ``None`` to leave; blocks, and raises as ``open``."""
+        return self._say(task, dialogue)
+
+    def _say(self, task: Task, dialogue: Sequence[Message]) -> str | None:
+        part = {"role": "system", "content": _INSTRUCTIONS.format(part=task.prompt)}
+        messages = [part, {"role": "user", "content": _GREETING}, *as_heard(dialogue)]
+        digest = hashlib.blake2b(task.id.encode(), digest_size=8).digest()
+        seed = derive_seed(self.seed, int.from_bytes(digest), len(messages))
+        speaking = self.speaker.say(messages, replace(self.sampling, seed=seed))
+        said = self.thread.call(asyncio.wait_for(speaking, self.seconds)).strip()
+        if LEAVE in said:
+            return None
+        if not said:
+            raise CustomerSilent(f"the customer of {task.id} said nothing")
+        return said
+
+
+def as_heard(dialogue: Sequence[Message]) -> list[dict[str, str]]:
+    """A dialogue as the customer knows it: without tools, the customer's own messages being the assistant's.
+
+    Args:
+        dialogue: Messages of an environment. A turn that tools answer is not said to the customer.
+    """
+    heard = []
+    for number, message in enumerate(dialogue, start=1):
+        answered = number < len(dialogue) and dialogue[number].role is Role.TOOL
+        if message.role is Role.USER:
+            heard.append({"role": "assistant", "content": message.content})
+        elif message.role is Role.ASSISTANT and not answered:
+            heard.append({"role": "user", "content": message.content})
+    return heard

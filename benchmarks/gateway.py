@@ -1,0 +1,209 @@
+"""The gateway under load, and what it costs beside its engine called directly.
+
+Load: clients at once, each playing streamed dialogues of three turns over HTTP until the time is up; errors, the time
+to the first byte and to the first text, and the server's memory, whose growth is that of the last quarter over the
+second. Cost: rounds of the same requests, the same seeds, by turns through the gateway (its server in a process of its
+own) and directly (an engine here), both with a tiny policy and without drafts; the difference of their times a request.
+
+    python benchmarks/gateway.py --seconds 60 --clients 64 --out benchmarks/results/gateway.json
+
+Not covered: vLLM and SGLang, and clients of other machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import aiohttp
+from provenance import provenance
+
+from turntree.agents.demo.policy import build_policy, save_policy
+from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
+from turntree.agents.engines.protocol import Sampling, TurnRequest
+from turntree.agents.evaluation.checkpoint import Checkpoint
+from turntree.agents.loop.renderer import Renderer
+
+CONTEXT, BATCH, TOKENS, TURNS = 256, 16, 16, 3
+Ask = Callable[[int], Awaitable[None]]
+
+
+@contextmanager
+def server(model: Path, *options: str) -> Iterator[tuple[str, int]]:
+    """``turntree serve`` in a process of its own: its URL and its process."""
+    words = ["serve", str(model), "--port", "0", "--name", "tiny", "--max-context", str(CONTEXT)]
+    command = [sys.executable, "-m", "turntree.agents.cli", *words, "--max-batch", str(BATCH), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None, "started with a pipe"
+            yield process.stdout.readline().split()[-1], process.pid
+        finally:
+            process.terminate()
+    if process.returncode:
+        sys.exit(f"the server ended with status {process.returncode}")
+
+
+def memory(pid: int) -> float:
+    """Resident memory of a process, MiB."""
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+
+def body(messages: list[dict[str, str]], seed: int, *, stream: bool) -> dict[str, Any]:
+    return {"model": "tiny", "messages": messages, "max_tokens": TOKENS, "seed": seed, "stream": stream}
+
+
+async def play(http: aiohttp.ClientSession, url: str, seed: int, heard: dict[str, list[float]]) -> None:
+    """One dialogue."""
+    messages: list[dict[str, str]] = []
+    for turn in range(TURNS):
+        messages.append({"role": "user", "content": f"{seed % 97}+{turn}"})
+        began, text, first = time.perf_counter(), "", True
+        async with http.post(f"{url}/chat/completions", json=body(messages, seed, stream=True)) as answer:
+            if answer.status != 200:
+                raise RuntimeError(f"{answer.status}: {await answer.text()}")
+            async for line in answer.content:
+                if first:
+                    heard["first_byte"].append(time.perf_counter() - began)
+                    first = False
+                piece = json.loads(line[6:]) if line.startswith(b"data: {") else {}
+                if "error" in piece:
+                    raise RuntimeError(str(piece["error"]))
+                delta = piece["choices"][0]["delta"].get("content", "") if piece else ""
+                if delta and not text:
+                    heard["first_text"].append(time.perf_counter() - began)
+                text += delta
+        heard["answer"].append(time.perf_counter() - began)
+        messages.append({"role": "assistant", "content": text})
+
+
+async def load(url: str, pid: int, clients: int, seconds: float) -> dict[str, Any]:
+    heard: dict[str, list[float]] = {"first_byte": [], "first_text": [], "answer": []}
+    errors: list[str] = []
+    sizes: list[float] = []
+    end = time.perf_counter() + seconds
+
+    async def client(number: int) -> None:
+        seed = number
+        while time.perf_counter() < end:
+            try:
+                await play(http, url, seed, heard)
+            except (RuntimeError, aiohttp.ClientError, ValueError) as error:
+                errors.append(str(error))
+            seed += clients
+
+    async def watch() -> None:
+        while time.perf_counter() < end:
+            sizes.append(memory(pid))
+            await asyncio.sleep(seconds / 60)
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+        await asyncio.gather(watch(), *map(client, range(clients)))
+    quarter = len(sizes) // 4
+    found: dict[str, Any] = {"answers": len(heard["answer"]), "errors": len(errors), "first_errors": errors[:3]}
+    for name, values in heard.items():
+        ranked = sorted(values)
+        found[f"{name}_p50"], found[f"{name}_p99"] = (ranked[int(len(ranked) * share)] for share in (0.5, 0.99))
+    before, after = mean(sizes[quarter : 2 * quarter]), mean(sizes[-quarter:])
+    return found | {"memory_mib": sizes, "memory_growth_mib": after - before}
+
+
+async def round_of(ask: Ask, at_once: int, count: int) -> tuple[float, float]:
+    """Seconds of ``count`` requests, ``at_once`` at a time, and of the mean request."""
+    times: list[float] = []
+    left = iter(range(count))
+
+    async def worker() -> None:
+        for seed in left:
+            began = time.perf_counter()
+            await ask(seed)
+            times.append(time.perf_counter() - began)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(worker() for _ in range(at_once)))
+    return time.perf_counter() - began, mean(times)
+
+
+async def cost(url: str, engine: LocalEngine, renderer: Renderer, rounds: int, at_once: int) -> dict[str, Any]:
+    def messages(seed: int) -> list[dict[str, str]]:
+        return [{"role": "user", "content": f"{seed % 97}+{seed % 7}"}]
+
+    async def over_http(seed: int) -> None:
+        async with http.post(f"{url}/chat/completions", json=body(messages(seed), seed, stream=False)) as answer:
+            said[seed] = (await answer.json())["choices"][0]["message"]["content"]
+
+    async def directly(seed: int) -> None:
+        sampling = Sampling(max_tokens=TOKENS, seed=seed, stop_token_ids=renderer.stop_token_ids)
+        done = await engine.generate(TurnRequest(renderer.initial(messages(seed)), sampling))
+        heard[seed] = renderer.decode(done.token_ids)
+
+    said: dict[int, str] = {}
+    heard: dict[int, str] = {}
+    ways: dict[str, Ask] = {"gateway": over_http, "direct": directly}
+    figures: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    count = 8 * at_once
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+        for number in range(rounds + 1):  # the first round fills caches, and is not counted
+            for name, ask in ways.items():
+                figure = await round_of(ask, at_once, count)
+                if number:
+                    figures[name].append(figure)
+    pairs = [*zip(figures["gateway"], figures["direct"], strict=True)]
+    return {
+        "same_texts": said == heard,
+        "rounds": figures,
+        "extra_ms_a_request": 1e3 * median((g[0] - d[0]) / count for g, d in pairs),
+        "extra_ms_of_latency": 1e3 * median(g[1] - d[1] for g, d in pairs),
+        "latency_ms": {name: 1e3 * median(seconds for _, seconds in rows) for name, rows in figures.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Load a gateway, and compare it with its engine.")
+    parser.add_argument("--clients", type=int, default=64, help="clients at once")
+    parser.add_argument("--seconds", type=float, default=60.0, help="length of the load")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of each way that are counted")
+    parser.add_argument("--at-once", type=int, default=16, help="requests at once in a round")
+    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        model = save_policy(build_policy(), Path(folder) / "policy")
+        places = ("--max-requests", str(max(args.clients, args.at_once)))
+        with server(model, *places) as (url, pid):
+            loaded = asyncio.run(load(url, pid, args.clients, args.seconds))
+        renderer = Renderer(Checkpoint.open(str(model)).tokenizer)
+        config = LocalEngineConfig(max_batch=BATCH, max_context=CONTEXT, speculation=None)
+        with (
+            server(model, *places, "--no-speculate") as (url, _),
+            LocalEngine.from_pretrained(model, config=config) as engine,
+        ):
+            compared = asyncio.run(cost(url, engine, renderer, args.rounds, args.at_once))
+    print(f"{args.clients} clients, {args.seconds:g} s: {loaded['answers']} answers, {loaded['errors']} errors")
+    for name in ("first_byte", "first_text", "answer"):
+        print(f"{name:<12} p50 {1e3 * loaded[name + '_p50']:8.1f} ms  p99 {1e3 * loaded[name + '_p99']:8.1f} ms")
+    print(f"memory grew by {loaded['memory_growth_mib']:.1f} MiB from {loaded['memory_mib'][-1]:.0f}")
+    print(
+        f"{args.at_once} at once: {compared['extra_ms_a_request']:.2f} ms more a request, "
+        f"{compared['extra_ms_of_latency']:.2f} ms of latency, same texts: {compared['same_texts']}"
+    )
+    if args.out is not None:
+        found = {
+            "load": loaded,
+            "cost": compared,
+            "provenance": provenance(("turntree", "torch", "fastapi", "uvicorn")),
+        }
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Environments of GEM (``gem-llm``) as turntree environments, and the reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from turntree.envs.bridges.failure import require_verdict
+from turntree.envs.bridges.missing import library
+from turntree.envs.bridges.randomness import OwnRandomness
+from turntree.envs.env import Env
+from turntree.envs.errors import EnvError
+from turntree.envs.message import Message, Role
+from turntree.envs.reply import Reply
+from turntree.envs.task import Task
+
+
+class Gem(Env):
+    """One episode of a GEM environment, with the task's index as its seed.
+
+    The environment's own action format applies, for example ``\\boxed{5}``. It draws from the global random states,
+    which are the episode's own meanwhile. GEM's truncation, as its termination, ends the task.
+    """
+
+    static_attributes = Env.static_attributes | {"_id", "_settings"}
+
+    def __init__(self, id: str, *, settings: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        """Choose the environment.
+
+        Args:
+            id: For example ``game:Sudoku-v0-easy`` or ``rg:chain_sum``.
+            settings: Arguments of the environment, by name.
+            **kwargs: Arguments of ``Env``.
+        """
+        super().__init__(**kwargs)
+        library("gem", "gem-llm")
+        self._id, self._settings = id, dict(settings or {})
+        self._played: Any = None
+        self._random = OwnRandomness(0)
+
+    def task(self, index: int) -> Task:
+        """The episode that this seed begins."""
+        return Task(id=f"gem/{self._id}/{index}", prompt="", data_source=self._id, metadata={"seed": index})
+
+    def start(self, task: Task) -> Sequence[Message]:
+        """Begin the environment's episode.
+
+        Raises:
+            EnvError: If it cannot be set up here, for example for want of a download.
+        """
+        seed = task.metadata["seed"] % 2**32
+        self._random = OwnRandomness(seed)
+        with self._random():
+            try:
+                self._played = library("gem", "gem-llm").make(self._id, **self._settings)
+                observation, info = self._played.reset(seed=seed)
+            except Exception as error:
+                reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                raise EnvError(f"gem cannot set up {self._id} here: {reason}") from error
+        return [_said(observation, info)]
+
+    def reply(self, message: Message) -> Reply:
+        """Take one step."""
+        with self._random():
+            observation, reward, terminated, truncated, info = self._played.step(message.content)
+        done = bool(terminated or truncated)
+        said = [] if done and observation == _terminal() else [_said(observation, info)]
+        return Reply(messages=said, reward=float(reward), done=done, rewards={"gem": float(reward)})
+
+
+def gem_environment(make: Callable[[], Env]) -> type[Any]:
+    """A ``gem.Env`` class, to register with ``gem.register(id, gem_environment(make))``.
+
+    ``reset(seed=n)`` begins the task with index n. An infrastructure failure is raised.
+
+    Args:
+        make: Makes the environment of one episode.
+
+    Raises:
+        MissingExtra: If gem-llm is not installed.
+    """
+    base = library("gem.core", "gem-llm").Env
+
+    class GemEnvironment(base):  # type: ignore[misc, valid-type]
+        """An environment of turntree."""
+
+        def __init__(self, seed: int | None = None) -> None:
+            self._env = make()
+            self._seed = seed
+
+        def reset(self, seed: int | None = None) -> tuple[str, dict[str, Any]]:
+            seed, self._seed = self._seed if seed is None else seed, None
+            if seed is None:
+                return self._env.reset()
+            index = seed if self._env.num_tasks is None else seed % self._env.num_tasks
+            return self._env.reset(seed=seed, options={"index": index})
+
+        def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+            step = self._env.step(action)
+            require_verdict(step[4])
+            return step
+
+        def spawn(self, same_state: bool = False, **kwargs: Any) -> GemEnvironment:
+            spawned = type(self)(**kwargs)
+            if same_state:
+                spawned._env.restore(self._env.snapshot())
+            return spawned
+
+    return GemEnvironment
+
+
+def _said(observation: Any, info: Mapping[str, Any]) -> Message:
+    parts = (info.get("prefix"), observation, info.get("suffix"))
+    return Message(role=Role.USER, content="\n".join(str(part).strip() for part in parts if part))
+
+
+def _terminal() -> str:
+    return str(library("gem.utils.constants", "gem-llm").TERMINAL_STATE)

@@ -1,0 +1,137 @@
+"""A corpus on disk: documents and their index, built once in the cache folder and memory-mapped.
+
+A folder of a corpus is complete or not there. Files:
+
+- ``documents.jsonl``: a document a line; ``ends.npy``: where each line ends, in bytes
+- ``keys.npy``, ``numbers.npy``: hashes of the ids in rising order, and the documents that have them
+- the index as bm25s saves it
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import mmap
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turntree.envs.data.folders import cache_folder
+from turntree.envs.errors import DataError
+from turntree.envs.lookup.corpus import Corpus, Document, index_of, library
+
+_FORMAT = 1
+"""Part of every folder's name; raise it with every change of the files or of ``words``."""
+
+
+class StoredCorpus(Corpus):
+    """A corpus in a folder that ``stored`` has written. Documents and postings stay on disk until they are read.
+
+    Raises:
+        MissingExtra: If bm25s is not installed.
+        DataError: If a file is missing or damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        bm25s = library()
+        try:
+            self._ends, self._keys, self._numbers = (
+                np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("ends", "keys", "numbers")
+            )
+            with (folder / "documents.jsonl").open("rb") as file:
+                self._lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+        except (OSError, ValueError) as error:
+            raise DataError(f"the index of the corpus in {folder} is damaged ({error}); delete that folder") from error
+
+    def get(self, id: str) -> Document | None:
+        """The document with this id, or ``None``."""
+        key = _key(id)
+        for place in range(int(np.searchsorted(self._keys, key)), len(self._keys)):
+            if self._keys[place] != key:
+                return None
+            document = self._at(int(self._numbers[place]))
+            if document.id == id:
+                return document
+        return None
+
+    def _at(self, number: int) -> Document:
+        begin = int(self._ends[number - 1]) if number else 0
+        return Document(**json.loads(self._lines[begin : int(self._ends[number])]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StoredCorpus, (self.folder,)
+
+
+def stored(source: str, documents: Iterable[Document]) -> StoredCorpus:
+    """The corpus of a source, from the cache folder, or built there.
+
+    Processes that ask at the same time wait for the one that builds.
+
+    Args:
+        source: What tells this corpus from all others, its state included.
+        documents: Read only if it is not there yet.
+
+    Raises:
+        MissingExtra: If bm25s is not installed.
+        DataError: If there are no documents, two have one id, or the cache folder cannot be written.
+    """
+    name = hashlib.sha256(f"{_FORMAT}/{library().__version__}/{source}".encode()).hexdigest()[:24]
+    folder = cache_folder() / "corpora" / name
+    if not folder.is_dir():
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with folder.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not folder.is_dir():  # who held the lock may have built it
+                    _build(folder, documents)
+        except OSError as error:
+            raise DataError(
+                f"cannot write the index of a corpus to {folder}: {error.strerror}; TURNTREE_CACHE names another folder"
+            ) from error
+    return StoredCorpus(folder)
+
+
+def _build(folder: Path, documents: Iterable[Document]) -> None:
+    made = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
+    try:
+        keys: list[int] = []
+        ends: list[int] = []
+        with (made / "documents.jsonl").open("wb") as file:
+
+            def written() -> Iterator[Document]:
+                for document in documents:
+                    file.write(json.dumps(asdict(document), ensure_ascii=False).encode() + b"\n")
+                    ends.append(file.tell())
+                    keys.append(_key(document.id))
+                    yield document
+
+            index = index_of(written())
+        order = np.argsort(np.array(keys, np.uint64), kind="stable")
+        np.save(made / "ends.npy", np.array(ends, np.int64))
+        np.save(made / "keys.npy", np.array(keys, np.uint64)[order])
+        np.save(made / "numbers.npy", order)
+        index.save(made, show_progress=False)
+        _require_different_ids(StoredCorpus(made))
+        made.replace(folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _require_different_ids(corpus: StoredCorpus) -> None:
+    keys, numbers = corpus._keys, corpus._numbers
+    for place in np.flatnonzero(keys[1:] == keys[:-1]):
+        one, other = (corpus._at(int(numbers[at])).id for at in (place, place + 1))
+        if one == other:
+            raise DataError(f"expected documents with different ids, got {one!r} twice")
+
+
+def _key(id: str) -> int:
+    return int.from_bytes(hashlib.blake2b(id.encode(), digest_size=8).digest())

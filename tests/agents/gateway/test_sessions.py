@@ -1,0 +1,434 @@
+"""Sessions over HTTP: tokens are never rendered again, changes open branches, and what ends is an episode."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from gateways import Served, SpokenEngine, gateway_at
+from machine_speed import eventually
+
+from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
+from turntree.agents.episodes.dialogue import dialogue_states
+from turntree.agents.episodes.episode import StopReason
+from turntree.agents.episodes.record import Record, read_records
+from turntree.agents.episodes.token_view import TokenView
+from turntree.agents.gateway import sessions as sessions_module
+from turntree.agents.loop.renderer import Renderer
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "calculator", "parameters": {"type": "object", "properties": {"expression": {}}}},
+}
+CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "12 + 34"}}\n</tool_call>'
+Messages = list[dict[str, Any]]
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def served(engine: SpokenEngine, renderer: Renderer, run_folder: Path) -> Iterator[Served]:
+    with gateway_at(engine, renderer, record=run_folder, max_context=1024) as served:
+        yield served
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def said(answer: httpx.Response, index: int = 0) -> dict[str, Any]:
+    """The message of an answer, as clients send it back."""
+    assert answer.status_code == 200, answer.text
+    message: dict[str, Any] = answer.json()["choices"][index]["message"]
+    return message
+
+
+def session_of(answer: httpx.Response) -> str:
+    return answer.headers["x-session-id"]
+
+
+def records(folder: Path) -> list[Record]:
+    return [record for file in sorted(folder.glob("episodes/*.jsonl")) for record in read_records(file)]
+
+
+def scored(served: Served, session: str, **body: Any) -> dict[str, Any]:
+    answer = served.client.post(f"/v1/sessions/{session}/reward", json=body or {"reward": 1.0})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_dialogue_is_one_session_whose_tokens_are_never_rendered_again(
+    served: Served, engine: SpokenEngine, run_folder: Path
+):
+    first = served.chat(user("2 + 2?"))
+    second = served.chat(user("2 + 2?"), said(first), user("And 3 + 3?"))
+    assert session_of(first) == session_of(second)
+    before, after = (request.prompt_ids for request in engine.asked)
+    sampled = tuple(after[len(before) :])
+    assert after[: len(before)] == before
+    turn = served.gateway.sessions.live[session_of(first)].nodes[0].turn.completion.token_ids
+    assert sampled[: len(turn)] == turn
+    assert scored(served, session_of(first)) == {
+        **{"id": session_of(first), "episodes": 1, "reward": 1.0, "rewards": {}, "failure": ""}
+    }
+    ((labels, episode),) = records(run_folder)
+    assert TokenView.of(episode).mask.count(1) == sum(len(turn.completion.token_ids) for turn in episode.turns)
+    assert [str(message.role) for message in episode.messages] == ["user", "assistant", "user", "assistant"]
+    assert (episode.reward, episode.masked) == (1.0, False)
+    assert labels["session_id"] == session_of(first)
+    assert (labels["branch"], labels["origin"]) == (0, "began")
+
+
+def test_tokens_that_no_tokenizer_would_give_come_back_as_they_were_sampled(renderer, chatml, tiny_model, run_folder):
+    """An untrained model samples tokens that its text is never tokenised to."""
+    config = LocalEngineConfig(max_batch=4, max_context=512, threads=1)
+    with (
+        LocalEngine.from_pretrained(tiny_model, config=config) as engine,
+        gateway_at(engine, renderer, max_context=512, record=run_folder) as served,
+    ):
+        for stop in (None, "e"):
+            messages, name = [user("What is 12 + 34?")], ""
+            for number in range(3):
+                answer = served.chat(*messages, max_tokens=20, seed=number, stop=stop)
+                assert name in ("", session_of(answer))
+                name = session_of(answer)
+                messages += [said(answer), user("Go on.")]
+            scored(served, name)
+    again = 0
+    for _, episode in records(run_folder):
+        view = TokenView.of(episode)
+        assert len(episode.turns) == 3
+        again += sum(
+            list(turn.completion.token_ids) != chatml(turn.text, add_special_tokens=False)["input_ids"]
+            for turn in episode.turns
+        )
+        ids = renderer.stop_token_ids[0]
+        for turn, following in zip(episode.turns, episode.turns[1:], strict=False):
+            rest = following.prompt_ids[len(turn.prompt_ids) + len(turn.completion.token_ids) :]
+            assert (turn.completion.token_ids[-1] == ids) != (rest[0] == ids)  # the turn ends once
+        assert len(view.response_ids) == len(view.mask)
+    assert again > 0
+
+
+def test_dialogue_states_are_those_of_the_record_with_task_and_tool_history(
+    served: Served, engine: SpokenEngine, run_folder: Path
+):
+    engine.say = lambda prompt: CALL
+    headers = {"X-Task-Id": "sums/7"}
+    messages: Messages = [user("12 + 34?")]
+    first = served.chat(*messages, tools=[TOOL], headers=headers)
+    (call,) = said(first)["tool_calls"]
+    messages += [said(first), {"role": "tool", "tool_call_id": call["id"], "content": "46"}]
+    engine.say = lambda prompt: "46"
+    second = served.chat(*messages, tools=[TOOL], headers=headers)
+    assert session_of(first) == session_of(second)
+    scored(served, session_of(first))
+    ((_, episode),) = records(run_folder)
+    assert [request.state for request in engine.asked] == dialogue_states(episode)
+    assert (episode.task.id, engine.asked[0].state.task) == ("sums/7", "sums/7")
+    assert "calculator" in engine.asked[1].state.tools
+    assert episode.messages[1].tool_calls[0].name == "calculator"
+    assert episode.messages[2].content == "46"
+
+
+def test_what_the_client_changed_opens_a_branch_that_shares_what_was_before(
+    served: Served, engine: SpokenEngine, run_folder: Path
+):
+    first = served.chat(user("a"))
+    second = served.chat(user("a"), said(first), user("b"))
+    changed = served.chat(user("a"), said(first), user("c"))
+    edited = served.chat(user("a"), {"role": "assistant", "content": "five"}, user("b"), headers=named(first))
+    assert session_of(first) == session_of(second) == session_of(changed) == session_of(edited)
+    assert "five" in engine.tokenizer.decode(list(engine.asked[-1].prompt_ids))
+    assert scored(served, session_of(first))["episodes"] == 3
+    found = records(run_folder)
+    seen = [(one.labels["branch"], one.labels["branch_of"], one.labels["shared_turns"]) for one in found]
+    assert seen == [(0, None, 0), (1, 0, 1), (2, None, 0)]
+    assert [one.labels["origin"] for one in found] == ["began", "changed", "changed"]
+    for _, episode in found:
+        TokenView.of(episode)
+    assert found[0].episode.turns[0].completion == found[1].episode.turns[0].completion
+
+
+def test_the_same_messages_again_and_several_choices_are_branches(
+    served: Served, engine: SpokenEngine, run_folder: Path
+):
+    first = served.chat(user("a"), n=2, headers={"X-Session-Id": "mine"})
+    served.chat(user("a"), headers=named(first))
+    served.chat(user("a"), said(first, 1), user("b"), headers=named(first))
+    assert scored(served, "mine")["episodes"] == 3
+    assert [one.labels["origin"] for one in records(run_folder)] == ["sampled again", "sampled again", "began"]
+
+
+def named(answer: httpx.Response) -> dict[str, str]:
+    return {"X-Session-Id": session_of(answer)}
+
+
+def test_equal_dialogues_of_several_clients_are_not_mixed(served: Served, engine: SpokenEngine):
+    """Nothing tells them apart, so each request continues a dialogue that nobody else has continued."""
+    engine.say = lambda prompt: "four"
+    with ThreadPoolExecutor(6) as clients:
+        firsts = [*clients.map(lambda _: served.chat(user("a")), range(6))]
+        assert len({session_of(one) for one in firsts}) == 6
+        engine.held = True
+        asked = [clients.submit(served.chat, user("a"), said(firsts[0]), user("b")) for _ in range(6)]
+        eventually(lambda: engine.live == 6)
+        engine.held = False
+        seconds = [one.result() for one in asked]
+    assert {session_of(one) for one in seconds} == {session_of(one) for one in firsts}
+
+
+def test_a_dialogue_taken_for_that_of_another_client_is_noticed(served: Served, engine: SpokenEngine, monkeypatch: Any):
+    monkeypatch.setattr(
+        sessions_module.Sessions, "_best", lambda self, key, *_: next(iter(self._by_key.get(key, ())), None)
+    )
+    with pytest.raises(AssertionError):
+        test_equal_dialogues_of_several_clients_are_not_mixed(served, engine)
+
+
+def test_calls_tell_equal_dialogues_apart(served: Served, engine: SpokenEngine):
+    engine.say = lambda prompt: CALL
+    firsts = [served.chat(user("a"), tools=[TOOL]) for _ in range(3)]
+    for first in reversed(firsts):
+        call = said(first)["tool_calls"][0]["id"]
+        answer = served.chat(
+            user("a"), said(first), {"role": "tool", "tool_call_id": call, "content": "1"}, tools=[TOOL]
+        )
+        assert session_of(answer) == session_of(first)
+
+
+def test_tasks_and_named_sessions_keep_equal_dialogues_apart(served: Served, engine: SpokenEngine):
+    for header in ("X-Task-Id", "X-Session-Id"):
+        firsts = {name: served.chat(user(header), headers={header: name}) for name in ("x", "y")}
+        for name in ("y", "x"):
+            answer = served.chat(user(header), said(firsts[name]), user("b"), headers={header: name})
+            assert session_of(answer) == session_of(firsts[name])
+    wrong = served.chat(user("a"), headers={"X-Session-Id": "x", "X-Task-Id": "other"})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "X-Task-Id")
+
+
+def test_other_tools_open_a_branch(served: Served, engine: SpokenEngine):
+    first = served.chat(user("a"), tools=[TOOL], headers={"X-Session-Id": "s"})
+    served.chat(user("a"), said(first), user("b"), headers={"X-Session-Id": "s"})
+    nodes = served.gateway.sessions.live["s"].nodes
+    assert [node.parent for node in nodes] == [None, None]
+    assert [str(node.origin) for node in nodes] == ["began", "changed"]
+
+
+def test_a_stream_belongs_to_its_session(served: Served, engine: SpokenEngine):
+    first = served.chat(user("a"), stream=True)
+    second = served.chat(user("a"), {"role": "assistant", "content": "four"}, user("b"))
+    assert session_of(first) == session_of(second)
+
+
+def test_a_turn_that_was_given_up_is_in_no_session(served: Served, engine: SpokenEngine, run_folder: Path):
+    engine.held = True
+    with pytest.raises(httpx.ReadTimeout):
+        served.client.post(
+            "/v1/chat/completions",
+            json={"model": "tiny", "messages": [user("a")]},
+            headers={"X-Session-Id": "s"},
+            timeout=0.3,
+        )
+    served.idle()
+    eventually(lambda: "s" not in served.gateway.sessions.live)
+    engine.held = False
+    assert served.client.get("/v1/sessions/s").status_code == 404
+    assert records(run_folder) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "reward", "parts"),
+    [
+        ({"reward": 0.25, "parts": {"tests": 3.0}}, 0.25, {"tests": 3.0}),
+        ({"by": {"answer": 1.0}, "answer": "46", "contract": "gsm8k"}, 1.0, {"answer": 1.0, "correct": 1.0}),
+        ({"by": {"answer": 1.0}, "answer": "47", "contract": "gsm8k"}, 0.0, {"answer": 0.0, "correct": 0.0}),
+    ],
+)
+def test_a_session_is_scored_by_a_figure_or_by_name(served, engine, run_folder, body, reward, parts):
+    engine.say = lambda prompt: "#### 46"
+    answer = scored(served, session_of(served.chat(user("12 + 34?"))), **body)
+    assert (answer["reward"], answer["rewards"]) == (reward, parts)
+    ((_, episode),) = records(run_folder)
+    assert (episode.reward, episode.rewards, episode.masked) == (reward, parts, False)
+
+
+def test_a_session_without_a_verdict_is_undecided_and_never_zero(
+    served: Served, engine: SpokenEngine, run_folder: Path
+):
+    name = session_of(served.chat(user("a")))
+    assert served.client.delete(f"/v1/sessions/{name}").json() == {"id": name, "episodes": 1}
+    ((_, episode),) = records(run_folder)
+    assert (episode.masked, episode.undecided) == (True, ("session",))
+
+
+def test_a_program_or_an_engine_that_failed_masks_the_session(served: Served, engine: SpokenEngine, run_folder: Path):
+    first = served.chat(user("a"))
+    answer = scored(served, session_of(first), failure="the tool's container\nis gone")
+    assert (answer["reward"], answer["failure"]) == (None, "the tool's container is gone")
+    second = served.chat(user("a"))
+    engine.error = RuntimeError("it broke")
+    assert served.chat(user("a"), said(second), user("b")).status_code == 500
+    assert scored(served, session_of(second))["reward"] is None
+    engine.error = None
+    third = served.chat(user("c"))
+    engine.error = RuntimeError("it broke")
+    served.chat(user("c"), said(third), user("b"))
+    engine.error = None
+    served.chat(user("c"), said(third), user("b"))
+    assert scored(served, session_of(third))["reward"] == 1.0
+    failures = [(str(e.stop_reason), str(e.failure_kind)) for _, e in records(run_folder)]
+    assert failures == [("failure", "environment"), ("failure", "engine"), ("done", "None")]
+
+
+def test_a_cut_dialogue_says_so(served: Served, engine: SpokenEngine, run_folder: Path):
+    scored(served, session_of(served.chat(user("a"), max_tokens=2)))
+    assert records(run_folder)[0].episode.stop_reason is StopReason.MAX_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "reward"),
+        ({"reward": 1.0, "failure": "x"}, "reward"),
+        ({"reward": "1"}, "reward"),
+        ({"by": {"anwser": 1.0}}, "by"),
+        ({"by": {"answer": 1.0}}, "contract"),
+        ({"by": {"answer": 1.0}, "contract": "maht"}, "by"),
+        ({"rewards": 1.0}, "rewards"),
+    ],
+)
+def test_a_verdict_that_is_none_is_refused_and_the_session_goes_on(served: Served, body: Any, param: str):
+    first = served.chat(user("a"))
+    answer = served.client.post(f"/v1/sessions/{session_of(first)}/reward", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert session_of(served.chat(user("a"), said(first), user("b"))) == session_of(first)
+
+
+def test_infinite_rewards_are_refused(served: Served):
+    name = session_of(served.chat(user("a")))
+    for figure in ("NaN", "Infinity", "1e999"):
+        answer = served.client.post(f"/v1/sessions/{name}/reward", content=f'{{"reward": {figure}}}')
+        assert answer.status_code == 400
+
+
+def test_an_ended_session_is_named_and_not_gone_on_with(served: Served, engine: SpokenEngine):
+    first = served.chat(user("a"), headers={"X-Session-Id": "s"})
+    assert served.client.get("/v1/sessions/s").json()["turns"] == 1
+    scored(served, "s")
+    for answer in (
+        served.chat(user("a"), headers={"X-Session-Id": "s"}),
+        served.client.post("/v1/sessions/s/reward", json={"reward": 0}),
+        served.client.delete("/v1/sessions/s"),
+    ):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "session_ended")
+    assert served.client.post("/v1/sessions/other/reward", json={"reward": 0}).status_code == 404
+    assert session_of(served.chat(user("a"), said(first), user("b"))) != "s"
+
+
+def test_a_session_in_use_is_not_ended(served: Served, engine: SpokenEngine):
+    served.chat(user("a"), headers={"X-Session-Id": "s"})
+    engine.held = True
+    with ThreadPoolExecutor(1) as other:
+        asked = other.submit(served.chat, user("b"), headers={"X-Session-Id": "s"})
+        eventually(lambda: engine.live == 1)
+        assert served.client.post("/v1/sessions/s/reward", json={"reward": 0}).json()["error"]["code"] == "running"
+        engine.held = False
+        assert asked.result().status_code == 200
+    assert scored(served, "s")["episodes"] == 2
+
+
+@pytest.mark.parametrize("name", ["", "a b", "é", "x" * 201, "a\tb"])
+def test_a_name_that_is_none_is_refused(served: Served, name: str):
+    for header in ("X-Session-Id", "X-Task-Id"):
+        answer = served.chat(user("a"), headers={header: name.encode()})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, header)
+
+
+def test_sessions_are_bounded_and_those_that_end_are_recorded(
+    engine: SpokenEngine, renderer: Renderer, run_folder: Path
+):
+    with gateway_at(engine, renderer, record=run_folder, max_sessions=3) as served:
+        names = [session_of(served.chat(user("a"))) for _ in range(8)]
+        assert [*served.gateway.sessions.live] == names[-3:]
+        assert [one.labels["session_id"] for one in records(run_folder)] == names[:5]
+    assert [one.labels["session_id"] for one in records(run_folder)] == names
+    with gateway_at(engine, renderer, record=run_folder, session_seconds=0.05) as served:
+        first = session_of(served.chat(user("a")))
+        eventually(lambda: served.chat(user("b")) and first not in served.gateway.sessions.live)
+        text = served.client.get("/metrics").text
+        assert 'turntree_sessions_ended_total{how="idle"}' in text
+    steps = [one.labels["step"] for one in records(run_folder)]
+    assert steps == sorted(steps)
+    assert {*steps} == {1, 2}
+    with gateway_at(engine, renderer, record=run_folder):
+        pass
+    assert len([*run_folder.glob("episodes/*")]) == 2
+
+
+def test_recorded_sessions_are_viewed_rescored_and_exported(turntree, tiny_model, renderer, run_folder):
+    config = LocalEngineConfig(max_batch=4, max_context=256, threads=1)
+    with (
+        LocalEngine.from_pretrained(tiny_model, config=config) as engine,
+        gateway_at(engine, renderer, record=run_folder, model=str(tiny_model)) as served,
+    ):
+        for seed in range(3):
+            body = {"model": str(tiny_model), "max_tokens": 8, "seed": seed}
+            messages = [user("12 + 34?")]
+            answer = served.client.post("/v1/chat/completions", json={**body, "messages": messages})
+            messages += [said(answer), user("Sure?")]
+            served.client.post("/v1/chat/completions", json={**body, "messages": messages})
+            scored(served, session_of(answer), reward=seed / 2)
+    assert turntree("view", run_folder, "--out", run_folder / "page.html").status == 0
+    assert (run_folder / "page.html").stat().st_size > 1000
+    told = turntree("rescore", run_folder, "--reward", "few_turns")
+    assert told.status == 0, told.err
+    exported = turntree("export", run_folder)
+    assert exported.status == 0, exported.err
+    assert "3 episodes of 1 states" in exported.out
+    assert turntree("tree", run_folder, "--turn", "1").status == 0
+
+
+def test_tokens_rendered_again_would_be_noticed(
+    served: Served, engine: SpokenEngine, chatml: Any, run_folder: Path, monkeypatch: Any
+):
+    """The control: letters sampled one by one, whose text a tokenizer joins."""
+    letters = [token for letter in "answer" for token in chatml(letter, add_special_tokens=False)["input_ids"]]
+    assert chatml("answer", add_special_tokens=False)["input_ids"] != letters
+    for find in (sessions_module.Sessions._best, lambda *_: None):
+        monkeypatch.setattr(sessions_module.Sessions, "_best", find)
+        monkeypatch.setattr(engine, "tokenizer", Letters(chatml))
+        first = served.chat(user("a"))
+        served.chat(user("a"), said(first), user("b"))
+    kept, anew = (request.prompt_ids for request in engine.asked[1::2])
+    prompt = engine.asked[0].prompt_ids
+    assert list(kept[len(prompt) :][: len(letters)]) == letters
+    assert list(anew[len(prompt) :][: len(letters)]) != letters
+
+
+class Letters:
+    """A tokenizer of the policy's own, letter by letter."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str, **options: Any) -> dict[str, list[int]]:
+        parts = [self._tokenizer(letter, **options)["input_ids"] for letter in "answer"]
+        return {"input_ids": [token for part in parts for token in part]}
+
+    def decode(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens))
+
+
+def test_labels_are_json(served: Served, run_folder: Path):
+    scored(served, session_of(served.chat(user("a"))))
+    (line,) = (run_folder / "episodes" / "step_000001.jsonl").read_text().splitlines()
+    assert {"step", "index", "session", "session_id", "branch", "shared_turns"} <= {*json.loads(line)}

@@ -1,0 +1,22 @@
+"""The table of bridges in the documentation: what a test found must stand there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "howto" / "bridges.md"
+_ROW = re.compile(r"^\| (?P<package>\S+) (?P<version>\d\S*) \| (?P<bridge>.+?) \| (?P<found>.*?) ?\|$", re.MULTILINE)
+
+
+def rows(page: Path = PAGE) -> dict[str, re.Match[str]]:
+    """The rows of the table by package: its version, the bridge, what was found."""
+    return {row["package"]: row for row in _ROW.finditer(page.read_text(encoding="utf-8"))}
+
+
+def require_result(package: str, found: str, page: Path = PAGE) -> None:
+    """Fail if the table says anything else of a package."""
+    row = rows(page).get(package)
+    assert row is not None, f"{page} has no row for {package}; what was found: {found}"
+    assert row["found"] == found, f"{page.name}, {package}: the table says {row['found']!r}, the tests found {found!r}"

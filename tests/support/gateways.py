@@ -1,0 +1,114 @@
+"""Gateways that answer real HTTP in this process, and an engine whose turns a test writes and holds back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import httpx
+from machine_speed import eventually, patience
+
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, TurnRequest
+from turntree.agents.gateway.app import Gateway, make_app
+from turntree.agents.gateway.http.server import listen, run
+from turntree.agents.gateway.http.settings import GatewaySettings
+from turntree.agents.loop.renderer import Renderer
+
+
+@dataclass
+class SpokenEngine:
+    """Says ``say(prompt)``, a token a step, each step as ``turns`` allows; it has ``slots`` for live turns to leave."""
+
+    tokenizer: Any
+    say: Callable[[str], str] = lambda prompt: "four"
+    held: bool = False
+    """Whether turns wait, before their last token, until this is false or they are cancelled."""
+    live: int = 0
+    asked: list[TurnRequest] = field(default_factory=list)
+    error: Exception | None = None
+
+    async def generate(self, request: TurnRequest) -> Completion:
+        self.asked.append(request)
+        self.live += 1
+        try:
+            return await self._turn(request)
+        finally:
+            self.live -= 1
+
+    async def _turn(self, request: TurnRequest) -> Completion:
+        if self.error is not None:
+            raise self.error
+        text = self.say(self.tokenizer.decode(list(request.prompt_ids)))
+        tokens = [*self.tokenizer(text, add_special_tokens=False)["input_ids"], *request.sampling.stop_token_ids[:1]]
+        said: list[int] = []
+        reason = FinishReason.STOP
+        for token in tokens:
+            while self.held and len(said) == len(tokens) - 1:
+                await asyncio.sleep(0.005)
+            said.append(token)
+            if request.watch is not None and request.watch([token]):
+                break
+            if len(said) == request.sampling.max_tokens and len(said) < len(tokens):
+                reason = FinishReason.LENGTH
+                break
+            await asyncio.sleep(0)
+        stats = DraftStats(verify_steps=len(said), drafted=2, accepted=1)
+        return Completion(
+            token_ids=tuple(said),
+            logprobs=(-0.5,) * len(said),
+            finish_reason=reason,
+            draft=stats,
+            accepted=(False,) * len(said),
+            cached_tokens=3,
+        )
+
+
+class Served(NamedTuple):
+    """A gateway that answers."""
+
+    url: str
+    gateway: Gateway
+    client: httpx.Client
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rsplit(":", 1)[1])
+
+    def chat(self, *messages: Any, **fields: Any) -> httpx.Response:
+        """Ask for the next message; a text is a user's."""
+        said = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
+        headers = fields.pop("headers", {})
+        return self.client.post(
+            "/v1/chat/completions", json={"model": "tiny", "messages": said, **fields}, headers=headers
+        )
+
+    def idle(self, seconds: float = 10.0) -> None:
+        """Wait until nothing is sampled for anybody."""
+        eventually(lambda: self.gateway.admission.taken == 0, seconds)
+
+
+@contextmanager
+def gateway_at(engine: Any, renderer: Renderer, **fields: Any) -> Iterator[Served]:
+    """A gateway on a thread of its own until the end of the block."""
+    settings = GatewaySettings(**{"model": "tiny", "max_context": 256, "port": 0, "grace_seconds": 1.0, **fields})
+    gateway = Gateway(engine, renderer, settings)
+    ready, ended = threading.Event(), threading.Event()
+    with listen(settings) as at:
+        port = at.getsockname()[1]
+        serving = run(make_app(gateway), settings, at, closing=ended.set, ready=ready.set, until=ended.is_set)
+        thread = threading.Thread(target=asyncio.run, args=(serving,), daemon=True)
+        thread.start()
+        try:
+            assert ready.wait(patience(20)), "the gateway does not answer"
+            url = f"http://127.0.0.1:{port}"
+            with httpx.Client(base_url=url, timeout=patience(30)) as client:
+                yield Served(url, gateway, client)
+        finally:
+            ended.set()
+            thread.join(patience(20))
+            assert not thread.is_alive(), "the gateway does not end"
+            gateway.paths.close_all()

@@ -1,0 +1,48 @@
+"""An MCP server over stdio for tests: tools that answer, count, refuse, take their time and die."""
+
+import os
+import sys
+import time
+
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("support")
+seen: list[str] = []
+
+
+@server.tool()
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@server.tool()
+def count(word: str) -> int:
+    """How many words came so far."""
+    seen.append(word)
+    return len(seen)
+
+
+@server.tool()
+def refuse() -> str:
+    """Refuse."""
+    raise ValueError("not for sale")
+
+
+@server.tool()
+def linger(seconds: float) -> str:
+    """Take some time."""
+    time.sleep(seconds)
+    return "done"
+
+
+@server.tool()
+def die() -> str:
+    """End the server."""
+    os._exit(3)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["mute"]:
+        time.sleep(600)
+    server.run("stdio")
