@@ -124,5 +124,5 @@ async def test_results_of_ours_are_read_as_a_log_and_served_by_the_viewer(tmp_pa
 
 
 def test_a_log_that_the_viewer_would_not_list_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="must end with .eval"):
+    with pytest.raises(ValueError, match=r"must end with \.eval"):
         write_inspect_log([], tmp_path / "ours.json", task="Arithmetic", model="tiny")
