@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,12 @@ def pinned() -> dict[str, str]:
 def test_the_table_of_bridges_names_the_versions_that_are_pinned() -> None:
     assert rows()
     assert {package: row["version"] for package, row in rows().items()}.items() <= pinned().items()
+
+
+def test_every_row_is_made_by_a_test_and_every_test_has_a_row() -> None:
+    others = [path for path in Path(__file__).parent.glob("test_*.py") if path != Path(__file__)]
+    calls = [re.findall(r'require_result\(\s*"([\w-]+)"', path.read_text(encoding="utf-8")) for path in others]
+    assert {package for packages in calls for package in packages} == set(rows())
 
 
 def test_a_table_that_says_more_than_was_found_is_noticed(tmp_path: Path) -> None:
