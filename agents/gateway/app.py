@@ -178,7 +178,7 @@ class Gateway:
             before = place.parent.turn
             added = self._tools.added(given, tools)
             return self._renderer.extend(before.prompt_ids, before.completion.token_ids, added)
-        except RenderError as error:
+        except (RenderError, ValueError) as error:  # or the format of calls cannot write one of an earlier message
             raise ApiError(400, str(error), param="messages", code="invalid_value") from error
 
     def _prompt_tokens(self, prompt: str | list[int]) -> tuple[int, ...]:

@@ -72,7 +72,8 @@ class ToolFormat:
     def openings(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """Texts with which a call may begin: what follows one is not shown before the turn has ended."""
         parser = self.parser(tools)
-        written = (parser.format_call(ToolCall(name=tool["function"]["name"])) for tool in tools)
+        example = {"ARGUMENT": "VALUE"}  # the compact format has calls with one text alone
+        written = (parser.format_call(ToolCall(name=tool["function"]["name"], arguments=example)) for tool in tools)
         return tuple(dict.fromkeys(found[0] for text in written if (found := re.match(r"<\|?\w+|\w+|\W", text))))
 
     def _as_text(self, message: dict[str, Any], parser: ToolParser) -> dict[str, Any]:

@@ -27,6 +27,8 @@ class SpokenEngine:
     say: Callable[[str], str] = lambda prompt: "four"
     held: bool = False
     """Whether turns wait, before their last token, until this is false or they are cancelled."""
+    watched: bool = True
+    """Whether it shows its tokens as they come, as the local engine does; servers of other engines do not."""
     live: int = 0
     asked: list[TurnRequest] = field(default_factory=list)
     error: Exception | None = None
@@ -50,7 +52,7 @@ class SpokenEngine:
             while self.held and len(said) == len(tokens) - 1:
                 await asyncio.sleep(0.005)
             said.append(token)
-            if request.watch is not None and request.watch([token]):
+            if self.watched and request.watch is not None and request.watch([token]):
                 break
             if len(said) == request.sampling.max_tokens and len(said) < len(tokens):
                 reason = FinishReason.LENGTH
@@ -86,7 +88,7 @@ class Served(NamedTuple):
             "/v1/chat/completions", json={"model": "tiny", "messages": said, **fields}, headers=headers
         )
 
-    def idle(self, seconds: float = 10.0) -> None:
+    def idle(self, seconds: float = 3.0) -> None:
         """Wait until nothing is sampled for anybody."""
         eventually(lambda: self.gateway.admission.taken == 0, seconds)
 

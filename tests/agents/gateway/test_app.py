@@ -67,6 +67,20 @@ def test_a_stop_string_ends_the_turn_where_it_is_and_is_not_shown(served: Served
     assert answer["usage"]["completion_tokens_details"]["verify_steps"] < len("one two three four")
 
 
+def test_an_engine_that_shows_nothing_gives_the_same_pieces_and_tokens(served: Served, engine: SpokenEngine):
+    engine.say = lambda prompt: "one two three four"
+    answers = []
+    for engine.watched in (True, False):
+        whole = served.chat("x", stop="three", logprobs=True).json()
+        choice, usage = whole["choices"][0], whole["usage"]
+        stream = streamed(served.chat("x", stop="three", stream=True).text)
+        answers.append(
+            (choice["message"], choice["logprobs"], choice["finish_reason"], usage["completion_tokens"], stream)
+        )
+    assert answers[0] == answers[1]
+    assert answers[0][-1] == "one two "
+
+
 def test_a_turn_that_is_cut_says_so(served: Served, engine: SpokenEngine):
     assert served.chat("x", max_tokens=2).json()["choices"][0]["finish_reason"] == "length"
 
@@ -107,6 +121,16 @@ def test_earlier_calls_and_their_answers_are_rendered(served: Served, engine: Sp
     prompt = chatml.decode(list(engine.asked[-1].prompt_ids))
     assert '"expression": "1+1"' in prompt
     assert "\n2" in prompt
+
+
+def test_an_earlier_call_that_the_format_cannot_write_is_refused(engine: SpokenEngine, renderer: Renderer):
+    call = {"id": "c1", "type": "function", "function": {"name": "calculator", "arguments": '{"a": 1, "b": 2}'}}
+    with gateway_at(engine, renderer, tool_format="compact") as served:
+        answer = served.chat("x", {"role": "assistant", "tool_calls": [call]}, tools=[CALCULATOR])
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
+        engine.say = lambda prompt: "calculator(12 + 34)"
+        choice = served.chat("x", tools=[CALCULATOR]).json()["choices"][0]
+        assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"expression": "12 + 34"}'
 
 
 def test_log_probabilities_are_those_of_the_sampled_tokens(served: Served, engine: SpokenEngine):

@@ -285,6 +285,7 @@ def test_a_program_or_an_engine_that_failed_masks_the_session(served: Served, en
     engine.error = None
     served.chat(user("c"), said(third), user("b"))
     assert scored(served, session_of(third))["reward"] == 1.0
+    assert [episode.reward for _, episode in records(run_folder)] == [0.0, 0.0, 1.0]
     failures = [(str(e.stop_reason), str(e.failure_kind)) for _, e in records(run_folder)]
     assert failures == [("failure", "environment"), ("failure", "engine"), ("done", "None")]
 

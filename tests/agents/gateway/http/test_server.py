@@ -84,7 +84,7 @@ def test_a_client_that_takes_nothing_is_cut_off(engine: SpokenEngine, renderer: 
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             client.connect(("127.0.0.1", served.port))
             client.sendall(HEAD.replace(b"%d" % len(BODY), b"%d" % len(body)) + body)
-            eventually(lambda: "turntree_clients_gone_total 1" in served.client.get("/metrics").text, 20)
+            eventually(lambda: "turntree_clients_gone_total 1" in served.client.get("/metrics").text, 5)
         served.idle()
 
 
