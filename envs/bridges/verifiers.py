@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from turntree.envs.bridges.missing import library
-from turntree.envs.bridges.verifiers_tools import VerifiersTools
-from turntree.envs.bridges.verifiers_trace import content_text, played_messages, trace_of
+from turntree.envs.bridges.verifiers_trace import VerifiersTools, content_text, played_messages, trace_of
 from turntree.envs.env import Env
 from turntree.envs.errors import DataError
 from turntree.envs.message import Message, Role

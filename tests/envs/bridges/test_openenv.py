@@ -55,10 +55,8 @@ def address(kinds: Any) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    end = time.monotonic() + patience(60)
     while not server.started:
-        assert thread.is_alive()
-        assert time.monotonic() < end, "the server did not start"
+        assert thread.is_alive(), "the server did not start"
         time.sleep(0.05)
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     server.should_exit = True
