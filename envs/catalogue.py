@@ -104,6 +104,11 @@ CATALOGUE: tuple[Entry, ...] = (
         summary="Do what a user asks for, turn after turn, with tools over eight simulated APIs.",
         needs_data=True,
     ),
+    Entry(
+        id="turntree/Repair-v0",
+        entry_point="turntree.envs.repair.env:Repair",
+        summary="Find and repair the fault of a small program with a shell, an editor and its tests.",
+    ),
     *(
         Entry(
             id=id,

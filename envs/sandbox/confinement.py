@@ -13,7 +13,8 @@ from typing import Any
 
 from turntree.envs.sandbox import kernel, landlock
 
-_SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime")
+SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime")
+"""What is readable in every sandbox, beside the interpreter's folders."""
 _DEVICES = ("null", "full", "random", "urandom")
 _FOREIGN_IDS = 1_000_000_000
 """First of the user ids that belong to nobody; each sandbox of a root user gets one of its own."""
@@ -45,7 +46,7 @@ def lock_files(folder: str, paths: list[str]) -> bool:
         Whether the kernel supports it.
     """
     devices = [f"/dev/{name}" for name in _DEVICES]
-    return landlock.keep_only([*_SYSTEM, *paths, *devices], [folder, "/dev/null"])
+    return landlock.keep_only([*SYSTEM, *paths, *devices], [folder, "/dev/null"])
 
 
 def build_file_tree(paths: list[str], *, disk_bytes: int) -> None:
@@ -55,8 +56,8 @@ def build_file_tree(paths: list[str], *, disk_bytes: int) -> None:
         paths: Folders and files to keep beside the system's libraries.
         disk_bytes: Size of the new tree.
     """
-    kept = [(path, os.open(path, os.O_PATH)) for path in _outermost([*_SYSTEM, *paths]) if not os.path.islink(path)]
-    links = [(path, os.readlink(path)) for path in _SYSTEM if os.path.islink(path)]
+    kept = [(path, os.open(path, os.O_PATH)) for path in _outermost([*SYSTEM, *paths]) if not os.path.islink(path)]
+    links = [(path, os.readlink(path)) for path in SYSTEM if os.path.islink(path)]
     devices = [(name, os.open(f"/dev/{name}", os.O_PATH)) for name in _DEVICES]
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
     root = "/tmp"

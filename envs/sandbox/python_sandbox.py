@@ -46,7 +46,7 @@ from time import monotonic
 from typing import Any, Self
 
 from turntree.envs.errors import SandboxError, SandboxTimeout
-from turntree.envs.sandbox import frames
+from turntree.envs.sandbox import confinement, frames
 from turntree.envs.sandbox.settings import VARIABLE, CodeResult, CodeStatus, Isolation, SandboxLimits
 
 _GRACE = 15.0
@@ -181,13 +181,12 @@ class PythonSandbox:
         except OSError as error:
             raise SandboxError(f"cannot run the interpreter {self.python!r}: {error}") from error
         self._process = process
-        folders = _package_folders() if self.packages else []
         config = {
             "limits": self.limits.to_json(),
             "isolation": str(self.wanted),
             "session": self.session,
-            "packages": folders,
-            "paths": [*interpreter_folders(self.python), *folders],
+            "packages": self._folders(),
+            "paths": [*interpreter_folders(self.python), *self._folders()],
         }
         answer = self._ask(process, config, _START_SECONDS)
         self.isolation = Isolation(answer["isolation"])
@@ -206,6 +205,15 @@ class PythonSandbox:
             f"code runs in an own process, without namespaces ({self.refused or 'as it was wanted'}), "
             f"and {seen if self.files else 'Landlock keeps the files of this machine from it'}"
         )
+
+    def shows(self, path: Path) -> bool:
+        """Whether a path lies in a folder that the code can read, however it is isolated."""
+        shown = (*confinement.SYSTEM, *interpreter_folders(self.python), *self._folders())
+        return any(path.resolve().is_relative_to(os.path.realpath(folder)) for folder in shown)
+
+    def _folders(self) -> list[str]:
+        """Folders of packages that the code may import."""
+        return _package_folders() if self.packages else []
 
     def _ask(self, process: subprocess.Popen[bytes], message: dict[str, Any], seconds: float) -> dict[str, Any]:
         assert process.stdin is not None

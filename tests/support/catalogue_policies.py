@@ -13,6 +13,7 @@ from tables import table
 from turntree.envs import Env, Task
 from turntree.envs.math.calculator import one_operation_calculator
 from turntree.envs.math.sets import MATH_SETS
+from turntree.envs.repair.programs import find_program
 
 Policy = Callable[[Env], Iterator[str]]
 """From an environment in an episode to the turns."""
@@ -76,6 +77,13 @@ def serve(env: Env) -> Iterator[str]:
     yield f"Done: {', '.join(env.current_task.metadata['outputs']) or 'I am sorry, nothing more is possible'}."
 
 
+def repair(env: Env) -> Iterator[str]:
+    facts = env.current_task.metadata
+    fault = find_program(facts["program"]).faults[facts["fault"]]
+    yield call(env, "edit", path=fault.path, old=fault.wrong, new=fault.right)
+    yield "Done."
+
+
 def follow(env: Env) -> Iterator[str]:
     for calls in env.current_task.metadata["path"]:
         yield from (call(env, one["name"], **one["arguments"]) for one in calls)
@@ -88,6 +96,7 @@ WINNERS: dict[str, Policy] = {
     **{f"turntree/{name}-v0": boxed for name in ("Equations", "UnitConversion")},
     **{f"turntree/{name}-v0": serve for name in ("RetailService", "AirlineService", "TauAirline")},
     "turntree/BFCL-v0": follow,
+    "turntree/Repair-v0": repair,
     "turntree/NumberGuessing-v0": halve,
     "turntree/Adventure-v0": commands,
     "turntree/KeyValue-v0": set_all,

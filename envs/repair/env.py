@@ -1,0 +1,89 @@
+"""Find and repair the fault of a small program, with a shell, an editor and its tests."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from turntree.envs.env import Env
+from turntree.envs.limits import Limits
+from turntree.envs.message import Message, ToolCall
+from turntree.envs.repair.check import share_right
+from turntree.envs.repair.programs import find_program, programs
+from turntree.envs.repair.workspace import Workspace
+from turntree.envs.reply import Reply
+from turntree.envs.sandbox.settings import Isolation
+from turntree.envs.task import Task
+
+
+class Repair(Env):
+    """Make a program do what its README says; the first turn without a tool call ends the episode.
+
+    The reward is 1 if calls that the policy does not see give what they give in the right program, all of them;
+    ``share`` says how many. They run in a sandbox of their own.
+    """
+
+    forkable = True
+    static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"_places", "num_tasks", "split"}
+
+    def __init__(
+        self,
+        *,
+        split: str = "train",
+        seconds: float = 10.0,
+        isolation: Isolation | str = Isolation.AUTO,
+        limits: Limits = Limits(max_turns=16),  # noqa: B008 - frozen
+        **kwargs: Any,
+    ) -> None:
+        """List the tasks.
+
+        Args:
+            split: ``train``, or ``test``: other programs.
+            seconds: Most that a command takes, and the program when it is judged.
+            isolation: How the policy's commands and program are isolated, see ``PythonSandbox``.
+            limits: Bounds of an episode.
+            **kwargs: Arguments of ``Env``.
+
+        Raises:
+            ValueError: If there is no such split.
+        """
+        super().__init__(limits=limits, **kwargs)
+        self.split = split
+        self.toolsets = (Workspace(seconds=seconds, isolation=isolation),)
+        faults = [(fault, program.name) for program in programs(split) for fault in range(len(program.faults))]
+        self._places = sorted(faults, key=lambda place: place[0])
+        self.num_tasks = len(self._places)
+
+    def default_system_prompt(self) -> str:
+        """What to do and how to call a tool."""
+        call = self.parser.format_call(ToolCall(name="shell", arguments={"command": "python -m unittest"}))
+        return (
+            "You repair a small Python program. One line of it is wrong. Look at the files, run the tests, find the "
+            f"line and change it; call tools like this and wait for the result:\n{call}\n"
+            "The program is then judged by calls of its functions that you do not see: it must do what README.md says. "
+            "Changes of the tests count for nothing. When the program is right, say so without calling a tool."
+        )
+
+    def task(self, index: int) -> Task:
+        """The task with this index; neighbours have different programs."""
+        fault, name = self._places[index]
+        files = ", ".join(sorted(find_program(name).files(fault)))
+        return Task(
+            id=f"repair/{self.split}/{name}/{fault}",
+            prompt=f"The program {name!r} does not do what its README.md says. Repair it.\nFiles: {files}",
+            data_source="repair",
+            metadata={"program": name, "fault": fault},
+        )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Begin an episode with the files of its task; arguments, results and errors are ``Env``'s."""
+        opening = super().reset(seed=seed, options=options)
+        facts = self.current_task.metadata
+        self.toolset(Workspace).files = find_program(facts["program"]).files(facts["fault"])
+        return opening
+
+    def reply(self, message: Message) -> Reply:
+        """Judge the program and end the episode."""
+        workspace = self.toolset(Workspace)
+        share = share_right(self.current_task.metadata["program"], workspace.files, workspace.make_runner)
+        right = float(share == 1.0)
+        return Reply(reward=right, done=True, rewards={"correct": right, "share": share})
