@@ -17,11 +17,11 @@ test:  # two at a time: most of the time one of them waits for an engine or for 
 	  $(PARTS)
 
 test-all:  # every version of the engines, every combination, long statistics: before a release
-	$(MAKE) -j2 --no-print-directory --output-sync=line KIND="release or not release" $(PARTS)
+	$(MAKE) -j2 --no-print-directory --output-sync=line KIND="release or not release" $(PARTS) test-interop
 
 HERE = not vllm and not sglang and not site and not interop
 test-engines:
-	$(MAKE) --no-print-directory test-site test-interop test-vllm test-sglang
+	$(MAKE) --no-print-directory test-site test-vllm test-sglang
 
 test-trainings:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "slow and ($(KIND)) and $(HERE)" $(TESTS)

@@ -91,7 +91,7 @@ def find_creator(id: str) -> str | Callable[..., Any]:
     own = importlib.import_module(module) if colon else None
     if name in gymnasium.registry:
         return name
-    kind = getattr(own, name, None)
+    kind: object = getattr(own, name, None)
     if callable(kind):
         return kind
     known = list_envs()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,7 +147,6 @@ def test_a_customer_who_fails_or_is_late_ends_the_episode_as_a_failure(
                 await asyncio.sleep(60)
             return "Hello."
 
-    begun = time.monotonic()
     for speaker, kind in (
         (EngineSpeaker(Listener(renderer, "Hello.", ""), renderer), FailureKind.ENVIRONMENT),
         (Slow(), FailureKind.TIMEOUT),
@@ -158,7 +156,6 @@ def test_a_customer_who_fails_or_is_late_ends_the_episode_as_a_failure(
         _, reward, terminated, truncated, info = env.step("Yes?")
         assert (reward, terminated, truncated) == (0.0, False, True)
         assert (info["stop_reason"], info["failure_kind"]) == ("failure", kind)
-    assert time.monotonic() - begun < 30
 
 
 def test_a_tiny_model_repeats_itself_under_one_seed(tiny_model: Path, renderer: Renderer, thread: EventThread) -> None:
