@@ -238,8 +238,9 @@ class DraftBudget:
             self._lowest,
             IDLE,
         )
-        if self._steps > _FIRST_STEPS:
-            plain = rows / float(self._seen[0]["rate"][0])
+        rate = float(self._seen[0]["rate"][0])
+        if self._steps > _FIRST_STEPS and rate > 0:  # 0 as long as steps without drafts took no measurable time
+            plain = rows / rate
             chosen = self._choices.setdefault(most_rows(rows), Choice(most_rows=most_rows(rows)))
             chosen.count(rows=rows, drafted=len(accepted), accepted=came, seconds=seconds, plain=plain)
         if self._from_nothing and 3 * came > 2 * len(accepted):

@@ -332,8 +332,8 @@ class Launched(ExternalReplica):
 
     def __init__(self, exchange: Any) -> None:
         self.told: list[bool] = []
-        self.config = SimpleNamespace(engine_kwargs={"turntree": {"exchange": exchange}})
-        self.world_size = 1
+        self.config = SimpleNamespace(name="turntree", engine_kwargs={"turntree": {"exchange": exchange}})
+        self.world_size, self.replica_rank = 1, 0
 
     async def hear(self, *, shared: bool) -> None:
         self.told.append(shared)
