@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import math
-import os
 import random
 import shutil
 import tempfile
@@ -24,6 +23,7 @@ from turntree.agents.demo.demonstrations import Mixture, demonstrations
 from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
 from turntree.agents.demo.tokenizer import build_tokenizer
 from turntree.agents.episodes.token_view import TokenView
+from turntree.envs.data.folders import cache_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,11 +63,6 @@ class WarmStart:
         for name in ("demonstrations", "steps", "batch", "warm_up"):
             if getattr(self, name) < 1:
                 raise ValueError(f"WarmStart.{name} must be at least 1, got {getattr(self, name)}")
-
-
-def cache_folder() -> Path:
-    """Folder of finished policies: ``TURNTREE_CACHE``, else ``~/.cache/turntree``."""
-    return Path(os.environ.get("TURNTREE_CACHE") or Path.home() / ".cache" / "turntree")
 
 
 def warm_started_policy(
