@@ -66,6 +66,11 @@ def delegates(prompt: str, base_url: str, api_key: str) -> str:
     return policy.said(messages, f"They say {notes[0]} and {notes[1]}.")
 
 
+def delegates_and_breaks(prompt: str, task_id: str, base_url: str, api_key: str) -> str:
+    """As ``delegates``; task 3 has no answer."""
+    return (crashes if task_id.endswith("/3") else delegates)(prompt, base_url, api_key)
+
+
 def forgets(prompt: str, base_url: str, api_key: str) -> str:
     """Says something else in its second message than it said before: a branch."""
     policy, messages = Policy(base_url, api_key, "policy"), []

@@ -235,7 +235,8 @@ async def test_a_real_engine_plays_the_same_program_twice_alike(
     tiny_model: Path, renderer: Renderer
 ) -> None:
     limits = Limits(max_turn_tokens=8, max_context_tokens=200)
-    with LocalEngine(LocalEngineConfig(model=str(tiny_model), max_batch=4, max_context=256)) as engine:
+    config = LocalEngineConfig(max_batch=4, max_context=256, threads=1)
+    with LocalEngine.from_pretrained(tiny_model, config=config) as engine:
         episodes = [await play(engine, renderer, "delegates", limits=limits) for _ in range(2)]
         other = await play(engine, renderer, "delegates", limits=limits, sampling=Sampling(seed=6))
     first, second = ([turn.completion.token_ids for turn in episode.turns] for episode in episodes)
