@@ -58,7 +58,7 @@ class HarnessEnv(Env):
             image: Container image that ``command`` runs in.
             seconds: Time after which a program counts as broken: it is ended, and the episode is a failure.
             model: The name by which the program asks for the policy.
-            rewards: Rewards by name that judge the final answer, as ``Scorer`` takes them; ``None`` leaves it to ``env``.
+            rewards: Rewards by name that judge the final answer, as ``Scorer`` takes them; ``None``: ``env`` does.
             contract: Data set whose rules compare answers where ``env``'s tasks have none, for ``rewards``.
             **kwargs: Arguments of ``Env``.
 
@@ -85,7 +85,7 @@ class HarnessEnv(Env):
         return self._tasks.task(index)
 
     def start(self, task: Task) -> Sequence[Message]:
-        """The other environment's opening without its system prompt, which is about its tools: a program has its own."""
+        """The other environment's opening; its system prompt is about its own tools, and left out."""
         self._tasks.reset(seed=0, options={"task": task})
         return [message for message in self._tasks.messages if message.role is not Role.SYSTEM]
 
@@ -155,5 +155,9 @@ class HarnessEnv(Env):
             seed=seed,
             sampling=sampling,
             executor=executor,
+            program=self.program,
+            seconds=self.seconds,
+            model=self.model,
+            tool_format=self.tool_format,
         )
         return await play.episode(index)

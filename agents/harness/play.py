@@ -16,9 +16,8 @@ from turntree.agents.gateway.app import Gateway
 from turntree.agents.gateway.http.settings import GatewaySettings
 from turntree.agents.gateway.session_episodes import dialogues, episode_of
 from turntree.agents.gateway.sessions import Session
-from turntree.agents.harness.env import HarnessEnv
 from turntree.agents.harness.front import admitted
-from turntree.agents.harness.program import Assignment, ProgramFailed
+from turntree.agents.harness.program import Assignment, Program, ProgramFailed
 from turntree.agents.harness.turns import EpisodeTurns
 from turntree.agents.loop.episode_driver import EpisodeDriver
 from turntree.agents.loop.renderer import Renderer
@@ -39,23 +38,22 @@ class ProgramPlay(EpisodeDriver):
     renderer: Renderer
     limits: Limits
     sampling: Sampling
+    program: Program
+    seconds: float
+    """Time after which the program counts as broken."""
+    model: str
+    """The name by which it asks for the policy."""
+    tool_format: str
     others: tuple[Episode, ...] = ()
 
     async def episode(self, index: int | None) -> Episode:
         """Play task ``index``; ``None`` plays the given task, or one that the environment draws."""
         return replace(await self.to_end(self.run(index)), others=self.others)
 
-    @property
-    def program_env(self) -> HarnessEnv:
-        """The environment."""
-        env = self.env.unwrapped
-        assert isinstance(env, HarnessEnv)
-        return env
-
     async def run(self, index: int | None) -> StopReason:
         """Play to the end."""
         info = await self.begin(index)
-        env, limits = self.program_env, self.limits
+        limits = self.limits
         base = self.sampling.seed if self.sampling.seed is not None else self.seed
         turns = EpisodeTurns(
             self.engine,
@@ -63,12 +61,12 @@ class ProgramPlay(EpisodeDriver):
             most=limits.max_turns,
         )
         settings = GatewaySettings(
-            model=env.model,
+            model=self.model,
             max_context=limits.max_context_tokens or _ENDLESS,
             max_response=limits.max_episode_tokens,
             api_key=secrets.token_hex(16),
-            seconds=env.seconds,
-            tool_format=env.tool_format,
+            seconds=self.seconds,
+            tool_format=self.tool_format,
             session="episode",
             task_id=self.task_id,
             env_id=self.env_id,
@@ -85,11 +83,11 @@ class ProgramPlay(EpisodeDriver):
                     seed=derive_seed(base or 0),
                     base_url=url,
                     api_key=settings.api_key or "",
-                    model=env.model,
+                    model=self.model,
                 )
                 try:
-                    async with asyncio.timeout(min(env.seconds, limits.max_seconds or env.seconds)):
-                        answer = await env.program.run(given, self.off_loop)
+                    async with asyncio.timeout(min(self.seconds, limits.max_seconds or self.seconds)):
+                        answer = await self.program.run(given, self.off_loop)
                 except (ProgramFailed, TimeoutError) as error:
                     failed = error
                 finally:
@@ -106,9 +104,9 @@ class ProgramPlay(EpisodeDriver):
         if not self.turns:
             raise failed or ProgramFailed("the program answered without a turn of the policy")
         if isinstance(failed, TimeoutError):
-            if limits.max_seconds is not None and limits.max_seconds <= env.seconds:
+            if limits.max_seconds is not None and limits.max_seconds <= self.seconds:
                 return StopReason.MAX_SECONDS
-            raise TimeoutError(f"the program had no answer after {env.seconds:g} s")
+            raise TimeoutError(f"the program had no answer after {self.seconds:g} s")
         if turns.full:
             return StopReason.MAX_TURNS
         if any(session.full for session in sessions):

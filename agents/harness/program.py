@@ -97,13 +97,13 @@ class CallableProgram:
         try:
             found = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
-            raise UsageError(f"program takes MODULE:NAME of a callable that can be imported, got {name!r}: {error}") from (
-                error
-            )
+            said = f"program takes MODULE:NAME of a callable that can be imported, got {name!r}: {error}"
+            raise UsageError(said) from error
         self._call = found
         offered = {field.name for field in fields(Assignment)}
         parameters = inspect.signature(found).parameters.values()
-        needed = {p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+        named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        needed = {p.name for p in named if p.default is p.empty}
         if missing := sorted(needed - offered):
             raise UsageError(
                 f"{name} is given {', '.join(sorted(offered))} by name, and has the parameters {', '.join(missing)}; "
@@ -159,7 +159,9 @@ class CommandProgram:
             )
         except OSError as error:
             raise ProgramFailed(f"{self._command[0]!r} cannot be run: {error}") from error
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        assert process.stdin is not None, "all three are pipes"
+        assert process.stdout is not None
+        assert process.stderr is not None
         try:
             with contextlib.suppress(ConnectionError):
                 process.stdin.write(given.prompt.encode())

@@ -175,9 +175,7 @@ async def test_the_tasks_own_time_is_a_verdict(engine: SpokenEngine, renderer: R
     assert (episode.stop_reason, episode.reward, episode.masked) == (StopReason.MAX_SECONDS, 0.0, False)
 
 
-async def test_a_command_is_killed_with_what_it_began(
-    engine: SpokenEngine, renderer: Renderer, tmp_path: Path
-) -> None:
+async def test_a_command_is_killed_with_what_it_began(engine: SpokenEngine, renderer: Renderer, tmp_path: Path) -> None:
     note = tmp_path / "child"
     script = f"sleep 600 & echo $! > {note}; wait"
     episode = await play(engine, renderer, command=["sh", "-c", script], seconds=1.0)
@@ -231,9 +229,7 @@ async def test_episodes_of_one_loop_share_a_server_and_nothing_else(engine: Spok
     assert again.reward == 1.0, "the server has ended, and begins again"
 
 
-async def test_a_real_engine_plays_the_same_program_twice_alike(
-    tiny_model: Path, renderer: Renderer
-) -> None:
+async def test_a_real_engine_plays_the_same_program_twice_alike(tiny_model: Path, renderer: Renderer) -> None:
     limits = Limits(max_turn_tokens=8, max_context_tokens=200)
     config = LocalEngineConfig(max_batch=4, max_context=256, threads=1)
     with LocalEngine.from_pretrained(tiny_model, config=config) as engine:
@@ -247,9 +243,9 @@ async def test_a_real_engine_plays_the_same_program_twice_alike(
     ("fields", "said"),
     [
         ({}, "give one of program=MODULE:NAME and command"),
-        ({"program": "programs:gone"}, "got 'programs:gone'"),
-        ({"program": "programs:user"}, "has the parameters text"),
-        ({"program": "programs:silent", "seconds": 0}, "seconds must be positive"),
+        ({"program": "gone"}, "got 'programs:gone'"),
+        ({"program": "user"}, "has the parameters text"),
+        ({"program": "silent", "seconds": 0}, "seconds must be positive"),
         ({"command": ""}, "command is empty"),
     ],
 )
