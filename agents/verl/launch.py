@@ -15,10 +15,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -260,9 +261,15 @@ def _run(
 
 def _environment(composition: Composition, folder: RunFolder) -> dict[str, str]:
     settings, config = composition.settings, composition.verl
-    names = (settings.env, *settings.rewards)
+    names = (settings.env, *settings.rewards, *_programs(settings.env_kwargs))
     found = environment(folder, config.trainer.device, names, joins=joins_cluster(config))
     return hub_variables(config.actor_rollout_ref.model.path) | found
+
+
+def _programs(env_kwargs: Mapping[str, Any]) -> list[str]:
+    """Programs, and environments that they have the tasks of, among an environment's settings: ``MODULE:NAME``."""
+    named = [env_kwargs.get("program"), env_kwargs.get("env"), *(env_kwargs.get("rewards") or ())]
+    return [name for name in named if isinstance(name, str) and ":" in name]
 
 
 def _let_go(process: subprocess.Popen[bytes]) -> None:

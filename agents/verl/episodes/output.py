@@ -8,10 +8,12 @@ could not be judged has a response mask of zeros, so that nothing is learnt from
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 import torch
+from pydantic import Field
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
 from turntree.agents.episodes.episode import Episode, StopReason
@@ -35,6 +37,16 @@ class EpisodeOutput(AgentLoopOutput):
     """Exactness of each response token: 1 for A to 4 for D, 0 where the policy did not sample."""
     behaviour_logprobs: list[float] = []
     """Log-probability of each response token under the distribution that drew it, 0 where the policy did not sample."""
+    others: list[EpisodeOutput] = Field(default=[], exclude=True)
+    """Further dialogues of the same episode, rows of their own with its score; none of a masked one."""
+
+    @property
+    def rows(self) -> list[EpisodeOutput]:
+        """All rows of the episode, its own last: the one that verl takes a session's advantage and validation from."""
+        for other in self.others:
+            other.reward_score, other.masked = self.reward_score, self.masked
+            other.extra_fields["reward_extra_info"] = self.extra_fields["reward_extra_info"]
+        return [*self.others, self]
 
     def as_dict(self) -> dict[str, Any]:
         """verl's row; ``rm_scores`` holds the turns' rewards instead of their sum at the end.
@@ -110,6 +122,7 @@ def to_output(
         turn_ends=[] if masked else list(view.turn_ends),
         turn_rewards=[] if masked or score_in_verl else [turn.reward for turn in turns],
         masked=masked,
+        others=[] if masked else [_beside(other, weights_version, filler_id) for other in episode.others],
         num_turns=len(episode.messages),
         metrics=AgentLoopMetrics(),
         extra_fields={
@@ -131,6 +144,19 @@ def to_output(
             **({SAMPLE: sample_to_dict(episode)} if score_in_verl else {}),
         },
     )
+
+
+def _beside(other: Episode, weights_version: int, filler_id: int) -> EpisodeOutput:
+    """The row of a further dialogue: what it shares with another one is trained on, and counted, there."""
+    output = to_output(other, weights_version=weights_version, filler_id=filler_id)
+    own = to_output(replace(other, turns=other.turns[other.shared_turns :]), weights_version=0, filler_id=filler_id)
+    for column in (output.response_mask, output.token_levels):
+        shared = output.turn_ends[other.shared_turns - 1] + 1 if other.shared_turns else 0
+        column[:shared] = [0] * shared
+    counted = {name: value for name, value in own.extra_fields.items() if name.startswith("spec_num_")}
+    output.extra_fields |= {**counted, EPISODE: {}}
+    output.turn_rewards = []
+    return output
 
 
 def _verdict(episode: Episode, score: float) -> float:
