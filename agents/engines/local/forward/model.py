@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from turntree.agents.engines.local.forward import attention
+from turntree.agents.engines.local.forward import attention, compiled
 from turntree.agents.engines.local.forward.plan import attention_plan, plan_step
 from turntree.agents.engines.local.forward.slots import SlotCache
 from turntree.spec_tree import DraftBatch
@@ -77,6 +77,12 @@ class Policy:
         return next(self.model.parameters()).device
 
     @property
+    def compiled(self) -> bool:
+        """Whether the attention of short rows is compiled."""
+        weight = next(self.model.parameters())
+        return weight.device.type == "cpu" and weight.dtype in compiled.DTYPES
+
+    @property
     def weight_bytes(self) -> int:
         """Size of the weights, bytes."""
         return sum(weight.nbytes for weight in self.model.parameters())
@@ -87,7 +93,7 @@ class Policy:
         one, none = np.ones(1, np.int64), np.zeros(1, np.int64)
         step = plan_step(slot=none, computed=none, pending=one, pending_tokens=[[0]], draft=DraftBatch.empty(1))
         cache = SlotCache(1, 1)
-        plan = attention_plan(step, cache, windows=self.windows, device=self.device)
+        plan = attention_plan(step, cache, windows=self.windows, device=self.device, short=self.compiled)
         zero = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.logits(zero, zero, zero, plan)
         return cache.bytes

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from turntree.agents.engines.local.forward.attention import AttentionPlan, Segment
+from turntree.agents.engines.local.forward.compiled import CompiledRows
 from turntree.agents.engines.local.forward.slots import SlotCache
 from turntree.spec_tree import DraftBatch
 
@@ -25,6 +26,8 @@ Ints = NDArray[np.int64]
 
 _LONG = 32
 """Rows with more new tokens than this get segments of their own."""
+_SHORT = 128
+"""Most columns of a row times its new tokens for compiled loops; above, blocked matrix products are faster."""
 _GAP = 0.34
 """Greatest share of idle slots in a segment."""
 
@@ -129,7 +132,9 @@ def _ancestors(draft: DraftBatch, branching: Ints, node: Ints, lead: Ints) -> ND
     return seen
 
 
-def attention_plan(step: StepPlan, cache: SlotCache, *, windows: bool, device: torch.device) -> AttentionPlan:
+def attention_plan(
+    step: StepPlan, cache: SlotCache, *, windows: bool, device: torch.device, short: bool = False
+) -> AttentionPlan:
     """The step in the form that attention takes.
 
     Args:
@@ -137,15 +142,50 @@ def attention_plan(step: StepPlan, cache: SlotCache, *, windows: bool, device: t
         cache: Keys and values.
         windows: Whether some layer has a sliding window.
         device: Device of the tensors.
+        short: Whether short rows go through the compiled loops, on the CPU. Which ones does not depend on the others.
     """
     width = np.diff(step.start)
+    loops = (width * (step.computed + width) <= _SHORT) & short
+    groups = np.flatnonzero((width <= _LONG) & ~loops), np.flatnonzero((width > _LONG) & ~loops)
     segments = [
         _segment(step, rows, windows=windows, device=device)
-        for group in (np.flatnonzero(width <= _LONG), np.flatnonzero(width > _LONG))
+        for group in groups
         for rows in _runs(step.slot, group, width)
     ]
     return AttentionPlan(
-        cache=cache, slots=_to(step.slots, device), columns=_to(step.columns, device), segments=segments
+        cache=cache,
+        slots=_to(step.slots, device),
+        columns=_to(step.columns, device),
+        segments=segments,
+        short=_short(step, loops) if short else None,
+    )
+
+
+def _short(step: StepPlan, rows: NDArray[np.bool_]) -> CompiledRows:
+    """The rows of this mask, in the form that the compiled loops take."""
+    row = np.repeat(np.arange(len(step.slot)), np.diff(step.start))
+    until = step.columns + 1
+    singles = np.zeros(len(row) + 1, np.int64)
+    node_row = np.searchsorted(step.draft.offsets, step.branching, side="right") - 1
+    begin = (step.start[:-1] + step.pending)[node_row]
+    token = begin + step.branching - step.draft.offsets[node_row]
+    until[token] = (step.computed + step.pending)[node_row]
+    singles[token + 1] = step.ancestors.sum(1)
+    nth, other = np.nonzero(step.ancestors)  # tokens ascend with the branching nodes, so these are in their order
+    seen = begin[nth] + other
+    flat = np.flatnonzero(rows[row])
+    if len(flat) < len(row):
+        seen = seen[rows[node_row[nth]]]
+    start = np.zeros(len(flat) + 1, np.int64)
+    np.cumsum(singles[1:][flat], out=start[1:])
+    return CompiledRows(
+        flat=flat,
+        slots=step.slots[flat],
+        until=until[flat],
+        positions=step.positions[flat],
+        start=start,
+        single=step.columns[seen],
+        single_positions=step.positions[seen],
     )
 
 

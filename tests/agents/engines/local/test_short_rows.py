@@ -1,0 +1,112 @@
+"""Attention of short rows in compiled loops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from draft_trees import random_trees
+
+from turntree.agents.engines.local.forward import plan as planning
+from turntree.agents.engines.local.forward.attention import attend
+from turntree.agents.engines.local.forward.plan import StepPlan, attention_plan, plan_step
+from turntree.agents.engines.local.forward.slots import SlotCache
+from turntree.spec_tree import DraftBatch
+
+SLOTS, COLUMNS, HEADS, KEY_HEADS, SIZE = 12, 96, 6, 2, 8
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows but the one with the long prompt are short."""
+    monkeypatch.setattr(planning, "_SHORT", 1000)
+
+
+class Layer(torch.nn.Module):
+    layer_idx = 0
+
+
+def random_step(seed: int, rows: int = 5) -> StepPlan:
+    """Rows with random trees in scattered slots, one of them with a long prompt."""
+    rng = np.random.default_rng(seed)
+    pending = rng.integers(1, 4, rows)
+    pending[-1] = 40
+    draft = random_trees(rng, rows, 8)
+    return plan_step(
+        slot=np.sort(rng.permutation(SLOTS)[:rows]),
+        computed=rng.integers(0, 40, rows),
+        pending=pending,
+        pending_tokens=[[1] * n for n in pending.tolist()],
+        draft=draft,
+    )
+
+
+def alone(step: StepPlan, row: int) -> StepPlan:
+    """The same row without the others."""
+    nodes = slice(int(step.draft.offsets[row]), int(step.draft.offsets[row + 1]))
+    draft = DraftBatch(
+        tokens=step.draft.tokens[nodes], parents=step.draft.parents[nodes], depths=step.draft.depths[nodes],
+        probabilities=step.draft.probabilities[nodes], offsets=np.array([0, nodes.stop - nodes.start]),
+    )  # fmt: skip
+    at = slice(row, row + 1)
+    return plan_step(
+        slot=step.slot[at], computed=step.computed[at], pending=step.pending[at],
+        pending_tokens=[[1] * int(step.pending[row])], draft=draft,
+    )  # fmt: skip
+
+
+def mixed(step: StepPlan, new: torch.Tensor, *, short: bool, window: int | None = None) -> torch.Tensor:
+    """What attention makes of new queries, keys and values, shape (tokens, 3, heads, size)."""
+    cache = SlotCache(SLOTS, COLUMNS)
+    query, key, value = (part.transpose(0, 1)[None] for part in new.unbind(1))
+    torch.manual_seed(1)
+    shape = SLOTS, KEY_HEADS, COLUMNS, SIZE
+    cache.layers[0] = torch.randn(shape, dtype=new.dtype), torch.randn(shape, dtype=new.dtype)
+    plan = attention_plan(step, cache, windows=window is not None, device=CPU, short=short)
+    few = slice(None, KEY_HEADS)
+    return attend(Layer(), query, key[:, few], value[:, few], None, sliding_window=window, turntree_plan=plan)[0][0]
+
+
+def tokens_of(step: StepPlan, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    torch.manual_seed(0)
+    return torch.randn(len(step.tokens), 3, HEADS, SIZE, dtype=dtype)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("seed", range(8))
+def test_compiled_rows_attend_as_the_segments_do(seed: int, window: int | None) -> None:
+    step = random_step(seed)
+    new = tokens_of(step)
+    segments, compiled = (mixed(step, new, short=short, window=window) for short in (False, True))
+    torch.testing.assert_close(compiled, segments, rtol=0, atol=1e-12)
+
+
+def test_nodes_that_do_not_see_their_ancestors_are_noticed() -> None:
+    """Control of the test above."""
+    step = random_step(0)
+    new = tokens_of(step)
+    blind = replace(step, ancestors=np.zeros_like(step.ancestors))
+    assert len(step.branching) > 0
+    assert not torch.allclose(mixed(blind, new, short=True), mixed(step, new, short=True), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_rest_of_the_batch_changes_no_bit_of_a_short_row(dtype: torch.dtype) -> None:
+    step = random_step(3)
+    new = tokens_of(step, dtype)
+    together = mixed(step, new, short=True)
+    for row in range(len(step.slot) - 1):
+        mine = slice(int(step.start[row]), int(step.start[row + 1]))
+        assert torch.equal(mixed(alone(step, row), new[mine], short=True), together[mine])
+
+
+def test_a_row_that_sees_a_column_of_its_neighbour_changes_with_it() -> None:
+    """Control of the test above: with the neighbour's slot, a row's result is another."""
+    step = random_step(3)
+    new = tokens_of(step)
+    slots = step.slots.copy()
+    slots[: step.start[1]] = step.slot[1]
+    assert not torch.equal(mixed(replace(step, slots=slots), new, short=True)[0], mixed(step, new, short=True)[0])
