@@ -19,17 +19,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from provenance import provenance
 from rich.console import Console
 from rich.table import Table
 
 from turntree.agents.demo.policy import PolicyShape, build_policy
-from turntree.agents.engines.local import LocalEngineConfig
+from turntree.agents.engines.local import LocalEngineConfig, Speculation
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import Sampling
-from turntree.spec_tree import DialogueState
+from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
 RECORDED = Path(__file__).resolve().parent / "recorded" / "demo.npz"
 EPISODES = {256: 256, 64: 128, 8: 24}
@@ -88,21 +89,27 @@ def play(core: EngineCore, episodes: list[list[list[int]]], seed: int) -> list[i
     return [token for one in said for token in one]
 
 
-def serve() -> None:
+def engine_of(policy: Policy, batch: int, nodes: int, context: int) -> EngineCore:
+    """An engine that drafts trees of so many nodes at every step, or none."""
+    drafts = Speculation(max_nodes=nodes, min_probability=0.0, adaptive=False) if nodes else None
+    config = LocalEngineConfig(max_batch=batch, max_context=context, speculation=drafts)
+    return EngineCore(policy, config, SpecForest(ForestConfig()) if nodes else None)
+
+
+def serve(args: argparse.Namespace) -> None:
     """The process of one checkout: for each line, a batch size and a seed, play and say what it took."""
+    torch.set_num_threads(args.threads)
     policy = Policy(build_policy(PolicyShape()))
     cores: dict[int, EngineCore] = {}
     for line in sys.stdin:
         batch, seed = map(int, line.split())
-        if batch not in cores:
-            config = LocalEngineConfig(max_batch=batch, max_context=128, speculation=None)
-            cores[batch] = EngineCore(policy, config, None)
-        core, episodes = cores[batch], dialogues(EPISODES.get(batch, batch))
+        core = cores.setdefault(batch, engine_of(policy, batch, args.nodes, args.context))
+        episodes = dialogues(EPISODES.get(batch, batch))
         core.forget_prefixes()
-        before, began = core.stats.copy(), time.perf_counter()
+        before, began, cpu = core.stats.copy(), time.perf_counter(), time.process_time()
         tokens = play(core, episodes, seed)
-        seconds, spent = time.perf_counter() - began, core.stats - before
-        print(json.dumps([seconds, spent.model_seconds, spent.forward_passes, tokens]), flush=True)
+        cpu, seconds, spent = time.process_time() - cpu, time.perf_counter() - began, core.stats - before
+        print(json.dumps([seconds, cpu, spent.model_seconds, spent.forward_passes, tokens]), flush=True)
 
 
 class Played(NamedTuple):
@@ -110,8 +117,10 @@ class Played(NamedTuple):
 
     seconds: float
     """Wall time."""
+    cpu_seconds: float
+    """CPU time of the process."""
     model_seconds: float
-    """The model's part of it."""
+    """The model's part of the wall time."""
     passes: int
     """Forward passes."""
     tokens: list[int]
@@ -121,9 +130,9 @@ class Played(NamedTuple):
 class Checkout:
     """A process of a checkout that plays on request."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, options: list[str]) -> None:
         folder = subprocess.run([root / "scripts" / "venv.sh", "cpu"], check=True, stdout=subprocess.PIPE, text=True)
-        command = [f"{folder.stdout.strip()}/bin/python", str(Path(__file__).resolve()), "--serve"]
+        command = [f"{folder.stdout.strip()}/bin/python", str(Path(__file__).resolve()), "--serve", *options]
         self._process = subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def play(self, batch: int, seed: int) -> Played:
@@ -146,15 +155,20 @@ def main() -> None:
     parser.add_argument("--against", type=Path, help="the other checkout")
     parser.add_argument("--batches", type=int, nargs="+", default=[256, 64, 8])
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--nodes", type=int, default=0, help="drafted for each request and step")
+    parser.add_argument("--context", type=int, default=128, help="longest dialogue that the engines have room for")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads of each process")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
-        serve()
+        serve(args)
         return
     if args.against is None:
         parser.error("--against PATH: the checkout to compare with")
-    ways = {"now": Checkout(Path(__file__).resolve().parents[1]), "before": Checkout(args.against.resolve())}
+    options = [f"--{name}={getattr(args, name)}" for name in ("nodes", "context", "threads")]
+    roots = {"now": Path(__file__).resolve().parents[1], "before": args.against.resolve()}
+    ways = {way: Checkout(root, options) for way, root in roots.items()}
     rows = []
     for batch in args.batches:
         rows.append(measure(ways, batch, args.repeats))
@@ -179,16 +193,19 @@ def measure(ways: dict[str, Checkout], batch: int, repeats: int) -> dict[str, ob
         order = list(ways)[:: 1 if repeat % 2 else -1]
         found.append({way: ways[way].play(batch, 10_000 + repeat * 1000) for way in order})
     del found[0]
-    ratios = [one["before"].seconds / one["now"].seconds for one in found]
-    model = [one["before"].model_seconds / one["now"].model_seconds for one in found]
+    ratios = {
+        what: [getattr(one["before"], what) / getattr(one["now"], what) for one in found]
+        for what in ("seconds", "cpu_seconds", "model_seconds")
+    }
     return {
         "batch": batch,
         "seconds before": round(statistics.median(one["before"].seconds for one in found), 4),
         "seconds now": round(statistics.median(one["now"].seconds for one in found), 4),
-        "ratio": round(statistics.median(ratios), 3),
-        "lowest": round(min(ratios), 3),
-        "highest": round(max(ratios), 3),
-        "ratio of the model's seconds": round(statistics.median(model), 3),
+        "ratio": round(statistics.median(ratios["seconds"]), 3),
+        "ratio of CPU time": round(statistics.median(ratios["cpu_seconds"]), 3),
+        "lowest": round(min(ratios["cpu_seconds"]), 3),
+        "highest": round(max(ratios["cpu_seconds"]), 3),
+        "ratio of the model's seconds": round(statistics.median(ratios["model_seconds"]), 3),
         "passes": found[0]["now"].passes,
         "rounds with equal tokens": f"{sum(one['before'].tokens == one['now'].tokens for one in found)} of {repeats}",
     }

@@ -1,19 +1,25 @@
-"""Attention of short rows on the CPU, compiled: one call a layer, whatever slots the rows have.
+"""Attention on the CPU in compiled loops: one call a layer, whatever slots the rows have.
 
-Invariant: what a token gets depends on its own row alone; the rest of the batch changes no bit of it. Nothing is
-padded, gathered or masked: each token reads the columns of its slot that it sees, where they lie.
+Invariant: what a token gets depends on its own row alone; neither the rest of the batch nor the number of threads
+changes a bit of it. Nothing is padded, gathered or masked: each token reads the columns of its slot where they lie.
 
-Not here: rows of many new tokens, other devices and half precision, for which ``attention`` has segments.
+Not here: rows of many new tokens (their keys and values are written here), other devices and half precision, for
+which ``attention`` has segments.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
+from numba import njit, types
+from numba.extending import overload
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,107 +27,228 @@ Ints = NDArray[np.int64]
 
 DTYPES = (torch.float32, torch.float64)
 """What the loops compute with."""
+_PART = 1 << 20
+"""Products of a query's and a key's numbers that are worth a thread of their own."""
 _REORDERED = {"reassoc", "contract", "arcp", "nsz"}
 """Liberties of the compiler: sums in another order, but infinities and NaN stay what they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledRows:
-    """The tokens of short rows, and the columns that each sees: those before ``until``, and some single ones."""
+    """All rows of a step: where their keys and values go, and for the short ones what each token sees, which are the
+    columns before ``until``, and some single ones."""
 
-    flat: Ints
-    """Their places in the flattened step, shape (n,)."""
-    slots: Ints
-    """Slot of each, shape (n,)."""
-    until: Ints
-    """Columns that each sees from the first on, shape (n,)."""
-    positions: Ints
-    """Position of each in its sequence, shape (n,)."""
     start: Ints
-    """First single column of each, and the end of the last, shape (n + 1,)."""
+    """First token of each row, shape (rows + 1,)."""
+    slot: Ints
+    """Slot of each row, shape (rows,)."""
+    short: NDArray[np.bool_]
+    """Rows that are attended to here, shape (rows,)."""
+    columns: Ints
+    """Column that each token is written to, shape (tokens,)."""
+    positions: Ints
+    """Position of each token in its sequence, shape (tokens,)."""
+    until: Ints
+    """Columns that each token sees from the first on, shape (tokens,)."""
+    first: Ints
+    """First single column of each token, and the end of the last, shape (tokens + 1,)."""
     single: Ints
-    """Columns that are seen beside the leading ones, shape (singles,)."""
-    single_positions: Ints
-    """Their positions, ascending for each token, shape (singles,)."""
+    """Tokens, itself among them, whose columns a token sees beside the leading ones, ascending, shape (singles,)."""
+    work: Ints
+    """Columns seen by the tokens of all rows before each, and of all, shape (rows + 1,)."""
 
     def attend(
-        self, query: Tensor, keys: Tensor, values: Tensor, mixed: Tensor, *, scale: float, window: int | None
-    ) -> None:
-        """Fill in these tokens' rows of ``mixed``.
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        scale: float,
+        window: int | None,
+    ) -> Tensor:
+        """Write the new keys and values of all rows, and attend to the short ones.
 
         Args:
             query: Shape (tokens, heads, size).
-            keys: Shape (slots, key heads, columns, size).
-            values: Shape (slots, key heads, columns, value size).
-            mixed: Shape (tokens, heads, value size).
+            key: New keys, shape (tokens, key heads, size).
+            value: New values, shape (tokens, key heads, value size).
+            keys: The slots' keys, shape (slots, key heads, columns, size).
+            values: The slots' values, shape (slots, key heads, columns, value size).
             scale: Factor of the scores.
             window: Positions that a token sees, itself included; ``None`` for all.
+
+        Returns:
+            The mixed values, shape (tokens, heads, value size); what other rows have there is not set.
         """
-        asked = query.contiguous().numpy()
-        _attend(
-            asked, keys.numpy(), values.numpy(), mixed.numpy(), asked.dtype.type(scale), window or 0, self.flat,
-            self.slots, self.until, self.positions, self.start, self.single, self.single_positions,
-        )  # fmt: skip
+        mixed = value.new_empty(len(query), query.shape[1], value.shape[-1])
+        arrays = [one.contiguous().numpy() for one in (query, key, value)]
+        arrays += [one.numpy() for one in (keys, values, mixed)]
+        rest = self.start, self.slot, self.short, self.columns, self.positions, self.until, self.first, self.single
+
+        def part(begin: int, end: int) -> None:
+            _attend(begin, end, *arrays, arrays[0].dtype.type(scale), window or 0, *rest)
+
+        work = int(self.work[-1]) * query.shape[1] * query.shape[2]
+        parts = min(torch.get_num_threads(), work // _PART)
+        if parts < 2:
+            part(0, len(self.slot))
+            return mixed
+        edges = np.searchsorted(self.work, self.work[-1] * np.arange(parts + 1) // parts).tolist()
+        others = [_pool().submit(part, *edge) for edge in pairwise(edges[1:])]
+        part(*edges[:2])
+        for other in others:
+            other.result()
+        return mixed
 
 
-def write(kept: Tensor, new: Tensor, slots: Ints, columns: Ints) -> None:
-    """Write new keys or values to their places.
-
-    Args:
-        kept: Shape (slots, key heads, columns, size).
-        new: Shape (tokens, key heads, size).
-        slots: Slot of each token, shape (tokens,).
-        columns: Column of each token, shape (tokens,).
-    """
-    _write(kept.numpy(), new.contiguous().numpy(), slots, columns)
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, torch.get_num_threads()), thread_name_prefix="engine-attention")
 
 
-@njit(nogil=True, cache=True, fastmath=_REORDERED)
+@njit(nogil=True, cache=True, fastmath=_REORDERED, error_model="numpy")
 def _attend(
-    query: Any, keys: Any, values: Any, mixed: Any, scale: Any, window: Any,
-    flat: Any, slots: Any, until: Any, positions: Any, start: Any, single: Any, single_positions: Any,
+    begin: int, end: int, query: Any, key: Any, value: Any, keys: Any, values: Any, mixed: Any, scale: Any, window: int,
+    start: Any, slot: Any, short: Any, columns: Any, positions: Any, until: Any, first: Any, single: Any,
 ) -> None:  # fmt: skip
-    groups = query.shape[1] // keys.shape[1]
-    zero = scale - scale  # of the tensors' own precision, as all that follows
-    columns = np.empty(keys.shape[2], np.int64)
-    scores = np.empty(keys.shape[2], keys.dtype)
-    for n in range(len(flat)):
-        lowest = positions[n] - window + 1 if window > 0 else 0
-        first = max(lowest, 0)
-        seen = 0
-        for column in range(first, until[n]):
-            columns[seen] = column
-            seen += 1
-        for i in range(start[n], start[n + 1]):
-            if single_positions[i] >= lowest:
-                columns[seen] = single[i]
-                seen += 1
-        for head in range(query.shape[1]):
-            asked, out = query[flat[n], head], mixed[flat[n], head]
-            key, value = keys[slots[n], head // groups], values[slots[n], head // groups]
-            for j in range(seen):
-                row, score = key[columns[j]], zero
-                for d in range(len(asked)):
-                    score += asked[d] * row[d]
-                scores[j] = score * scale
-            most = scores[0]
-            for j in range(1, seen):
-                most = max(most, scores[j])
-            total = zero
-            for j in range(seen):
-                scores[j] = np.exp(scores[j] - most)
-                total += scores[j]
-            out[:] = zero
-            for j in range(seen):
-                row, weight = value[columns[j]], scores[j] / total
-                for d in range(len(out)):
-                    out[d] += weight * row[d]
+    """The rows from ``begin`` to ``end``; arguments as of ``CompiledRows.attend``."""
+    key_heads, groups = keys.shape[1], query.shape[1] // keys.shape[1]
+    seen = np.empty(keys.shape[2], np.int64)
+    weights, parts = np.empty(keys.shape[2], keys.dtype), np.empty(keys.shape[2], keys.dtype)
+    bits = parts.view(np.int32)
+    for row in range(begin, end):
+        for head in range(key_heads):
+            kept_keys, kept_values = keys[slot[row], head], values[slot[row], head]
+            for token in range(start[row], start[row + 1]):
+                _copy(key[token, head], kept_keys[columns[token]])
+                _copy(value[token, head], kept_values[columns[token]])
+            if not short[row]:
+                continue
+            for token in range(start[row], start[row + 1]):
+                lowest = max(0, positions[token] - window + 1) if window > 0 else 0
+                leading = max(0, until[token] - lowest)
+                count = leading
+                for i in range(first[token], first[token + 1]):
+                    if positions[single[i]] >= lowest:
+                        seen[count] = columns[single[i]]
+                        count += 1
+                for asked in range(head * groups, (head + 1) * groups):
+                    _score(query[token, asked], kept_keys[lowest:], leading, scale, weights)
+                    for j in range(leading, count):
+                        weights[j] = _product(query[token, asked], kept_keys[seen[j]]) * scale
+                    total = _exponentials(weights, parts, bits, count)
+                    for j in range(count):
+                        weights[j] /= total
+                    _mix(weights, kept_values[lowest:], leading, mixed[token, asked])
+                    for j in range(leading, count):
+                        _add(weights[j], kept_values[seen[j]], mixed[token, asked])
 
 
-@njit(nogil=True, cache=True)
-def _write(kept: Any, new: Any, slots: Any, columns: Any) -> None:
-    for n in range(len(slots)):
-        for head in range(new.shape[1]):
-            to, row = kept[slots[n], head, columns[n]], new[n, head]
-            for d in range(len(row)):
-                to[d] = row[d]
+_inlined: Callable[[Any], Any] = njit(forceinline=True, fastmath=_REORDERED, error_model="numpy")
+
+
+@_inlined
+def _copy(source: Any, target: Any) -> None:
+    for d in range(len(source)):
+        target[d] = source[d]
+
+
+@_inlined
+def _add(weight: Any, value: Any, out: Any) -> None:
+    for d in range(len(out)):
+        out[d] += weight * value[d]
+
+
+@_inlined
+def _product(one: Any, other: Any) -> Any:
+    total = one.dtype.type(0)
+    for d in range(len(one)):
+        total += one[d] * other[d]
+    return total
+
+
+@_inlined
+def _score(query: Any, keys: Any, count: int, scale: Any, scores: Any) -> None:
+    """Products of a query with the first keys, four at a time: they share its numbers."""
+    j = 0
+    while j + 4 <= count:
+        one, two, three, four = keys[j], keys[j + 1], keys[j + 2], keys[j + 3]
+        a = b = c = d = query.dtype.type(0)
+        for i in range(len(query)):
+            number = query[i]
+            a += number * one[i]
+            b += number * two[i]
+            c += number * three[i]
+            d += number * four[i]
+        scores[j], scores[j + 1], scores[j + 2], scores[j + 3] = a * scale, b * scale, c * scale, d * scale
+        j += 4
+    while j < count:
+        scores[j] = _product(query, keys[j]) * scale
+        j += 1
+
+
+@_inlined
+def _mix(weights: Any, values: Any, count: int, out: Any) -> None:
+    """The weighted sum of the first values."""
+    out[:] = 0
+    j = 0
+    while j + 4 <= count:
+        one, two, three, four = values[j], values[j + 1], values[j + 2], values[j + 3]
+        a, b, c, d = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
+        for i in range(len(out)):
+            out[i] += a * one[i] + b * two[i] + c * three[i] + d * four[i]
+        j += 4
+    while j < count:
+        _add(weights[j], values[j], out)
+        j += 1
+
+
+def _exponentials(scores: Any, parts: Any, bits: Any, count: Any) -> Any:
+    """Replace the first scores by their exponentials, the greatest by 1; returns the sum.
+
+    ``parts`` and ``bits`` are room to work in, one array seen as real numbers and as integers.
+    """
+    raise NotImplementedError  # what is compiled depends on the precision
+
+
+@overload(_exponentials, jit_options={"forceinline": True, "fastmath": _REORDERED, "error_model": "numpy"})
+def _compiled_exponentials(scores: Any, parts: Any, bits: Any, count: Any) -> Any:
+    return _single if scores.dtype == types.float32 else _double
+
+
+def _double(scores: Any, parts: Any, bits: Any, count: Any) -> Any:
+    most = scores[:count].max()
+    total = scores.dtype.type(0)
+    for j in range(count):
+        scores[j] = np.exp(scores[j] - most)
+        total += scores[j]
+    return total
+
+
+def _single(scores: Any, parts: Any, bits: Any, count: Any) -> Any:
+    """2 ** x as an exponent, put together from bits, times a polynomial of the rest: no call, so it is vectorised.
+
+    Sollya's minimax polynomial of 2 ** f on [0, 1), relative error below 3e-7.
+    """
+    one = scores.dtype.type
+    most = scores[0]
+    for j in range(1, count):
+        most = max(most, scores[j])
+    for j in range(count):
+        x = (scores[j] - most) * one(1.4426950408889634)
+        x = one(-126) if x < one(-126) else x  # NaN stays
+        whole = np.floor(x)
+        f = x - whole
+        p = one(1.8775767e-3) * f + one(8.9893397e-3)
+        p = p * f + one(5.5826318e-2)
+        p = p * f + one(2.4015361e-1)
+        p = p * f + one(6.9315308e-1)
+        scores[j] = p * f + one(9.9999994e-1)
+        bits[j] = (np.int32(whole) + np.int32(127)) << np.int32(23)
+    total = one(0)
+    for j in range(count):
+        scores[j] *= parts[j]
+        total += scores[j]
+    return total

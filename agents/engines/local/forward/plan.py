@@ -157,35 +157,35 @@ def attention_plan(
         slots=_to(step.slots, device),
         columns=_to(step.columns, device),
         segments=segments,
-        short=_short(step, loops) if short else None,
+        compiled=_compiled(step, loops) if short else None,
     )
 
 
-def _short(step: StepPlan, rows: NDArray[np.bool_]) -> CompiledRows:
-    """The rows of this mask, in the form that the compiled loops take."""
-    row = np.repeat(np.arange(len(step.slot)), np.diff(step.start))
+def _compiled(step: StepPlan, short: NDArray[np.bool_]) -> CompiledRows:
+    """The step in the form that the compiled loops take."""
     until = step.columns + 1
-    singles = np.zeros(len(row) + 1, np.int64)
-    node_row = np.searchsorted(step.draft.offsets, step.branching, side="right") - 1
-    begin = (step.start[:-1] + step.pending)[node_row]
-    token = begin + step.branching - step.draft.offsets[node_row]
-    until[token] = (step.computed + step.pending)[node_row]
-    singles[token + 1] = step.ancestors.sum(1)
-    nth, other = np.nonzero(step.ancestors)  # tokens ascend with the branching nodes, so these are in their order
-    seen = begin[nth] + other
-    flat = np.flatnonzero(rows[row])
-    if len(flat) < len(row):
-        seen = seen[rows[node_row[nth]]]
-    start = np.zeros(len(flat) + 1, np.int64)
-    np.cumsum(singles[1:][flat], out=start[1:])
+    first = np.zeros(len(until) + 1, np.int64)
+    single = step.branching
+    if len(step.branching):
+        node_row = np.searchsorted(step.draft.offsets, step.branching, side="right") - 1
+        begin = (step.start[:-1] + step.pending)[node_row]
+        token = begin + step.branching - step.draft.offsets[node_row]
+        until[token] = (step.computed + step.pending)[node_row]
+        first[token + 1] = step.ancestors.sum(1)
+        nth, other = np.nonzero(step.ancestors)  # tokens ascend with the branching nodes, so these are in their order
+        single = begin[nth] + other
+        np.cumsum(first, out=first)
+    seen = np.where(np.repeat(short, np.diff(step.start)), until, 0)
     return CompiledRows(
-        flat=flat,
-        slots=step.slots[flat],
-        until=until[flat],
-        positions=step.positions[flat],
-        start=start,
-        single=step.columns[seen],
-        single_positions=step.positions[seen],
+        start=step.start,
+        slot=step.slot,
+        short=short,
+        columns=step.columns,
+        positions=step.positions,
+        until=until,
+        first=first,
+        single=single,
+        work=np.append(0, np.cumsum(seen))[step.start],
     )
 
 

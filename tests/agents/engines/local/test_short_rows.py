@@ -107,6 +107,6 @@ def test_a_row_that_sees_a_column_of_its_neighbour_changes_with_it() -> None:
     """Control of the test above: with the neighbour's slot, a row's result is another."""
     step = random_step(3)
     new = tokens_of(step)
-    slots = step.slots.copy()
-    slots[: step.start[1]] = step.slot[1]
-    assert not torch.equal(mixed(replace(step, slots=slots), new, short=True)[0], mixed(step, new, short=True)[0])
+    slot = step.slot.copy()
+    slot[0] = slot[1]
+    assert not torch.equal(mixed(replace(step, slot=slot), new, short=True)[0], mixed(step, new, short=True)[0])
