@@ -172,7 +172,7 @@ class EngineCore:
         counts = np.diff(step.draft.offsets)[who]
         last = step.start[who] + step.pending[who] - 1
         keep = np.repeat(last, counts + 1) + _within(counts + 1)
-        plan = attention_plan(step, self.cache, windows=self.policy.windows, device=device, short=self.policy.compiled)
+        plan = attention_plan(step, self.cache, windows=self.policy.windows, device=device, looped=self.policy.looped)
         logits = self.policy.logits(
             torch.from_numpy(step.tokens).to(device),
             torch.from_numpy(step.positions).to(device),

@@ -27,6 +27,9 @@ Ints = NDArray[np.int64]
 
 DTYPES = (torch.float32, torch.float64)
 """What the loops compute with."""
+MOST_SEEN = 3072
+"""Most columns that the query heads of a row's tokens together see, by key head; above, blocked matrix products are
+faster."""
 _PART = 1 << 20
 """Products of a query's and a key's numbers that are worth a thread of their own."""
 _REORDERED = {"reassoc", "contract", "arcp", "nsz"}
@@ -36,26 +39,18 @@ _REORDERED = {"reassoc", "contract", "arcp", "nsz"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledRows:
     """All rows of a step: where their keys and values go, and for the short ones what each token sees, which are the
-    columns before ``until``, and some single ones."""
+    columns before some one, and single ones after it."""
 
-    start: Ints
-    """First token of each row, shape (rows + 1,)."""
-    slot: Ints
-    """Slot of each row, shape (rows,)."""
-    short: NDArray[np.bool_]
-    """Rows that are attended to here, shape (rows,)."""
-    columns: Ints
-    """Column that each token is written to, shape (tokens,)."""
-    positions: Ints
-    """Position of each token in its sequence, shape (tokens,)."""
-    until: Ints
-    """Columns that each token sees from the first on, shape (tokens,)."""
-    first: Ints
-    """First single column of each token, and the end of the last, shape (tokens + 1,)."""
+    rows: Ints
+    """First token of each row, its slot, and whether it is attended to here; the end of the last row, shape
+    (3, rows + 1)."""
+    tokens: Ints
+    """Column that each token is written to, its position, the columns that it sees from the first on, and the first
+    of its ``single``; the end of those of the last, shape (4, tokens + 1)."""
     single: Ints
-    """Tokens, itself among them, whose columns a token sees beside the leading ones, ascending, shape (singles,)."""
-    work: Ints
-    """Columns seen by the tokens of all rows before each, and of all, shape (rows + 1,)."""
+    """Tokens whose columns a token sees beside the leading ones, itself among them, ascending, shape (singles,)."""
+    seen: Ints
+    """Columns that the tokens of short rows see, summed up to each row and over all, shape (rows + 1,)."""
 
     def attend(
         self,
@@ -85,22 +80,31 @@ class CompiledRows:
         mixed = value.new_empty(len(query), query.shape[1], value.shape[-1])
         arrays = [one.contiguous().numpy() for one in (query, key, value)]
         arrays += [one.numpy() for one in (keys, values, mixed)]
-        rest = self.start, self.slot, self.short, self.columns, self.positions, self.until, self.first, self.single
+        number = arrays[0].dtype.type
 
         def part(begin: int, end: int) -> None:
-            _attend(begin, end, *arrays, arrays[0].dtype.type(scale), window or 0, *rest)
+            _attend(begin, end, *arrays, number(scale), window or 0, self.rows, self.tokens, self.single)
 
-        work = int(self.work[-1]) * query.shape[1] * query.shape[2]
+        work = int(self.seen[-1]) * query.shape[1] * query.shape[2]
         parts = min(torch.get_num_threads(), work // _PART)
         if parts < 2:
-            part(0, len(self.slot))
+            part(0, len(self.seen) - 1)
             return mixed
-        edges = np.searchsorted(self.work, self.work[-1] * np.arange(parts + 1) // parts).tolist()
+        edges = np.searchsorted(self.seen, self.seen[-1] * np.arange(parts + 1) // parts).tolist()
         others = [_pool().submit(part, *edge) for edge in pairwise(edges[1:])]
         part(*edges[:2])
         for other in others:
             other.result()
         return mixed
+
+
+@cache
+def warm_up(dtype: torch.dtype) -> None:
+    """Compile the loops for a precision, or load what was compiled before, so that no step waits for it."""
+    none, rows = torch.empty(0, 1, 1, dtype=dtype), np.zeros((3, 1), np.int64)
+    slots, tokens = none[None], np.zeros((4, 1), np.int64)
+    empty = CompiledRows(rows=rows, tokens=tokens, single=tokens[3, :0], seen=tokens[3])
+    empty.attend(none, none, none, slots, slots, scale=1.0, window=None)
 
 
 @cache
@@ -111,9 +115,11 @@ def _pool() -> ThreadPoolExecutor:
 @njit(nogil=True, cache=True, fastmath=_REORDERED, error_model="numpy")
 def _attend(
     begin: int, end: int, query: Any, key: Any, value: Any, keys: Any, values: Any, mixed: Any, scale: Any, window: int,
-    start: Any, slot: Any, short: Any, columns: Any, positions: Any, until: Any, first: Any, single: Any,
+    rows: Any, tokens: Any, single: Any,
 ) -> None:  # fmt: skip
     """The rows from ``begin`` to ``end``; arguments as of ``CompiledRows.attend``."""
+    start, slot, short = rows[0], rows[1], rows[2]
+    columns, positions, until, first = tokens[0], tokens[1], tokens[2], tokens[3]
     key_heads, groups = keys.shape[1], query.shape[1] // keys.shape[1]
     seen = np.empty(keys.shape[2], np.int64)
     weights, parts = np.empty(keys.shape[2], keys.dtype), np.empty(keys.shape[2], keys.dtype)

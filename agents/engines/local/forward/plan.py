@@ -26,8 +26,6 @@ Ints = NDArray[np.int64]
 
 _LONG = 32
 """Rows with more new tokens than this get segments of their own."""
-_SHORT = 128
-"""Most columns of a row times its new tokens for compiled loops; above, blocked matrix products are faster."""
 _GAP = 0.34
 """Greatest share of idle slots in a segment."""
 
@@ -133,7 +131,7 @@ def _ancestors(draft: DraftBatch, branching: Ints, node: Ints, lead: Ints) -> ND
 
 
 def attention_plan(
-    step: StepPlan, cache: SlotCache, *, windows: bool, device: torch.device, short: bool = False
+    step: StepPlan, cache: SlotCache, *, windows: bool, device: torch.device, looped: int = 0
 ) -> AttentionPlan:
     """The step in the form that attention takes.
 
@@ -142,10 +140,11 @@ def attention_plan(
         cache: Keys and values.
         windows: Whether some layer has a sliding window.
         device: Device of the tensors.
-        short: Whether short rows go through the compiled loops, on the CPU. Which ones does not depend on the others.
+        looped: Most columns that the tokens of a row together see for it to go through the compiled loops, which
+            does not depend on the others; 0 where there are none.
     """
     width = np.diff(step.start)
-    loops = (width * (step.computed + width) <= _SHORT) & short
+    loops = width * step.computed + width * (width + 1) // 2 <= looped
     groups = np.flatnonzero((width <= _LONG) & ~loops), np.flatnonzero((width > _LONG) & ~loops)
     segments = [
         _segment(step, rows, windows=windows, device=device)
@@ -157,36 +156,27 @@ def attention_plan(
         slots=_to(step.slots, device),
         columns=_to(step.columns, device),
         segments=segments,
-        compiled=_compiled(step, loops) if short else None,
+        compiled=_compiled(step, loops) if looped else None,
     )
 
 
 def _compiled(step: StepPlan, short: NDArray[np.bool_]) -> CompiledRows:
     """The step in the form that the compiled loops take."""
-    until = step.columns + 1
-    first = np.zeros(len(until) + 1, np.int64)
+    rows, tokens = np.zeros((3, len(step.start)), np.int64), np.zeros((4, len(step.tokens) + 1), np.int64)
+    rows[0], rows[1, :-1], rows[2, :-1] = step.start, step.slot, short
+    tokens[:3, :-1] = step.columns, step.positions, step.columns + 1
     single = step.branching
     if len(step.branching):
         node_row = np.searchsorted(step.draft.offsets, step.branching, side="right") - 1
         begin = (step.start[:-1] + step.pending)[node_row]
         token = begin + step.branching - step.draft.offsets[node_row]
-        until[token] = (step.computed + step.pending)[node_row]
-        first[token + 1] = step.ancestors.sum(1)
+        tokens[2, token] = (step.computed + step.pending)[node_row]
+        tokens[3, token + 1] = step.ancestors.sum(1)
         nth, other = np.nonzero(step.ancestors)  # tokens ascend with the branching nodes, so these are in their order
         single = begin[nth] + other
-        np.cumsum(first, out=first)
-    seen = np.where(np.repeat(short, np.diff(step.start)), until, 0)
-    return CompiledRows(
-        start=step.start,
-        slot=step.slot,
-        short=short,
-        columns=step.columns,
-        positions=step.positions,
-        until=until,
-        first=first,
-        single=single,
-        work=np.append(0, np.cumsum(seen))[step.start],
-    )
+        np.cumsum(tokens[3], out=tokens[3])
+    until = np.append(0, np.cumsum(np.where(np.repeat(short, np.diff(step.start)), tokens[2, :-1], 0)))
+    return CompiledRows(rows=rows, tokens=tokens, single=single, seen=until[step.start])
 
 
 def _runs(slot: Ints, rows: Ints, width: Ints) -> list[Ints]:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from draft_trees import random_trees
 
-from turntree.agents.engines.local.forward import plan as planning
 from turntree.agents.engines.local.forward.attention import attend
 from turntree.agents.engines.local.forward.plan import StepPlan, attention_plan, plan_step
 from turntree.agents.engines.local.forward.slots import SlotCache
@@ -19,10 +18,8 @@ SLOTS, COLUMNS, HEADS, KEY_HEADS, SIZE = 12, 96, 6, 2, 8
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All rows but the one with the long prompt are short."""
-    monkeypatch.setattr(planning, "_SHORT", 1000)
+SHORT = 600
+"""Columns that all rows but the one with the long prompt see at most."""
 
 
 class Layer(torch.nn.Module):
@@ -65,7 +62,7 @@ def mixed(step: StepPlan, new: torch.Tensor, *, short: bool, window: int | None 
     torch.manual_seed(1)
     shape = SLOTS, KEY_HEADS, COLUMNS, SIZE
     cache.layers[0] = torch.randn(shape, dtype=new.dtype), torch.randn(shape, dtype=new.dtype)
-    plan = attention_plan(step, cache, windows=window is not None, device=CPU, short=short)
+    plan = attention_plan(step, cache, windows=window is not None, device=CPU, looped=SHORT * short)
     few = slice(None, KEY_HEADS)
     return attend(Layer(), query, key[:, few], value[:, few], None, sliding_window=window, turntree_plan=plan)[0][0]
 
