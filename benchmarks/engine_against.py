@@ -1,10 +1,12 @@
-"""The local engine without drafts against another checkout of itself, on the demo's policy and recorded dialogues.
+"""The local engine against another checkout of itself, on the demo's policy and recorded dialogues.
 
 Episodes of the last recorded step of ``benchmarks/recorded/demo.npz`` are played again by an untrained policy of the
-demo's shape: turns as long as the recorded ones, between them what the environment answered. Each checkout has a
-process of its own; they play in turn, first one and then the other ahead, and the ratio is taken pair by pair.
+demo's shape: turns as long as the recorded ones, between them what the environment answered. With ``--nodes`` every
+step drafts trees of that many nodes from the earlier rounds, which says what wide steps cost; hardly any is accepted.
+Each checkout has a process of its own; they play in turn, first one and then the other ahead, and ratios are taken pair
+by pair.
 
-    python benchmarks/engine_against.py --against PATH [--batches 256 64 8] [--repeats 9] [--json OUT]
+    python benchmarks/engine_against.py --against PATH [--batches 256 64 8] [--nodes 8] [--threads 2] [--json OUT]
 """
 
 from __future__ import annotations

@@ -125,9 +125,7 @@ def attend(
     queries, new_keys, new_values = (one[0].transpose(0, 1) for one in (query, key, value))
     if plan.compiled is not None:
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        mixed = plan.compiled.attend(
-            queries, new_keys, new_values, keys, values, scale=scale, window=sliding_window
-        )
+        mixed = plan.compiled.attend(queries, new_keys, new_values, keys, values, scale=scale, window=sliding_window)
     else:
         keys[plan.slots, :, plan.columns] = new_keys
         values[plan.slots, :, plan.columns] = new_values
