@@ -172,7 +172,7 @@ class EngineCore:
         counts = np.diff(step.draft.offsets)[who]
         last = step.start[who] + step.pending[who] - 1
         keep = np.repeat(last, counts + 1) + _within(counts + 1)
-        plan = attention_plan(step, self.cache, windows=self.policy.windows, device=device)
+        plan = attention_plan(step, self.cache, windows=self.policy.windows, device=device, looped=self.policy.looped)
         logits = self.policy.logits(
             torch.from_numpy(step.tokens).to(device),
             torch.from_numpy(step.positions).to(device),
@@ -198,11 +198,11 @@ class EngineCore:
         self._keep_path(plan.slot[at], (plan.computed + plan.pending)[at], verified)
         drawn = [r.tokens[len(r.prompt) + n :] for r, n in zip(drawing, before, strict=True)]
         self._drafter.commit(drawing, drawn)
-        for request, tokens in zip(drawing, drawn, strict=True):
+        for request, tokens, left in zip(drawing, drawn, (room - verified.emitted).tolist(), strict=True):
             watched = request.ended_by_watch(tokens)
             if watched or request.tokens[-1] in request.sampling.stop_token_ids:
                 self._finish(request, FinishReason.STOP)
-            elif self._drafter.room(request) <= 0:
+            elif left <= 0:
                 self._finish(request, FinishReason.LENGTH)
         return verified
 

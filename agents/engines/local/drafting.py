@@ -80,7 +80,7 @@ class Drafter:
     def _guesses(self, rows: Sequence[Request | None]) -> list[list[int]]:
         share = LOGITS // self._vocabulary // max(1, sum(bool(r and r.guess) for r in rows))
         most = max(1, min(self._config.prefill_chunk, share))
-        return [[] if r is None else r.guessed(min(most, self.room(r) - 1)) for r in rows]
+        return [r.guessed(min(most, self.room(r) - 1)) if r is not None and r.guess else [] for r in rows]
 
     def room(self, request: Request) -> int:
         """Tokens that a request may still sample, or positions that it still has to score."""

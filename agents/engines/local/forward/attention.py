@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from turntree.agents.engines.local.forward.compiled import CompiledRows
 from turntree.agents.engines.local.forward.slots import SlotCache
 
 NAME = "turntree"
@@ -70,7 +71,9 @@ class AttentionPlan:
     columns: Tensor
     """Column of each token in its slot, shape (tokens,)."""
     segments: list[Segment]
-    """Segments that together hold every token once."""
+    """Segments of the rows that are not attended to by compiled loops; with those they hold every token once."""
+    compiled: CompiledRows | None = None
+    """The rows for compiled loops, on the CPU in single or double precision."""
 
 
 def attend(
@@ -119,10 +122,14 @@ def attend(
     heads, tokens = query.shape[1], query.shape[2]
     key_heads, groups = key.shape[1], heads // key.shape[1]
     keys, values = plan.cache.layer(int(module.layer_idx), key, value)  # type: ignore[arg-type]
-    keys[plan.slots, :, plan.columns] = key[0].transpose(0, 1)
-    values[plan.slots, :, plan.columns] = value[0].transpose(0, 1)
-    queries = query[0].transpose(0, 1)
-    mixed = value.new_empty(tokens, heads, value.shape[-1])
+    queries, new_keys, new_values = (one[0].transpose(0, 1) for one in (query, key, value))
+    if plan.compiled is not None:
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        mixed = plan.compiled.attend(queries, new_keys, new_values, keys, values, scale=scale, window=sliding_window)
+    else:
+        keys[plan.slots, :, plan.columns] = new_keys
+        values[plan.slots, :, plan.columns] = new_values
+        mixed = value.new_empty(tokens, heads, value.shape[-1])
     for part in plan.segments:
         slots = slice(part.first, part.first + part.rows)
         if part.padded is None:

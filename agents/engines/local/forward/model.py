@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from turntree.agents.engines.local.forward import attention
+from turntree.agents.engines.local.forward import attention, compiled
 from turntree.agents.engines.local.forward.plan import attention_plan, plan_step
 from turntree.agents.engines.local.forward.slots import SlotCache
 from turntree.spec_tree import DraftBatch
@@ -49,6 +49,8 @@ class Policy:
         """Tokens that end a text, by the model's own settings."""
         self.max_positions = int(getattr(text, "max_position_embeddings", 0)) or None
         self._home = self.device
+        if self.looped:
+            compiled.warm_up(next(self.model.parameters()).dtype)
 
     @classmethod
     def load(cls, path: str | Path, *, dtype: str, device: str) -> Policy:
@@ -77,6 +79,17 @@ class Policy:
         return next(self.model.parameters()).device
 
     @property
+    def looped(self) -> int:
+        """Most columns that the tokens of a row together see for its attention to be compiled loops; 0 where there
+        are none."""
+        weight, text = next(self.model.parameters()), self.model.config.get_text_config()  # type: ignore[operator, union-attr]
+        if weight.device.type != "cpu" or weight.dtype not in compiled.DTYPES:
+            return 0
+        heads = int(text.num_attention_heads)
+        groups = heads // int(getattr(text, "num_key_value_heads", None) or heads)
+        return compiled.MOST_SEEN // groups
+
+    @property
     def weight_bytes(self) -> int:
         """Size of the weights, bytes."""
         return sum(weight.nbytes for weight in self.model.parameters())
@@ -87,7 +100,7 @@ class Policy:
         one, none = np.ones(1, np.int64), np.zeros(1, np.int64)
         step = plan_step(slot=none, computed=none, pending=one, pending_tokens=[[0]], draft=DraftBatch.empty(1))
         cache = SlotCache(1, 1)
-        plan = attention_plan(step, cache, windows=self.windows, device=self.device)
+        plan = attention_plan(step, cache, windows=self.windows, device=self.device, looped=self.looped)
         zero = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.logits(zero, zero, zero, plan)
         return cache.bytes

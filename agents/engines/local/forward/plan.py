@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from turntree.agents.engines.local.forward.attention import AttentionPlan, Segment
+from turntree.agents.engines.local.forward.compiled import CompiledRows
 from turntree.agents.engines.local.forward.slots import SlotCache
 from turntree.spec_tree import DraftBatch
 
@@ -129,7 +130,9 @@ def _ancestors(draft: DraftBatch, branching: Ints, node: Ints, lead: Ints) -> ND
     return seen
 
 
-def attention_plan(step: StepPlan, cache: SlotCache, *, windows: bool, device: torch.device) -> AttentionPlan:
+def attention_plan(
+    step: StepPlan, cache: SlotCache, *, windows: bool, device: torch.device, looped: int = 0
+) -> AttentionPlan:
     """The step in the form that attention takes.
 
     Args:
@@ -137,16 +140,43 @@ def attention_plan(step: StepPlan, cache: SlotCache, *, windows: bool, device: t
         cache: Keys and values.
         windows: Whether some layer has a sliding window.
         device: Device of the tensors.
+        looped: Most columns that the tokens of a row together see for it to go through the compiled loops, which
+            does not depend on the others; 0 where there are none.
     """
     width = np.diff(step.start)
+    loops = width * step.computed + width * (width + 1) // 2 <= looped
+    groups = np.flatnonzero((width <= _LONG) & ~loops), np.flatnonzero((width > _LONG) & ~loops)
     segments = [
         _segment(step, rows, windows=windows, device=device)
-        for group in (np.flatnonzero(width <= _LONG), np.flatnonzero(width > _LONG))
+        for group in groups
         for rows in _runs(step.slot, group, width)
     ]
     return AttentionPlan(
-        cache=cache, slots=_to(step.slots, device), columns=_to(step.columns, device), segments=segments
+        cache=cache,
+        slots=_to(step.slots, device),
+        columns=_to(step.columns, device),
+        segments=segments,
+        compiled=_compiled(step, loops) if looped else None,
     )
+
+
+def _compiled(step: StepPlan, short: NDArray[np.bool_]) -> CompiledRows:
+    """The step in the form that the compiled loops take."""
+    rows, tokens = np.zeros((3, len(step.start)), np.int64), np.zeros((4, len(step.tokens) + 1), np.int64)
+    rows[0], rows[1, :-1], rows[2, :-1] = step.start, step.slot, short
+    tokens[:3, :-1] = step.columns, step.positions, step.columns + 1
+    single = step.branching
+    if len(step.branching):
+        node_row = np.searchsorted(step.draft.offsets, step.branching, side="right") - 1
+        begin = (step.start[:-1] + step.pending)[node_row]
+        token = begin + step.branching - step.draft.offsets[node_row]
+        tokens[2, token] = (step.computed + step.pending)[node_row]
+        tokens[3, token + 1] = step.ancestors.sum(1)
+        nth, other = np.nonzero(step.ancestors)  # tokens ascend with the branching nodes, so these are in their order
+        single = begin[nth] + other
+        np.cumsum(tokens[3], out=tokens[3])
+    until = np.append(0, np.cumsum(np.where(np.repeat(short, np.diff(step.start)), tokens[2, :-1], 0)))
+    return CompiledRows(rows=rows, tokens=tokens, single=single, seen=until[step.start])
 
 
 def _runs(slot: Ints, rows: Ints, width: Ints) -> list[Ints]:

@@ -1,0 +1,270 @@
+"""Attention on the CPU in compiled loops: one call a layer, whatever slots the rows have.
+
+Invariant: what a token gets depends on its own row alone; neither the rest of the batch nor the number of threads
+changes a bit of it. Nothing is padded, gathered or masked: each token reads the columns of its slot where they lie.
+
+Not here: rows of many new tokens (their keys and values are written here), other devices and half precision, for
+which ``attention`` has segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, types
+from numba.extending import overload
+from numpy.typing import NDArray
+from torch import Tensor
+
+Ints = NDArray[np.int64]
+
+DTYPES = (torch.float32, torch.float64)
+"""What the loops compute with."""
+MOST_SEEN = 3072
+"""Most columns that the query heads of a row's tokens together see, by key head; above, blocked matrix products are
+faster."""
+_SHARE = 1 << 20
+"""Products of a query's and a key's numbers that are worth a thread of their own."""
+_REORDERED = {"reassoc", "contract", "arcp", "nsz"}
+"""Liberties of the compiler: sums in another order, but infinities and NaN stay what they are."""
+_OPTIONS: Any = {"fastmath": _REORDERED, "error_model": "numpy"}
+_INLINED: Any = {"forceinline": True, **_OPTIONS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledRows:
+    """All rows of a step: where their keys and values go, and for the short ones what each token sees, which are the
+    columns before some one, and single ones after it."""
+
+    rows: Ints
+    """First token of each row, its slot, and whether it is attended to here; the end of the last row, shape
+    (3, rows + 1)."""
+    tokens: Ints
+    """Column that each token is written to, its position, the columns that it sees from the first on, and the first
+    of its ``single``; the end of those of the last, shape (4, tokens + 1)."""
+    single: Ints
+    """Tokens whose columns a token sees beside the leading ones, itself among them, ascending, shape (singles,)."""
+    seen: Ints
+    """Columns that the tokens of short rows see, summed up to each row and over all, shape (rows + 1,)."""
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        scale: float,
+        window: int | None,
+    ) -> Tensor:
+        """Write the new keys and values of all rows, and attend to the short ones.
+
+        Args:
+            query: Shape (tokens, heads, size).
+            key: New keys, shape (tokens, key heads, size).
+            value: New values, shape (tokens, key heads, value size).
+            keys: The slots' keys, shape (slots, key heads, columns, size).
+            values: The slots' values, shape (slots, key heads, columns, value size).
+            scale: Factor of the scores.
+            window: Positions that a token sees, itself included; ``None`` for all.
+
+        Returns:
+            The mixed values, shape (tokens, heads, value size); what other rows have there is not set.
+        """
+        mixed = value.new_empty(len(query), query.shape[1], value.shape[-1])
+        arrays = [one.contiguous().numpy() for one in (query, key, value)]
+        arrays += [one.numpy() for one in (keys, values, mixed)]
+        number = arrays[0].dtype.type
+
+        def part(begin: int, end: int) -> None:
+            _attend(begin, end, *arrays, number(scale), window or 0, self.rows, self.tokens, self.single)
+
+        rows, work = len(self.seen) - 1, int(self.seen[-1]) * query.shape[1] * query.shape[2]
+        # Not numba's own threads: they may not be called from two engines, nor share OpenMP with torch.
+        parts = min(torch.get_num_threads(), work // _SHARE)
+        if parts < 2:
+            part(0, rows)
+            return mixed
+        edges = [0, *np.searchsorted(self.seen, self.seen[-1] * np.arange(1, parts) // parts).tolist(), rows]
+        others = [_pool().submit(part, *edge) for edge in pairwise(edges[1:])]
+        part(*edges[:2])
+        for other in others:
+            other.result()
+        return mixed
+
+
+@cache
+def warm_up(dtype: torch.dtype) -> None:
+    """Compile the loops for a precision, or load what was compiled before, so that no step waits for it."""
+    none, rows = torch.empty(0, 1, 1, dtype=dtype), np.zeros((3, 1), np.int64)
+    slots, tokens = none[None], np.zeros((4, 1), np.int64)
+    empty = CompiledRows(rows=rows, tokens=tokens, single=tokens[3, :0], seen=tokens[3])
+    empty.attend(none, none, none, slots, slots, scale=1.0, window=None)
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, torch.get_num_threads()), thread_name_prefix="engine-attention")
+
+
+def _kernel(function: Callable[..., Any]) -> Any:
+    """Compile ``function`` when it is first called, or find what was compiled before."""
+    return njit(nogil=True, cache=True, **_OPTIONS)(function)
+
+
+def _part(function: Callable[..., Any]) -> Any:
+    """Compile ``function`` into the kernel that calls it."""
+    return njit(**_INLINED)(function)
+
+
+@_kernel
+def _attend(
+    begin: int, end: int, query: Any, key: Any, value: Any, keys: Any, values: Any, mixed: Any, scale: Any, window: int,
+    rows: Any, tokens: Any, single: Any,
+) -> None:  # fmt: skip
+    """The rows from ``begin`` to ``end``; arguments as of ``CompiledRows.attend``."""
+    start, slot, short = rows[0], rows[1], rows[2]
+    columns, positions, until, first = tokens[0], tokens[1], tokens[2], tokens[3]
+    key_heads, groups = keys.shape[1], query.shape[1] // keys.shape[1]
+    seen = np.empty(keys.shape[2], np.int64)
+    weights, parts = np.empty(keys.shape[2], keys.dtype), np.empty(keys.shape[2], keys.dtype)
+    bits = parts.view(np.int32)
+    for row in range(begin, end):
+        for head in range(key_heads):
+            kept_keys, kept_values = keys[slot[row], head], values[slot[row], head]
+            for token in range(start[row], start[row + 1]):
+                _copy(key[token, head], kept_keys[columns[token]])
+                _copy(value[token, head], kept_values[columns[token]])
+            if not short[row]:
+                continue
+            for token in range(start[row], start[row + 1]):
+                lowest = max(0, positions[token] - window + 1) if window > 0 else 0
+                leading = max(0, until[token] - lowest)
+                count = leading
+                for i in range(first[token], first[token + 1]):
+                    if positions[single[i]] >= lowest:
+                        seen[count] = columns[single[i]]
+                        count += 1
+                for asked in range(head * groups, (head + 1) * groups):
+                    _score(query[token, asked], kept_keys[lowest:], leading, scale, weights)
+                    for j in range(leading, count):
+                        weights[j] = _product(query[token, asked], kept_keys[seen[j]]) * scale
+                    total = _exponentials(weights, parts, bits, count)
+                    for j in range(count):
+                        weights[j] /= total
+                    _mix(weights, kept_values[lowest:], leading, mixed[token, asked])
+                    for j in range(leading, count):
+                        _add(weights[j], kept_values[seen[j]], mixed[token, asked])
+
+
+@_part
+def _copy(source: Any, target: Any) -> None:
+    for d in range(len(source)):
+        target[d] = source[d]
+
+
+@_part
+def _add(weight: Any, value: Any, out: Any) -> None:
+    for d in range(len(out)):
+        out[d] += weight * value[d]
+
+
+@_part
+def _product(one: Any, other: Any) -> Any:
+    total = one.dtype.type(0)
+    for d in range(len(one)):
+        total += one[d] * other[d]
+    return total
+
+
+@_part
+def _score(query: Any, keys: Any, count: int, scale: Any, scores: Any) -> None:
+    """Products of a query with the first keys, four at a time: they share its numbers."""
+    j = 0
+    while j + 4 <= count:
+        one, two, three, four = keys[j], keys[j + 1], keys[j + 2], keys[j + 3]
+        a = b = c = d = query.dtype.type(0)
+        for i in range(len(query)):
+            number = query[i]
+            a += number * one[i]
+            b += number * two[i]
+            c += number * three[i]
+            d += number * four[i]
+        scores[j], scores[j + 1], scores[j + 2], scores[j + 3] = a * scale, b * scale, c * scale, d * scale
+        j += 4
+    while j < count:
+        scores[j] = _product(query, keys[j]) * scale
+        j += 1
+
+
+@_part
+def _mix(weights: Any, values: Any, count: int, out: Any) -> None:
+    """The weighted sum of the first values."""
+    out[:] = 0
+    j = 0
+    while j + 4 <= count:
+        one, two, three, four = values[j], values[j + 1], values[j + 2], values[j + 3]
+        a, b, c, d = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
+        for i in range(len(out)):
+            out[i] += a * one[i] + b * two[i] + c * three[i] + d * four[i]
+        j += 4
+    while j < count:
+        _add(weights[j], values[j], out)
+        j += 1
+
+
+def _exponentials(scores: Any, parts: Any, bits: Any, count: Any) -> Any:
+    """Replace the first scores by their exponentials, the greatest by 1; returns the sum.
+
+    ``parts`` and ``bits`` are room to work in, one array seen as real numbers and as integers.
+    """
+    raise NotImplementedError  # what is compiled depends on the precision
+
+
+@overload(_exponentials, jit_options=_INLINED)
+def _compiled_exponentials(scores: Any, parts: Any, bits: Any, count: Any) -> Any:
+    return _single if scores.dtype == types.float32 else _double
+
+
+def _double(scores: Any, parts: Any, bits: Any, count: Any) -> Any:
+    most = scores[:count].max()
+    total = scores.dtype.type(0)
+    for j in range(count):
+        scores[j] = np.exp(scores[j] - most)
+        total += scores[j]
+    return total
+
+
+def _single(scores: Any, parts: Any, bits: Any, count: Any) -> Any:
+    """2 ** x as an exponent, put together from bits, times a polynomial of the rest: no call, so it is vectorised.
+
+    The polynomial is the minimax one of 2 ** f on [0, 1), its relative error in single precision 1.6e-7.
+    """
+    one = scores.dtype.type
+    most = scores[0]
+    for j in range(1, count):
+        most = max(most, scores[j])
+    for j in range(count):
+        x = (scores[j] - most) * one(1.4426950408889634)
+        x = one(-126) if x < one(-126) else x  # NaN stays
+        whole = np.floor(x)
+        f = x - whole
+        p = one(1.8775767e-3) * f + one(8.9893397e-3)
+        p = p * f + one(5.5826318e-2)
+        p = p * f + one(2.4015361e-1)
+        p = p * f + one(6.9315308e-1)
+        scores[j] = p * f + one(9.9999994e-1)
+        bits[j] = (np.int32(whole) + np.int32(127)) << np.int32(23)
+    total = one(0)
+    for j in range(count):
+        scores[j] *= parts[j]
+        total += scores[j]
+    return total
