@@ -8,7 +8,6 @@ could not be judged has a response mask of zeros, so that nothing is learnt from
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from pydantic import Field
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
-from turntree.agents.episodes.episode import Episode, StopReason
+from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.episodes.failures import FailureKind
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.scoring.scorer import ENVIRONMENT
@@ -98,7 +97,6 @@ def to_output(
     view = TokenView.of(episode)
     masked, failed = episode.masked, episode.stop_reason is StopReason.FAILURE
     turns = episode.turns
-    drafts = [turn.completion.draft for turn in turns]
     versions = [turn.completion.weights_version for turn in turns] or [weights_version]
     score = 0.0 if masked else episode.reward
     done = episode.stop_reason is StopReason.DONE
@@ -126,9 +124,7 @@ def to_output(
         num_turns=len(episode.messages),
         metrics=AgentLoopMetrics(),
         extra_fields={
-            "spec_num_draft_tokens": sum(draft.drafted for draft in drafts),
-            "spec_num_accepted_tokens": sum(draft.accepted for draft in drafts),
-            "spec_num_verify_steps": sum(draft.verify_steps for draft in drafts),
+            **_drafted(turns),
             "min_global_steps": min(versions),
             "max_global_steps": max(versions),
             "turn_scores": [turn.reward for turn in turns],
@@ -149,14 +145,21 @@ def to_output(
 def _beside(other: Episode, weights_version: int, filler_id: int) -> EpisodeOutput:
     """The row of a further dialogue: what it shares with another one is trained on, and counted, there."""
     output = to_output(other, weights_version=weights_version, filler_id=filler_id)
-    own = to_output(replace(other, turns=other.turns[other.shared_turns :]), weights_version=0, filler_id=filler_id)
-    for column in (output.response_mask, output.token_levels):
-        shared = output.turn_ends[other.shared_turns - 1] + 1 if other.shared_turns else 0
-        column[:shared] = [0] * shared
-    counted = {name: value for name, value in own.extra_fields.items() if name.startswith("spec_num_")}
-    output.extra_fields |= {**counted, EPISODE: {}}
-    output.turn_rewards = []
+    shared = output.turn_ends[other.shared_turns - 1] + 1 if other.shared_turns else 0
+    output.response_mask[:shared] = output.token_levels[:shared] = [0] * shared
+    output.extra_fields |= {**_drafted(other.turns[other.shared_turns :]), EPISODE: {}}
+    output.turn_rewards = []  # its score, the episode's, lies on its last turn
     return output
+
+
+def _drafted(turns: Sequence[Turn]) -> dict[str, int]:
+    """Counters of drafts, under verl's names."""
+    drafts = [turn.completion.draft for turn in turns]
+    return {
+        "spec_num_draft_tokens": sum(draft.drafted for draft in drafts),
+        "spec_num_accepted_tokens": sum(draft.accepted for draft in drafts),
+        "spec_num_verify_steps": sum(draft.verify_steps for draft in drafts),
+    }
 
 
 def _verdict(episode: Episode, score: float) -> float:
