@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from turntree.agents.errors import UsageError
@@ -117,7 +117,7 @@ def listen(settings: GatewaySettings) -> socket.socket:
 
 
 async def run(
-    app: FastAPI,
+    app: Starlette,
     settings: GatewaySettings,
     at: socket.socket,
     *,
@@ -147,6 +147,7 @@ async def run(
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=max(1, round(settings.read_seconds)),
             h11_max_incomplete_event_size=_MAX_HEAD,
             timeout_graceful_shutdown=max(1, round(settings.grace_seconds)),
