@@ -9,10 +9,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from turntree.agents.engines.protocol import Engine, Sampling, TurnRequest
 from turntree.agents.episodes.dialogue import dialogue_state
@@ -229,9 +230,9 @@ def _turns(
     return [TurnRequest(prompt, replace(sampling, seed=seed), state=state) for seed in seeds]
 
 
-def make_app(gateway: Gateway) -> FastAPI:
-    """The ASGI application."""
-    app = FastAPI(openapi_url=None)
+def make_app(gateway: Gateway) -> Starlette:
+    """The ASGI application; bodies are read by ``wire`` alone, so that FastAPI's layers would only take time."""
+    routes: list[Route] = []
     key = gateway.settings.api_key
 
     def path(name: str, handler: Handler, *, method: str, open_to_all: bool = False) -> None:
@@ -253,7 +254,7 @@ def make_app(gateway: Gateway) -> FastAPI:
             gateway.metrics.request_seconds.add(clock() - began)
             return response
 
-        app.add_api_route(name, answer, methods=[method], response_model=None)
+        routes.append(Route(name, answer, methods=[method]))
 
     path("/v1/chat/completions", gateway.chat, method="POST")
     path("/v1/completions", gateway.complete, method="POST")
@@ -264,8 +265,7 @@ def make_app(gateway: Gateway) -> FastAPI:
     path("/v1/sessions/{session:path}/reward", gateway.paths.reward, method="POST")
     path("/v1/sessions/{session:path}", gateway.paths.show, method="GET")
     path("/v1/sessions/{session:path}", gateway.paths.end, method="DELETE")
-    app.add_exception_handler(HTTPException, _no_path)
-    return app
+    return Starlette(routes=routes, exception_handlers={HTTPException: _no_path})
 
 
 def _no_path(request: Request, error: Exception) -> Response:

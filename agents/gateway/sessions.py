@@ -281,13 +281,16 @@ class Sessions:
 
     def _end_idle(self) -> None:
         late = self._clock() - self._seconds
-        for session in [*self.live.values()]:
-            full = len(self.live) >= self._most
+        ending: list[Session] = []
+        for session in self.live.values():
+            full = len(self.live) - len(ending) >= self._most
             if not full and session.used > late:
-                return
+                break
             if not session.running:
-                self._forget(session)
-                self._report(session, "idle" if session.used <= late else "room")
+                ending.append(session)
+        for session in ending:
+            self._forget(session)
+            self._report(session, "idle" if session.used <= late else "room")
 
     def _forget(self, session: Session) -> None:
         self.live.pop(session.id, None)

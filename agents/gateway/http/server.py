@@ -153,6 +153,7 @@ async def run(
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=max(1, round(settings.read_seconds)),
             h11_max_incomplete_event_size=_MAX_HEAD,
             timeout_graceful_shutdown=max(1, round(settings.grace_seconds)),
