@@ -7,6 +7,7 @@ asked for is a suspicion, raised as ``Suspect``; neither ever reaches the compar
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import combinations
 
 from turntree.rewards.formula.equations import compare_relations
 from turntree.rewards.formula.labels import held_chain, labelled
@@ -248,10 +249,12 @@ class Comparison:
         right, ours = sides
         if len(right) != len(ours):
             return False
-        for place in range(1, len(right)):
-            if equal(Mul((right[0], ours[place])), Mul((right[place], ours[0]))) is not True:
-                return False
-        return True
+        if all(equal(part, Num(Fraction(0))) is True for part in right):
+            return False
+        return all(
+            equal(Mul((right[one], ours[other])), Mul((right[other], ours[one]))) is True
+            for one, other in combinations(range(len(right)), 2)
+        ) and not all(equal(part, Num(Fraction(0))) is True for part in ours)
 
     def _quantities(self, gold: Node, answer: Node) -> bool | None:
         right, right_words = (gold.value, gold.unit) if isinstance(gold, Quantity) else (gold, "")

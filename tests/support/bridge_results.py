@@ -1,4 +1,4 @@
-"""The table of bridges in the documentation: what a test found must stand there."""
+"""Tables of results in the documentation, that of bridges among them: what a test found must stand there."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ PAGE = ROOT / "docs" / "howto" / "bridges.md"
 _ROW = re.compile(r"^\| (?P<package>\S+) (?P<version>\d\S*) \| (?P<bridge>.+?) \| (?P<found>.*?) ?\|$", re.MULTILINE)
 
 
-def rows(page: Path = PAGE) -> dict[str, re.Match[str]]:
-    """The rows of the table by package: its version, the bridge, what was found."""
-    return {row["package"]: row for row in _ROW.finditer(page.read_text(encoding="utf-8"))}
+def rows(page: Path = PAGE, heading: str | None = None) -> dict[str, re.Match[str]]:
+    """The rows of the tables behind a heading by package: its version, the bridge, what was found."""
+    text = "\n" + page.read_text(encoding="utf-8")
+    if heading is not None:
+        text = text.partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+    return {row["package"]: row for row in _ROW.finditer(text)}
 
 
-def require_result(package: str, found: str, page: Path = PAGE) -> None:
+def require_result(package: str, found: str, page: Path = PAGE, heading: str | None = None) -> None:
     """Fail if the table says anything else of a package."""
-    row = rows(page).get(package)
+    row = rows(page, heading).get(package)
     assert row is not None, f"{page} has no row for {package}; what was found: {found}"
     assert row["found"] == found, f"{page.name}, {package}: the table says {row['found']!r}, the tests found {found!r}"

@@ -50,7 +50,7 @@ _CHARACTERS = str.maketrans(
         "\u00a3": r"\pounds ", "\u2220": r"\angle ", "\uff05": "%", "\u2236": ":", "\u2044": "/", "\u2215": "/",
     }
 )  # fmt: skip
-_SPACED_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\[!,;:]|\\,|\\ |~|\\;|\\:|,\\ )(?=\d{3}(?!\d))")
+_SPACED_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\[!,;:] ?|\\,|\\ |~|\\;|\\:|,\\ )(?=\d{3}(?!\d))")
 _REPEATING = re.compile(r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))|\((\d+)\))")
 _ELLIPSIS = re.compile(r"(\d*)\.(\d*?)((\d{1,6}?)\4{2,}|(\d{2,6})\5)(?:\\[cl]?dots|\.\.\.)")
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?![\d,]\d|\d)(?:\.\d+)?")
@@ -67,10 +67,13 @@ _SPACING = frozenset(
     str.split(
         "quad qquad left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle "
         "textstyle limits nolimits mathstrut strut left. right. space enspace thinspace medspace thickspace "
+        "negthinspace negmedspace negthickspace "
         "nonumber middle mathit mathbf boldsymbol bm mathsf mathtt mathnormal pmb underline boxed bold rm bf "
         "it tt sf emph scriptstyle allowbreak nobreak hfill relax"
     )
 )
+_PRINTED = {"asin": "arcsin", "acos": "arccos", "atan": "arctan"}
+"""Names of operators as sympy prints them."""
 KNOWN_WORDS = frozenset(
     str.split(
         "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp sqrt max min gcd lcm det lim "
@@ -197,7 +200,7 @@ def _check_digits(digits: str) -> None:
 
 def _read_command(text: str, position: int, tokens: list[Token], spaced: bool, thousands: bool) -> int:
     if written := _TEXT.match(text, position):
-        content = written[1]
+        content = _PRINTED.get(written[1], written[1]) if "operator" in written[0] else written[1]
         if "math" in written[0][:7] and content in _UNIT_LETTERS and tokens and tokens[-1].kind == "num":
             tokens.append(Token("word", content, spaced))
         elif len(content.strip()) == 1 and content.strip().isalpha() and "math" in written[0][:7]:
