@@ -41,7 +41,7 @@ test-site:
 	py=$$(scripts/venv.sh site)/bin/python && $$py -m pytest -m site $(or $(TESTS),tests/docs tests/agents/viewer)
 
 test-interop:  # the bridges against the packages themselves; nothing is downloaded
-	py=$$(scripts/venv.sh interop)/bin/python && HF_HUB_OFFLINE=1 $$py -m pytest -m interop $(or $(TESTS),tests/envs/bridges)
+	py=$$(scripts/venv.sh interop)/bin/python && HF_HUB_OFFLINE=1 $$py -m pytest -m interop $(or $(TESTS),tests/envs/bridges tests/agents/gateway tests/agents/harness)
 
 test-vllm:  # what is marked "once" runs with the first version alone
 	which=vllm; for name in $(VLLM); do py=$$(scripts/venv.sh $$name)/bin/python && \

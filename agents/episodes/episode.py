@@ -79,6 +79,10 @@ class Episode:
     """The part that failed; ``None`` without a failure, or where it is not known."""
     undecided: tuple[str, ...] = ()
     """Names of rewards that could not judge the answer; if there are any, the episode's reward is meaningless."""
+    others: tuple[Episode, ...] = ()
+    """Further dialogues of a program, such as a sub-agent's; they have the outcome of this one."""
+    shared_turns: int = 0
+    """Of such a dialogue: its first turns that an earlier one of the program has as well, and that are its turns."""
 
     @property
     def reward(self) -> float:

@@ -45,6 +45,8 @@ def episode_to_dict(episode: Episode) -> dict[str, Any]:
         "failure": episode.failure,
         "failure_kind": str(episode.failure_kind or ""),
         "undecided": list(episode.undecided),
+        **({"others": [episode_to_dict(other) for other in episode.others]} if episode.others else {}),
+        **({"shared_turns": episode.shared_turns} if episode.shared_turns else {}),
     }
 
 
@@ -71,6 +73,8 @@ def episode_from_dict(row: Mapping[str, Any]) -> Episode:
             failure=row["failure"],
             failure_kind=FailureKind(kind) if (kind := row.get("failure_kind")) else None,
             undecided=tuple(row.get("undecided", ())),
+            others=tuple(map(episode_from_dict, row.get("others", ()))),
+            shared_turns=row.get("shared_turns", 0),
         )
     except KeyError as error:
         raise RecordError(f"the field {error} is missing from a recorded episode") from error

@@ -9,10 +9,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from turntree.agents.engines.protocol import Engine, Sampling, TurnRequest
 from turntree.agents.episodes.dialogue import dialogue_state
@@ -25,9 +26,9 @@ from turntree.agents.gateway.http.requests import check_key, read_body
 from turntree.agents.gateway.http.settings import GatewaySettings
 from turntree.agents.gateway.http.wire import ChatRequest, CompletionRequest, SamplingFields, read
 from turntree.agents.gateway.metrics import Metrics
-from turntree.agents.gateway.session_episodes import ENV_ID, SessionRecord
+from turntree.agents.gateway.session_episodes import SessionRecord
 from turntree.agents.gateway.session_paths import SessionPaths, named
-from turntree.agents.gateway.sessions import Place, Sessions
+from turntree.agents.gateway.sessions import CONTEXT_FULL, Place, Sessions
 from turntree.agents.gateway.tool_calls import Dictionaries, ToolFormat, to_dictionaries
 from turntree.agents.gateway.turn_text import TurnText
 from turntree.agents.loop.renderer import Renderer
@@ -78,13 +79,17 @@ class Gateway:
         body = read(ChatRequest, raw)
         self._check_model(body)
         messages, tools = to_dictionaries(body.messages, body.tools)
-        names = {"session_id": named(http, "X-Session-Id"), "task_id": named(http, "X-Task-Id")}
+        settings = self.settings
+        names = {
+            "session_id": settings.session or named(http, "X-Session-Id"),
+            "task_id": settings.task_id or named(http, "X-Task-Id"),
+        }
         with ExitStack() as held:
             held.enter_context(self.admission.enter(body.n))
             place = self.sessions.find(messages, tools, **names)
             held.enter_context(self.sessions.using(place))
             prompt = await self._beside(raw, lambda: self._prompt(place, tools))
-            sampling = self._sampling(body, body.most, len(prompt), body.top_logprobs or 0)
+            sampling = self._sampling(body, body.most, len(prompt), body.top_logprobs or 0, first=place.first_prompt)
             parses = bool(tools) and body.tool_choice != "none"
             choices = [
                 ChatChoice(
@@ -100,7 +105,7 @@ class Gateway:
             plan = Plan(
                 kind="chat.completion",
                 choices=choices,
-                requests=_turns(prompt, sampling, body.n, _state(prompt, place)),
+                requests=_turns(prompt, sampling, body.n, _state(prompt, place, settings.env_id)),
                 stream=bool(body.stream),
                 include_usage=body.stream_options is not None and body.stream_options.include_usage,
                 kept=lambda index, turn: self.sessions.add(place, turn, *choices[index].parsed(turn)),
@@ -195,20 +200,26 @@ class Gateway:
 
         return TurnText(decode, body.stop or ())
 
-    def _sampling(self, body: SamplingFields, most: int | None, prompt: int, top: int) -> Sampling:
+    def _sampling(
+        self, body: SamplingFields, most: int | None, prompt: int, top: int, *, first: int | None = None
+    ) -> Sampling:
+        """Sampling after ``prompt`` tokens, of a dialogue that began with ``first`` tokens."""
         room = self.settings.max_context - prompt
+        if self.settings.max_response is not None:
+            room = min(room, (prompt if first is None else first) + self.settings.max_response - prompt)
         if room < 1:
             raise ApiError(
                 400,
-                f"the prompt has {prompt} tokens, the model's context length is {self.settings.max_context}: shorten",
+                f"the prompt has {prompt} tokens, which leaves no room: the model's context length is "
+                f"{self.settings.max_context}; shorten",
                 param="messages" if isinstance(body, ChatRequest) else "prompt",
-                code="context_length_exceeded",
+                code=CONTEXT_FULL,
             )
         return body.sampling(stops=self._renderer.stop_token_ids, most=min(room, most or room), top=top)
 
 
-def _state(prompt: tuple[int, ...], place: Place) -> DialogueState:
-    return dialogue_state(prompt, task_id=place.session.task_id, calls=place.calls, env_id=ENV_ID)
+def _state(prompt: tuple[int, ...], place: Place, env_id: str) -> DialogueState:
+    return dialogue_state(prompt, task_id=place.session.task_id, calls=place.calls, env_id=env_id)
 
 
 def _turns(
@@ -219,9 +230,9 @@ def _turns(
     return [TurnRequest(prompt, replace(sampling, seed=seed), state=state) for seed in seeds]
 
 
-def make_app(gateway: Gateway) -> FastAPI:
-    """The ASGI application."""
-    app = FastAPI(openapi_url=None)
+def make_app(gateway: Gateway) -> Starlette:
+    """The ASGI application; bodies are read by ``wire`` alone, so that FastAPI's layers would only take time."""
+    routes: list[Route] = []
     key = gateway.settings.api_key
 
     def path(name: str, handler: Handler, *, method: str, open_to_all: bool = False) -> None:
@@ -243,7 +254,7 @@ def make_app(gateway: Gateway) -> FastAPI:
             gateway.metrics.request_seconds.add(clock() - began)
             return response
 
-        app.add_api_route(name, answer, methods=[method], response_model=None)
+        routes.append(Route(name, answer, methods=[method]))
 
     path("/v1/chat/completions", gateway.chat, method="POST")
     path("/v1/completions", gateway.complete, method="POST")
@@ -254,8 +265,7 @@ def make_app(gateway: Gateway) -> FastAPI:
     path("/v1/sessions/{session:path}/reward", gateway.paths.reward, method="POST")
     path("/v1/sessions/{session:path}", gateway.paths.show, method="GET")
     path("/v1/sessions/{session:path}", gateway.paths.end, method="DELETE")
-    app.add_exception_handler(HTTPException, _no_path)
-    return app
+    return Starlette(routes=routes, exception_handlers={HTTPException: _no_path})
 
 
 def _no_path(request: Request, error: Exception) -> Response:

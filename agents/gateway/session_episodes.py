@@ -16,13 +16,12 @@ from turntree.agents.engines.protocol import FinishReason
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.episodes.record import EpisodeWriter
 from turntree.agents.files import write_whole
+from turntree.agents.gateway.http.settings import ENV_ID
 from turntree.agents.gateway.sessions import Node, Session
 from turntree.envs.failure import FailureKind
 from turntree.envs.message import Message
 from turntree.envs.task import Task
 
-ENV_ID = "gateway"
-"""The environment of all sessions: whatever program talks to the gateway."""
 UNSCORED = "session"
 """The reward that nobody gave."""
 Decode = Callable[[Sequence[int]], str]

@@ -75,7 +75,7 @@ class SessionPaths:
     async def end(self, http: Request) -> Response:
         """``DELETE /v1/sessions/ID``: the session ends without a reward."""
         session = self._sessions.take(http.path_params["session"])
-        return Json({"id": session.id, "episodes": len(self.close(session, "deleted"))})
+        return Json({"id": session.id, "episodes": self.close(session, "deleted")})
 
     async def reward(self, http: Request) -> Response:
         """``POST /v1/sessions/ID/reward``: the session ends with a verdict."""
@@ -97,14 +97,17 @@ class SessionPaths:
         answer = {"id": session.id, "episodes": len(episodes), "reward": None if last.masked else last.reward}
         return Json(answer | {"rewards": dict(last.rewards), "failure": last.failure})
 
-    def close(self, session: Session, why: str) -> list[Episode]:
-        """Record a session that ended without a verdict; if it cannot be written the log says so."""
+    def close(self, session: Session, why: str) -> int:
+        """Record a session that ended without a verdict, and count its episodes; the log says where it cannot."""
+        if self._record is None:
+            self._count(why, found := len(dialogues(session)))
+            return found
         episodes = self._episodes(session, RewardRequest())
         try:
             self._write(session, episodes, why)
         except OSError:  # whoever asks for something else now is not to blame
             logger.exception("session %s cannot be recorded", session.id)
-        return episodes
+        return len(episodes)
 
     def close_all(self) -> None:
         """End what has not ended, at the end of the server."""
@@ -123,11 +126,14 @@ class SessionPaths:
         return [replace(episode, failure_kind=FailureKind.ENVIRONMENT) for episode in episodes]
 
     def _write(self, session: Session, episodes: list[Episode], why: str) -> None:
-        self._metrics.add("sessions_ended_total", how=why)
-        self._metrics.add("episodes_total", len(episodes))
+        self._count(why, len(episodes))
         if self._record is not None:
             for episode, one in zip(episodes, dialogues(session), strict=True):
                 self._record.write(episode, session, one.labels)
+
+    def _count(self, why: str, episodes: int) -> None:
+        self._metrics.add("sessions_ended_total", how=why)
+        self._metrics.add("episodes_total", episodes)
 
 
 def _scorer(body: RewardRequest) -> Scorer | None:

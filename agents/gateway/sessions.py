@@ -24,6 +24,8 @@ from turntree.envs.message import ToolCall
 
 _REMEMBERED = 4096
 """Ended sessions whose names are still known."""
+CONTEXT_FULL = "context_length_exceeded"
+"""Code of the refusal of a prompt that leaves no room for an answer."""
 MOST_TURNS = 4096
 """Turns of one session."""
 
@@ -83,6 +85,8 @@ class Session:
     """When it was last asked for something."""
     failure: str = ""
     """What the last request was lost to, in one line; empty if it was answered."""
+    full: bool = False
+    """Whether a request was refused as its dialogue had no room for a further token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +106,14 @@ class Place:
     def calls(self) -> tuple[str, ...]:
         """Canonical tool calls so far."""
         return self.parent.calls if self.parent is not None else ()
+
+    @property
+    def first_prompt(self) -> int | None:
+        """Tokens of the prompt with which the dialogue began; ``None`` where it begins here."""
+        node = self.parent
+        while node is not None and node.parent is not None:
+            node = node.parent
+        return None if node is None else len(node.turn.prompt_ids)
 
 
 class Sessions:
@@ -170,6 +182,8 @@ class Sessions:
         except Exception as error:
             if not isinstance(error, ApiError) or error.status >= 500:
                 session.failure = describe(error)
+            elif error.code == CONTEXT_FULL:
+                session.full = True
             raise
         finally:
             session.running -= 1
@@ -267,13 +281,16 @@ class Sessions:
 
     def _end_idle(self) -> None:
         late = self._clock() - self._seconds
-        for session in [*self.live.values()]:
-            full = len(self.live) >= self._most
+        ending: list[Session] = []
+        for session in self.live.values():
+            full = len(self.live) - len(ending) >= self._most
             if not full and session.used > late:
-                return
+                break
             if not session.running:
-                self._forget(session)
-                self._report(session, "idle" if session.used <= late else "room")
+                ending.append(session)
+        for session in ending:
+            self._forget(session)
+            self._report(session, "idle" if session.used <= late else "room")
 
     def _forget(self, session: Session) -> None:
         self.live.pop(session.id, None)

@@ -20,9 +20,10 @@ from turntree.agents.engines.chat_server import ChatServer, ChatTurn, ContextFul
 from turntree.agents.engines.engine_choice import ToolCalls
 from turntree.agents.engines.protocol import Completion, Sampling
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
+from turntree.agents.errors import UsageError
 from turntree.agents.loop.episode_driver import EpisodeDriver, StepOutcome
 from turntree.agents.loop.renderer import tools_as_user
-from turntree.agents.loop.rollout import derive_seed
+from turntree.agents.loop.rollout import PlaysItself, derive_seed
 from turntree.envs.limits import Limits
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers import HermesParser, ToolParser
@@ -54,7 +55,15 @@ async def chat_rollout(
         seed: Given to ``env.reset``.
         sampling: Sampling parameters, seeds as in ``rollout``; a server may ignore them.
         executor: Where the environment runs.
+
+    Raises:
+        UsageError: If the environment plays its episodes itself, on tokens.
     """
+    if isinstance(env.unwrapped, PlaysItself):
+        raise UsageError(
+            f"{type(env.unwrapped).__name__} plays on an engine of tokens (local, vllm, sglang); a program that is to "
+            "ask a chat server asks it by itself"
+        )
     play = _ChatPlay(
         env=env,
         server=server,

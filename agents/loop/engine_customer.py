@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
 
-from turntree.agents.engines.chat_server import ChatServer
 from turntree.agents.engines.event_thread import EventThread
-from turntree.agents.engines.protocol import Engine, FinishReason, Sampling, TurnRequest
+from turntree.agents.engines.protocol import Sampling
 from turntree.agents.errors import AgentError
-from turntree.agents.loop.quoted import Quoted
-from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import derive_seed
+from turntree.agents.loop.speakers import Speaker
 from turntree.envs import Message, Role, Task
 
 LEAVE = "###STOP###"
@@ -35,57 +32,6 @@ alone."""
 
 class CustomerSilent(AgentError):
     """The model that plays the customer gave no words."""
-
-
-class Speaker(Protocol):
-    """Says the next message of a dialogue."""
-
-    async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> str:
-        """The next message.
-
-        Args:
-            messages: OpenAI messages, the last one a user's.
-            sampling: How it is sampled.
-        """
-        ...
-
-
-class EngineSpeaker:
-    """A ``Speaker`` over an engine of tokens.
-
-    Args:
-        engine: Samples the messages.
-        renderer: Of the engine's tokenizer.
-    """
-
-    def __init__(self, engine: Engine, renderer: Renderer) -> None:
-        self.engine, self.renderer = engine, renderer
-        self._quoted = Quoted(renderer)
-
-    async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> str:
-        """The next message; special tokens of the template are broken up in those of others."""
-        quoted = [{**message, "content": self._quoted(message["content"])} for message in messages]
-        stops = replace(sampling, stop_token_ids=self.renderer.stop_token_ids)
-        # The store of drafts keys the policy's turns by their dialogue; these are somebody else's.
-        completion = await self.engine.generate(TurnRequest(self.renderer.initial(quoted), stops, reuse=False))
-        if completion.finish_reason is FinishReason.ABORT:
-            raise CustomerSilent("the engine that plays the customer gave the turn up")
-        return self.renderer.decode(completion.token_ids)
-
-
-class ServerSpeaker:
-    """A ``Speaker`` over a server of chat completions.
-
-    Args:
-        server: Open, on the loop that speaks.
-    """
-
-    def __init__(self, server: ChatServer) -> None:
-        self.server = server
-
-    async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> str:
-        """The next message."""
-        return (await self.server.say(messages, sampling)).content
 
 
 class EngineCustomer:
@@ -118,6 +64,7 @@ class EngineCustomer:
 
         Raises:
             CustomerSilent: If the model says nothing.
+        SpeakerSilent: If its engine gave the turn up.
             TimeoutError: If it takes too long.
         """
         said = self._say(task, ())
@@ -135,7 +82,7 @@ class EngineCustomer:
         digest = hashlib.blake2b(task.id.encode(), digest_size=8).digest()
         seed = derive_seed(self.seed, int.from_bytes(digest), len(messages))
         speaking = self.speaker.say(messages, replace(self.sampling, seed=seed))
-        said = self.thread.call(asyncio.wait_for(speaking, self.seconds)).strip()
+        said = self.thread.call(asyncio.wait_for(speaking, self.seconds)).text.strip()
         if LEAVE in said:
             return None
         if not said:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling, TurnRequest
 from turntree.agents.episodes.dialogue import dialogue_state
@@ -21,6 +21,29 @@ from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.stored_episodes import StoredEpisodes
 from turntree.envs.limits import Limits
 from turntree.envs.task import Task
+
+
+@runtime_checkable
+class PlaysItself(Protocol):
+    """An environment whose dialogue is not this loop's: a program asks the engine by itself."""
+
+    limits: Limits
+    """Bounds of an episode."""
+
+    async def play_episode(
+        self,
+        engine: Engine,
+        renderer: Renderer,
+        limits: Limits,
+        *,
+        task: Task | None,
+        index: int | None,
+        seed: int | None,
+        sampling: Sampling,
+        executor: Executor | None,
+    ) -> Episode:
+        """One episode; arguments and result are those of ``rollout``."""
+        ...
 
 
 async def rollout(
@@ -67,6 +90,17 @@ async def rollout(
     """
     if task is not None and index is not None:
         raise ValueError(f"give task or index, not both; got task {task.id!r} and index {index}")
+    if isinstance(own := env.unwrapped, PlaysItself):
+        return await own.play_episode(
+            engine,
+            renderer,
+            limits or own.limits,
+            task=task,
+            index=index,
+            seed=seed,
+            sampling=sampling or Sampling(),
+            executor=executor,
+        )
     play = _Play(
         env=env,
         engine=engine,

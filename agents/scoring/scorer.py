@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
+from turntree.agents.scoring.judge_settings import JUDGE, judging
 from turntree.agents.scoring.policy_sample import ENVIRONMENT_REWARD
 from turntree.rewards import (
     Contract,
@@ -61,7 +62,7 @@ class Scorer:
     Args:
         rewards: A weight by name, or a mapping of the fields of ``Part``: ``{"answer": 1, "few_turns":
             {"weight": 0.1, "high": 0.5}}``. Weight 0 is a metric only. ``module:name`` imports the module
-            first, which registers the reward.
+            first, which registers the reward. ``judge`` with ``criteria`` is a model: ``JudgeSettings``.
         contract: Data set whose rules compare answers if a sample's own has none; ``None``
             refuses such samples.
 
@@ -172,10 +173,14 @@ def _part(name: str, value: Any) -> Part:
             importlib.import_module(module)
         except ImportError as error:
             raise UnknownReward(f"the module of the reward {name!r} cannot be imported: {error}") from error
-    found = get_reward(own)
     if not isinstance(value, Mapping):
         value = {"weight": value}
     known = [field.name for field in fields(Part) if field.name != "reward"]
+    if own == JUDGE and "criteria" in value:
+        found = judging({key: setting for key, setting in value.items() if key not in known})
+        value = {key: number for key, number in value.items() if key in known}
+    else:
+        found = get_reward(own)
     for key, number in value.items():
         if key not in known:
             raise RewardDefinitionError(f"reward {own!r} takes {', '.join(known)}, got {key!r}")

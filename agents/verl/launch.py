@@ -15,18 +15,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 
+from turntree.agents.loop.rollout import PlaysItself
 from turntree.agents.scoring.scorer import ANSWER
 from turntree.agents.verl.config.compose import Composition, compose
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import TrainSettings, make_scorer
-from turntree.agents.verl.episodes.dataset import write_rows
+from turntree.agents.verl.episodes.dataset import make_env, write_rows
 from turntree.agents.verl.records.phases import Phase
 from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.records.step_reports import StepReport
@@ -137,9 +139,12 @@ def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
         ray_dir: Folder for Ray's files, if it is started for this run.
 
     Raises:
-        ConfigError: If answers of a data set are to be compared and there are no rules for it.
+        ConfigError: If answers of a data set are to be compared and there are no rules for it, or programs are to be
+            run ahead.
     """
     settings, config = composition.settings, composition.verl
+    if settings.run_ahead.enabled and isinstance(make_env(settings.env, settings.env_kwargs), PlaysItself):
+        raise ConfigError(f"{settings.env} runs programs, and run-ahead would run them for nothing; leave out runahead")
     val_kwargs = {**settings.env_kwargs, **settings.val_env_kwargs}
     train_rows = write_rows(
         folder.rows("train"), settings.env, settings.env_kwargs, count=settings.train_tasks, split="train"
@@ -260,9 +265,15 @@ def _run(
 
 def _environment(composition: Composition, folder: RunFolder) -> dict[str, str]:
     settings, config = composition.settings, composition.verl
-    names = (settings.env, *settings.rewards)
+    names = (settings.env, *settings.rewards, *_programs(settings.env_kwargs))
     found = environment(folder, config.trainer.device, names, joins=joins_cluster(config))
     return hub_variables(config.actor_rollout_ref.model.path) | found
+
+
+def _programs(env_kwargs: Mapping[str, Any]) -> list[str]:
+    """Programs, and environments that they have the tasks of, among an environment's settings: ``MODULE:NAME``."""
+    named = [env_kwargs.get("program"), env_kwargs.get("env"), *(env_kwargs.get("rewards") or ())]
+    return [name for name in named if isinstance(name, str) and ":" in name]
 
 
 def _let_go(process: subprocess.Popen[bytes]) -> None:

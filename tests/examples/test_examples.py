@@ -81,6 +81,29 @@ def test_the_walk_through_the_store(capsys: pytest.CaptureFixture[str]) -> None:
     assert forest.stats().rollouts == 5
 
 
+def test_the_policy_of_an_agent_takes_two_tools_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from turntree.agents.demo.policy import build_policy, save_policy
+
+    example, told = load("train_sdk_agent"), list[Any]()
+    monkeypatch.setattr(example, "warm_started_policy", lambda: save_policy(build_policy(), tmp_path / "demo"))
+    monkeypatch.setattr(example, "train", lambda config, overrides, **_: told.append((config, overrides)) or 0)
+    assert example.main(["--steps", "3", "--policy", str(tmp_path / "two")]) == 0
+    ((config, overrides),) = told
+    assert (config, overrides[1:]) == (
+        "grpo_sdk_agent_cpu",
+        ["trainer.total_training_steps=3", "turntree.env_kwargs.program=sdk_agent:solve"],
+    )
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "two")
+    known, new = (tokenizer(word)["input_ids"] for word in ("calculator", "multiply"))
+    rows = AutoModelForCausalLM.from_pretrained(tmp_path / "two").get_input_embeddings().weight
+    assert len(known) == len(new) == 1
+    assert known != new
+    assert rows[known].equal(rows[new])
+    # The agent itself, sdk_agent.py, needs the SDK: load("sdk_agent") in tests/agents/harness/test_sdk_agent.py.
+
+
 def test_training_hands_on_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     example, told = load("train_grpo_cpu"), list[Any]()
     monkeypatch.setattr(example, "train", lambda config, overrides, **_: told.append((config, overrides)) or 0)

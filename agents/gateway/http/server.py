@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from turntree.agents.errors import UsageError
@@ -80,9 +80,13 @@ class _Server(uvicorn.Server):
     """A server that ends at SIGTERM and SIGINT without raising them again, so that the engine is closed in order."""
 
     interrupted = False
+    hears_signals = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
+        if not self.hears_signals:
+            yield
+            return
         loop = asyncio.get_running_loop()
 
         def end(number: signal.Signals) -> None:
@@ -117,13 +121,14 @@ def listen(settings: GatewaySettings) -> socket.socket:
 
 
 async def run(
-    app: FastAPI,
+    app: ASGIApp,
     settings: GatewaySettings,
     at: socket.socket,
     *,
     closing: Callable[[], None],
     ready: Callable[[], None],
     until: Callable[[], bool] = lambda: False,
+    signals: bool = True,
 ) -> bool:
     """Serve until SIGTERM, SIGINT, or ``until``; running answers are given ``grace_seconds``.
 
@@ -134,6 +139,7 @@ async def run(
         closing: Called when the end begins.
         ready: Called when requests are answered.
         until: Asked now and then whether to end.
+        signals: Whether SIGTERM and SIGINT are for the server, and not for the program that it is a part of.
 
     Returns:
         Whether it ended by SIGINT.
@@ -147,11 +153,13 @@ async def run(
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=max(1, round(settings.read_seconds)),
             h11_max_incomplete_event_size=_MAX_HEAD,
             timeout_graceful_shutdown=max(1, round(settings.grace_seconds)),
         )
     )
+    server.hears_signals = signals
     serving = asyncio.ensure_future(server.serve(sockets=[at]))
     try:
         while not server.started and not serving.done():

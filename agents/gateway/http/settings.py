@@ -9,6 +9,9 @@ from pathlib import Path
 from turntree.agents.errors import UsageError
 from turntree.envs.parsers import get_parser
 
+ENV_ID = "gateway"
+"""The environment of all sessions: whatever program talks to the gateway."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
@@ -42,6 +45,14 @@ class GatewaySettings:
     """Sessions held at once; the one that was idle longest ends for a further one."""
     session_seconds: float = 3600.0
     """Time after which an idle session ends."""
+    session: str | None = None
+    """The one session of all requests; ``None`` tells sessions apart."""
+    task_id: str | None = None
+    """The task of all requests; ``None`` takes each session's own."""
+    env_id: str = ENV_ID
+    """The environment that drafts are keyed by."""
+    max_response: int | None = None
+    """Most tokens of a dialogue after its first prompt; ``None`` bounds prompt and response together alone."""
 
     def __post_init__(self) -> None:
         for name in ("max_context", "max_requests", "max_body", "max_sessions"):

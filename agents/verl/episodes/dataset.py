@@ -29,7 +29,7 @@ def make_env(env_id: str, settings: Mapping[str, Any]) -> Env:
     Args:
         env_id: As in ``turntree.envs.make``.
         settings: Keyword arguments; ``limits`` is a mapping of ``Limits`` fields, ``customer`` one of
-            ``CustomerSettings``.
+            ``SpeakerSettings``.
 
     Raises:
         ConfigError: If a limit or a setting of the customer is wrong, or the module of the environment cannot be

@@ -12,9 +12,10 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from pydantic import Field
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
-from turntree.agents.episodes.episode import Episode, StopReason
+from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.episodes.failures import FailureKind
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.scoring.scorer import ENVIRONMENT
@@ -35,6 +36,16 @@ class EpisodeOutput(AgentLoopOutput):
     """Exactness of each response token: 1 for A to 4 for D, 0 where the policy did not sample."""
     behaviour_logprobs: list[float] = []
     """Log-probability of each response token under the distribution that drew it, 0 where the policy did not sample."""
+    others: list[EpisodeOutput] = Field(default=[], exclude=True)
+    """Further dialogues of the same episode, rows of their own with its score; none of a masked one."""
+
+    @property
+    def rows(self) -> list[EpisodeOutput]:
+        """All rows of the episode, its own last: the one that verl takes a session's advantage and validation from."""
+        for other in self.others:
+            other.reward_score, other.masked = self.reward_score, self.masked
+            other.extra_fields["reward_extra_info"] = self.extra_fields["reward_extra_info"]
+        return [*self.others, self]
 
     def as_dict(self) -> dict[str, Any]:
         """verl's row; ``rm_scores`` holds the turns' rewards instead of their sum at the end.
@@ -86,7 +97,6 @@ def to_output(
     view = TokenView.of(episode)
     masked, failed = episode.masked, episode.stop_reason is StopReason.FAILURE
     turns = episode.turns
-    drafts = [turn.completion.draft for turn in turns]
     versions = [turn.completion.weights_version for turn in turns] or [weights_version]
     score = 0.0 if masked else episode.reward
     done = episode.stop_reason is StopReason.DONE
@@ -110,12 +120,11 @@ def to_output(
         turn_ends=[] if masked else list(view.turn_ends),
         turn_rewards=[] if masked or score_in_verl else [turn.reward for turn in turns],
         masked=masked,
+        others=[] if masked else [_beside(other, weights_version, filler_id) for other in episode.others],
         num_turns=len(episode.messages),
         metrics=AgentLoopMetrics(),
         extra_fields={
-            "spec_num_draft_tokens": sum(draft.drafted for draft in drafts),
-            "spec_num_accepted_tokens": sum(draft.accepted for draft in drafts),
-            "spec_num_verify_steps": sum(draft.verify_steps for draft in drafts),
+            **_drafted(turns),
             "min_global_steps": min(versions),
             "max_global_steps": max(versions),
             "turn_scores": [turn.reward for turn in turns],
@@ -131,6 +140,26 @@ def to_output(
             **({SAMPLE: sample_to_dict(episode)} if score_in_verl else {}),
         },
     )
+
+
+def _beside(other: Episode, weights_version: int, filler_id: int) -> EpisodeOutput:
+    """The row of a further dialogue: what it shares with another one is trained on, and counted, there."""
+    output = to_output(other, weights_version=weights_version, filler_id=filler_id)
+    shared = output.turn_ends[other.shared_turns - 1] + 1 if other.shared_turns else 0
+    output.response_mask[:shared] = output.token_levels[:shared] = [0] * shared
+    output.extra_fields |= {**_drafted(other.turns[other.shared_turns :]), EPISODE: {}}
+    output.turn_rewards = []  # its score, the episode's, lies on its last turn
+    return output
+
+
+def _drafted(turns: Sequence[Turn]) -> dict[str, int]:
+    """Counters of drafts, under verl's names."""
+    drafts = [turn.completion.draft for turn in turns]
+    return {
+        "spec_num_draft_tokens": sum(draft.drafted for draft in drafts),
+        "spec_num_accepted_tokens": sum(draft.accepted for draft in drafts),
+        "spec_num_verify_steps": sum(draft.verify_steps for draft in drafts),
+    }
 
 
 def _verdict(episode: Episode, score: float) -> float:

@@ -35,11 +35,14 @@ class EnvAgentLoop(AgentLoopBase):
         self.server_manager = server_manager
         self.tokenizer = tokenizer
 
-    async def run(self, sampling_params: dict[str, Any], **row: Any) -> EpisodeOutput:
-        """Play the episode of ``row``; see ``EpisodePlayer.play``."""
+    async def run(  # type: ignore[override] - verl's manager takes a list as well
+        self, sampling_params: dict[str, Any], **row: Any
+    ) -> EpisodeOutput | list[EpisodeOutput]:
+        """Play the episode of ``row``; see ``EpisodePlayer.play``. Of a program with several dialogues all rows."""
         backend = self.rollout_config.name
         player = _player(_ById(self.tokenizer), _ById(self.rollout_config))
-        return await player.play(sampling_params, row, lambda: VerlEngine(self.server_manager, backend=backend))
+        output = await player.play(sampling_params, row, lambda: VerlEngine(self.server_manager, backend=backend))
+        return output.rows if output.others else output
 
 
 class _ById:

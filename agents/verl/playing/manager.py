@@ -200,8 +200,9 @@ class _Group:
     def __init__(self, row: dict[str, Any], outputs: list[EpisodeOutput], validate: bool) -> None:
         self.uid = row["uid"]
         self.partition = "val" if validate else "train"
-        self.keys = [f"{self.uid}_{session}_0" for session in range(len(outputs))]
-        pairs = [_field(row, session, output) for session, output in enumerate(outputs)]
+        rows = [(session, *one) for session, output in enumerate(outputs) for one in enumerate(output.rows)]
+        self.keys = [f"{self.uid}_{session}_{number}" for session, number, _ in rows]
+        pairs = [_field(row, session, output) for session, _, output in rows]
         self.fields = [field for field, _ in pairs]
         self.tags = [tag for _, tag in pairs]
 

@@ -38,6 +38,7 @@ def _several(pairs: Iterable[tuple[str, str]], prefix: str = PREFIX) -> tuple[Me
 EPISODE_METRICS = _several(
     [
         ("episodes", "episodes of the step"),
+        ("dialogues", "rows that are trained on per episode; above 1 where programs have sub-agents"),
         ("turns", "turns of the policy per episode"),
         ("turns_max", "turns of the longest episode"),
         ("more_than_two_turns", "share of the episodes with more than two turns; falls when tool use collapses"),
@@ -122,9 +123,10 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
     """Figures of the episodes of a step."""
     if not rows:
         return {}
-    infos = [row.extra[EPISODE] for row in rows]
+    played = [row for row in rows if row.extra[EPISODE]]  # of an episode's further dialogues the tokens alone count
+    infos = [row.extra[EPISODE] for row in played]
     # The episode does not know whether verl's reward loop left it undecided.
-    undecided = [bool(row.extra.get("reward_extra_info", {}).get("undecided")) for row in rows]
+    undecided = [bool(row.extra.get("reward_extra_info", {}).get("undecided")) for row in played]
     turns, calls = ([float(info[name]) for info in infos] for name in ("turns", "tool_calls"))
     levels = Counter(level for row in rows for level in row.levels if level)
     tokens = sum(levels.values())
@@ -134,7 +136,8 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
     )
     lost = {kind: sum(info.get(f"lost_{kind}", 0) for info in infos) for kind in FailureKind}
     values = {
-        "episodes": float(len(rows)),
+        "episodes": float(len(played)),
+        "dialogues": len(rows) / len(played),
         "turns": _mean(turns),
         "turns_max": max(turns),
         "more_than_two_turns": _mean([count > 2 for count in turns]),

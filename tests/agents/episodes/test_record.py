@@ -41,6 +41,7 @@ DRAWN: dict[Any, st.SearchStrategy[Any]] = {
     NoneType: st.none(),
     TopLogprobs: tops,
     Mapping[str, Any]: json_values,
+    tuple[Episode, ...]: st.just(()),  # an episode's further dialogues have none of their own
     Mapping[str, float]: st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False), max_size=2),
 }
 
@@ -61,8 +62,9 @@ async def episode(renderer: Renderer) -> Any:
     return (await play(renderer, "call 4", "call 5", "5", seed=3))[0]
 
 
-@given(drawn(Episode))
-def test_an_episode_survives_json_unchanged(episode: Episode) -> None:
+@given(drawn(Episode), st.lists(drawn(Episode), max_size=2))
+def test_an_episode_survives_json_unchanged(episode: Episode, others: list[Episode]) -> None:
+    episode = replace(episode, others=tuple(others))
     assert episode_from_dict(json.loads(json.dumps(episode_to_dict(episode)))) == episode
 
 

@@ -19,9 +19,10 @@ from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.errors import UsageError
 from turntree.agents.evaluation.environments import env_maker
 from turntree.agents.loop.customer_settings import opened
-from turntree.agents.loop.engine_customer import LEAVE, EngineCustomer, EngineSpeaker, as_heard
+from turntree.agents.loop.engine_customer import LEAVE, EngineCustomer, as_heard
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
+from turntree.agents.loop.speakers import EngineSpeaker, Said
 from turntree.agents.verl.config.env_keys import check_env
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.episodes.dataset import make_env
@@ -142,10 +143,10 @@ def test_a_customer_who_fails_or_is_late_ends_the_episode_as_a_failure(
     renderer: Renderer, thread: EventThread, shop: Path
 ) -> None:
     class Slow:
-        async def say(self, messages: Any, sampling: Sampling) -> str:
+        async def say(self, messages: Any, sampling: Sampling) -> Said:
             if len(messages) > 2:
                 await asyncio.sleep(60)
-            return "Hello."
+            return Said("Hello.")
 
     for speaker, kind in (
         (EngineSpeaker(Listener(renderer, "Hello.", ""), renderer), FailureKind.ENVIRONMENT),

@@ -167,3 +167,38 @@ def test_accuracy_is_that_of_the_answer_or_the_environment_not_of_what_form_earn
     rewards: dict[str, float], accuracy: float
 ) -> None:
     assert told(lay_out(episode(rewards=rewards)))["acc"] == accuracy
+
+
+def several() -> Episode:
+    """An episode with a sub-agent, and with a branch that has its first turn as well."""
+    first, second = episode().turns
+    branch = episode(turns=(first, replace(second, reward=0.0)), shared_turns=1)
+    agent = episode(turns=(turn((7,), 5, 6, reward=0.0, version=6),))
+    return episode(others=(agent, branch))
+
+
+def test_each_dialogue_of_a_program_is_a_row_and_its_own_the_last() -> None:
+    agent, branch, own = (row.as_dict() for row in lay_out(several()).rows)
+    assert [row["responses"].tolist() for row in (agent, branch, own)] == [[5, 6], [3, 4, 8, 8, 5], [3, 4, 8, 8, 5]]
+    assert [row["rm_scores"].sum().item() for row in (agent, branch, own)] == [1.25, 1.25, 1.25]
+    assert agent.keys() == branch.keys() == own.keys()
+    assert agent["extra_fields"].keys() == own["extra_fields"].keys()
+
+
+def test_a_turn_of_two_dialogues_is_trained_on_and_counted_once() -> None:
+    _, branch, own = (row.as_dict() for row in lay_out(several()).rows)
+    assert branch["response_mask"].tolist() == [0, 0, 0, 0, 1]
+    assert branch["token_levels"].tolist() == [0, 0, 0, 0, 1]
+    assert own["response_mask"].tolist() == [1, 1, 0, 0, 1]
+    assert [row["extra_fields"]["spec_num_verify_steps"] for row in (branch, own)] == [2, 4]
+
+
+def test_the_other_dialogues_follow_what_is_said_of_the_episode_later() -> None:
+    output = lay_out(several(), score_in_verl=True)
+    output.reward_score = 0.5
+    output.extra_fields["reward_extra_info"] = {"score": 0.5, "undecided": 1.0}
+    for row in output.rows:
+        assert row.as_dict()["rm_scores"].sum().item() == 0.5
+        assert row.as_dict()["response_mask"].sum() == 0
+    failed = replace(several(), stop_reason=StopReason.FAILURE, failure="it crashed")
+    assert lay_out(failed).rows == [lay_out(failed)], "nothing is learnt from any dialogue of a failure"

@@ -1,0 +1,163 @@
+"""An environment whose episode is a program that somebody else wrote, and that knows nothing of turntree.
+
+Tasks and rewards are those of another environment, which judges the program's final answer. What the program says to
+the policy, and when, is the program's own: this environment is asked for tasks and verdicts alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, ClassVar
+
+from turntree.agents.engines.protocol import Engine, Sampling
+from turntree.agents.episodes.episode import Episode
+from turntree.agents.errors import UsageError
+from turntree.agents.harness.program import CallableProgram, CommandProgram, Program
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.scoring.scorer import ANSWER, Scorer
+from turntree.envs import Env, Limits, Message, Reply, Task, make
+from turntree.envs.errors import UndecidedAnswer
+from turntree.envs.message import Role
+from turntree.rewards import Sample
+
+
+class HarnessEnv(Env):
+    """A program as an episode; ``rollout`` plays it like any other environment.
+
+    ``Limits.max_turns`` counts the policy's turns in all of the program's dialogues, limits of tokens hold for each
+    dialogue, and ``max_seconds`` ends the program with reward 0. ``tool_format`` says how the policy writes calls.
+    """
+
+    static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {
+        *("num_tasks", "program", "seconds", "model", "_tasks", "_scorer")
+    }
+
+    def __init__(
+        self,
+        *,
+        env: str,
+        env_kwargs: Mapping[str, Any] | None = None,
+        program: str | None = None,
+        command: str | Sequence[str] | None = None,
+        image: str | None = None,
+        seconds: float = 600.0,
+        model: str = "policy",
+        rewards: Mapping[str, Any] | None = None,
+        contract: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Choose the program and its tasks.
+
+        Args:
+            env: Environment whose tasks the program is given, as in ``turntree.envs.make``. What it answers to a turn
+                is the verdict on the final answer; its tools are not offered.
+            env_kwargs: Its arguments.
+            program: ``MODULE:NAME`` of a callable, see ``CallableProgram``.
+            command: A command line, see ``CommandProgram``.
+            image: Container image that ``command`` runs in.
+            seconds: Time after which a program counts as broken: it is ended, and the episode is a failure.
+            model: The name by which the program asks for the policy.
+            rewards: Rewards by name that judge the final answer, as ``Scorer`` takes them; ``None``: ``env`` does.
+            contract: Data set whose rules compare answers where ``env``'s tasks have none, for ``rewards``.
+            **kwargs: Arguments of ``Env``.
+
+        Raises:
+            UsageError: If the program cannot be found, or not exactly one of ``program`` and ``command`` is given.
+            UnknownEnvironment: If there is no ``env``.
+        """
+        super().__init__(**kwargs)
+        if (program is None) == (command is None) or (image is not None and command is None):
+            raise UsageError("give one of program=MODULE:NAME and command=..., and image beside a command alone")
+        if not seconds > 0:
+            raise UsageError(f"seconds must be positive, got {seconds}")
+        self.program: Program = (
+            CallableProgram(program) if program is not None else CommandProgram(command or "", image=image)
+        )
+        self.seconds = seconds
+        self.model = model
+        self._tasks = make(env, **dict(env_kwargs or {}))
+        self._scorer = None if rewards is None else Scorer(rewards, contract=contract)
+        self.num_tasks = self._tasks.num_tasks
+
+    def task(self, index: int) -> Task:
+        """The task with this index."""
+        return self._tasks.task(index)
+
+    def start(self, task: Task) -> Sequence[Message]:
+        """The other environment's opening; its system prompt is about its own tools, and left out."""
+        self._tasks.reset(seed=0, options={"task": task})
+        return [message for message in self._tasks.messages if message.role is not Role.SYSTEM]
+
+    def reply(self, message: Message) -> Reply:
+        """Judge a final answer, and end the episode.
+
+        Raises:
+            RuntimeError: If the other environment failed.
+            UndecidedAnswer: If the rewards could not judge it.
+        """
+        if self._scorer is None:
+            _, reward, _, _, info = self._tasks.step(message.content)
+            if info["failure"]:
+                raise RuntimeError(f"{type(self._tasks).__name__} could not judge the answer: {info['failure']}")
+            return Reply(reward=reward, done=True, rewards=info["rewards"])
+        task = self.current_task
+        sample = Sample(
+            turns=(message.content,),
+            gold=task.answer,
+            question=task.prompt,
+            data_source=task.data_source,
+            task_id=task.id,
+            metadata=task.metadata,
+        )
+        (scored,) = self._scorer.score([sample])
+        if scored.reward is None:
+            raise UndecidedAnswer(f"{', '.join(scored.undecided)} could not judge the answer to {task.id}")
+        right = {"correct": scored.parts[ANSWER]} if ANSWER in scored.parts else {}
+        return Reply(reward=scored.reward, done=True, rewards={**scored.parts, **right})
+
+    def close(self) -> None:
+        """Close the other environment as well."""
+        super().close()
+        self._tasks.close()
+
+    async def play_episode(
+        self,
+        engine: Engine,
+        renderer: Renderer,
+        limits: Limits,
+        *,
+        task: Task | None,
+        index: int | None,
+        seed: int | None,
+        sampling: Sampling,
+        executor: Executor | None,
+    ) -> Episode:
+        """One episode, as ``rollout`` plays it.
+
+        Raises:
+            MissingExtra: If the packages of ``turntree serve`` are not installed.
+        """
+        from turntree.agents.errors import MissingExtra
+
+        try:
+            from turntree.agents.harness.play import ProgramPlay
+        except ModuleNotFoundError as error:
+            if error.name not in ("fastapi", "uvicorn", "h11", "starlette"):
+                raise
+            raise MissingExtra("HarnessEnv", "serve") from error
+        play = ProgramPlay(
+            env=self,
+            engine=engine,
+            renderer=renderer,
+            limits=limits,
+            task=task,
+            seed=seed,
+            sampling=sampling,
+            executor=executor,
+            program=self.program,
+            seconds=self.seconds,
+            model=self.model,
+            tool_format=self.tool_format,
+        )
+        return await play.episode(index)

@@ -1,0 +1,104 @@
+"""One HTTP server for all episodes that an event loop plays; each episode's gateway is reached with its own key.
+
+It listens on 127.0.0.1 while there are episodes, in the loop of the engine, and takes no signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from weakref import WeakKeyDictionary
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from turntree.agents.gateway.answering import Json
+from turntree.agents.gateway.app import Gateway, make_app
+from turntree.agents.gateway.http.errors import ApiError
+from turntree.agents.gateway.http.server import listen, run
+from turntree.agents.gateway.http.settings import GatewaySettings
+
+_BOUNDS = GatewaySettings(model="policy", max_context=1, port=0, grace_seconds=1.0)
+"""Of the server; bounds of an episode are its gateway's."""
+
+
+class Front:
+    """The server of one event loop, made in it."""
+
+    def __init__(self) -> None:
+        self._apps: dict[str, ASGIApp] = {}
+        self._url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._serving: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a request to the gateway whose key it brings."""
+        key = Request(scope).headers.get("authorization", "").rpartition(" ")[2]
+        if (app := self._apps.get(key)) is None:
+            error = ApiError(401, "this key has no episode, or its episode has ended", code="invalid_api_key")
+            app = Json(error.body, status_code=error.status, headers=error.headers)
+        await app(scope, receive, send)
+
+    async def enter(self, key: str, gateway: Gateway) -> str:
+        """Admit a gateway; the base URL at which it is reached."""
+        self._apps[key] = make_app(gateway)
+        if self._serving is None:
+            self._serving = asyncio.create_task(self._serve())
+            self._serving.add_done_callback(self._tell)
+        return await asyncio.shield(self._url)
+
+    def leave(self, key: str) -> bool:
+        """Turn a gateway away; whether it was the last one, with which the server ends."""
+        del self._apps[key]
+        return not self._apps
+
+    async def ended(self) -> None:
+        """Wait for the end."""
+        if self._serving is not None:
+            await asyncio.shield(self._serving)
+
+    async def _serve(self) -> None:
+        with listen(_BOUNDS) as at:
+            url = f"http://127.0.0.1:{at.getsockname()[1]}/v1"
+            await run(
+                self,
+                _BOUNDS,
+                at,
+                closing=lambda: None,
+                ready=lambda: self._url.set_result(url),
+                until=lambda: not self._apps,
+                signals=False,
+            )
+
+    def _tell(self, serving: asyncio.Task[None]) -> None:
+        """Whoever waits for a server that could not begin is told why."""
+        if not self._url.done():
+            error = None if serving.cancelled() else serving.exception()
+            self._url.set_exception(error or RuntimeError("the gateway of the episodes did not begin"))
+
+
+_fronts: WeakKeyDictionary[asyncio.AbstractEventLoop, Front] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def admitted(gateway: Gateway) -> AsyncIterator[str]:
+    """The base URL at which a gateway answers requests with its key, until the end of the block.
+
+    Args:
+        gateway: Its settings have a key that nobody else has.
+
+    Raises:
+        UsageError: If no address can be had.
+    """
+    key = gateway.settings.api_key
+    assert key is not None
+    loop = asyncio.get_running_loop()
+    front = _fronts.get(loop)
+    if front is None:
+        front = _fronts[loop] = Front()
+    try:
+        yield await front.enter(key, gateway)
+    finally:
+        if front.leave(key):
+            _fronts.pop(loop, None)
+            await front.ended()

@@ -1,0 +1,95 @@
+"""Models that say the next message of a dialogue: those that play a customer or a judge."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+from turntree.agents.engines.chat_server import ChatServer
+from turntree.agents.engines.protocol import Engine, FinishReason, Sampling, TurnRequest
+from turntree.agents.errors import AgentError
+from turntree.agents.loop.quoted import Quoted
+from turntree.agents.loop.renderer import Renderer
+
+_SPECIAL = re.compile(
+    r"<\|[^\s|<>]{1,64}\|>|</?s>|<\uff5c[^\s<>]{1,64}\uff5c>|\[/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS)\]|<(?:start|end)_of_turn>"
+)
+"""What the templates of well-known models begin and end messages with."""
+
+
+class SpeakerSilent(AgentError):
+    """The engine gave a message up."""
+
+
+class Said(NamedTuple):
+    """A message."""
+
+    text: str
+    """Its text."""
+    whole: bool = True
+    """Whether it ended by itself, not at a limit."""
+
+
+class Speaker(Protocol):
+    """Says the next message of a dialogue."""
+
+    async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Said:
+        """The next message.
+
+        Args:
+            messages: OpenAI messages, the last one a user's.
+            sampling: How it is sampled.
+        """
+        ...
+
+
+class EngineSpeaker:
+    """A ``Speaker`` over an engine of tokens.
+
+    Args:
+        engine: Samples the messages.
+        renderer: Of the engine's tokenizer.
+    """
+
+    def __init__(self, engine: Engine, renderer: Renderer) -> None:
+        self.engine, self.renderer = engine, renderer
+        self._quoted = Quoted(renderer)
+
+    async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Said:
+        """The next message; special tokens of the template are broken up in those of others.
+
+        Raises:
+            SpeakerSilent: If the engine gave the turn up.
+        """
+        quoted = [{**message, "content": self._quoted(message["content"])} for message in messages]
+        stops = replace(sampling, stop_token_ids=self.renderer.stop_token_ids)
+        # The store of drafts keys the policy's turns by their dialogue; these are somebody else's.
+        completion = await self.engine.generate(TurnRequest(self.renderer.initial(quoted), stops, reuse=False))
+        if completion.finish_reason is FinishReason.ABORT:
+            raise SpeakerSilent("the engine of the model that speaks gave its message up")
+        return Said(self.renderer.decode(completion.token_ids), completion.finish_reason is FinishReason.STOP)
+
+
+class ServerSpeaker:
+    """A ``Speaker`` over a server of chat completions.
+
+    Args:
+        server: Open, on the loop that speaks.
+    """
+
+    def __init__(self, server: ChatServer) -> None:
+        self.server = server
+
+    async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Said:
+        """The next message; what well-known templates end messages with is broken up in those of others."""
+        quoted = [{**message, "content": _broken(message["content"])} for message in messages]
+        turn = await self.server.say(quoted, sampling)
+        return Said(turn.content, turn.finish_reason is FinishReason.STOP)
+
+
+def _broken(text: str) -> str:
+    while _SPECIAL.search(text):
+        text = _SPECIAL.sub(lambda token: f"{token.group()[0]} {token.group()[1:]}", text)
+    return text

@@ -1,0 +1,281 @@
+"""GRPO of a tiny policy in ``turntree/Search-v0`` over a corpus of one's own: does its reward rise, on every seed?
+
+The corpus is an archive of made-up buildings, one text each, whose year stands behind what a search shows, so that an
+answer takes a search with the right words, a reading of the right hit and its year. The policy, some hundred thousand
+parameters with a word-level vocabulary of the corpus, starts from demonstrations of which most are wrong on purpose:
+they search for the place alone and read the first hit, or answer at once. Every run is a real ``turntree train``; seeds
+differ in the noise of the sampling. Runs that the JSON file has already are kept.
+
+    python benchmarks/corpus_learning.py [--steps 16] [--seeds 3] [--json benchmarks/results/corpus_learning.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import random
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provenance import kept_from, provenance
+from rich.console import Console
+from rich.table import Table
+
+from turntree.agents.demo.tokenizer import CHAT_TEMPLATE, END, PAD, ROLES, UNKNOWN
+from turntree.agents.demo.warm_start import training_tensors
+from turntree.agents.engines.scripted import ScriptedEngine
+from turntree.agents.episodes.token_view import TokenView
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.rollout import rollout
+from turntree.agents.verl.launch import StepReport, train
+from turntree.envs import Env, Limits, Task, make
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+ID = "turntree/Search-v0"
+KINDS = ("bridge", "tower", "mill", "harbour")
+PLACES = 24
+FILLER = "Administratively neighbourhood-owned, architecturally unremarkable, archaeologically investigated, "
+FILLER += "photographically documented, conscientiously maintained, internationally unrecognised."
+RIGHT, NARROW, AT_ONCE = 0.35, 0.40, 0.25
+WORD = r" ?\w+|[^\w]"
+"""A space belongs to the word behind it, so that a copied word is the same token."""
+ENV = {"tool_format": "compact", "system_prompt": "", "hits": 2}
+LIMITS = {"max_turns": 6, "max_turn_tokens": 16}
+PACKAGES = ("turntree", "torch", "verl")
+PARTS = 4
+
+
+def archive(folder: Path) -> dict[str, str]:
+    """Write corpus and questions; the arguments of the environment that finds them."""
+    rng = random.Random(0)
+    syllables = [first + second for first in "bdfgklmnrst" for second in ("a", "e", "i", "o", "u")]
+    places = [
+        first + second
+        for first, second in zip(rng.sample(syllables, PLACES), rng.sample(syllables, PLACES), strict=True)
+    ]
+    texts, questions = [], []
+    for number, (place, kind) in enumerate((place, kind) for place in places for kind in KINDS):
+        year = str(1500 + rng.randrange(60))
+        title = f"{kind} of {place}"
+        texts.append({"id": str(number), "title": title, "text": f"{FILLER} The {title} was built in {year}."})
+        questions.append({"id": str(number), "question": f"When was the {title} built?", "answer": year})
+    for name, rows in (("corpus", texts), ("questions", questions)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"corpus": str(folder / "corpus.jsonl"), "data": str(folder / "questions.jsonl")}
+
+
+def tokenizer_of(files: dict[str, str]) -> PreTrainedTokenizerFast:
+    """One token for each word, number and sign of the archive."""
+    import re
+
+    from tokenizers import AddedToken, Regex, Tokenizer
+    from tokenizers.decoders import Fuse
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Split
+    from transformers import PreTrainedTokenizerFast
+
+    seen = " ".join(Path(file).read_text() for file in files.values()) + "search read boxed\\{}()[]:.\n"
+    words = sorted({form for word in re.findall(WORD, seen) for form in (word, word.strip() or word)})
+    special = (PAD, UNKNOWN, END, *(f"<|{role}|>" for role in ROLES))
+    backend = Tokenizer(WordLevel({word: at for at, word in enumerate((*special, *words))}, unk_token=UNKNOWN))
+    backend.pre_tokenizer = Split(Regex(WORD), behavior="isolated")
+    backend.decoder = Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=PAD,
+        unk_token=UNKNOWN,
+        eos_token=END,
+        extra_special_tokens=[AddedToken(f"<|{role}|>", special=True) for role in ROLES],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+    )
+
+
+def demonstrations(env: Env, tokenizer: Any, count: int) -> list[TokenView]:
+    """Episodes of the three ways, played in the environment."""
+    return asyncio.run(_played(env, tokenizer, count))
+
+
+async def _played(env: Env, tokenizer: Any, count: int) -> list[TokenView]:
+    rng, renderer, views = random.Random(1), Renderer(tokenizer), []
+    ways = rng.choices(("right", "narrow", "at once"), (RIGHT, NARROW, AT_ONCE), k=count)
+    for way in ways:
+        task = env.task(rng.randrange(PLACES * len(KINDS)))
+        episode = await rollout(env, ScriptedEngine(said(env, task, way, rng), tokenizer), renderer, task=task)
+        views.append(TokenView.of(episode))
+    return views
+
+
+def said(env: Any, task: Task, way: str, rng: random.Random) -> list[str]:
+    """What a demonstration says, turn by turn."""
+    building = task.prompt.removeprefix("When was the ").removesuffix(" built?")
+    kind, place = building.split(" of ")
+    if way == "at once":
+        return [rf"\boxed{{ {1500 + rng.randrange(60)}}}"]
+    query = f"{kind} {place}" if way == "right" else place
+    hits = env.search(query)
+    first = hits[1 : hits.index("]")]
+    year = env.read(first).rsplit(" ", 1)[1].rstrip(".")
+    return [f"search( {query})", f"read({first})", rf"\boxed{{ {year}}}"]
+
+
+def warm_start(tokenizer: Any, views: Sequence[TokenView], steps: int, folder: Path) -> float:
+    """Train a policy on demonstrations and save it; the last loss, in nats a token."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from turntree.agents.demo.muon import Muon
+
+    model = _policy(tokenizer)
+    matrices = [p for name, p in model.named_parameters() if ".layers." in name and p.ndim == 2]
+    others = [p for name, p in model.named_parameters() if not (".layers." in name and p.ndim == 2)]
+    peak, loss = 1e-2, 0.0
+    optimizers = [Muon(matrices, lr=peak, weight_decay=0.01), torch.optim.AdamW(others, lr=peak, betas=(0.9, 0.98))]
+    batches = _batches(views)
+    for step in range(steps):
+        rate = peak * min(1.0, (step + 1) / 30) * max(0.05, 0.5 * (1 + math.cos(math.pi * step / steps)))
+        batch = sorted(next(batches), key=lambda view: len(view.response_ids))
+        total, loss = sum(sum(view.mask) for view in batch), 0.0
+        for start in range(0, len(batch), len(batch) // PARTS):
+            inputs, targets = training_tensors(batch[start : start + len(batch) // PARTS])
+            logits = model(input_ids=inputs, use_cache=False).logits
+            part = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum") / total
+            part.backward()
+            loss += part.item()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+            optimizer.zero_grad()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return loss
+
+
+def _policy(tokenizer: Any) -> LlamaForCausalLM:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=512,
+        initializer_range=0.08,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return LlamaForCausalLM(config).float()
+
+
+def _batches(views: Sequence[TokenView], size: int = 48) -> Iterator[list[TokenView]]:
+    rng = random.Random(0)
+    while True:
+        yield rng.sample(list(views), size)
+
+
+def trained(policy: Path, files: dict[str, str], *, seed: int, steps: int) -> dict[str, Any]:
+    """One training, and what was logged at each step."""
+    rows: list[dict[str, float]] = []
+
+    def note(report: StepReport) -> None:
+        names = ("turntree/tokens_per_step", "turntree/turns", "turntree/tool_calls")
+        rows.append(
+            {"reward": report.reward} | {name: report.metrics[name] for name in names if name in report.metrics}
+        )
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings: dict[str, Any] = {
+            "env": "search",
+            "actor_rollout_ref.model.path": policy,
+            "actor_rollout_ref.rollout.seed": seed,
+            "actor_rollout_ref.actor.optim.lr": 8e-4,
+            "actor_rollout_ref.actor.optim.lr_warmup_steps": 8,
+            "data.train_batch_size": 16,
+            "data.max_prompt_length": 32,
+            "data.max_response_length": 320,
+            "turntree.train_tasks": 48,
+            "turntree.val_tasks": 8,
+            "turntree.rewards": "{environment: 1}",
+            **{f"+turntree.env_kwargs.{name}": value for name, value in {**ENV, **files}.items()},
+            **{f"turntree.env_kwargs.limits.{name}": value for name, value in LIMITS.items()},
+            "turntree.run_dir": f"{folder}/run",
+            "turntree.record_episodes": False,
+            "trainer.total_training_steps": steps,
+        }
+        status = train("turntree_trainer", [f"{key}={value}" for key, value in settings.items()], on_step=note)
+    if status != 0 or len(rows) != steps:
+        raise RuntimeError(f"seed {seed} ended with status {status} after {len(rows)} of {steps} steps")
+    return {"steps": rows}
+
+
+def quarters(steps: Sequence[dict[str, float]]) -> tuple[float, float]:
+    """Mean reward of the first and of the last quarter."""
+    quarter = max(1, len(steps) // 4)
+    first, last = (statistics.fmean(row["reward"] for row in part) for part in (steps[:quarter], steps[-quarter:]))
+    return first, last
+
+
+def table(runs: dict[str, Any]) -> Table:
+    """A row for each seed."""
+    shown = Table("seed", "first quarter", "last quarter", "rose by", "turns", "tokens per verify step")
+    for seed, run in runs.items():
+        first, last = quarters(run["steps"])
+        end = run["steps"][-1]
+        shown.add_row(
+            seed,
+            f"{first:.3f}",
+            f"{last:.3f}",
+            f"{last - first:+.3f}",
+            f"{end['turntree/turns']:.2f}",
+            f"{end['turntree/tokens_per_step']:.2f}",
+        )
+    return shown
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--warm-steps", type=int, default=150)
+    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/corpus_learning.json"))
+    args = parser.parse_args()
+    console = Console()
+    settings = {"steps": args.steps, "warm_steps": args.warm_steps}
+    record = provenance(PACKAGES) | {"settings": settings, "runs": {}}
+    record["runs"] = kept_from(args.json, record).get("runs", {})
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        files = archive(folder)
+        tokenizer = tokenizer_of(files)
+        env = make(ID, **files, **ENV, limits=Limits(**LIMITS))
+        loss = warm_start(tokenizer, demonstrations(env, tokenizer, 2400), args.warm_steps, folder / "policy")
+        console.print(f"warm start: {loss:.3f} nats a token", highlight=False)
+        for seed in range(args.seeds):
+            if str(seed) in record["runs"]:
+                continue
+            record["runs"][str(seed)] = trained(folder / "policy", files, seed=seed, steps=args.steps)
+            args.json.parent.mkdir(parents=True, exist_ok=True)
+            args.json.write_text(json.dumps(record, indent=1) + "\n")
+            console.print(f"seed {seed}: {quarters(record['runs'][str(seed)]['steps'])}", highlight=False)
+    console.print(table(record["runs"]))
+
+
+if __name__ == "__main__":
+    main()

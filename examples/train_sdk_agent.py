@@ -1,0 +1,69 @@
+"""GRPO with verl on the CPU: the policy of an agent that somebody else wrote (sdk_agent.py) learns which tool is for what.
+
+    python examples/train_sdk_agent.py [--steps 20] [--agent sdk_agent:solve] [key=value ...]
+
+The policy is the demo's, which knows one tool. It is told of two that look the same to it, takes either, and has to
+learn from the reward alone that sums are for one and products for the other.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from turntree.agents.demo.warm_start import warm_started_policy
+from turntree.agents.verl.launch import StepReport, train
+
+KNOWN, NEW, SPARE = "calculator", "multiply", "="
+TEMPLATE = "{%- if tools %}{{- '<|end|>' }}{%- endif %}"
+"""That there are tools is one token: the policy has never seen a system message."""
+
+
+def with_two_tools(source: Path, folder: Path) -> Path:
+    """A copy of the demo's policy with a second word that it takes for the first one, and a template that names tools."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(source)
+    config = json.loads((source / "tokenizer.json").read_text())
+    words = config["model"]["vocab"]
+    words[NEW] = words.pop(SPARE)
+    split = config["pre_tokenizer"]["pattern"]
+    split["Regex"] = f"{NEW}|{split['Regex']}"
+    with torch.no_grad():
+        rows = model.get_input_embeddings().weight
+        rows[words[NEW]] = rows[words[KNOWN]]
+    model.save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(json.dumps(config))
+    for path in source.glob("*token*.json*"):
+        if path.name != "tokenizer.json":
+            (folder / path.name).write_text(path.read_text())
+    plain = (source / "chat_template.jinja").read_text()
+    (folder / "chat_template.jinja").write_text(TEMPLATE + plain)
+    return folder
+
+
+def show(report: StepReport) -> None:
+    speed = f"{report.tokens_per_step:.2f} tokens per verify step"
+    print(f"step {report.step}: reward {report.reward:.3f}, {speed}, {report.seconds:.1f} s", flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="GRPO of an agent that is written with another library.")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--agent", default="sdk_agent:solve", help="MODULE:NAME of a callable")
+    parser.add_argument("--policy", type=Path, default=Path("runs/two_tools"), help="folder that the policy is put into")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    args = parser.parse_intermixed_args(arguments)
+    policy = with_two_tools(warm_started_policy(), args.policy)
+    overrides = [
+        f"actor_rollout_ref.model.path={policy.absolute()}",
+        f"trainer.total_training_steps={args.steps}",
+        f"turntree.env_kwargs.program={args.agent}",
+        *args.overrides,
+    ]
+    return train("grpo_sdk_agent_cpu", overrides, on_step=show, on_phase=print)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

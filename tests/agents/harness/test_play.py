@@ -1,0 +1,255 @@
+"""A program's episodes: its dialogues with the tokens as sampled, and failures that are never rewards."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import programs
+import pytest
+from gateways import SpokenEngine
+from machine_speed import eventually, patience
+
+from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
+from turntree.agents.engines.protocol import Sampling, TurnRequest
+from turntree.agents.episodes.dialogue import dialogue_states
+from turntree.agents.episodes.episode import Episode, StopReason
+from turntree.agents.episodes.record import episode_from_dict, episode_to_dict
+from turntree.agents.episodes.token_view import TokenView
+from turntree.agents.harness.env import HarnessEnv
+from turntree.agents.harness.play import PROGRAM_ANSWER
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.rollout import rollout
+from turntree.envs import Limits
+from turntree.envs.failure import FailureKind
+
+COMMAND = [sys.executable, str(Path(programs.__file__))]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    programs.RELEASED.clear()
+    programs.ANSWERS.clear()
+    yield
+    programs.RELEASED.set()
+
+
+@pytest.fixture
+def engine(chatml: Any) -> SpokenEngine:
+    """Knows the answer to task 3, and says it once it is asked whether it is sure."""
+    return SpokenEngine(chatml, say=lambda prompt: gold() if "sure" in prompt or "say" in prompt else "let me see")
+
+
+def gold(index: int = 3) -> str:
+    return f"#### {env('checks_twice').task(index).answer}"
+
+
+def env(program: str = "", **fields: Any) -> HarnessEnv:
+    named = {"program": f"programs:{program}"} if program else {}
+    limits = {"limits": Limits(max_turns=8, max_context_tokens=2000), "seconds": patience(60)}
+    return HarnessEnv(env="turntree/Arithmetic-v0", **{**limits, **named, **fields})
+
+
+async def play(engine: Any, renderer: Renderer, program: str = "", **fields: Any) -> Episode:
+    sampling = fields.pop("sampling", Sampling(seed=5))
+    return await rollout(env(program, **fields), engine, renderer, index=3, seed=7, sampling=sampling)
+
+
+@pytest.mark.parametrize("program", [{"program": "checks_twice"}, {"program": "awaits"}, {"command": COMMAND}])
+async def test_a_program_is_an_episode_with_the_tokens_as_sampled(
+    engine: SpokenEngine, renderer: Renderer, program: dict[str, Any]
+) -> None:
+    episode = await play(engine, renderer, **program)
+    assert (episode.stop_reason, episode.failure, episode.reward) == (StopReason.DONE, "", 1.0)
+    assert [str(message.role) for message in episode.messages] == ["user", "assistant"] * 2
+    assert [turn.text for turn in episode.turns] == ["let me see", gold()]
+    assert [turn.reward for turn in episode.turns] == [0.0, 1.0]
+    assert episode.rewards["correct"] == 1.0
+    assert (episode.env_id, episode.task.id, episode.seed) == ("HarnessEnv", "arithmetic/train/3", 7)
+    assert episode.task.metadata[PROGRAM_ANSWER] == gold()
+    asked = [request.prompt_ids for request in engine.asked]
+    assert asked == [turn.prompt_ids for turn in episode.turns]
+    said = episode.turns[0].completion.token_ids
+    assert asked[1][: len(asked[0]) + len(said)] == asked[0] + said
+    assert [request.state for request in engine.asked] == dialogue_states(episode)
+    assert sum(TokenView.of(episode).mask) == sum(len(turn.completion.token_ids) for turn in episode.turns)
+
+
+async def test_the_trainers_sampling_is_the_programs_whatever_it_asks_for(
+    engine: SpokenEngine, renderer: Renderer
+) -> None:
+    sampling = Sampling(temperature=0.7, top_p=0.9, top_k=5, seed=5)
+    limits = Limits(max_turn_tokens=6, max_context_tokens=2000)
+    first = await play(engine, renderer, "checks_twice", sampling=sampling, limits=limits)
+    drawn = [request.sampling for request in engine.asked]
+    assert {(one.temperature, one.top_p, one.top_k, one.max_tokens) for one in drawn} == {(0.7, 0.9, 5, 6)}
+    assert len({one.seed for one in drawn}) == len(drawn) == 2
+    engine.asked.clear()
+    await play(engine, renderer, "checks_twice", sampling=sampling, limits=limits)
+    assert [request.sampling for request in engine.asked] == drawn, "the same seed, the same noise"
+    engine.asked.clear()
+    await play(engine, renderer, "checks_twice", sampling=Sampling(seed=6), limits=limits)
+    assert {request.sampling.seed for request in engine.asked}.isdisjoint(one.seed for one in drawn)
+    assert len(first.turns) == 2
+
+
+async def test_sub_agents_are_dialogues_beside_the_one_that_ended_last(
+    engine: SpokenEngine, renderer: Renderer
+) -> None:
+    episode = await play(engine, renderer, "delegates")
+    assert (len(episode.turns), episode.reward) == (2, 1.0)
+    assert sorted(other.messages[0].content for other in episode.others) == ["part a", "part b"]
+    for other in episode.others:
+        assert (len(other.turns), other.shared_turns, other.masked) == (1, 0, False)
+        assert other.task == env("delegates").task(3)
+    assert episode_from_dict(episode_to_dict(episode)) == episode
+
+
+async def test_a_branch_shares_its_first_turns(engine: SpokenEngine, renderer: Renderer) -> None:
+    episode = await play(engine, renderer, "forgets")
+    (other,) = episode.others
+    assert (len(episode.turns), len(other.turns), other.shared_turns, episode.shared_turns) == (2, 2, 1, 0)
+    assert other.turns[0].completion == episode.turns[0].completion
+    assert other.messages[2].content == "Are you sure?"
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ({"program": "crashes"}, "RuntimeError: the disk is full"),
+        ({"command": [*COMMAND, "--fail"]}, "status 1: arithmetic/train/3 has no answer"),
+        ({"command": "/nowhere/agent {prompt}"}, "'/nowhere/agent' cannot be run"),
+        ({"program": "silent"}, "without a turn of the policy"),
+    ],
+)
+async def test_a_program_without_an_answer_is_a_failure_and_no_reward(
+    engine: SpokenEngine, renderer: Renderer, program: dict[str, Any], said: str
+) -> None:
+    episode = await play(engine, renderer, **program)
+    assert (episode.stop_reason, episode.failure_kind) == (StopReason.FAILURE, FailureKind.ENVIRONMENT)
+    assert said in episode.failure
+    assert episode.masked
+
+
+async def test_a_lost_turn_is_a_failure_although_the_program_went_on(engine: SpokenEngine, renderer: Renderer) -> None:
+    class Dying:
+        async def generate(self, request: TurnRequest) -> Any:
+            if len(engine.asked) == 1:
+                engine.error = OSError("the replica is gone")
+            return await engine.generate(request)
+
+    episode = await play(Dying(), renderer, "shrugs")
+    assert programs.ANSWERS == [500]
+    assert (episode.stop_reason, episode.failure_kind) == (StopReason.FAILURE, FailureKind.ENGINE)
+    assert episode.failure == "OSError: the replica is gone"
+
+
+async def test_a_lost_turn_that_was_asked_for_again_is_none(engine: SpokenEngine, renderer: Renderer) -> None:
+    class Stumbling:
+        async def generate(self, request: TurnRequest) -> Any:
+            engine.error = None if engine.asked else OSError("once")
+            return await engine.generate(request)
+
+    episode = await play(Stumbling(), renderer, "repeats")
+    assert programs.ANSWERS == [500]
+    assert (episode.stop_reason, len(episode.turns)) == (StopReason.DONE, 1)
+
+
+async def test_a_program_that_hangs_is_a_failure_and_can_ask_no_more(engine: SpokenEngine, renderer: Renderer) -> None:
+    episode = await play(engine, renderer, "hangs", seconds=2.0)
+    assert (episode.stop_reason, episode.failure_kind) == (StopReason.FAILURE, FailureKind.TIMEOUT)
+    assert "no answer after 2 s" in episode.failure
+    asked = len(engine.asked)
+    programs.RELEASED.set()
+    await asyncio.to_thread(eventually, lambda: bool(programs.ANSWERS), 20)
+    assert programs.ANSWERS[0] in (0, 401, 503)
+    assert len(engine.asked) == asked
+
+
+async def test_the_tasks_own_time_is_a_verdict(engine: SpokenEngine, renderer: Renderer) -> None:
+    limits = Limits(max_seconds=2.0, max_context_tokens=2000)
+    episode = await play(engine, renderer, "hangs", limits=limits)
+    assert (episode.stop_reason, episode.reward, episode.masked) == (StopReason.MAX_SECONDS, 0.0, False)
+
+
+async def test_a_command_is_killed_with_what_it_began(engine: SpokenEngine, renderer: Renderer, tmp_path: Path) -> None:
+    note = tmp_path / "child"
+    script = f"sleep 600 & echo $! > {note}; wait"
+    episode = await play(engine, renderer, command=["sh", "-c", script], seconds=1.0)
+    assert episode.masked
+    child = int(note.read_text())
+    eventually(lambda: not Path(f"/proc/{child}").exists() or "Z" in _state(child), 20)
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+@pytest.mark.parametrize(
+    ("limits", "turns", "stop"),
+    [
+        ({"max_turns": 3, "max_context_tokens": 4000}, 3, StopReason.MAX_TURNS),
+        ({"max_turns": None, "max_context_tokens": 100}, None, StopReason.MAX_TOKENS),
+        ({"max_turns": None, "max_context_tokens": 4000, "max_episode_tokens": 60}, None, StopReason.MAX_TOKENS),
+    ],
+)
+async def test_limits_are_the_policys_to_answer_for(
+    engine: SpokenEngine, renderer: Renderer, limits: dict[str, Any], turns: int | None, stop: StopReason
+) -> None:
+    episode = await play(engine, renderer, "talks", limits=Limits(**limits))
+    assert (episode.stop_reason, episode.reward, episode.masked) == (stop, 0.0, False)
+    view = TokenView.of(episode)
+    assert turns is None or len(episode.turns) == turns
+    assert len(view.response_ids) <= (limits.get("max_episode_tokens") or 4000)
+    assert len(view.prompt_ids) + len(view.response_ids) <= limits["max_context_tokens"]
+
+
+async def test_rewards_by_name_judge_the_programs_answer(engine: SpokenEngine, renderer: Renderer) -> None:
+    episode = await play(engine, renderer, "checks_twice", rewards={"answer": 2.0}, contract="gsm8k")
+    assert episode.reward == 2.0
+    assert episode.rewards["correct"] == 1.0
+
+
+async def test_episodes_of_one_loop_share_a_server_and_nothing_else(engine: SpokenEngine, renderer: Renderer) -> None:
+    plays = (rollout(env("checks_twice"), engine, renderer, index=index, seed=index) for index in range(12))
+    episodes = await asyncio.gather(*plays)
+    for index, episode in enumerate(episodes):
+        assert episode.task.id == f"arithmetic/train/{index}"
+        assert [message.content for message in episode.messages if message.role == "user"] == [
+            env("checks_twice").task(index).prompt,
+            "Are you sure?",
+        ]
+    again = await play(engine, renderer, "checks_twice")
+    assert again.reward == 1.0, "the server has ended, and begins again"
+
+
+async def test_a_real_engine_plays_the_same_program_twice_alike(tiny_model: Path, renderer: Renderer) -> None:
+    limits = Limits(max_turn_tokens=8, max_context_tokens=200)
+    config = LocalEngineConfig(max_batch=4, max_context=256, threads=1)
+    with LocalEngine.from_pretrained(tiny_model, config=config) as engine:
+        episodes = [await play(engine, renderer, "delegates", limits=limits) for _ in range(2)]
+        other = await play(engine, renderer, "delegates", limits=limits, sampling=Sampling(seed=6))
+    first, second = ([turn.completion.token_ids for turn in episode.turns] for episode in episodes)
+    assert first == second != [turn.completion.token_ids for turn in other.turns]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "give one of program=MODULE:NAME and command"),
+        ({"program": "gone"}, "got 'programs:gone'"),
+        ({"program": "user"}, "has the parameters text"),
+        ({"program": "silent", "seconds": 0}, "seconds must be positive"),
+        ({"command": ""}, "command is empty"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(Exception, match=said) as error:
+        env(**{"seconds": 60, **fields})
+    assert "\n" not in str(error.value)

@@ -1,0 +1,149 @@
+"""Programs that ask a policy by OpenAI's protocol and the standard library alone; they know nothing of turntree."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+Messages = list[dict[str, Any]]
+RELEASED = threading.Event()
+"""Lets ``hangs`` go on."""
+ANSWERS: list[int] = []
+"""Statuses that programs were answered with after an error."""
+
+
+class Policy:
+    """A client of one episode."""
+
+    def __init__(self, base_url: str, api_key: str, model: str) -> None:
+        self.base_url, self.api_key, self.model = base_url, api_key, model
+
+    def ask(self, messages: Messages, **fields: Any) -> dict[str, Any]:
+        """The next message."""
+        body = json.dumps({"model": self.model, "messages": messages, **fields}).encode()
+        headers = {"Authorization": f"Bearer {self.api_key}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.base_url}/chat/completions", body, headers)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=300) as answer:
+            message: dict[str, Any] = json.load(answer)["choices"][0]["message"]
+        return message
+
+    def said(self, messages: Messages, text: str, **fields: Any) -> str:
+        """Go on with a dialogue: a user's text and the answer are added to it."""
+        messages.append(user(text))
+        messages.append(self.ask(messages, **fields))
+        return str(messages[-1]["content"])
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def checks_twice(prompt: str, base_url: str, api_key: str, model: str = "policy") -> str:
+    """Asks, asks whether that is right, and answers with what was said then."""
+    policy, messages = Policy(base_url, api_key, model), []
+    policy.said(messages, prompt)
+    return policy.said(messages, "Are you sure?")
+
+
+async def awaits(prompt: str, base_url: str, api_key: str) -> str:
+    """As a coroutine."""
+    return checks_twice(prompt, base_url, api_key)
+
+
+def delegates(prompt: str, base_url: str, api_key: str) -> str:
+    """Asks, has two sub-agents work at the same time, and goes on with what they said."""
+    policy, messages = Policy(base_url, api_key, "policy"), []
+    policy.said(messages, prompt)
+    with ThreadPoolExecutor(2) as pool:
+        notes = [*pool.map(lambda part: policy.ask([user(f"part {part}")])["content"], "ab")]
+    return policy.said(messages, f"They say {notes[0]} and {notes[1]}.")
+
+
+def delegates_and_breaks(prompt: str, task_id: str, base_url: str, api_key: str) -> str:
+    """As ``delegates``; task 3 has no answer."""
+    return (crashes if task_id.endswith("/3") else delegates)(prompt, base_url, api_key)
+
+
+def forgets(prompt: str, base_url: str, api_key: str) -> str:
+    """Says something else in its second message than it said before: a branch."""
+    policy, messages = Policy(base_url, api_key, "policy"), []
+    policy.said(messages, prompt)
+    other = [*messages]
+    policy.said(messages, "Are you sure?")
+    return policy.said(other, "Why?")
+
+
+def crashes(prompt: str, base_url: str, api_key: str) -> str:
+    """Has no answer."""
+    Policy(base_url, api_key, "policy").ask([user(prompt)])
+    raise RuntimeError("the disk is full")
+
+
+def silent() -> str:
+    """Never asks."""
+    return "#### 4"
+
+
+def hangs(prompt: str, base_url: str, api_key: str) -> str:
+    """Has no answer in time, and asks once more when nobody waits for it."""
+    policy = Policy(base_url, api_key, "policy")
+    policy.ask([user(prompt)])
+    RELEASED.wait(300)
+    try:
+        policy.ask([user("more")])
+    except urllib.error.HTTPError as error:
+        ANSWERS.append(error.code)
+    except OSError:
+        ANSWERS.append(0)
+    return "#### 4"
+
+
+def shrugs(prompt: str, base_url: str, api_key: str) -> str:
+    """Answers whatever happens."""
+    policy = Policy(base_url, api_key, "policy")
+    policy.ask([user(prompt)])
+    try:
+        return str(policy.ask([user(prompt), {"role": "assistant", "content": "no"}, user("and now?")])["content"])
+    except urllib.error.HTTPError as error:
+        ANSWERS.append(error.code)
+        return "I do not know"
+
+
+def repeats(prompt: str, base_url: str, api_key: str) -> str:
+    """Asks once more where the policy was lost, as clients do."""
+    policy = Policy(base_url, api_key, "policy")
+    while True:
+        try:
+            return str(policy.ask([user(prompt)])["content"])
+        except urllib.error.HTTPError as error:
+            ANSWERS.append(error.code)
+
+
+def talks(prompt: str, base_url: str, api_key: str, rounds: int = 100) -> str:
+    """Goes on until it is refused."""
+    policy, messages = Policy(base_url, api_key, "policy"), []
+    for _ in range(rounds):
+        said = policy.said(messages, prompt)
+    return said
+
+
+def main() -> None:
+    """As a command: the prompt on standard input, the rest in the environment."""
+    prompt = sys.stdin.read()
+    assert prompt == os.environ["TASK_PROMPT"]
+    sys.stdout.write("thinking\n" if "--loud" in sys.argv else "")
+    answer = checks_twice(prompt, os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"])
+    if "--fail" in sys.argv:
+        sys.exit(f"{os.environ['TASK_ID']} has no answer")
+    sys.stdout.write(answer + "\n")
+
+
+if __name__ == "__main__":
+    main()
