@@ -100,7 +100,8 @@ def sample_then_match(draft: DraftBatch, draw: Draw, room: Ints, stops: Callable
         _append(tokens, rows, alive, drawn)
         _append(logprobs, rows, alive, lps)
         _append(path, rows, alive, np.where(hit, node - draft.offsets[alive], -1))
-        on = hit & ~stops(alive, drawn) & (depth < room[alive])
+        on = hit & (depth < room[alive])
+        on[on] = ~stops(alive[on], drawn[on])
         here[alive] = at[alive] + 1 + node - draft.offsets[alive]
         alive = alive[on]
     return Verified(np.stack(tokens), np.stack(logprobs), np.stack(path), emitted)

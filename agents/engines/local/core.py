@@ -146,8 +146,8 @@ class EngineCore:
 
     def _run(self, rows: list[Request]) -> _Step:
         chunk = self.config.prefill_chunk
-        pending = np.array([min(r.pending, chunk) for r in rows], np.int64)
-        ready = np.array([r.pending <= chunk for r in rows])
+        left = np.array([r.pending for r in rows], np.int64)
+        pending, ready = np.minimum(left, chunk), left <= chunk
         draft, guessed = self._drafter.propose(rows, ready)
         plan = plan_step(
             slot=np.array([r.slot for r in rows], np.int64),
@@ -190,13 +190,13 @@ class EngineCore:
         if not len(at):
             return None
         drawing = [rows[b] for b in at]
-        before = [r.sampled for r in drawing]
+        before = [len(r.tokens) for r in drawing]
         room = np.array([self._drafter.room(r) for r in drawing], np.int64)
         draft = select(plan.draft, at)
         own = _logits_of(at, who, plan, logits)
         verified = emit(drawing, draft, guessed[at], room, own, monitors=self.config.monitors)
         self._keep_path(plan.slot[at], (plan.computed + plan.pending)[at], verified)
-        drawn = [r.tokens[len(r.prompt) + n :] for r, n in zip(drawing, before, strict=True)]
+        drawn = [r.tokens[n:] for r, n in zip(drawing, before, strict=True)]
         self._drafter.commit(drawing, drawn)
         for request, tokens, left in zip(drawing, drawn, (room - verified.emitted).tolist(), strict=True):
             watched = request.ended_by_watch(tokens)

@@ -86,8 +86,8 @@ class Drafter:
         """Tokens that a request may still sample, or positions that it still has to score."""
         if request.scoring:
             return request.positions - request.scored
-        left = self._config.max_context - len(request.tokens)
-        return min(request.sampling.max_tokens - request.sampled, left)
+        most = min(len(request.prompt) + request.sampling.max_tokens, self._config.max_context)
+        return most - len(request.tokens)
 
     def _from_store(self, asking: list[Request]) -> DraftBatch:
         speculation = self._config.speculation

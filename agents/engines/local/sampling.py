@@ -36,10 +36,9 @@ def emit(
         logits: Shape (rows + nodes, vocabulary).
         monitors: Whether to compute the sums of the exactness monitors.
     """
-    ends = [frozenset(r.sampling.stop_token_ids) for r in rows]
-
     def stops(at: Ints, tokens: Ints) -> NDArray[np.bool_]:
-        return np.array([t in ends[b] for b, t in zip(at.tolist(), tokens.tolist(), strict=True)], bool)
+        told = zip(at.tolist(), tokens.tolist(), strict=True)
+        return np.array([token in rows[b].sampling.stop_token_ids for b, token in told], bool)
 
     draws = _Draws(rows, draft, guessed, logits, monitors=monitors)
     verified = sample_then_match(draft, draws, room, stops)
