@@ -81,7 +81,9 @@ def demonstration_env() -> Env:
         tool_format="compact",
         system_prompt="",
         split=SPLIT,
-        limits=Limits(max_turns=6, max_turn_tokens=16),
+        long_every=16,
+        long_numbers=10,
+        limits=Limits(max_turns=12, max_turn_tokens=16),
     )
 
 

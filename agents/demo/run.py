@@ -25,9 +25,12 @@ from turntree.agents.verl.records.recording import RunFolder
 _WINDOW = 10
 """Steps that the first and the last success rate are averaged over."""
 
+_DRAFT = 12
+"""Most draft tokens of a request in a pass: a few requests of the long tail have room for more than the usual 8."""
+
 
 def main(
-    *, model: str | None = None, steps: int = 60, out: Path = Path("runs/demo"), seed: int = 0, every: int = 3
+    *, model: str | None = None, steps: int = 48, out: Path = Path("runs/demo"), seed: int = 0, every: int = 3
 ) -> int:
     """Run the demo.
 
@@ -81,6 +84,7 @@ def settings(policy: str, *, steps: int, out: Path, seed: int) -> list[str]:
         f"trainer.total_training_steps={steps}",
         f"turntree.run_dir={_quoted(str(out.absolute()))}",
         "turntree.save_policy_every=1",
+        f"actor_rollout_ref.rollout.engine_kwargs.turntree.speculation={{max_nodes: {_DRAFT}, max_depth: {_DRAFT}}}",
     ]
 
 

@@ -44,11 +44,11 @@ class WarmStart:
     """Size of the policy."""
     mixture: Mixture = field(default_factory=Mixture)
     """Mixture of the demonstrations."""
-    demonstrations: int = 6400
+    demonstrations: int = 2400
     """Number of demonstrations; they are seen in several epochs."""
-    steps: int = 200
+    steps: int = 160
     """Optimiser steps."""
-    batch: int = 64
+    batch: int = 48
     """Demonstrations per step."""
     learning_rate: float = 1e-2
     """Peak of the learning rate, after the warm-up."""

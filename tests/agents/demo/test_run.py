@@ -67,8 +67,30 @@ def test_the_warm_start_moves_a_bar_of_its_own(asked, model, tmp_path, monkeypat
     monkeypatch.setattr(run, "warm_started_policy", learns)
     run.main(steps=3, out=tmp_path / "run")
     printed = capsys.readouterr().out
-    assert re.search(r"warm start.*200/200", printed)
+    assert re.search(rf"warm start.*{run.WarmStart().steps}/{run.WarmStart().steps}", printed)
     assert re.search(r"training.*3/3", printed)
+
+
+def test_drafts_have_at_most_twelve_tokens_and_plain_decoding_stays_possible(asked, model, tmp_path):
+    run.main(model=str(model), out=tmp_path / "run")
+    drafting = asked["composition"].verl.actor_rollout_ref.rollout.engine_kwargs.turntree.speculation
+    assert dict(drafting) == {"max_nodes": 12, "max_depth": 12}
+    plain = run.compose("demo", [f"actor_rollout_ref.model.path={run._quoted(str(model))}", "speculation=[none]"])
+    assert plain.verl.actor_rollout_ref.rollout.engine_kwargs.turntree.speculation is None
+
+
+def test_the_learning_rate_falls_to_nearly_nothing_until_the_last_step(asked, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "warm_started_policy", lambda *, seed, on_step: model)
+    run.main(out=tmp_path / "run")
+    config = asked["composition"].verl
+    assert (config.actor_rollout_ref.actor.optim.lr_scheduler_type, config.trainer.total_training_steps) == (
+        "cosine",
+        48,
+    )
+    assert config.actor_rollout_ref.actor.optim.min_lr_ratio < 0.05
+    assert asked["composition"].settings.env_kwargs["long_every"] == config.data.train_batch_size, (
+        "one long task a step"
+    )
 
 
 def test_a_models_path_reaches_verl_whole_whatever_its_characters(asked, model, tmp_path, monkeypatch):
