@@ -85,7 +85,8 @@ def train_policy(
 def run_demo(
     model: Annotated[str | None, typer.Option(help="A real model; without one a tiny one is made.")] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Training steps; 48 of the tiny one, 22 of a real one.", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Training steps; 48 of the tiny one, 22 of a real one.", show_default=False),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Of warm start, tasks and sampling.")] = 0,

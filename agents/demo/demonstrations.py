@@ -28,6 +28,7 @@ SPLIT = "warm-start"
 ENV_KWARGS: Mapping[str, Any] = {
     "tool_format": "compact",
     "system_prompt": "",
+    "max_numbers": 4,
     "long_every": 16,
     "long_numbers": 10,
     "limits": {"max_turns": 12, "max_turn_tokens": 16},
@@ -129,9 +130,7 @@ def operations(expression: str, *, precedence: bool = True) -> list[Operation]:
     return calls
 
 
-async def _play(
-    env: Env, renderer: Renderer, count: int, rng: random.Random, mixture: Mixture
-) -> list[Demonstration]:
+async def _play(env: Env, renderer: Renderer, count: int, rng: random.Random, mixture: Mixture) -> list[Demonstration]:
     tasks = _tasks(env, rng)
     kinds = rng.choices(list(Kind), [getattr(mixture, kind) for kind in Kind], k=count)
     played = []

@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 _SOURCES = ("tokenizer.py", "policy.py", "demonstrations.py", "muon.py", "warm_start.py")
 _PARTS = 8
 """Parts of a batch, each of dialogues of similar length: less padding."""
+_LEAST = 4
+"""Least number of dialogues in a part: each part adds to the gradients of all weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +211,7 @@ def _backward(model: PreTrainedModel, batch: list[TokenView]) -> float:
 
     batch = sorted(batch, key=lambda view: len(view.prompt_ids) + len(view.response_ids))
     total = sum(sum(view.mask) for view in batch)
-    part = math.ceil(len(batch) / _PARTS)
+    part = max(_LEAST, math.ceil(len(batch) / _PARTS))
     loss = 0.0
     for start in range(0, len(batch), part):
         inputs, targets = training_tensors(batch[start : start + part])

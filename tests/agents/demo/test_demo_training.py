@@ -23,7 +23,9 @@ def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TURNTREE_CACHE", str(root / "cache"))
-        patch.setattr(run, "warm_started_policy", lambda settings, *, on_step: warm_started_policy(SHORT, on_step=on_step))
+        patch.setattr(
+            run, "warm_started_policy", lambda settings, *, on_step: warm_started_policy(SHORT, on_step=on_step)
+        )
         assert run.main(steps=2, out=root / "run", every=1) == 0
     return root / "run"
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from turntree.agents.demo import warm_start
 from turntree.agents.demo.demonstrations import demonstrations
-from turntree.agents.demo.policy import PolicyShape
+from turntree.agents.demo.policy import PolicyShape, build_policy
 from turntree.agents.demo.warm_start import WarmStart, train, warm_started_policy
 from turntree.agents.episodes.token_view import TokenView
 
@@ -48,6 +48,16 @@ def test_the_loss_counts_the_policys_tokens_alone(tokenizer):
     counted = targets[targets >= 0].tolist()
     assert counted == [token for token, mine in zip(view.response_ids, view.mask, strict=True) if mine]
     assert inputs.shape == targets.shape
+
+
+def test_the_loss_is_the_mean_over_every_token_of_the_policys(tokenizer):
+    views = [TokenView.of(played.episode) for played in demonstrations(tokenizer, count=12, seed=TINY.seed)]
+    inputs, targets = warm_start.training_tensors(views)
+    logits = build_policy(SHAPE, seed=TINY.seed)(inputs).logits
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+    losses = []
+    train(replace(TINY, demonstrations=12, batch=12, steps=1), on_step=lambda _, loss: losses.append(loss))
+    assert losses == [pytest.approx(expected.item(), rel=1e-4)]
 
 
 def test_a_second_run_finds_the_policy_in_the_cache(cache, monkeypatch):
