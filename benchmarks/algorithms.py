@@ -40,7 +40,6 @@ MODES = {
     "lenient": "[none,lenient]",
 }
 BIASED = ("lenient",)
-WARM_UP = {"actor_rollout_ref.actor.optim.lr_warmup_steps": 10}
 OF_ALGORITHM: dict[str, dict[str, Any]] = {
     "grpo": {},
     "ppo": {"critic.optim.lr": 2e-3, "actor_rollout_ref.actor.use_kl_loss": False},
@@ -94,7 +93,6 @@ def played(run: dict[str, Any], steps: int) -> dict[str, Any]:
             "turntree.run_dir": f"{folder}/run",
             "turntree.save_policy_every": 0,
             "turntree.record_episodes": False,
-            **WARM_UP,
             **OF_ALGORITHM[run["algorithm"]],
         }
         status = train("demo", [f"{key}={value}" for key, value in overrides.items()], on_step=note)

@@ -2,10 +2,13 @@
 
 A seed is that of the warm start and of the sampling, as in ``turntree demo --seed``. *Rise* is the mean success of the
 last ten steps less that of the first ten, *fall* that of the best ten successive steps less that of the last ten.
-Ratios are without drafts to with, of the compared steps of each third, with the quartiles of single steps.
+Ratios are without drafts to with, of all compared steps and of the first and the last third, with the quartiles of
+single steps.
 
 A seed has three parts: its warm start, its training, its comparison. Parts that the folder has already are kept, and
-a training goes on at its last checkpoint, so an interrupted benchmark goes on where it was; ``--parts 1`` makes one.
+a training goes on at its last checkpoint, so the same command goes on where it was killed; the JSON file has after
+each seed what is there. ``--parts 1`` makes one part. Seconds are those of whole parts: a training that went on, and a
+warm start that the cache had, have none.
 
     python benchmarks/demo.py [--seeds 0 1 2 3 4] [--steps 48] [--parts N] [--runs FOLDER] [--json FILE]
 """
@@ -29,39 +32,40 @@ from turntree.agents.demo.run import settings
 from turntree.agents.demo.run_record import read_run
 from turntree.agents.demo.warm_start import warm_started_policy
 from turntree.agents.evaluation.machine import machine_facts
+from turntree.agents.files import write_whole
 from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.launch import train
 
 WINDOW = 10
-RESUMABLE = ("trainer.save_freq=6", "trainer.resume_mode=auto")
+RESUMABLE = ("trainer.save_freq=12", "trainer.resume_mode=auto")
 PACKAGES = ("turntree", "verl", "torch", "transformers", "ray", "numpy")
 
 
 def parts(folder: Path, seed: int, steps: int) -> Iterator[str]:
     """Make what is missing of a seed, part by part; yields each part's name when it is there."""
-    done = folder / "minutes.json"
-    minutes = json.loads(done.read_text()) if done.is_file() else {}
+    done = folder / "seconds.json"
+    seconds: dict[str, float | None] = json.loads(done.read_text()) if done.is_file() else {}
 
-    def note(name: str, began: float) -> str:
-        minutes[name] = round((time.perf_counter() - began) / 60, 2)  # of this call: less where a training went on
+    def note(name: str, began: float, *, whole: bool) -> str:
+        seconds[name] = round(time.perf_counter() - began, 1) if whole else None
         folder.mkdir(parents=True, exist_ok=True)
-        done.write_text(json.dumps(minutes))
+        write_whole(done, json.dumps(seconds))
         return name
 
-    began = time.perf_counter()
-    policy = warm_started_policy(seed=seed)
-    if "warm start" not in minutes:
-        yield note("warm start", began)
+    began, learned = time.perf_counter(), []
+    policy = warm_started_policy(seed=seed, on_step=lambda step, loss: learned.append(step))
+    if "warm start" not in seconds:
+        yield note("warm start", began, whole=bool(learned))
     overrides = settings(str(policy), steps=steps, out=folder / "run", seed=seed)
-    if "training" not in minutes:
-        began = time.perf_counter()
+    if "training" not in seconds:
+        began, fresh = time.perf_counter(), not (folder / "run").exists()
         if status := train("demo", [*overrides, *RESUMABLE]):
             raise RuntimeError(f"seed {seed}: the training ended with status {status}; see {folder / 'run'}")
-        yield note("training", began)
-    if "comparison" not in minutes:
+        yield note("training", began, whole=fresh)
+    if "comparison" not in seconds:
         began = time.perf_counter()
         compare(compose("demo", overrides)).save(folder / "run" / "comparison.json")
-        yield note("comparison", began)
+        yield note("comparison", began, whole=True)
 
 
 def row(folder: Path, seed: int) -> dict[str, Any] | None:
@@ -74,48 +78,47 @@ def row(folder: Path, seed: int) -> dict[str, Any] | None:
     return {
         "seed": seed,
         **learning([point.success for point in run.points]),
-        **{f"{name} {third}": ratio for name, third, ratio in ratios(comparison)},
+        **{f"{name} {part}": ratio for name, part, ratio in ratios(comparison)},
         "episodes": sum(step.episodes for step in comparison.steps),
         "equal": sum(step.equal for step in comparison.steps),
-        "minutes": json.loads((folder / "minutes.json").read_text()),
+        "seconds": json.loads((folder / "seconds.json").read_text()),
         "success": [round(point.success, 4) for point in run.points],
     }
 
 
 def learning(success: list[float]) -> dict[str, float]:
-    """First and last ten steps, rise and fall.
+    """First, best and last ten steps, rise and fall.
 
     >>> learning([0.0] * 10 + [1.0] * 10 + [0.5] * 10)
-    {'first': 0.0, 'last': 0.5, 'rise': 0.5, 'fall': 0.5}
+    {'first': 0.0, 'best': 1.0, 'last': 0.5, 'rise': 0.5, 'fall': 0.5}
     """
     window = min(WINDOW, len(success))
     means = [statistics.fmean(success[at : at + window]) for at in range(len(success) - window + 1)]
-    found = {"first": means[0], "last": means[-1], "rise": means[-1] - means[0], "fall": max(means) - means[-1]}
+    first, best, last = means[0], max(means), means[-1]
+    found = {"first": first, "best": best, "last": last, "rise": last - first, "fall": best - last}
     return {name: round(value, 4) for name, value in found.items()}
 
 
 def ratios(comparison: Comparison) -> Iterator[tuple[str, str, list[float]]]:
-    """Name, third, and the ratio with its quartiles."""
-    for third, steps in (("first third", comparison.first_third), ("last third", comparison.last_third)):
-        for name, saved in (("passes", passes_saved), ("seconds", seconds_saved)):
-            yield name, third, [round(value, 3) for value in saved(steps)]
+    """What of the engine, of which steps, and the ratio with its quartiles."""
+    thirds = (("first third", comparison.first_third), ("last third", comparison.last_third))
+    for part, steps in (("all", comparison.steps), *thirds):
+        for name, saved in (("passes", passes_saved), ("engine", seconds_saved)):
+            yield name, part, [round(value, 3) for value in saved(steps)]
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
     """All seeds."""
-    shown = Table("seed", "first 10", "last 10", "rise", "fall", title="the demo over seeds", title_justify="left")
-    columns = [f"{name} {third}" for third in ("first third", "last third") for name in ("passes", "seconds")]
-    for column in columns:
-        shown.add_column(column)
-    shown.add_column("equal")
-    shown.add_column("minutes")
+    success = ("first", "best", "last", "rise", "fall")
+    columns = [f"{name} {part}" for part in ("all", "last third") for name in ("passes", "engine")]
+    shown = Table("seed", *success, *columns, "equal", "seconds", title="the demo over seeds", title_justify="left")
     for one in rows:
         shown.add_row(
             str(one["seed"]),
-            *(f"{one[name]:.3f}" for name in ("first", "last", "rise", "fall")),
+            *(f"{one[name]:.3f}" for name in success),
             *("{:.2f} ({:.2f} to {:.2f})".format(*one[column]) for column in columns),
             f"{one['equal']} of {one['episodes']}",
-            f"{sum(one['minutes'].values()):.1f}",
+            " + ".join("-" if seconds is None else f"{seconds:.0f}" for seconds in one["seconds"].values()),
         )
     return shown
 
@@ -138,17 +141,22 @@ def main() -> None:
                 break
             console.print(f"seed {seed}: {part}")
             left = None if left is None else left - 1
-    rows = [found for seed in args.seeds if (found := row(args.runs / str(seed), seed)) is not None]
-    if rows:
-        console.print(table(rows))
-    if args.json is not None:
-        told = {
-            "command": "benchmarks/demo.py",
-            "steps": args.steps,
-            "machine": dict(machine_facts(PACKAGES)),
-            "seeds": rows,
-        }
-        args.json.write_text(json.dumps(told, indent=1) + "\n")
+        if args.json is not None:
+            save(args.json, args.steps, rows(args.runs, args.seeds))
+    if found := rows(args.runs, args.seeds):
+        console.print(table(found))
+
+
+def rows(runs: Path, seeds: list[int]) -> list[dict[str, Any]]:
+    """The figures of the seeds that are there."""
+    return [found for seed in seeds if (found := row(runs / str(seed), seed)) is not None]
+
+
+def save(path: Path, steps: int, found: list[dict[str, Any]]) -> None:
+    """Write the results, whole or not at all."""
+    machine = dict(machine_facts(PACKAGES))
+    told = {"command": "benchmarks/demo.py", "steps": steps, "machine": machine, "seeds": found}
+    write_whole(path, json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":

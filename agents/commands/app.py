@@ -84,7 +84,10 @@ def train_policy(
 @app.command("demo")
 def run_demo(
     model: Annotated[str | None, typer.Option(help="A real model; without one a tiny one is made.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 60,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Training steps; 48 of the tiny one, 22 of a real one.", show_default=False),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Of warm start, tasks and sampling.")] = 0,
 ) -> None:

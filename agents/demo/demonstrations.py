@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -25,6 +25,15 @@ from turntree.envs import Env, Limits, Task, ToolCall, make
 
 SPLIT = "warm-start"
 """Split of the demonstrations' tasks; training uses another one."""
+ENV_KWARGS: Mapping[str, Any] = {
+    "tool_format": "compact",
+    "system_prompt": "",
+    "max_numbers": 4,
+    "long_every": 16,
+    "long_numbers": 10,
+    "limits": {"max_turns": 12, "max_turn_tokens": 16},
+}
+"""Settings of the environment that the tiny policy is trained in, as ``configs/demo.yaml`` has them."""
 _OPERATIONS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
 
 
@@ -43,11 +52,11 @@ class Kind(StrEnum):
 class Mixture:
     """Shares of the kinds; they add up to 1."""
 
-    right: float = 0.30
+    right: float = 0.25
     """Share of ``Kind.RIGHT``."""
-    left_to_right: float = 0.45
+    left_to_right: float = 0.30
     """Share of ``Kind.LEFT_TO_RIGHT``."""
-    early: float = 0.25
+    early: float = 0.45
     """Share of ``Kind.EARLY``."""
 
     def __post_init__(self) -> None:
@@ -74,18 +83,14 @@ class Operation(NamedTuple):
     """The result."""
 
 
-def demonstration_env() -> Env:
-    """The environment of the demonstrations; training plays the same with other tasks."""
-    return make(
-        "turntree/Arithmetic-v0",
-        tool_format="compact",
-        system_prompt="",
-        split=SPLIT,
-        limits=Limits(max_turns=6, max_turn_tokens=16),
-    )
-
-
-def demonstrations(tokenizer: Any, *, count: int, seed: int = 0, mixture: Mixture | None = None) -> list[Demonstration]:
+def demonstrations(
+    tokenizer: Any,
+    *,
+    count: int,
+    seed: int = 0,
+    mixture: Mixture | None = None,
+    env_kwargs: Mapping[str, Any] = ENV_KWARGS,
+) -> list[Demonstration]:
     """Play ``count`` demonstrations.
 
     Args:
@@ -93,8 +98,11 @@ def demonstrations(tokenizer: Any, *, count: int, seed: int = 0, mixture: Mixtur
         count: Number of demonstrations.
         seed: Seed of kinds and tasks; the same seed gives the same dialogues.
         mixture: Shares of the kinds.
+        env_kwargs: Settings of the arithmetic environment; training plays the same with other tasks.
     """
-    return asyncio.run(_play(tokenizer, count, random.Random(seed), mixture or Mixture()))
+    settings = {**env_kwargs, "limits": Limits(**env_kwargs["limits"]), "split": SPLIT}
+    env = make("turntree/Arithmetic-v0", **settings)
+    return asyncio.run(_play(env, Renderer(tokenizer), count, random.Random(seed), mixture or Mixture()))
 
 
 def operations(expression: str, *, precedence: bool = True) -> list[Operation]:
@@ -122,8 +130,7 @@ def operations(expression: str, *, precedence: bool = True) -> list[Operation]:
     return calls
 
 
-async def _play(tokenizer: Any, count: int, rng: random.Random, mixture: Mixture) -> list[Demonstration]:
-    env, renderer = demonstration_env(), Renderer(tokenizer)
+async def _play(env: Env, renderer: Renderer, count: int, rng: random.Random, mixture: Mixture) -> list[Demonstration]:
     tasks = _tasks(env, rng)
     kinds = rng.choices(list(Kind), [getattr(mixture, kind) for kind in Kind], k=count)
     played = []
@@ -137,7 +144,7 @@ async def _play(tokenizer: Any, count: int, rng: random.Random, mixture: Mixture
             env.parser.format_call(ToolCall(name="calculator", arguments={"expression": call.expression}))
             for call in calls
         ]
-        engine = ScriptedEngine([*texts, f"#### {answer}"], tokenizer)
+        engine = ScriptedEngine([*texts, f"#### {answer}"], renderer.tokenizer)
         played.append(Demonstration(kind, await rollout(env, engine, renderer, task=task)))
     env.close()
     return played

@@ -1,12 +1,12 @@
 """``turntree demo``: create a policy, train it, compare with no speculation, report.
 
-With ``model`` the same is done for a real one, by the configuration
-``demo_model`` instead of ``demo``: Hermes tool calls, a system prompt, longer
-turns, a smaller step.
+With ``model`` the same is done for a copy of a real one, by the configuration
+``demo_model`` instead of ``demo``: shorter tasks, few of them, a smaller step.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -25,15 +25,18 @@ from turntree.agents.verl.records.recording import RunFolder
 _WINDOW = 10
 """Steps that the first and the last success rate are averaged over."""
 
+_DRAFT = 12
+"""Most draft tokens of a request in a pass: a few requests of the long tail have room for more than the usual 8."""
+
 
 def main(
-    *, model: str | None = None, steps: int = 60, out: Path = Path("runs/demo"), seed: int = 0, every: int = 3
+    *, model: str | None = None, steps: int | None = None, out: Path = Path("runs/demo"), seed: int = 0, every: int = 3
 ) -> int:
     """Run the demo.
 
     Args:
-        model: Directory or Hugging Face id of a model; ``None`` creates a tiny one.
-        steps: Training steps.
+        model: Directory or Hugging Face id of a model, which stays as it is; ``None`` creates a tiny one.
+        steps: Training steps; ``None`` takes the configuration's.
         out: Folder of the run; an earlier run in it is replaced.
         seed: Seed of the warm start, the tasks and the sampling.
         every: Distance of the steps that the comparison plays again.
@@ -46,14 +49,20 @@ def main(
         ValueError: If ``steps`` or ``every`` is less than 1.
     """
     for name, value in (("steps", steps), ("every", every)):
-        if value < 1:
+        if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     console = Console()
-    policy = str(_warm_start(console, seed)) if model is None else _model(model)
-    overrides = settings(policy, steps=steps, out=out, seed=seed)
     config = "demo" if model is None else "demo_model"
-    composition = compose(config, overrides)
-    reports = _train(console, config, overrides, steps)
+    overrides = partial(settings, steps=steps, out=out, seed=seed, every=every)
+    if model is None:
+        start = WarmStart(seed=seed)
+    else:
+        given = compose(config, overrides(_model(model)))  # refuses what cannot be before anything runs
+        start = WarmStart.of_model(_model(model), given.settings.env_kwargs, seed=seed)
+    policy = str(_warm_start(console, start))
+    composition = compose(config, overrides(policy))
+    steps = int(composition.verl.trainer.total_training_steps)
+    reports = _train(console, config, overrides(policy), steps)
     if reports is None:
         return 1
     with _bar(console) as progress:
@@ -62,7 +71,7 @@ def main(
         def compared(step: StepComparison) -> None:
             progress.update(bar, advance=1, note=f"step {step.step}: {step.speedup:.2f}x")
 
-        comparison = compare(composition, every=every, on_step=compared)
+        comparison = compare(composition, every=1, on_step=compared)
         progress.update(bar, total=len(comparison.steps))
     comparison.save(RunFolder(out).root / "comparison.json")
     report = write_report(out)
@@ -73,14 +82,15 @@ def main(
     return 0 if comparison.equal or model is not None else 1
 
 
-def settings(policy: str, *, steps: int, out: Path, seed: int) -> list[str]:
+def settings(policy: str, *, steps: int | None, out: Path, seed: int, every: int = 3) -> list[str]:
     """Overrides of the demo's configuration; the arguments are those of ``main``."""
     return [
         f"actor_rollout_ref.model.path={_quoted(policy)}",
         f"actor_rollout_ref.rollout.seed={seed}",
-        f"trainer.total_training_steps={steps}",
+        *([] if steps is None else [f"trainer.total_training_steps={steps}"]),
         f"turntree.run_dir={_quoted(str(out.absolute()))}",
-        "turntree.save_policy_every=1",
+        f"turntree.save_policy_every={every}",
+        f"actor_rollout_ref.rollout.engine_kwargs.turntree.speculation={{max_nodes: {_DRAFT}, max_depth: {_DRAFT}}}",
     ]
 
 
@@ -153,15 +163,15 @@ def _quoted(value: str) -> str:
     return f"'{escaped}'"
 
 
-def _warm_start(console: Console, seed: int) -> Path:
+def _warm_start(console: Console, start: WarmStart) -> Path:
     with _bar(console) as progress:
-        bar = progress.add_task("warm start on demonstrations", total=WarmStart().steps, note="once")
+        bar = progress.add_task("warm start on demonstrations", total=start.steps, note="once")
 
         def learned(step: int, loss: float) -> None:
             progress.update(bar, completed=step, note=f"once: {loss:.2f} nats a token")
 
-        policy = warm_started_policy(seed=seed, on_step=learned)
-        progress.update(bar, completed=WarmStart().steps)
+        policy = warm_started_policy(start, on_step=learned)
+        progress.update(bar, completed=start.steps)
         return policy
 
 

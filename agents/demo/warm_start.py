@@ -1,8 +1,9 @@
 """Supervised training on noisy demonstrations, from which the demo's reinforcement learning starts.
 
-The same settings give the same policy on the same machine, so a finished one
-is kept in the cache folder and found again by a hash of its settings and of
-the sources that created it.
+The tiny policy starts from random weights, a given model from its own. The
+same settings give the same policy on the same machine, so a finished one is
+kept in the cache folder and found again by a hash of its settings, of the
+sources that created it, and of a given model's files by their size and time.
 """
 
 from __future__ import annotations
@@ -14,41 +15,48 @@ import math
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from turntree.agents.demo.demonstrations import Mixture, demonstrations
-from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
+from turntree.agents.demo.demonstrations import ENV_KWARGS, Mixture, demonstrations
+from turntree.agents.demo.policy import PolicyShape, build_policy
 from turntree.agents.demo.tokenizer import build_tokenizer
 from turntree.agents.episodes.token_view import TokenView
 from turntree.envs.data.folders import cache_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import LlamaForCausalLM
+    from torch.optim import Optimizer
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
 
 _SOURCES = ("tokenizer.py", "policy.py", "demonstrations.py", "muon.py", "warm_start.py")
 _PARTS = 8
 """Parts of a batch, each of dialogues of similar length: less padding."""
+_LEAST = 4
+"""Least number of dialogues in a part: each part adds to the gradients of all weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmStart:
     """Settings of a warm start."""
 
+    model: str = ""
+    """A model's folder or Hugging Face id, a copy of which is trained further; empty: a new one of ``shape``."""
+    env_kwargs: Mapping[str, Any] = field(default_factory=lambda: ENV_KWARGS)
+    """Settings of the environment of the demonstrations."""
     shape: PolicyShape = field(default_factory=PolicyShape)
     """Size of the policy."""
     mixture: Mixture = field(default_factory=Mixture)
     """Mixture of the demonstrations."""
-    demonstrations: int = 6400
+    demonstrations: int = 2400
     """Number of demonstrations; they are seen in several epochs."""
-    steps: int = 200
+    steps: int = 160
     """Optimiser steps."""
-    batch: int = 64
+    batch: int = 48
     """Demonstrations per step."""
     learning_rate: float = 1e-2
     """Peak of the learning rate, after the warm-up."""
@@ -63,6 +71,20 @@ class WarmStart:
         for name in ("demonstrations", "steps", "batch", "warm_up"):
             if getattr(self, name) < 1:
                 raise ValueError(f"WarmStart.{name} must be at least 1, got {getattr(self, name)}")
+
+    @classmethod
+    def of_model(cls, model: str, env_kwargs: Mapping[str, Any], *, seed: int = 0) -> WarmStart:
+        """Settings for a chat model that knows language already: few demonstrations, small steps."""
+        return cls(
+            model=model,
+            env_kwargs=env_kwargs,
+            demonstrations=128,
+            steps=16,
+            batch=8,
+            learning_rate=1e-4,
+            warm_up=4,
+            seed=seed,
+        )
 
 
 def warm_started_policy(
@@ -83,8 +105,9 @@ def warm_started_policy(
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     try:
-        model = train(settings, on_step=on_step or _log_every(50))
-        save_policy(model, partial)
+        model, tokenizer = train(settings, on_step=on_step or _log_every(50))
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
         try:
             partial.rename(folder)
         except OSError:
@@ -95,8 +118,10 @@ def warm_started_policy(
     return folder
 
 
-def train(settings: WarmStart, *, on_step: Callable[[int, float], None] | None = None) -> LlamaForCausalLM:
-    """Train a policy from random weights.
+def train(
+    settings: WarmStart, *, on_step: Callable[[int, float], None] | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Train a policy; returns it with its tokenizer.
 
     Args:
         settings: Settings of the training.
@@ -104,18 +129,17 @@ def train(settings: WarmStart, *, on_step: Callable[[int, float], None] | None =
     """
     import torch
 
-    from turntree.agents.demo.muon import Muon
-
-    tokenizer = build_tokenizer()
-    played = demonstrations(tokenizer, count=settings.demonstrations, seed=settings.seed, mixture=settings.mixture)
+    model, tokenizer = _untrained(settings)
+    played = demonstrations(
+        tokenizer,
+        count=settings.demonstrations,
+        seed=settings.seed,
+        mixture=settings.mixture,
+        env_kwargs=settings.env_kwargs,
+    )
     views = [TokenView.of(demonstration.episode) for demonstration in played]
-    model = build_policy(settings.shape, seed=settings.seed)
     model.train()
-    matrices, others = _parameters(model)
-    optimizers = [
-        Muon(matrices, lr=settings.learning_rate, weight_decay=settings.weight_decay),
-        torch.optim.AdamW(others, lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.0),
-    ]
+    optimizers = _optimizers(model, settings)
     batches = _batches(views, settings)
     for step in range(settings.steps):
         for optimizer in optimizers:
@@ -129,10 +153,36 @@ def train(settings: WarmStart, *, on_step: Callable[[int, float], None] | None =
         if on_step is not None:
             on_step(step + 1, loss)
     model.eval()
-    return model
+    return model, tokenizer
 
 
-def _parameters(model: LlamaForCausalLM) -> tuple[list[Tensor], list[Tensor]]:
+def _untrained(settings: WarmStart) -> tuple[Any, Any]:
+    if not settings.model:
+        return build_policy(settings.shape, seed=settings.seed), build_tokenizer()
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.float32)
+    return model, AutoTokenizer.from_pretrained(settings.model)
+
+
+def _optimizers(model: PreTrainedModel, settings: WarmStart) -> list[Optimizer]:
+    """Muon for a new model's matrices, which it teaches in fewer steps; Adam for all else, and for a given model."""
+    from torch.optim import AdamW
+
+    from turntree.agents.demo.muon import Muon
+
+    rate = settings.learning_rate
+    if settings.model:
+        return [AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.0)]
+    matrices, others = _parameters(model)
+    return [
+        Muon(matrices, lr=rate, weight_decay=settings.weight_decay),
+        AdamW(others, lr=rate, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+def _parameters(model: PreTrainedModel) -> tuple[list[Tensor], list[Tensor]]:
     """The layers' matrices, whose updates Muon orthogonalises, and everything else."""
     matrices: list[Tensor] = []
     others: list[Tensor] = []
@@ -155,17 +205,18 @@ def _batches(views: Sequence[TokenView], settings: WarmStart) -> Iterator[list[T
         del waiting[: settings.batch]
 
 
-def _backward(model: LlamaForCausalLM, batch: list[TokenView]) -> float:
+def _backward(model: PreTrainedModel, batch: list[TokenView]) -> float:
     """Add the gradient of the mean loss over the policy's tokens in ``batch``; returns that loss."""
     from torch.nn.functional import cross_entropy
 
     batch = sorted(batch, key=lambda view: len(view.prompt_ids) + len(view.response_ids))
     total = sum(sum(view.mask) for view in batch)
-    part = math.ceil(len(batch) / _PARTS)
+    part = max(_LEAST, math.ceil(len(batch) / _PARTS))
     loss = 0.0
     for start in range(0, len(batch), part):
         inputs, targets = training_tensors(batch[start : start + part])
-        logits = model(input_ids=inputs, use_cache=False).logits
+        heard = (targets >= 0).any(dim=0).nonzero().flatten()  # a large vocabulary's logits where they count alone
+        logits, targets = model(input_ids=inputs, use_cache=False, logits_to_keep=heard).logits, targets[:, heard]
         part_loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum")
         (part_loss / total).backward()
         loss += part_loss.item() / total
@@ -191,6 +242,9 @@ def _key(settings: WarmStart) -> str:
     digest = hashlib.sha256(json.dumps(asdict(settings), sort_keys=True).encode())
     for name in _SOURCES:
         digest.update((Path(__file__).parent / name).read_bytes())
+    if settings.model and Path(settings.model).is_dir():
+        for path in sorted(Path(settings.model).iterdir()):
+            digest.update(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}".encode())
     return digest.hexdigest()[:16]
 
 

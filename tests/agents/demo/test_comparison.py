@@ -10,7 +10,8 @@ pytest.importorskip("verl")
 from turntree.agents.demo import comparison
 from turntree.agents.demo.compared import speedup
 from turntree.agents.demo.comparison import compare
-from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
+from turntree.agents.demo.policy import PolicyShape, build_policy
+from turntree.agents.demo.tokenizer import build_tokenizer
 from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.records.recording import RunFolder, save_weights
 
@@ -22,7 +23,8 @@ def recorded(tmp_path_factory):
     """A configuration whose folder holds three steps, all of one untrained policy and the same seeds."""
     root = write_run(tmp_path_factory.mktemp("run"), scripts=SCRIPTS)
     model = build_policy(PolicyShape(hidden=16, layers=1, heads=2, intermediate=16))
-    save_policy(model, root / "model")
+    model.save_pretrained(root / "model")
+    build_tokenizer().save_pretrained(root / "model")
     for step in (1, 2, 3):
         save_weights(RunFolder(root).weights(step), model.state_dict().items())
     drafting = "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation"

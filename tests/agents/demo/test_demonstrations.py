@@ -65,3 +65,11 @@ def test_precedence_decides_which_operation_comes_first():
 def test_shares_that_do_not_add_up_are_refused():
     with pytest.raises(ValueError, match="add up to 1"):
         Mixture(right=0.5)
+
+
+def test_some_tasks_are_as_long_as_the_trainings_long_ones(played):
+    lengths = Counter(len(operations(episode.task.prompt)) for _, episode in played)
+    assert set(lengths) == {1, 2, 3, 9}
+    assert 20 <= lengths[9] <= 80, (
+        "one task in sixteen, more often taken: from left to right it nearly always goes wrong"
+    )

@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 import transformers
 
-from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
-from turntree.agents.demo.tokenizer import END, PAD, vocabulary
+from turntree.agents.demo.policy import PolicyShape, build_policy
+from turntree.agents.demo.tokenizer import END, PAD, build_tokenizer, vocabulary
 
 SMALL = PolicyShape(hidden=16, layers=1, heads=2, intermediate=16)
 
@@ -25,7 +25,8 @@ def test_the_same_seed_gives_the_same_weights_and_another_one_does_not():
 
 def test_a_saved_policy_loads_by_the_automatic_classes(tmp_path):
     model = build_policy(SMALL)
-    save_policy(model, tmp_path)
+    model.save_pretrained(tmp_path)
+    build_tokenizer().save_pretrained(tmp_path)
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     inputs = torch.tensor([[4, 9, 10]])

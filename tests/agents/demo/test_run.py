@@ -23,9 +23,15 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Replaces training and comparison by recorded ones; collects what they were asked for."""
+def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Replaces warm start, training and comparison by recorded ones; collects what they were asked for."""
     seen = {}
+
+    def warm_start(settings, *, on_step):
+        seen.update(warm_start=settings)
+        for step in (1, 2):
+            on_step(step, 1.5)
+        return model
 
     def train(config, overrides, *, on_step):
         seen.update(config=config, composition=run.compose(config, overrides))
@@ -36,9 +42,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         return seen.get("status", 0)
 
     def compare(composition, *, every, on_step):
-        seen.update(every=every)
         return seen.get("comparison", a_comparison())
 
+    monkeypatch.setattr(run, "warm_started_policy", warm_start)
     monkeypatch.setattr(run, "train", train)
     monkeypatch.setattr(run, "compare", compare)
     return seen
@@ -55,42 +61,68 @@ def test_a_run_ends_in_a_comparison_a_report_and_a_table(asked, model, tmp_path,
     for third in ("first third", "last third"):
         assert re.search(rf"{third} +│ +2\.00 \(2\.00 to 2\.00\) +│ +1\.50 \(", printed)
     assert "with and without drafts" not in printed, "where nothing differs nothing is said of it"
-    assert asked["every"] == 2
+    assert asked["composition"].settings.save_policy_every == 2, "what is compared has its weights"
 
 
-def test_the_warm_start_moves_a_bar_of_its_own(asked, model, tmp_path, monkeypatch, capsys):
-    def learns(*, seed, on_step):
-        for step in (1, 2):
-            on_step(step, 1.5)
-        return model
-
-    monkeypatch.setattr(run, "warm_started_policy", learns)
+def test_the_warm_start_moves_a_bar_of_its_own(asked, tmp_path, capsys):
     run.main(steps=3, out=tmp_path / "run")
     printed = capsys.readouterr().out
-    assert re.search(r"warm start.*200/200", printed)
+    assert re.search(rf"warm start.*{run.WarmStart().steps}/{run.WarmStart().steps}", printed)
     assert re.search(r"training.*3/3", printed)
+
+
+def test_drafts_have_at_most_twelve_tokens_and_plain_decoding_stays_possible(asked, model, tmp_path):
+    run.main(model=str(model), out=tmp_path / "run")
+    drafting = asked["composition"].verl.actor_rollout_ref.rollout.engine_kwargs.turntree.speculation
+    assert dict(drafting) == {"max_nodes": 12, "max_depth": 12}
+    plain = run.compose("demo", [f"actor_rollout_ref.model.path={run._quoted(str(model))}", "speculation=[none]"])
+    assert plain.verl.actor_rollout_ref.rollout.engine_kwargs.turntree.speculation is None
+
+
+def test_the_learning_rate_falls_to_nearly_nothing_until_the_last_step(asked, tmp_path):
+    run.main(out=tmp_path / "run")
+    config = asked["composition"].verl
+    assert (config.actor_rollout_ref.actor.optim.lr_scheduler_type, config.trainer.total_training_steps) == (
+        "cosine",
+        48,
+    )
+    assert config.actor_rollout_ref.actor.optim.min_lr_ratio < 0.05
+    assert asked["composition"].settings.env_kwargs["long_every"] == config.data.train_batch_size, (
+        "one long task a step"
+    )
 
 
 def test_a_models_path_reaches_verl_whole_whatever_its_characters(asked, model, tmp_path, monkeypatch):
     monkeypatch.chdir(model.parent)
     run.main(model=model.name, steps=3, out=tmp_path / "run", seed=7)
     config = asked["composition"].verl
-    assert config.actor_rollout_ref.model.path == str(model)
+    assert asked["warm_start"].model == config.actor_rollout_ref.model.path == str(model)
     assert (config.trainer.total_training_steps, config.actor_rollout_ref.rollout.seed) == (3, 7)
 
 
-def test_a_real_model_is_trained_with_hermes_calls_and_a_system_prompt(asked, model, tmp_path):
+def test_a_real_models_copy_is_warm_started_on_the_dialogues_that_it_is_trained_on(asked, model, tmp_path):
+    run.main(model=str(model), out=tmp_path / "run", seed=3)
+    start, settings = asked["warm_start"], asked["composition"].settings
+    assert asked["config"] == "demo_model"
+    assert (start.model, start.seed) == (str(model), 3)
+    assert start.env_kwargs == settings.env_kwargs
+
+
+def test_a_real_model_is_played_with_few_requests_at_once(asked, model, tmp_path):
     run.main(model=str(model), out=tmp_path / "run")
-    settings = asked["composition"].settings
-    assert settings.env_kwargs["tool_format"] == "hermes"
-    assert "system_prompt" not in settings.env_kwargs, "the environment's own"
+    assert 1 <= asked["composition"].verl.actor_rollout_ref.rollout.max_num_seqs <= 8
 
 
-def test_without_a_model_the_tiny_one_is_warm_started(asked, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "warm_started_policy", lambda *, seed, on_step: model if seed == 3 else None)
+def test_without_a_model_the_tiny_one_is_warm_started(asked, model, tmp_path):
     run.main(out=tmp_path / "run", seed=3)
     assert asked["config"] == "demo"
+    assert asked["warm_start"] == run.WarmStart(seed=3)
     assert asked["composition"].verl.actor_rollout_ref.model.path == str(model)
+
+
+def test_the_tiny_policys_demonstrations_are_of_the_environment_that_it_is_trained_in(asked, tmp_path):
+    run.main(out=tmp_path / "run")
+    assert asked["warm_start"].env_kwargs == asked["composition"].settings.env_kwargs
 
 
 def test_a_training_that_fails_is_not_reported_as_a_success(asked, model, tmp_path):
@@ -99,8 +131,7 @@ def test_a_training_that_fails_is_not_reported_as_a_success(asked, model, tmp_pa
     assert not (tmp_path / "run" / "report.html").exists()
 
 
-def test_with_the_demos_own_policy_a_difference_is_a_failure(asked, model, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(run, "warm_started_policy", lambda *, seed, on_step: model)
+def test_with_the_demos_own_policy_a_difference_is_a_failure(asked, tmp_path, capsys):
     asked["comparison"] = a_comparison(equal=3)
     assert run.main(out=tmp_path / "run") == 1
     assert "please report this" in capsys.readouterr().out

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from turntree.agents.demo import warm_start
 from turntree.agents.demo.demonstrations import demonstrations
-from turntree.agents.demo.policy import PolicyShape
+from turntree.agents.demo.policy import PolicyShape, build_policy
 from turntree.agents.demo.warm_start import WarmStart, train, warm_started_policy
 from turntree.agents.episodes.token_view import TokenView
 
@@ -48,6 +50,16 @@ def test_the_loss_counts_the_policys_tokens_alone(tokenizer):
     assert inputs.shape == targets.shape
 
 
+def test_the_loss_is_the_mean_over_every_token_of_the_policys(tokenizer):
+    views = [TokenView.of(played.episode) for played in demonstrations(tokenizer, count=12, seed=TINY.seed)]
+    inputs, targets = warm_start.training_tensors(views)
+    logits = build_policy(SHAPE, seed=TINY.seed)(inputs).logits
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+    losses = []
+    train(replace(TINY, demonstrations=12, batch=12, steps=1), on_step=lambda _, loss: losses.append(loss))
+    assert losses == [pytest.approx(expected.item(), rel=1e-4)]
+
+
 def test_a_second_run_finds_the_policy_in_the_cache(cache, monkeypatch):
     made = warm_started_policy(TINY)
     assert made.parent == cache
@@ -65,6 +77,40 @@ def test_steps_are_told_while_a_policy_is_made_and_not_when_it_is_found(cache):
 
 def test_other_settings_are_another_policy(cache):
     assert warm_started_policy(replace(TINY, steps=1)) != warm_started_policy(replace(TINY, steps=2))
+
+
+@pytest.fixture
+def given(tmp_path):
+    """The settings of a warm start of a small model that was trained a little before."""
+    model, tokenizer = train(replace(TINY, steps=2))
+    model.save_pretrained(tmp_path / "given")
+    tokenizer.save_pretrained(tmp_path / "given")
+    return replace(TINY, model=str(tmp_path / "given"), learning_rate=1e-3)
+
+
+def test_a_given_model_learns_from_its_own_weights_on_and_stays_as_it_is(cache, given):
+    before = AutoModelForCausalLM.from_pretrained(given.model).state_dict()
+    losses = []
+    made = warm_started_policy(given, on_step=lambda _, loss: losses.append(loss))
+    after = AutoModelForCausalLM.from_pretrained(made).state_dict()
+    assert losses[-1] < losses[0]
+    assert all(0 < (after[name] - weights).abs().max() < 0.1 for name, weights in before.items())
+    kept = AutoModelForCausalLM.from_pretrained(given.model).state_dict()
+    assert all(torch.equal(kept[name], weights) for name, weights in before.items())
+
+
+def test_a_given_model_whose_files_changed_is_another_one(cache, given):
+    made = warm_started_policy(replace(given, steps=1))
+    assert warm_started_policy(replace(given, steps=1)) == made
+    (Path(given.model) / "config.json").touch()
+    assert warm_started_policy(replace(given, steps=1)) != made
+
+
+def test_a_given_model_is_asked_for_few_demonstrations_in_small_steps():
+    settings = WarmStart.of_model("model", {"limits": {}}, seed=3)
+    assert (settings.model, settings.seed, settings.env_kwargs) == ("model", 3, {"limits": {}})
+    assert settings.learning_rate < WarmStart().learning_rate / 10
+    assert settings.steps * settings.batch < 1000
 
 
 def test_a_broken_training_leaves_nothing_in_the_cache(cache, monkeypatch):
