@@ -36,6 +36,7 @@ def emit(
         logits: Shape (rows + nodes, vocabulary).
         monitors: Whether to compute the sums of the exactness monitors.
     """
+
     def stops(at: Ints, tokens: Ints) -> NDArray[np.bool_]:
         told = zip(at.tolist(), tokens.tolist(), strict=True)
         return np.array([token in rows[b].sampling.stop_token_ids for b, token in told], bool)

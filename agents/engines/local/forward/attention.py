@@ -73,7 +73,7 @@ class AttentionPlan:
     segments: list[Segment]
     """Segments of the rows that are not attended to by compiled loops; with those they hold every token once."""
     compiled: CompiledRows | None = None
-    """The rows for compiled loops, on the CPU in single or double precision."""
+    """All rows where some are for compiled loops, on the CPU in single or double precision."""
 
 
 def attend(

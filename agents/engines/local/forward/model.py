@@ -49,8 +49,14 @@ class Policy:
         """Tokens that end a text, by the model's own settings."""
         self.max_positions = int(getattr(text, "max_position_embeddings", 0)) or None
         self._home = self.device
-        if self.looped:
-            compiled.warm_up(next(self.model.parameters()).dtype)
+        self.looped = 0
+        """Most columns that the tokens of a row together see for compiled loops of attention on the CPU; 0 where
+        there are none."""
+        dtype, heads = next(model.parameters()).dtype, int(text.num_attention_heads)
+        if dtype in compiled.DTYPES:
+            self.looped = compiled.MOST_SEEN * int(getattr(text, "num_key_value_heads", None) or heads) // heads
+            if self._home.type == "cpu":
+                compiled.warm_up(dtype)
 
     @classmethod
     def load(cls, path: str | Path, *, dtype: str, device: str) -> Policy:
@@ -77,17 +83,6 @@ class Policy:
     def device(self) -> torch.device:
         """Device of the weights."""
         return next(self.model.parameters()).device
-
-    @property
-    def looped(self) -> int:
-        """Most columns that the tokens of a row together see for its attention to be compiled loops; 0 where there
-        are none."""
-        weight, text = next(self.model.parameters()), self.model.config.get_text_config()  # type: ignore[operator, union-attr]
-        if weight.device.type != "cpu" or weight.dtype not in compiled.DTYPES:
-            return 0
-        heads = int(text.num_attention_heads)
-        groups = heads // int(getattr(text, "num_key_value_heads", None) or heads)
-        return compiled.MOST_SEEN // groups
 
     @property
     def weight_bytes(self) -> int:

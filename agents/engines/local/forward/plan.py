@@ -140,10 +140,11 @@ def attention_plan(
         cache: Keys and values.
         windows: Whether some layer has a sliding window.
         device: Device of the tensors.
-        looped: Most columns that the tokens of a row together see for it to go through the compiled loops, which
-            does not depend on the others; 0 where there are none.
+        looped: Most columns that the tokens of a row together see for it to go through the compiled loops, on the CPU;
+            which ones do does not depend on the others. 0 where there are no loops.
     """
     width = np.diff(step.start)
+    looped = looped if device.type == "cpu" else 0
     loops = width * step.computed + width * (width + 1) // 2 <= looped
     groups = np.flatnonzero((width <= _LONG) & ~loops), np.flatnonzero((width > _LONG) & ~loops)
     segments = [
@@ -156,7 +157,7 @@ def attention_plan(
         slots=_to(step.slots, device),
         columns=_to(step.columns, device),
         segments=segments,
-        compiled=_compiled(step, loops) if looped else None,
+        compiled=_compiled(step, loops) if loops.any() else None,
     )
 
 
