@@ -1,9 +1,9 @@
-"""GRPO with verl on the CPU: the policy of an agent that somebody else wrote (sdk_agent.py) learns which tool is for what.
+"""GRPO with verl on the CPU: the policy of an agent that somebody else wrote (sdk_agent.py) learns to use its tools.
 
     python examples/train_sdk_agent.py [--steps 20] [--agent sdk_agent:solve] [key=value ...]
 
-The policy is the demo's, which knows one tool. It is told of two that look the same to it, takes either, and has to
-learn from the reward alone that sums are for one and products for the other.
+The policy is the demo's, which knows one tool. Here two look the same to it, so that it takes either; that one is for
+sums and the other for products, and that it should ask before it answers, the reward alone tells.
 """
 
 import argparse

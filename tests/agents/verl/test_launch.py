@@ -87,11 +87,19 @@ def test_replicas_of_engines_that_verl_serves_are_routed_to_by_task(
     assert (path if path in (None, "mine.yaml") else OmegaConf.load(path).router_class) == (routed_by or None)
 
 
+PROGRAM = ("env=program", "turntree.env_kwargs.command=agent", "turntree.val_env_kwargs={}")
+
+
+def test_a_program_is_a_data_set_of_its_tasks(prepared: Callable[..., Any]) -> None:
+    config = prepared(*PROGRAM, config="grpo_arithmetic_cpu")
+    first = pyarrow.parquet.read_table(config.data.train_files).to_pylist()[0]
+    assert [message["role"] for message in first["prompt"]] == ["user"]
+    assert first["env_id"] == "turntree.agents.harness.env:HarnessEnv"
+
+
 def test_programs_are_not_run_ahead(prepared: Callable[..., Any]) -> None:
-    program = "turntree.env_kwargs.command=agent"
-    assert prepared("env=program", program, "turntree.val_env_kwargs={}", config="grpo_arithmetic_cpu")
     with pytest.raises(ConfigError, match="run-ahead would run them for nothing"):
-        prepared("env=program", program, "speculation=[tree,runahead]", config="grpo_arithmetic_cpu")
+        prepared(*PROGRAM, "speculation=[tree,runahead]", config="grpo_arithmetic_cpu")
 
 
 def test_the_runs_settings_reach_the_servers_and_the_agent_loops(prepared: Callable[..., Any]) -> None:
