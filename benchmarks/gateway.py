@@ -208,7 +208,7 @@ def main() -> None:
     print(f"memory grew by {loaded['memory_growth_mib']:.1f} MiB from {loaded['memory_mib'][-1]:.0f}")
     print(
         f"{args.at_once} at once: {compared['extra_ms_a_request']:.2f} ms more a request, "
-        f"{compared['extra_ms_of_latency']:.2f} ms of latency, {compared['extra_cpu_ms_a_request']:.2f} ms of CPU time; "
+        f"{compared['extra_ms_of_latency']:.2f} ms of latency, {compared['extra_cpu_ms_a_request']:.2f} of CPU time; "
         f"same texts: {compared['same_texts']}"
     )
     if args.out is not None:
