@@ -3,7 +3,9 @@
 Load: clients at once, each playing streamed dialogues of three turns over HTTP until the time is up; errors, the time
 to the first byte and to the first text, and the server's memory, whose growth is that of the last quarter over the
 second. Cost: rounds of the same requests, the same seeds, by turns through the gateway (its server in a process of its
-own) and directly (an engine here), both with a tiny policy and without drafts; the difference of their times a request.
+own) and directly (an engine here), both with a tiny policy and without drafts; the difference of their times a request,
+and of the CPU time of the process that has the engine, which other work on the machine changes little. torch has one
+thread: a second one waits at every small operation for the core that the client or the event loop has.
 
     python benchmarks/gateway.py --seconds 60 --clients 64 --out benchmarks/results/gateway.json
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -43,7 +46,8 @@ def server(model: Path, *options: str) -> Iterator[tuple[str, int]]:
     """``turntree serve`` in a process of its own: its URL and its process."""
     words = ["serve", str(model), "--port", "0", "--name", "tiny", "--max-context", str(CONTEXT)]
     command = [sys.executable, "-m", "turntree.agents.cli", *words, "--max-batch", str(BATCH), *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=one_thread) as process:
         try:
             assert process.stdout is not None, "started with a pipe"
             yield process.stdout.readline().split()[-1], process.pid
@@ -57,6 +61,12 @@ def memory(pid: int) -> float:
     """Resident memory of a process, MiB."""
     line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
     return int(line.split()[1]) / 1024
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def body(messages: list[dict[str, str]], seed: int, *, stream: bool) -> dict[str, Any]:
@@ -118,8 +128,8 @@ async def load(url: str, pid: int, clients: int, seconds: float) -> dict[str, An
     return found | {"memory_mib": sizes, "memory_growth_mib": after - before}
 
 
-async def round_of(ask: Ask, at_once: int, count: int) -> tuple[float, float]:
-    """Seconds of ``count`` requests, ``at_once`` at a time, and of the mean request."""
+async def round_of(ask: Ask, at_once: int, count: int, pid: int) -> tuple[float, float, float]:
+    """Seconds of ``count`` requests, ``at_once`` at a time, of the mean request, and of CPU time of a process."""
     times: list[float] = []
     left = iter(range(count))
 
@@ -129,12 +139,14 @@ async def round_of(ask: Ask, at_once: int, count: int) -> tuple[float, float]:
             await ask(seed)
             times.append(time.perf_counter() - began)
 
-    began = time.perf_counter()
+    began, used = time.perf_counter(), cpu_seconds(pid)
     await asyncio.gather(*(worker() for _ in range(at_once)))
-    return time.perf_counter() - began, mean(times)
+    return time.perf_counter() - began, mean(times), cpu_seconds(pid) - used
 
 
-async def cost(url: str, engine: LocalEngine, renderer: Renderer, rounds: int, at_once: int) -> dict[str, Any]:
+async def cost(
+    url: str, pid: int, engine: LocalEngine, renderer: Renderer, rounds: int, at_once: int
+) -> dict[str, Any]:
     def messages(seed: int) -> list[dict[str, str]]:
         return [{"role": "user", "content": f"{seed % 97}+{seed % 7}"}]
 
@@ -149,13 +161,13 @@ async def cost(url: str, engine: LocalEngine, renderer: Renderer, rounds: int, a
 
     said: dict[int, str] = {}
     heard: dict[int, str] = {}
-    ways: dict[str, Ask] = {"gateway": over_http, "direct": directly}
-    figures: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    ways: dict[str, tuple[Ask, int]] = {"gateway": (over_http, pid), "direct": (directly, os.getpid())}
+    figures: dict[str, list[tuple[float, float, float]]] = {name: [] for name in ways}
     count = 8 * at_once
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         for number in range(rounds + 1):  # the first round fills caches, and is not counted
-            for name, ask in ways.items():
-                figure = await round_of(ask, at_once, count)
+            for name, (ask, process) in ways.items():
+                figure = await round_of(ask, at_once, count, process)
                 if number:
                     figures[name].append(figure)
     pairs = [*zip(figures["gateway"], figures["direct"], strict=True)]
@@ -164,7 +176,9 @@ async def cost(url: str, engine: LocalEngine, renderer: Renderer, rounds: int, a
         "rounds": figures,
         "extra_ms_a_request": 1e3 * median((g[0] - d[0]) / count for g, d in pairs),
         "extra_ms_of_latency": 1e3 * median(g[1] - d[1] for g, d in pairs),
-        "latency_ms": {name: 1e3 * median(seconds for _, seconds in rows) for name, rows in figures.items()},
+        "extra_cpu_ms_a_request": 1e3 * median((g[2] - d[2]) / count for g, d in pairs),
+        "latency_ms": {name: 1e3 * median(row[1] for row in rows) for name, rows in figures.items()},
+        "cpu_ms_a_request": {name: 1e3 * median(row[2] / count for row in rows) for name, rows in figures.items()},
     }
 
 
@@ -182,25 +196,26 @@ def main() -> None:
         with server(model, *places) as (url, pid):
             loaded = asyncio.run(load(url, pid, args.clients, args.seconds))
         renderer = Renderer(Checkpoint.open(str(model)).tokenizer)
-        config = LocalEngineConfig(max_batch=BATCH, max_context=CONTEXT, speculation=None)
+        config = LocalEngineConfig(max_batch=BATCH, max_context=CONTEXT, speculation=None, threads=1)
         with (
-            server(model, *places, "--no-speculate") as (url, _),
+            server(model, *places, "--no-speculate") as (url, pid),
             LocalEngine.from_pretrained(model, config=config) as engine,
         ):
-            compared = asyncio.run(cost(url, engine, renderer, args.rounds, args.at_once))
+            compared = asyncio.run(cost(url, pid, engine, renderer, args.rounds, args.at_once))
     print(f"{args.clients} clients, {args.seconds:g} s: {loaded['answers']} answers, {loaded['errors']} errors")
     for name in ("first_byte", "first_text", "answer"):
         print(f"{name:<12} p50 {1e3 * loaded[name + '_p50']:8.1f} ms  p99 {1e3 * loaded[name + '_p99']:8.1f} ms")
     print(f"memory grew by {loaded['memory_growth_mib']:.1f} MiB from {loaded['memory_mib'][-1]:.0f}")
     print(
         f"{args.at_once} at once: {compared['extra_ms_a_request']:.2f} ms more a request, "
-        f"{compared['extra_ms_of_latency']:.2f} ms of latency, same texts: {compared['same_texts']}"
+        f"{compared['extra_ms_of_latency']:.2f} ms of latency, {compared['extra_cpu_ms_a_request']:.2f} of CPU time; "
+        f"same texts: {compared['same_texts']}"
     )
     if args.out is not None:
         found = {
             "load": loaded,
             "cost": compared,
-            "provenance": provenance(("turntree", "torch", "fastapi", "uvicorn")),
+            "provenance": provenance(("turntree", "torch", "starlette", "uvicorn")),
         }
         args.out.write_text(json.dumps(found, indent=1) + "\n")
 

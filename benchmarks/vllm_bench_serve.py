@@ -1,0 +1,122 @@
+"""``vllm bench serve`` against vLLM with turntree's drafter and without, where drafts do not pay.
+
+Two servers of one policy that is drawn at random, one with the drafter; random prompts, temperature 1, fixed lengths.
+Their own benchmark is run at both by turns; what counts are failed requests and the time per output token, the ratio of
+each round's medians.
+
+    python benchmarks/vllm_bench_serve.py --rounds 5 --out benchmarks/results/vllm_bench_serve.json
+
+In the environment of vLLM (``scripts/venv.sh vllm-0.28``). Not covered: GPUs, policies whose drafts pay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from provenance import provenance
+
+from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
+from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
+
+VLLM = [sys.executable, "-m", "vllm.entrypoints.cli.main"]
+SHAPE = PolicyShape(hidden=512, layers=6, heads=8, intermediate=1536, context=1024)
+ON_CPU = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
+START_SECONDS = 600
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def server(model: Path, log: Path, *options: str) -> Iterator[str]:
+    """``vllm serve``: its URL, at once; ``wait_for`` it."""
+    port = free_port()
+    size = ("--max-model-len", str(SHAPE.context), "--max-num-seqs", "32", "--kv-cache-memory-bytes", str(1 << 28))
+    words = [*VLLM, "serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", *size]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*words, "--enforce-eager", *options], stdout=out, stderr=out, env={**os.environ, **ON_CPU}
+        )
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def wait_for(url: str, log: Path) -> None:
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=5):
+                return
+        except OSError:
+            time.sleep(1)
+    sys.exit(f"the server does not answer: {log.read_text(errors='replace')[-2000:]}")
+
+
+def bench(url: str, model: Path, folder: Path, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    """What ``vllm bench serve`` writes."""
+    lengths = ("--random-input-len", str(args.tokens), "--random-output-len", str(args.tokens), "--ignore-eos")
+    load = ("--num-prompts", str(args.prompts), "--max-concurrency", str(args.at_once), "--temperature", "1")
+    words = [*VLLM, "bench", "serve", "--base-url", url, "--model", str(model), "--dataset-name", "random", *lengths]
+    words += [*load, "--seed", str(seed), "--disable-tqdm", "--save-result", "--result-dir", str(folder)]
+    subprocess.run([*words, "--result-filename", "one.json"], check=True, stdout=subprocess.DEVNULL)
+    found: dict[str, Any] = json.loads((folder / "one.json").read_text())
+    return {name: found[name] for name in ("completed", "failed", "median_tpot_ms", "median_ttft_ms")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="vLLM's own benchmark of servers with and without the drafter.")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each server that are counted")
+    parser.add_argument("--prompts", type=int, default=48, help="requests of a round")
+    parser.add_argument("--at-once", type=int, default=8, help="requests at once")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens of each prompt, and of each answer")
+    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    args = parser.parse_args()
+    drafter = ("--speculative-config", json.dumps(speculative_config(4)))
+    drafter += ("--additional-config", json.dumps(DrafterSettings().to_additional_config()))
+    rounds: dict[str, list[dict[str, Any]]] = {"plain": [], "drafter": []}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = save_policy(build_policy(SHAPE), folder / "policy")
+        logs = {way: folder / f"{way}.log" for way in rounds}
+        with server(model, logs["plain"]) as plain, server(model, logs["drafter"], *drafter) as drafting:
+            urls = {"plain": plain, "drafter": drafting}
+            for way, url in urls.items():
+                wait_for(url, logs[way])
+            for number in range(args.rounds + 1):  # the first round warms up
+                for way, url in urls.items():
+                    found = bench(url, model, folder, number, args)
+                    rounds[way] += [found] if number else []
+    ratio = median(
+        ours["median_tpot_ms"] / theirs["median_tpot_ms"]
+        for ours, theirs in zip(rounds["drafter"], rounds["plain"], strict=True)
+    )
+    failed = sum(found["failed"] for runs in rounds.values() for found in runs)
+    print(f"{args.rounds} rounds of {args.prompts} requests each: {failed} failed; time per token {ratio:.3f} of plain")
+    if args.out is not None:
+        parts = provenance(("turntree", "vllm", "torch"))
+        args.out.write_text(
+            json.dumps({"ratio": ratio, "failed": failed, "rounds": rounds, "provenance": parts}) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
