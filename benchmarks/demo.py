@@ -64,7 +64,7 @@ def parts(folder: Path, seed: int, steps: int) -> Iterator[str]:
         yield note("training", began, whole=fresh)
     if "comparison" not in seconds:
         began = time.perf_counter()
-        compare(compose("demo", overrides)).save(folder / "run" / "comparison.json")
+        compare(compose("demo", overrides), every=1).save(folder / "run" / "comparison.json")
         yield note("comparison", began, whole=True)
 
 

@@ -31,7 +31,13 @@ def made(monkeypatch, tmp_path):
     monkeypatch.setattr(demo, "warm_started_policy", warm_start)
     monkeypatch.setattr(demo, "compose", lambda config, overrides: overrides)
     monkeypatch.setattr(demo, "train", train)
-    monkeypatch.setattr(demo, "compare", lambda composition: calls.append("comparison") or a_comparison())
+
+    def compare(composition, *, every):
+        assert every == 1, "each step whose weights are there"
+        calls.append("comparison")
+        return a_comparison()
+
+    monkeypatch.setattr(demo, "compare", compare)
     return calls
 
 
@@ -77,10 +83,10 @@ def test_what_is_killed_in_its_second_seed_has_written_the_first_and_goes_on(mad
     monkeypatch.setattr(sys, "argv", ["demo.py", *at])
     compare = demo.compare
 
-    def killed(composition):
+    def killed(composition, *, every):
         if made.count("comparison") == 1:
             raise KeyboardInterrupt
-        return compare(composition)
+        return compare(composition, every=every)
 
     with monkeypatch.context() as patch:
         patch.setattr(demo, "compare", killed)

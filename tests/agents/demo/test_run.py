@@ -42,6 +42,7 @@ def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         return seen.get("status", 0)
 
     def compare(composition, *, every, on_step):
+        assert every == 1, "each step whose weights are there"
         return seen.get("comparison", a_comparison())
 
     monkeypatch.setattr(run, "warm_started_policy", warm_start)
