@@ -5,8 +5,9 @@ It knows nothing of turntree: it asks whatever policy answers at `base_url`. `tr
 
 import re
 
-from agents import Agent, AgentsException, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
 from openai import AsyncOpenAI
+
+from agents import Agent, AgentsException, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
 
 set_tracing_disabled(True)
 TURNS = 6
