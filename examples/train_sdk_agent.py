@@ -20,7 +20,7 @@ TEMPLATE = "{%- if tools %}{{- '<|end|>' }}{%- endif %}"
 
 
 def with_two_tools(source: Path, folder: Path) -> Path:
-    """A copy of the demo's policy with a second word, which it takes for the first one; its template names tools."""
+    """A copy of the demo's policy with a second word that it takes for the first, and a template that shows tools."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="GRPO of an agent that is written with another library.")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--agent", default="sdk_agent:solve", help="MODULE:NAME of a callable")
-    parser.add_argument("--policy", type=Path, default=Path("runs/two_tools"), help="folder for the policy")
+    parser.add_argument("--policy", type=Path, default=Path("runs/two_tools"), help="folder of the policy")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     args = parser.parse_intermixed_args(arguments)
     policy = with_two_tools(warm_started_policy(), args.policy)
