@@ -35,7 +35,7 @@ class EnvAgentLoop(AgentLoopBase):
         self.server_manager = server_manager
         self.tokenizer = tokenizer
 
-    async def run(  # type: ignore[override]  # verl takes a list as well
+    async def run(  # type: ignore[override]  # verl's manager takes a list as well
         self, sampling_params: dict[str, Any], **row: Any
     ) -> EpisodeOutput | list[EpisodeOutput]:
         """Play the episode of ``row``; see ``EpisodePlayer.play``. Of a program with several dialogues all rows."""
