@@ -7,9 +7,10 @@ folder: every engine and trainer that reads Hugging Face folders reads it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turntree.agents.demo.tokenizer import END, PAD, vocabulary
+from turntree.agents.demo.tokenizer import END, PAD, build_tokenizer, vocabulary
 from turntree.agents.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -73,3 +74,10 @@ def build_policy(shape: PolicyShape | None = None, *, seed: int = 0) -> LlamaFor
         torch.manual_seed(seed)
         model: LlamaForCausalLM = LlamaForCausalLM(config).float()
         return model
+
+
+def save_policy(model: LlamaForCausalLM, folder: Path) -> Path:
+    """Write weights, configuration and tokenizer to ``folder``, and return it."""
+    model.save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    return folder
