@@ -52,11 +52,11 @@ class Kind(StrEnum):
 class Mixture:
     """Shares of the kinds; they add up to 1."""
 
-    right: float = 0.25
+    right: float = 0.30
     """Share of ``Kind.RIGHT``."""
-    left_to_right: float = 0.30
+    left_to_right: float = 0.15
     """Share of ``Kind.LEFT_TO_RIGHT``."""
-    early: float = 0.45
+    early: float = 0.55
     """Share of ``Kind.EARLY``."""
 
     def __post_init__(self) -> None:
