@@ -14,11 +14,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import random
+import re
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,9 @@ from provenance import kept_from, provenance
 from rich.console import Console
 from rich.table import Table
 
-from turntree.agents.demo.tokenizer import CHAT_TEMPLATE, END, PAD, ROLES, UNKNOWN
-from turntree.agents.demo.warm_start import training_tensors
+from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
+from turntree.agents.demo.tokenizer import word_tokenizer
+from turntree.agents.demo.warm_start import WarmStart, fit
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.loop.renderer import Renderer
@@ -36,7 +37,7 @@ from turntree.agents.verl.launch import StepReport, train
 from turntree.envs import Env, Limits, Task, make
 
 if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
 ID = "turntree/Search-v0"
 KINDS = ("bridge", "tower", "mill", "harbour")
@@ -49,7 +50,6 @@ WORD = r" ?\w+|[^\w]"
 ENV = {"tool_format": "compact", "system_prompt": "", "hits": 2}
 LIMITS = {"max_turns": 6, "max_turn_tokens": 16}
 PACKAGES = ("turntree", "torch", "verl")
-PARTS = 4
 
 
 def archive(folder: Path) -> dict[str, str]:
@@ -73,30 +73,9 @@ def archive(folder: Path) -> dict[str, str]:
 
 def tokenizer_of(files: dict[str, str]) -> PreTrainedTokenizerFast:
     """One token for each word, number and sign of the archive."""
-    import re
-
-    from tokenizers import AddedToken, Regex, Tokenizer
-    from tokenizers.decoders import Fuse
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Split
-    from transformers import PreTrainedTokenizerFast
-
     seen = " ".join(Path(file).read_text() for file in files.values()) + "search read boxed\\{}()[]:.\n"
-    words = sorted({form for word in re.findall(WORD, seen) for form in (word, word.strip() or word)})
-    special = (PAD, UNKNOWN, END, *(f"<|{role}|>" for role in ROLES))
-    backend = Tokenizer(WordLevel({word: at for at, word in enumerate((*special, *words))}, unk_token=UNKNOWN))
-    backend.pre_tokenizer = Split(Regex(WORD), behavior="isolated")
-    backend.decoder = Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token=PAD,
-        unk_token=UNKNOWN,
-        eos_token=END,
-        extra_special_tokens=[AddedToken(f"<|{role}|>", special=True) for role in ROLES],
-        chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
-        padding_side="left",
-    )
+    words = {form for word in re.findall(WORD, seen) for form in (word, word.strip() or word)}
+    return word_tokenizer(sorted(words), WORD)
 
 
 def demonstrations(env: Env, tokenizer: Any, count: int) -> list[TokenView]:
@@ -125,69 +104,6 @@ def said(env: Any, task: Task, way: str, rng: random.Random) -> list[str]:
     first = hits[1 : hits.index("]")]
     year = env.read(first).rsplit(" ", 1)[1].rstrip(".")
     return [f"search( {query})", f"read({first})", rf"\boxed{{ {year}}}"]
-
-
-def warm_start(tokenizer: Any, views: Sequence[TokenView], steps: int, folder: Path) -> float:
-    """Train a policy on demonstrations and save it; the last loss, in nats a token."""
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    from turntree.agents.demo.muon import Muon
-
-    model = _policy(tokenizer)
-    matrices = [p for name, p in model.named_parameters() if ".layers." in name and p.ndim == 2]
-    others = [p for name, p in model.named_parameters() if not (".layers." in name and p.ndim == 2)]
-    peak, loss = 1e-2, 0.0
-    optimizers = [Muon(matrices, lr=peak, weight_decay=0.01), torch.optim.AdamW(others, lr=peak, betas=(0.9, 0.98))]
-    batches = _batches(views)
-    for step in range(steps):
-        rate = peak * min(1.0, (step + 1) / 30) * max(0.05, 0.5 * (1 + math.cos(math.pi * step / steps)))
-        batch = sorted(next(batches), key=lambda view: len(view.response_ids))
-        total, loss = sum(sum(view.mask) for view in batch), 0.0
-        for start in range(0, len(batch), len(batch) // PARTS):
-            inputs, targets = training_tensors(batch[start : start + len(batch) // PARTS])
-            logits = model(input_ids=inputs, use_cache=False).logits
-            part = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum") / total
-            part.backward()
-            loss += part.item()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            optimizer.step()
-            optimizer.zero_grad()
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return loss
-
-
-def _policy(tokenizer: Any) -> LlamaForCausalLM:
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=512,
-        initializer_range=0.08,
-        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    return LlamaForCausalLM(config).float()
-
-
-def _batches(views: Sequence[TokenView], size: int = 48) -> Iterator[list[TokenView]]:
-    rng = random.Random(0)
-    while True:
-        yield rng.sample(list(views), size)
 
 
 def trained(policy: Path, files: dict[str, str], *, seed: int, steps: int) -> dict[str, Any]:
@@ -265,8 +181,9 @@ def main() -> None:
         files = archive(folder)
         tokenizer = tokenizer_of(files)
         env = make(ID, **files, **ENV, limits=Limits(**LIMITS))
-        loss = warm_start(tokenizer, demonstrations(env, tokenizer, 2400), args.warm_steps, folder / "policy")
-        console.print(f"warm start: {loss:.3f} nats a token", highlight=False)
+        policy = build_policy(PolicyShape(context=512), tokenizer=tokenizer)
+        fit(policy, demonstrations(env, tokenizer, 2400), WarmStart(steps=args.warm_steps))
+        save_policy(policy, folder / "policy", tokenizer)
         for seed in range(args.seeds):
             if str(seed) in record["runs"]:
                 continue

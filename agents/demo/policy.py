@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turntree.agents.demo.tokenizer import END, PAD, build_tokenizer, vocabulary
+from turntree.agents.demo.tokenizer import build_tokenizer
 from turntree.agents.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM
+    from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +37,15 @@ class PolicyShape:
     """Standard deviation of the initial weights. At this width the usual 0.02 takes twice the steps."""
 
 
-def build_policy(shape: PolicyShape | None = None, *, seed: int = 0) -> LlamaForCausalLM:
+def build_policy(
+    shape: PolicyShape | None = None, *, seed: int = 0, tokenizer: PreTrainedTokenizerBase | None = None
+) -> LlamaForCausalLM:
     """Create an untrained policy; torch's own random state is restored.
 
     Args:
         shape: Size of the model.
         seed: Seed of the initial weights.
+        tokenizer: Its vocabulary; ``None`` is the demo's.
 
     Raises:
         MissingExtra: If torch or transformers is not installed.
@@ -54,9 +57,9 @@ def build_policy(shape: PolicyShape | None = None, *, seed: int = 0) -> LlamaFor
         raise MissingExtra("the demo policy", "local") from error
 
     shape = shape or PolicyShape()
-    ids = vocabulary()
+    words = build_tokenizer() if tokenizer is None else tokenizer
     config = LlamaConfig(
-        vocab_size=len(ids),
+        vocab_size=len(words),
         hidden_size=shape.hidden,
         intermediate_size=shape.intermediate,
         num_hidden_layers=shape.layers,
@@ -67,8 +70,8 @@ def build_policy(shape: PolicyShape | None = None, *, seed: int = 0) -> LlamaFor
         rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=ids[END],
-        pad_token_id=ids[PAD],
+        eos_token_id=words.eos_token_id,
+        pad_token_id=words.pad_token_id,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -76,8 +79,8 @@ def build_policy(shape: PolicyShape | None = None, *, seed: int = 0) -> LlamaFor
         return model
 
 
-def save_policy(model: LlamaForCausalLM, folder: Path) -> Path:
-    """Write weights, configuration and tokenizer to ``folder``, and return it."""
+def save_policy(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
+    """Write weights, configuration and tokenizer (``None``: the demo's) to ``folder``, and return it."""
     model.save_pretrained(folder)
-    build_tokenizer().save_pretrained(folder)
+    (build_tokenizer() if tokenizer is None else tokenizer).save_pretrained(folder)
     return folder

@@ -7,6 +7,7 @@ text can be encoded, but not every encoding gives its text back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from turntree.agents.errors import MissingExtra
@@ -31,12 +32,25 @@ CHAT_TEMPLATE = (
 
 def vocabulary() -> dict[str, int]:
     """Every token with its id; the special ones come first."""
-    special = (PAD, UNKNOWN, END, *(f"<|{role}|>" for role in ROLES))
-    return {token: number for number, token in enumerate((*special, *WORDS, *CHARACTERS))}
+    return _numbered((*WORDS, *CHARACTERS))
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """Create the tokenizer, chat template included.
+
+    Raises:
+        MissingExtra: If transformers is not installed.
+    """
+    known = "|".join((*WORDS, *("\\" + c if c in "+-*/().#" else c for c in CHARACTERS)))
+    return word_tokenizer((*WORDS, *CHARACTERS), known)
+
+
+def word_tokenizer(words: Sequence[str], pattern: str) -> PreTrainedTokenizerFast:
+    """Create a tokenizer of whole words, chat template included.
+
+    Args:
+        words: What has a token, behind the special ones.
+        pattern: Regular expression of one word; what is no known word is unknown.
 
     Raises:
         MissingExtra: If transformers is not installed.
@@ -50,9 +64,8 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     except ImportError as error:
         raise MissingExtra("the demo policy", "local") from error
 
-    backend = Tokenizer(WordLevel(vocabulary(), unk_token=UNKNOWN))
-    known = "|".join((*WORDS, *("\\" + c if c in "+-*/().#" else c for c in CHARACTERS)))
-    backend.pre_tokenizer = Split(Regex(known), behavior="isolated")
+    backend = Tokenizer(WordLevel(_numbered(words), unk_token=UNKNOWN))
+    backend.pre_tokenizer = Split(Regex(pattern), behavior="isolated")
     backend.decoder = Fuse()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -65,3 +78,8 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         padding_side="left",
     )
     return tokenizer
+
+
+def _numbered(words: Sequence[str]) -> dict[str, int]:
+    special = (PAD, UNKNOWN, END, *(f"<|{role}|>" for role in ROLES))
+    return {token: number for number, token in enumerate((*special, *words))}

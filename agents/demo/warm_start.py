@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turntree.agents.demo.demonstrations import ENV_KWARGS, Mixture, demonstrations
-from turntree.agents.demo.policy import PolicyShape, build_policy
+from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
 from turntree.agents.demo.tokenizer import build_tokenizer
 from turntree.agents.episodes.token_view import TokenView
 from turntree.envs.data.folders import cache_folder
@@ -106,8 +106,7 @@ def warm_started_policy(
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     try:
         model, tokenizer = train(settings, on_step=on_step or _log_every(50))
-        model.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
+        save_policy(model, partial, tokenizer)
         try:
             partial.rename(folder)
         except OSError:
@@ -127,8 +126,6 @@ def train(
         settings: Settings of the training.
         on_step: Called after every step with its number, from 1, and its loss in nats per token.
     """
-    import torch
-
     model, tokenizer = _untrained(settings)
     played = demonstrations(
         tokenizer,
@@ -137,7 +134,27 @@ def train(
         mixture=settings.mixture,
         env_kwargs=settings.env_kwargs,
     )
-    views = [TokenView.of(demonstration.episode) for demonstration in played]
+    fit(model, [TokenView.of(demonstration.episode) for demonstration in played], settings, on_step=on_step)
+    return model, tokenizer
+
+
+def fit(
+    model: PreTrainedModel,
+    views: Sequence[TokenView],
+    settings: WarmStart,
+    *,
+    on_step: Callable[[int, float], None] | None = None,
+) -> None:
+    """Train a model on the policy's tokens in dialogues.
+
+    Args:
+        model: Trained in place.
+        views: The dialogues.
+        settings: Of the training; its demonstrations are not played.
+        on_step: As in ``train``.
+    """
+    import torch
+
     model.train()
     optimizers = _optimizers(model, settings)
     batches = _batches(views, settings)
@@ -153,7 +170,6 @@ def train(
         if on_step is not None:
             on_step(step + 1, loss)
     model.eval()
-    return model, tokenizer
 
 
 def _untrained(settings: WarmStart) -> tuple[Any, Any]:

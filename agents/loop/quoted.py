@@ -24,6 +24,11 @@ class Quoted:
     def __call__(self, text: str) -> str:
         """The text with a space in every special token, and without lone surrogates, which have no tokens."""
         shown = text.encode("utf-8", "replace").decode()
-        while self._special.search(shown):
-            shown = self._special.sub(lambda token: f"{token.group()[0]} {token.group()[1:]}", shown)
-        return shown
+        return broken_up(shown, self._special)
+
+
+def broken_up(text: str, special: re.Pattern[str]) -> str:
+    """The text with a space in everything that ``special`` finds, also in what the spaces bring together."""
+    while special.search(text):
+        text = special.sub(lambda token: f"{token.group()[0]} {token.group()[1:]}", text)
+    return text

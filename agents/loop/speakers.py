@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from turntree.agents.engines.chat_server import ChatServer
 from turntree.agents.engines.protocol import Engine, FinishReason, Sampling, TurnRequest
 from turntree.agents.errors import AgentError
-from turntree.agents.loop.quoted import Quoted
+from turntree.agents.loop.quoted import Quoted, broken_up
 from turntree.agents.loop.renderer import Renderer
 
 _SPECIAL = re.compile(
@@ -84,12 +84,6 @@ class ServerSpeaker:
 
     async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Said:
         """The next message; what well-known templates end messages with is broken up in those of others."""
-        quoted = [{**message, "content": _broken(message["content"])} for message in messages]
+        quoted = [{**message, "content": broken_up(message["content"], _SPECIAL)} for message in messages]
         turn = await self.server.say(quoted, sampling)
         return Said(turn.content, turn.finish_reason is FinishReason.STOP)
-
-
-def _broken(text: str) -> str:
-    while _SPECIAL.search(text):
-        text = _SPECIAL.sub(lambda token: f"{token.group()[0]} {token.group()[1:]}", text)
-    return text
