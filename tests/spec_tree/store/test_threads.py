@@ -1,5 +1,6 @@
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ def test_readers_draft_trees_while_a_writer_moves_on(max_tokens: int) -> None:
     done = threading.Event()
     drafts = [0, 0]
     written = [0]
+    announced: list[Future[int]] = []
 
     def write() -> None:
         rng = np.random.default_rng(1)
@@ -51,7 +53,7 @@ def test_readers_draft_trees_while_a_writer_moves_on(max_tokens: int) -> None:
                 if rng.random() < 0.2:
                     forest.insert(state(int(rng.integers(8))), [*theme[at : at + 60], END])
                 if rng.random() < 0.05:
-                    forest.announce([state(int(rng.integers(8)))])
+                    announced.append(forest.announce([state(int(rng.integers(8)))]))
                 if rng.random() < 0.01:
                     forest.end(forest.begin([state(7)] * 300), keep=False)
                 if max_tokens > 10_000:
@@ -82,6 +84,7 @@ def test_readers_draft_trees_while_a_writer_moves_on(max_tokens: int) -> None:
             done.set()
 
     together(write, lambda: read(0), lambda: read(1))
+    assert all(future.result(patience(60)) >= 0 for future in announced)
     assert not broken(forest)
     assert all(np.isfinite(array).all() for array in parts(forest.weights).values())
 
