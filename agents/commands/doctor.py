@@ -32,8 +32,8 @@ def doctor_command(
     import json
 
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     from turntree.agents.commands.installation import Health, examine
 
@@ -46,7 +46,7 @@ def doctor_command(
         table = Table("part", "", "what", "to do", box=None)
         for part, health, what, fix in findings:
             colour = {Health.OK: "green", Health.MISSING: "yellow", Health.BROKEN: "red"}[health]
-            table.add_row(part, f"[{colour}]{health}[/{colour}]", escape(what), escape(fix))
+            table.add_row(part, Text(health, style=colour), Text(what), Text(fix))
         console.print(table)
     missing = any(finding.health is Health.MISSING for finding in needed)
     if missing or any(finding.health is Health.BROKEN for finding in findings):

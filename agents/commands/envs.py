@@ -27,8 +27,8 @@ def check_command(
 ) -> None:
     """Check that an environment keeps the rules: seeds, snapshots, infos, ends."""
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     from turntree.agents.evaluation.environments import checked_env, env_arguments, env_maker
     from turntree.envs import check_environment
@@ -38,7 +38,7 @@ def check_command(
     findings = check_environment(make_env, turn)
     table = Table("", "rule", "what is wrong", box=None)
     for finding in findings:
-        table.add_row("ok" if finding.passed else "FAILED", finding.check, escape(finding.problem))
+        table.add_row("ok" if finding.passed else "FAILED", finding.check, Text(finding.problem))
     Console().print(table)
     if not all(finding.passed for finding in findings):
         raise typer.Exit(1)
@@ -54,9 +54,9 @@ def play_command(
 ) -> None:
     """Play an environment yourself, in the terminal."""
     from rich.console import Console
-    from rich.markup import escape
+    from rich.text import Text
 
-    from turntree.agents.commands.play import HELP, play
+    from turntree.agents.commands.play import play
     from turntree.agents.evaluation.environments import checked_env, env_arguments, env_maker
 
     make_env = env_maker(env_id, env_arguments(env_arg or (), data=data, tool_format=tool_format))
@@ -64,7 +64,7 @@ def play_command(
     console = Console()
 
     def show(who: str, text: str) -> None:
-        console.print(f"[bold]{escape(who)}[/bold]  {escape(text)}", highlight=False)
+        console.print(Text.assemble((who, "bold"), "  ", text))
 
     with suppress(ImportError):  # arrow keys in what input() reads; not on every system
         importlib.import_module("readline")
@@ -75,7 +75,6 @@ def play_command(
             raise EOFError
         return line.rstrip("\n")
 
-    show("help", HELP)
     try:
         played = play(env, ask, show, seed=seed, options=None if index is None else {"index": index})
     finally:

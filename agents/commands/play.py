@@ -9,12 +9,6 @@ from typing import Any, NamedTuple
 
 from turntree.envs import Env, ToolCall
 
-HELP = (
-    "A line is a turn; end it with \\ to go on in the next. "
-    "/call TOOL TEXT or /call TOOL {JSON} calls a tool, /tools lists them, /quit leaves."
-)
-
-
 _COMMAND = re.compile("/[a-z]+")
 
 
@@ -48,6 +42,7 @@ def play(
     """
     _, info = env.reset(seed=seed, options=options)
     _show_messages(info["messages"], show)
+    show("help", _help(env))
     reward = 0.0
     while True:
         try:
@@ -76,7 +71,7 @@ def _turn(env: Env, ask: Callable[[], str], show: Callable[[str, str], None]) ->
             for tool in env.offered_tools:
                 show("tool", f"{tool.name}({', '.join(tool.properties)}): {tool.schema['function']['description']}")
         elif command == "/help":
-            show("help", HELP)
+            show("help", _help(env))
         elif command == "/call":
             try:
                 call = _call(env, rest)
@@ -86,9 +81,16 @@ def _turn(env: Env, ask: Callable[[], str], show: Callable[[str, str], None]) ->
                 show("you", call)
                 return call
         elif _COMMAND.fullmatch(command):
-            show("help", f"there is no command {command}; a turn may begin with it behind a space. {HELP}")
+            show("help", f"there is no command {command}; a turn may begin with it behind a space. {_help(env)}")
         else:
             return text
+
+
+def _help(env: Env) -> str:
+    said = "A line is a turn; end it with \\ to go on in the next. /quit leaves."
+    if names := ", ".join(tool.name for tool in env.offered_tools):
+        said += f" /call TOOL TEXT or /call TOOL {{JSON}} calls a tool, /tools describes them: {names}."
+    return said
 
 
 def _lines(ask: Callable[[], str]) -> str:

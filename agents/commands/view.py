@@ -61,7 +61,7 @@ def tree_command(
     Example: turntree tree runs/demo --task arithmetic/train/1 --turn 1
     """
     from rich.console import Console
-    from rich.markup import escape
+    from rich.text import Text
     from rich.tree import Tree
 
     from turntree.agents.viewer.dialogue_view import Branch, branches
@@ -85,13 +85,12 @@ def tree_command(
 
     def grow(at: Tree, branch: Branch) -> None:
         for child in branch.children:
-            label = f"[dim]{child.count}x {child.share:.0%}[/dim] {escape(child.text)}"
-            grow(at.add(label, highlight=False), child)
+            grow(at.add(Text.assemble((f"{child.count}x {child.share:.0%}", "dim"), " ", child.text)), child)
         if branch.hidden:
             at.add(f"[dim]{branch.hidden} more[/dim]")
 
-    title = f"{escape(found.task)}, turn {turn}: {len(found.turns)} of {found.all_turns} turns began at this state"
-    drawn = Tree(title, highlight=False)
+    title = f"{found.task}, turn {turn}: {len(found.turns)} of {found.all_turns} turns began at this state"
+    drawn = Tree(Text(title))
     top = branches(root, text, widest=width)
     if top.text:  # the common prefix of all turns
         top = Branch(text="", count=top.count, share=1.0, children=(top,))

@@ -240,6 +240,17 @@ def test_new_env_writes_an_environment_that_check_and_play_find(
         sys.modules.pop("my_words", None)
 
 
+def test_play_shows_a_task_as_it_is_written(turntree: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    r"""Not as markup of the terminal's library, in which ``\[`` is a bracket and ``:smile:`` a picture."""
+    source = (ROOT / "examples" / "tiny_environment.py").read_text()
+    (tmp_path / "displayed.py").write_text(
+        source.replace("What is twice {index}?", r"\\[ [bold]{index}[/bold] :smile: \\]")
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("42\n"))
+    assert r"\[ [bold]21[/bold] :smile: \]" in turntree("play", "displayed:Doubling", "--index", 21).out
+
+
 def test_the_help_needs_none_of_the_heavy_libraries() -> None:
     """The help is to be there at once; what takes long to import is imported by the command that needs it."""
     code = (

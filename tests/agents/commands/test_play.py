@@ -5,12 +5,15 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+from playing import arguments_of
 
 from turntree.agents.commands.play import Played, play
 from turntree.envs import make
+from turntree.envs.catalogue import CATALOGUE, Entry
 
 
 class Terminal:
@@ -46,6 +49,18 @@ def test_a_person_calls_tools_and_wins_or_loses() -> None:
     assert played("#### 12345")[0] == Played(0.0, {"correct": 0.0}, "done")
 
 
+@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.id)
+def test_the_first_screen_of_every_environment_ends_with_what_a_person_can_do(entry: Entry, tmp_path: Path) -> None:
+    env, terminal = make(entry.id, **arguments_of(entry, tmp_path)), Terminal()
+    result = play(env, terminal.ask, terminal.show, options={"index": 0})
+    (_, last), spoke = terminal.shown[-1], [who for who, _ in terminal.shown]
+    assert result.stop_reason == "quit"
+    assert spoke[-2:] == ["user", "help"]
+    assert "/quit leaves" in last
+    assert all(tool.name in last for tool in env.offered_tools)
+    assert ("/call TOOL" in last) == bool(env.offered_tools)
+
+
 @pytest.mark.parametrize("lines", [("/quit",), ()])
 def test_leaving_ends_the_episode(lines: tuple[str, ...]) -> None:
     assert played(*lines)[0].stop_reason == "quit"
@@ -68,12 +83,14 @@ def test_tools_are_listed_and_wrong_calls_explained_without_a_turn() -> None:
 def test_an_unknown_command_is_no_turn_and_a_turn_may_begin_with_a_slash() -> None:
     result, terminal = played("/tool", "/quite now", " /tools is all I say")
     said = terminal.said("help")
-    assert [text.partition(";")[0] for text in said] == ["there is no command /tool", "there is no command /quite"]
+    assert [text.partition(";")[0] for text in said[1:]] == ["there is no command /tool", "there is no command /quite"]
     assert result == Played(0.0, {"correct": 0.0}, "done")  # of the one turn, which had no answer
 
 
 def test_an_environment_without_tools_says_so() -> None:
-    assert played("/tools", "/quit", id="turntree/Countdown-v0")[1].said("help") == ["this environment offers no tools"]
+    said = played("/tools", "/quit", id="turntree/Countdown-v0")[1].said("help")
+    assert said[1:] == ["this environment offers no tools"]
+    assert "/call" not in said[0]
 
 
 def test_a_tool_with_several_arguments_needs_json_and_one_without_needs_none() -> None:
