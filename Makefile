@@ -46,7 +46,7 @@ test-interop:  # bridges and the gateway's clients against the packages themselv
 
 test-vllm:  # what is marked "once" runs with the first version alone
 	which=vllm; for name in $(VLLM); do py=$$(scripts/venv.sh $$name)/bin/python && \
-	  $$py -m pytest -m "$$which and ($(KIND))" $(or $(TESTS),tests/agents/engines/vllm tests/agents/verl tests/examples) \
+	  $$py -m pytest -m "$$which and ($(KIND))" $(or $(TESTS),tests/agents/engines/vllm tests/agents/verl tests/agents/gateway tests/examples) \
 	  || exit 1; which="vllm and not once"; done
 
 SGLANG_FILES := $(shell grep -rl "mark.sglang" tests --include=test_*.py)

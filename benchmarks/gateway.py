@@ -2,7 +2,8 @@
 
 Load: clients at once, each playing streamed dialogues of three turns over HTTP until the time is up; errors, the time
 to the first byte and to the first text, and the server's memory, whose growth is that of the last quarter over the
-second. Cost: rounds of the same requests, the same seeds, by turns through the gateway (its server in a process of its
+third; the server holds 256 sessions and 1,024 tokens ready for drafts, ten times as many waiting, so that all is full
+by then. Cost: rounds of the same requests, the same seeds, by turns through the gateway (its server in a process of its
 own) and directly (an engine here), both with a tiny policy and without drafts; the difference of their times a request,
 and of the CPU time of the process that has the engine, which other work on the machine changes little. torch has one
 thread: a second one waits at every small operation for the core that the client or the event loop has.
@@ -38,6 +39,7 @@ from turntree.agents.evaluation.checkpoint import Checkpoint
 from turntree.agents.loop.renderer import Renderer
 
 CONTEXT, BATCH, TOKENS, TURNS = 256, 16, 16, 3
+SESSIONS, STORED = 256, 1024
 Ask = Callable[[int], Awaitable[None]]
 
 
@@ -124,7 +126,7 @@ async def load(url: str, pid: int, clients: int, seconds: float) -> dict[str, An
     for name, values in heard.items():
         ranked = sorted(values)
         found[f"{name}_p50"], found[f"{name}_p99"] = (ranked[int(len(ranked) * share)] for share in (0.5, 0.99))
-    before, after = mean(sizes[quarter : 2 * quarter]), mean(sizes[-quarter:])
+    before, after = mean(sizes[-2 * quarter : -quarter]), mean(sizes[-quarter:])
     return found | {"memory_mib": sizes, "memory_growth_mib": after - before}
 
 
@@ -193,9 +195,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = save_policy(build_policy(), Path(folder) / "policy")
         places = ("--max-requests", str(max(args.clients, args.at_once)))
-        with server(model, *places) as (url, pid):
+        with server(model, *places, "--max-sessions", str(SESSIONS), "--max-stored-tokens", str(STORED)) as (url, pid):
             loaded = asyncio.run(load(url, pid, args.clients, args.seconds))
-        renderer = Renderer(Checkpoint.open(str(model)).tokenizer)
+        renderer = Renderer(Checkpoint.open(str(model)).tokenizer, cached=256)  # as the gateway's
         config = LocalEngineConfig(max_batch=BATCH, max_context=CONTEXT, speculation=None, threads=1)
         with (
             server(model, *places, "--no-speculate") as (url, pid),

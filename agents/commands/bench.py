@@ -8,8 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
+from turntree.agents.commands.engine_args import EngineArgsOption, parsed_engine_args
 from turntree.agents.commands.envs import EnvArgOption
 from turntree.agents.engines.engine_choice import EngineName
+
+_SHARES: dict[EngineName, dict[str, Any]] = {
+    EngineName.VLLM: {"gpu_memory_utilization": 0.42},
+    EngineName.SGLANG: {"mem_fraction_static": 0.4},
+}
+"""On an accelerator two engines share its memory."""
 
 
 def bench_command(
@@ -34,9 +41,7 @@ def bench_command(
     dtype: Annotated[
         str, typer.Option(help="Of weights and activations; auto: the model's own with vLLM or SGLang on a GPU.")
     ] = "auto",
-    engine_args: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Further arguments of vLLM or SGLang, an object.")
-    ] = None,
+    engine_args: EngineArgsOption = None,
     seed: Annotated[int, typer.Option(help="Of tasks and sampling.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write everything here, as JSON.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
@@ -64,7 +69,7 @@ def bench_command(
     from turntree.agents.files import ensure_writable, write_whole
     from turntree.agents.loop.renderer import Renderer
 
-    further = _engine_args(engine, engine_args)
+    further = {**_SHARES.get(engine, {}), **parsed_engine_args(engine, engine_args)}
     arguments = env_arguments(env_arg or (), data=data, tool_format=tool_format)
     sizes: dict[str, Any] = {
         "samples": samples,
@@ -107,24 +112,6 @@ def bench_command(
         Console().print_json(to_json(result))
     else:
         _print(result)
-
-
-def _engine_args(engine: EngineName, text: str | None) -> dict[str, Any]:
-    """The engine's further arguments; on an accelerator two engines share its memory."""
-    from turntree.agents.errors import UsageError
-
-    if engine is EngineName.LOCAL:
-        if text is not None:
-            raise UsageError("--engine-args are of vLLM or SGLang; the local engine has none")
-        return {}
-    try:
-        given = json.loads(text or "{}")
-    except ValueError as error:
-        raise UsageError(f"--engine-args must be a JSON object: {error}") from error
-    if not isinstance(given, dict):
-        raise UsageError(f"--engine-args must be a JSON object, got {text!r}")
-    share = {EngineName.VLLM: {"gpu_memory_utilization": 0.42}, EngineName.SGLANG: {"mem_fraction_static": 0.4}}
-    return {**share.get(engine, {}), **given}
 
 
 def _command(settings: dict[str, Any], pairs: list[str]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turntree.agents.commands.engine_args import EngineArgsOption, parsed_engine_args
 from turntree.agents.commands.envs import EnvArgOption
 from turntree.agents.commands.rewards import ContractOption, RewardOption
 from turntree.agents.engines.engine_choice import EngineName, ToolCalls
@@ -62,6 +63,7 @@ def eval_command(
     dtype: Annotated[
         str, typer.Option(help="Of weights and activations; auto: the model's own with vLLM or SGLang on a GPU.")
     ] = "auto",
+    engine_args: EngineArgsOption = None,
     seed: Annotated[int, typer.Option(help="Of tasks and sampling.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Episodes as JSON lines, continued after a kill; of a suite, a folder.")
@@ -122,6 +124,7 @@ def eval_command(
         device=device,
         dtype=dtype,
         base_url=base_url,
+        engine_args=parsed_engine_args(engine, engine_args, base_url=base_url),
     )
     files = _files(planned, out, is_suite=suite is not None)
     for path in filter(None, [*files, markdown]):  # checked now, not after hours of playing

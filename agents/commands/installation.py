@@ -50,7 +50,7 @@ _LIBRARIES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("engine local", ("torch", "transformers", "jinja2"), "local"),
     ("engine vllm", ("vllm",), "vllm"),
     ("engine sglang", ("sglang",), "sglang"),
-    ("server", ("fastapi", "uvicorn"), "serve"),
+    ("server", ("starlette", "uvicorn"), "serve"),
     ("training", ("verl", "ray", "tensordict", "TransferQueue", "hydra-core"), "train"),
     ("MCP tools", ("mcp",), "mcp"),
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from turntree.agents.commands.engine_args import EngineArgsOption, parsed_engine_args
 from turntree.agents.engines.engine_choice import EngineName
 
 
@@ -37,26 +39,29 @@ def serve_command(
     max_sessions: Annotated[int, typer.Option(min=1, help="Sessions held at once.")] = 1024,
     session_seconds: Annotated[float, typer.Option(min=1, help="Time after which an idle session ends.")] = 3600.0,
     speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True,
+    max_stored_tokens: Annotated[
+        int, typer.Option(min=1024, max=100_000_000, help="Tokens of these turns kept ready; ten times as many wait.")
+    ] = 4_000_000,
     device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
     dtype: Annotated[
         str, typer.Option(help="Of weights and activations; auto: the model's own with vLLM or SGLang on a GPU.")
     ] = "auto",
+    engine_args: EngineArgsOption = None,
 ) -> None:
     """Serve a model to OpenAI's clients, its turns drafted from earlier ones.
 
     Example: turntree serve DIR --port 8000, then OPENAI_BASE_URL=http://127.0.0.1:8000/v1
     """
-    import asyncio
-
     from turntree.agents.engines.engine_choice import EngineChoice
     from turntree.agents.errors import MissingExtra, UsageError
     from turntree.agents.evaluation.checkpoint import Checkpoint
+    from turntree.spec_tree import ForestConfig
 
     try:
         from turntree.agents.gateway.http.settings import GatewaySettings
         from turntree.agents.gateway.serving import serve
     except ModuleNotFoundError as error:
-        if error.name not in ("fastapi", "uvicorn", "h11"):
+        if error.name not in ("starlette", "uvicorn", "h11"):
             raise
         raise MissingExtra("turntree serve", "serve") from error
     if engine is EngineName.OPENAI:
@@ -86,8 +91,21 @@ def serve_command(
         max_batch=max_batch,
         max_context=context,
         speculate=speculate,
+        forest=ForestConfig(max_tokens=max_stored_tokens, max_cold_tokens=10 * max_stored_tokens),
         device=device,
         dtype=dtype,
+        engine_args=parsed_engine_args(engine, engine_args),
     )
-    if asyncio.run(serve(choice, checkpoint.tokenizer, settings)):
+    if _event_loop()(serve(choice, checkpoint.tokenizer, settings)):
         raise KeyboardInterrupt
+
+
+def _event_loop() -> Callable[[Coroutine[Any, Any, bool]], bool]:
+    """What runs the server: uvloop where there is one, under which more requests come into the same pass."""
+    import asyncio
+
+    try:
+        import uvloop
+    except ModuleNotFoundError:  # none on Windows
+        return asyncio.run
+    return uvloop.run

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from turntree.agents.engines.chat_server import ChatServer
     from turntree.agents.engines.protocol import Engine
+    from turntree.spec_tree import ForestConfig
 
 
 class EngineName(StrEnum):
@@ -50,6 +51,8 @@ class EngineChoice:
     """Most tokens of prompt and response."""
     speculate: bool = True
     """Whether turns are drafted from earlier ones."""
+    forest: ForestConfig | None = None
+    """Settings of the store that they are drafted from, of an engine that is started here; ``None``: the defaults."""
     device: str = "cpu"
     """Torch device."""
     dtype: str = "auto"
@@ -133,7 +136,7 @@ async def _open_local(choice: EngineChoice) -> AsyncIterator[Engine]:
         speculation=Speculation() if choice.speculate else None,
     )
     with nullcontext() if Path(choice.model).is_dir() else hub_asked_once():
-        opened = LocalEngine.from_pretrained(choice.model, config=config)
+        opened = LocalEngine.from_pretrained(choice.model, config=config, forest=choice.forest)
     with opened as engine:
         yield engine
 
@@ -148,14 +151,17 @@ async def _open_vllm(choice: EngineChoice) -> AsyncIterator[Engine]:
         return
     from turntree.agents.engines.vllm.config import VllmEngineConfig
     from turntree.agents.engines.vllm.engine import VllmEngine
-    from turntree.agents.engines.vllm.settings import speculative_config
+    from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
 
+    stored = {}
+    if choice.forest is not None:
+        stored["additional_config"] = DrafterSettings(forest=choice.forest).to_additional_config()
     config = VllmEngineConfig(
         max_batch=choice.max_batch,
         max_context=choice.max_context,
         dtype=choice.precision,
         speculative_config=speculative_config() if choice.speculate else None,
-        engine_args=choice.engine_args,
+        engine_args={**stored, **choice.engine_args},
     )
     with VllmEngine(choice.model, config=config) as engine:
         yield engine
@@ -171,12 +177,14 @@ async def _open_sglang(choice: EngineChoice) -> AsyncIterator[Engine]:
         return
     from turntree.agents.engines.sglang.config import SglangEngineConfig
     from turntree.agents.engines.sglang.engine import SglangEngine
+    from turntree.agents.engines.sglang.settings import SglangSettings
 
     config = SglangEngineConfig(
         max_batch=choice.max_batch,
         max_context=choice.max_context,
         dtype=choice.precision,
         draft_tokens=8 if choice.speculate else 0,
+        speculation=SglangSettings() if choice.forest is None else SglangSettings(forest=choice.forest),
         engine_args=choice.engine_args,
     )
     with SglangEngine(choice.model, config=config) as engine:

@@ -143,7 +143,7 @@ class HarnessEnv(Env):
         try:
             from turntree.agents.harness.play import ProgramPlay
         except ModuleNotFoundError as error:
-            if error.name not in ("fastapi", "uvicorn", "h11", "starlette"):
+            if error.name not in ("uvicorn", "h11", "starlette"):
                 raise
             raise MissingExtra("HarnessEnv", "serve") from error
         play = ProgramPlay(

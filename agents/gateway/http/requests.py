@@ -64,16 +64,22 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     Raises:
         ClientGone: If it does.
     """
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientGone("the client went away before its answer")
-    finally:
+    task, gone = asyncio.current_task(), asyncio.ensure_future(_gone(receive))
+    assert task is not None, "called in a task"
+
+    def leave(_: object) -> None:
         task.cancel()
+
+    gone.add_done_callback(leave)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not gone.done() or task.uncancel():  # somebody else gave the answer up
+            raise
+        raise ClientGone("the client went away before its answer") from None
+    finally:
+        gone.remove_done_callback(leave)
         gone.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
 
 
 async def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:

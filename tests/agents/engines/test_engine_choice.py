@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine, open_policy
 from turntree.agents.errors import UsageError
+from turntree.spec_tree import ForestConfig
 
 
 def at_a_url(name: EngineName) -> EngineChoice:
@@ -40,3 +43,10 @@ def test_on_a_gpu_an_external_engine_has_the_models_own_precision(
     choice = EngineChoice(name=EngineName(name), model="m", max_batch=1, max_context=8, dtype=dtype)
     assert choice.precision == precision
     assert EngineChoice(name=EngineName(name), model="m", max_batch=1, max_context=8).dtype == "auto"
+
+
+async def test_the_settings_of_the_store_reach_the_engine(tiny_model: Path) -> None:
+    given = ForestConfig(max_tokens=2048)
+    choice = EngineChoice(name=EngineName.LOCAL, model=str(tiny_model), max_batch=1, max_context=8, forest=given)
+    async with open_engine(choice) as engine:
+        assert engine.forest.config.max_tokens == 2048  # type: ignore[attr-defined]

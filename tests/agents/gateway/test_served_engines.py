@@ -1,0 +1,124 @@
+"""``turntree serve`` with each engine, as a command: what it says is what the model's logits say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from machine_speed import patience
+from policy_law import PolicyLaw
+from tiny_llama import save_tiny_llama
+
+from turntree.agents.evaluation.checkpoint import Checkpoint
+from turntree.agents.loop.renderer import Renderer
+
+TOKENS = 12
+USER = [{"role": "user", "content": "12+30"}]
+AGAIN = {"role": "user", "content": "and one more?"}
+BODY = {"model": "tiny", "max_tokens": TOKENS, "temperature": 0}
+
+
+def pieces(client: httpx.Client, body: dict[str, Any]) -> str:
+    """The text of a stream."""
+    text = ""
+    with client.stream("POST", "/chat/completions", json={**body, "stream": True}) as answer:
+        assert answer.status_code == 200
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                text += json.loads(line[6:])["choices"][0]["delta"].get("content", "")
+    return text
+
+
+def check_dialogue(base_url: str, renderer: Renderer, policy: PolicyLaw) -> None:
+    first = renderer.initial(USER)
+    said = policy.greedy(first, TOKENS)
+    second = renderer.extend(first, said, [AGAIN])
+    wanted = [renderer.decode(said), renderer.decode(policy.greedy(second, TOKENS))]
+    with httpx.Client(base_url=base_url, timeout=patience(60)) as client:
+        began = client.post("/chat/completions", json={**BODY, "messages": USER})
+        assert began.status_code == 200, began.text
+        session, found = began.headers["x-session-id"], began.json()
+        assert found["choices"][0]["message"]["content"] == wanted[0]
+        assert found["usage"]["completion_tokens"] == TOKENS
+        assert found["usage"]["completion_tokens_details"]["verify_steps"] == TOKENS  # nothing was known yet
+        dialogue = [*USER, {"role": "assistant", "content": wanted[0]}, AGAIN]
+        went_on = client.post("/chat/completions", json={**BODY, "messages": dialogue})
+        assert went_on.headers["x-session-id"] == session
+        assert went_on.json()["choices"][0]["message"]["content"] == wanted[1]
+        again = client.post("/chat/completions", json={**BODY, "messages": USER})
+        assert again.headers["x-session-id"] != session
+        assert again.json()["choices"][0]["message"]["content"] == wanted[0]
+        assert again.json()["usage"]["completion_tokens_details"]["verify_steps"] < TOKENS
+        assert pieces(client, {**BODY, "messages": USER}) == wanted[0]
+
+
+def served_dialogue(folder: Path, log: Path, *options: str) -> None:
+    renderer, policy = Renderer(Checkpoint.open(str(folder)).tokenizer), PolicyLaw(folder)
+    words = [
+        "serve",
+        str(folder),
+        "--port",
+        "0",
+        "--name",
+        "tiny",
+        "--max-context",
+        "256",
+        "--max-batch",
+        "4",
+        "--max-stored-tokens",
+        "2048",
+    ]
+    command = [sys.executable, "-m", "turntree.agents.cli", *words, *options]
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process,
+    ):
+        try:
+            assert process.stdout is not None, "started with a pipe"
+            ready = b""
+            while not ready.startswith(b"tiny at http"):  # the engines write there, too
+                ready = process.stdout.readline()
+                assert ready, log.read_text(errors="replace")[-3000:]
+            check_dialogue(ready.split()[-1].decode(), renderer, policy)
+        finally:
+            process.terminate()
+    assert process.returncode == 0, log.read_text(errors="replace")[-3000:]
+
+
+@pytest.fixture
+def folder(chatml: Any, tmp_path: Path) -> Path:
+    path = save_tiny_llama(tmp_path / "model", vocabulary=len(chatml))
+    chatml.save_pretrained(path)
+    return path
+
+
+def test_the_local_engine_behind_the_gateway(folder: Path, tmp_path: Path) -> None:
+    served_dialogue(folder, tmp_path / "log.txt")
+
+
+@pytest.mark.vllm
+@pytest.mark.once
+def test_vllm_behind_the_gateway(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tiny_vllm import ENVIRONMENT, MEMORY
+
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    engine_args = {**MEMORY, "enforce_eager": True}
+    served_dialogue(folder, tmp_path / "log.txt", "--engine", "vllm", "--engine-args", json.dumps(engine_args))
+
+
+@pytest.mark.sglang
+@pytest.mark.once
+def test_sglang_behind_the_gateway(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cpu_sglang import beside, prepare
+
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    prepare({"adaptive": False, "min_probability": 0.02})
+    engine_args = beside("dtype", "max_running_requests")
+    served_dialogue(folder, tmp_path / "log.txt", "--engine", "sglang", "--engine-args", json.dumps(engine_args))
