@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from turntree.agents.commands.engine_args import EngineArgsOption, parsed_engine_args
 from turntree.agents.commands.envs import EnvArgOption
-from turntree.agents.engines.engine_choice import EngineName
+from turntree.agents.commands.serve import EngineArgsOption
+from turntree.agents.engines.engine_choice import EngineName, parsed_engine_args
 
 _SHARES: dict[EngineName, dict[str, Any]] = {
     EngineName.VLLM: {"gpu_memory_utilization": 0.42},

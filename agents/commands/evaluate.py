@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turntree.agents.commands.engine_args import EngineArgsOption, parsed_engine_args
 from turntree.agents.commands.envs import EnvArgOption
 from turntree.agents.commands.rewards import ContractOption, RewardOption
-from turntree.agents.engines.engine_choice import EngineName, ToolCalls
+from turntree.agents.commands.serve import EngineArgsOption
+from turntree.agents.engines.engine_choice import EngineName, ToolCalls, parsed_engine_args
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -8,8 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from turntree.agents.commands.engine_args import EngineArgsOption, parsed_engine_args
-from turntree.agents.engines.engine_choice import EngineName
+from turntree.agents.engines.engine_choice import EngineName, parsed_engine_args
+
+EngineArgsOption = Annotated[
+    str | None, typer.Option(metavar="JSON", help="Further arguments of vLLM or SGLang, an object.")
+]
 
 
 def serve_command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -76,6 +77,29 @@ class EngineChoice:
         import torch
 
         return "auto" if torch.cuda.device_count() else "float32"  # asks the driver, and initialises no device
+
+
+def parsed_engine_args(engine: EngineName, text: str | None, *, base_url: str | None = None) -> dict[str, Any]:
+    """The engine's further arguments.
+
+    Raises:
+        UsageError: If they are no JSON object, or there is nothing that takes them.
+    """
+    from turntree.agents.errors import UsageError
+
+    if text is None:
+        return {}
+    if engine not in _SERVED:
+        raise UsageError(f"--engine-args are of vLLM or SGLang; --engine {engine} has none")
+    if base_url is not None:
+        raise UsageError("--engine-args are of an engine that is started here; --base-url names one that runs")
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--engine-args must be a JSON object: {error}") from error
+    if not isinstance(given, dict):
+        raise UsageError(f"--engine-args must be a JSON object, got {text!r}")
+    return given
 
 
 def open_policy(choice: EngineChoice) -> AbstractAsyncContextManager[Engine | ChatServer]:

@@ -13,7 +13,7 @@ from real_training import PROMPTS, SAMPLES, Training, read_lines
 
 from turntree.agents.verl.records.checkpoint_state import checkpoint_folder, state_folder
 
-pytestmark = [pytest.mark.slow, pytest.mark.vllm]
+pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.release]
 
 STEPS = 4
 NEAR_TIES = 1
@@ -112,7 +112,6 @@ def thinned(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
     return thinned
 
 
-@pytest.mark.release
 def test_training_goes_on_without_one_of_two_replicas_until_it_is_back(thinned: Training) -> None:
     assert thinned.status == 0, thinned.log[-3000:]
     for step in range(1, STEPS + 1):
@@ -122,7 +121,6 @@ def test_training_goes_on_without_one_of_two_replicas_until_it_is_back(thinned: 
     assert metrics(thinned)[1]["turntree/lost_engine"] >= 1
 
 
-@pytest.mark.release
 def test_a_killed_replica_gets_the_turns_of_the_hub_back(thinned: Training) -> None:
     first = played(thinned, 1).keys()
     for rank in range(2):
@@ -178,14 +176,12 @@ def differing(one: Counter[tuple[int, ...]], other: Counter[tuple[int, ...]]) ->
     return (one - other).total()
 
 
-@pytest.mark.release
 def test_a_training_without_its_trainer_ends(broken: Training) -> None:
     assert (broken.folder.root.parent / "trainer").exists()
     assert broken.status != 0
     assert broken.steps == [1, 2]
 
 
-@pytest.mark.release
 def test_the_next_batch_after_a_kill_is_that_of_the_unbroken_run(resumed: Training, unbroken: Training) -> None:
     assert (resumed.status, unbroken.status) == (0, 0), resumed.log[-3000:]
     assert resumed.steps == [3, 4]
@@ -197,14 +193,12 @@ def test_the_next_batch_after_a_kill_is_that_of_the_unbroken_run(resumed: Traini
         assert (resumed.levels(step) == {"A"}) == (step == 1)
 
 
-@pytest.mark.release
 def test_store_and_ledger_after_a_kill_are_those_of_the_unbroken_run(resumed: Training, unbroken: Training) -> None:
     for step in (3, 4):
         assert differing(stored(unbroken, step, 0), stored(resumed, step, 0)) <= 2 * step * NEAR_TIES
         assert differing(kept(unbroken, step), kept(resumed, step)) <= 2 * NEAR_TIES
 
 
-@pytest.mark.release
 def test_steps_differ(resumed: Training, unbroken: Training) -> None:
     """Control of the two tests above: what another step said, stored and kept is told apart."""
     assert differing(played(unbroken, 2), played(resumed, 3)) > 2 * NEAR_TIES

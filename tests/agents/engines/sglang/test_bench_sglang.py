@@ -8,7 +8,7 @@ import pytest
 from benched_engine import assert_both_play_the_same
 from cpu_sglang import beside, prepare
 
-pytestmark = [pytest.mark.sglang, pytest.mark.once]
+pytestmark = [pytest.mark.sglang, pytest.mark.once, pytest.mark.release]
 
 
 def test_two_engines_of_sglang_play_the_same_turns(tiny_model: Path, tmp_path: Path) -> None:

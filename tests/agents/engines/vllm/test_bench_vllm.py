@@ -9,7 +9,7 @@ import pytest
 from benched_engine import assert_both_play_the_same
 from tiny_vllm import MEMORY, ONE_PROCESS, save_policy
 
-pytestmark = [pytest.mark.vllm, pytest.mark.once]
+pytestmark = [pytest.mark.vllm, pytest.mark.once, pytest.mark.release]
 
 
 def test_two_engines_of_vllm_play_the_same_turns(chatml: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

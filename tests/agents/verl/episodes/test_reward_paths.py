@@ -29,8 +29,10 @@ BY_FUNCTION = (
 
 @pytest.mark.parametrize(
     ("path", "undecided", "paid", "masked"),
-    [(BY_MANAGER, [0.0, 0.0, 1.0], ("echo/0", "echo/2"), 0), (BY_FUNCTION, [0.0, 1.0], ("echo/0",), 1)],
-    ids=["manager", "function"],
+    [
+        pytest.param(BY_MANAGER, [0.0, 0.0, 1.0], ("echo/0", "echo/2"), 0, id="manager"),
+        pytest.param(BY_FUNCTION, [0.0, 1.0], ("echo/0",), 1, id="function", marks=pytest.mark.release),
+    ],
 )
 def test_verl_trains_by_turntrees_rewards_and_what_has_no_score_is_masked(
     path: tuple[str, ...], undecided: list[float], paid: tuple[str, ...], masked: int, tiny_model: Path, tmp_path: Path

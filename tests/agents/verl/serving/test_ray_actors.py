@@ -98,6 +98,7 @@ def test_the_router_goes_around_a_server_that_is_killed(cluster: Any) -> None:
     assert router.get_all_servers() == [name for name in servers if name != home]
 
 
+@pytest.mark.release
 def test_a_server_sees_the_accelerator_that_its_trainer_holds(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from verl.plugin.platform.platform_cuda import PlatformCUDA
 

@@ -3,8 +3,7 @@ from typing import Any
 
 import pytest
 
-from turntree.agents.commands.engine_args import parsed_engine_args
-from turntree.agents.engines.engine_choice import EngineName
+from turntree.agents.engines.engine_choice import EngineName, parsed_engine_args
 from turntree.agents.errors import UsageError
 
 
