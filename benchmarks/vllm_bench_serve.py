@@ -4,7 +4,7 @@ Two servers of one policy that is drawn at random, one with the drafter; random 
 Their own benchmark is run at both by turns; what counts are failed requests and the time per output token, the ratio of
 each round's medians.
 
-    python benchmarks/vllm_bench_serve.py --rounds 5 --out benchmarks/results/vllm_bench_serve.json
+    python benchmarks/vllm_bench_serve.py --out benchmarks/results/vllm_bench_serve.json
 
 In the environment of vLLM (``scripts/venv.sh vllm-0.28``). Not covered: GPUs, policies whose drafts pay.
 """
@@ -33,7 +33,9 @@ from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_c
 
 VLLM = [sys.executable, "-m", "vllm.entrypoints.cli.main"]
 SHAPE = PolicyShape(hidden=512, layers=6, heads=8, intermediate=1536, context=1024)
-ON_CPU = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
+ON_CPU = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
+ONE_WORKER = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+"""The worker in the engine's process, as it is with one GPU; on a CPU vLLM asks another process for drafts."""
 START_SECONDS = 600
 
 
@@ -51,7 +53,7 @@ def server(model: Path, log: Path, *options: str) -> Iterator[str]:
     words = [*VLLM, "serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", *size]
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [*words, "--enforce-eager", *options], stdout=out, stderr=out, env={**os.environ, **ON_CPU}
+            [*words, "--enforce-eager", *options], stdout=out, stderr=out, env={**os.environ, **ON_CPU, **ONE_WORKER}
         )
     try:
         yield f"http://127.0.0.1:{port}"
@@ -84,8 +86,8 @@ def bench(url: str, model: Path, folder: Path, seed: int, args: argparse.Namespa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="vLLM's own benchmark of servers with and without the drafter.")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each server that are counted")
-    parser.add_argument("--prompts", type=int, default=48, help="requests of a round")
+    parser.add_argument("--rounds", type=int, default=16, help="rounds of each server that are counted")
+    parser.add_argument("--prompts", type=int, default=16, help="requests of a round")
     parser.add_argument("--at-once", type=int, default=8, help="requests at once")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of each prompt, and of each answer")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
@@ -102,8 +104,8 @@ def main() -> None:
             for way, url in urls.items():
                 wait_for(url, logs[way])
             for number in range(args.rounds + 1):  # the first round warms up
-                for way, url in urls.items():
-                    found = bench(url, model, folder, number, args)
+                for way in sorted(urls, reverse=bool(number % 2)):  # neither is always the first
+                    found = bench(urls[way], model, folder, number, args)
                     rounds[way] += [found] if number else []
     ratio = median(
         ours["median_tpot_ms"] / theirs["median_tpot_ms"]
