@@ -60,25 +60,10 @@ def check_dialogue(base_url: str, renderer: Renderer, policy: PolicyLaw) -> None
 
 def served_dialogue(folder: Path, log: Path, *options: str) -> None:
     renderer, policy = Renderer(Checkpoint.open(str(folder)).tokenizer), PolicyLaw(folder)
-    words = [
-        "serve",
-        str(folder),
-        "--port",
-        "0",
-        "--name",
-        "tiny",
-        "--max-context",
-        "256",
-        "--max-batch",
-        "4",
-        "--max-stored-tokens",
-        "2048",
-    ]
-    command = [sys.executable, "-m", "turntree.agents.cli", *words, *options]
-    with (
-        log.open("wb") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process,
-    ):
+    words = ["serve", str(folder), "--port", "0", "--name", "tiny"]
+    bounds = ["--max-context", "256", "--max-batch", "4", "--max-stored-tokens", "2048"]
+    command = [sys.executable, "-m", "turntree.agents.cli", *words, *bounds, *options]
+    with log.open("wb") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process:
         try:
             assert process.stdout is not None, "started with a pipe"
             ready = b""

@@ -84,7 +84,8 @@ def test_readers_draft_trees_while_a_writer_moves_on(max_tokens: int) -> None:
             done.set()
 
     together(write, lambda: read(0), lambda: read(1))
-    assert all(future.result(patience(60)) >= 0 for future in announced)
+    for future in announced:  # the indexer still writes
+        future.result(patience(60))
     assert not broken(forest)
     assert all(np.isfinite(array).all() for array in parts(forest.weights).values())
 
