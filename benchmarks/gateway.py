@@ -217,7 +217,7 @@ def main() -> None:
         found = {
             "load": loaded,
             "cost": compared,
-            "provenance": provenance(("turntree", "torch", "starlette", "uvicorn")),
+            "provenance": provenance(("turntree", "torch", "starlette", "uvicorn", "uvloop")),
         }
         args.out.write_text(json.dumps(found, indent=1) + "\n")
 

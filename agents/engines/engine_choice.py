@@ -175,17 +175,17 @@ async def _open_vllm(choice: EngineChoice) -> AsyncIterator[Engine]:
         return
     from turntree.agents.engines.vllm.config import VllmEngineConfig
     from turntree.agents.engines.vllm.engine import VllmEngine
-    from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
+    from turntree.agents.engines.vllm.settings import speculative_config, with_forest
 
-    stored = {}
+    engine_args = dict(choice.engine_args)
     if choice.forest is not None:
-        stored["additional_config"] = DrafterSettings(forest=choice.forest).to_additional_config()
+        engine_args["additional_config"] = with_forest(engine_args.get("additional_config"), choice.forest)
     config = VllmEngineConfig(
         max_batch=choice.max_batch,
         max_context=choice.max_context,
         dtype=choice.precision,
         speculative_config=speculative_config() if choice.speculate else None,
-        engine_args={**stored, **choice.engine_args},
+        engine_args=engine_args,
     )
     with VllmEngine(choice.model, config=config) as engine:
         yield engine

@@ -25,6 +25,8 @@ from turntree.envs.tools.tool import Tool
 from turntree.envs.tools.toolset import all_tools
 
 SPLITS = ("base", "miss_func", "miss_param", "long_context")
+Offer = tuple[tuple[str, ...], frozenset[str]]
+"""Which APIs a task has, and the names of their tools that are withheld."""
 
 
 class BFCL(Env):
@@ -68,7 +70,7 @@ class BFCL(Env):
         self._tasks = read_tasks(files, split)
         self.num_tasks = len(self._tasks)
         self._documents: Mapping[str, Any] = read_documents(files.documents)
-        self._written: dict[tuple[Tool, ...], str] = {}
+        self._written: dict[Offer, str] = {}
         self._known: tuple[Task, list[Expected]] | None = None
         self._begin()
 
@@ -96,16 +98,20 @@ class BFCL(Env):
         """The tools that may be called now; before an episode those of all APIs."""
         if self._progress is None:
             return all_tools(self.tools, self.toolsets)
-        facts = self.current_task.metadata
-        withheld = {*facts["excluded"], *(name for name, turn in facts["later"].items() if turn > self._turn)}
-        return tools_of(tuple(facts["apis"]), frozenset(withheld))
+        return tools_of(*self._offer())
 
     @property
     def _tools_json(self) -> str:  # type: ignore[override]
-        tools = self.offered_tools
-        if tools not in self._written:
-            self._written[tools] = written(tools, self._documents)
-        return self._written[tools]
+        offer = self._offer()
+        if offer not in self._written:
+            self._written[offer] = written(tools_of(*offer), self._documents)
+        return self._written[offer]
+
+    def _offer(self) -> Offer:
+        """The running turn's."""
+        facts = self.current_task.metadata
+        withheld = {*facts["excluded"], *(name for name, turn in facts["later"].items() if turn > self._turn)}
+        return tuple(facts["apis"]), frozenset(withheld)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin an episode in the world of its task; arguments, results and errors are ``Env``'s."""

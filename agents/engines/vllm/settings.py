@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from turntree.spec_tree import ForestConfig
@@ -84,6 +84,30 @@ class DrafterSettings:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values["forest"] = asdict(self.forest) | {"end_tokens": sorted(self.forest.end_tokens)}
         return {SECTION: values}
+
+
+def with_forest(additional_config: Any, forest: ForestConfig) -> dict[str, Any]:
+    """vLLM's ``additional_config`` with these settings of the store, unless its section has some of its own.
+
+    Args:
+        additional_config: What it is without them; ``None`` for nothing.
+        forest: Settings of the store.
+
+    Raises:
+        ValueError: If it is no mapping, or as ``DrafterSettings.from_additional_config``.
+
+    Example:
+        >>> kept = with_forest({"other": 1, "turntree": {"adaptive": False}}, ForestConfig(max_tokens=4096))
+        >>> kept["other"], kept["turntree"]["adaptive"], kept["turntree"]["forest"]["max_tokens"]
+        (1, False, 4096)
+    """
+    given = {} if additional_config is None else additional_config
+    if not isinstance(given, Mapping):
+        raise ValueError(f"additional_config must be a mapping, got {given!r:.100}")
+    settings = DrafterSettings.from_additional_config(given)
+    if "forest" not in (given.get(SECTION) or ()):
+        settings = replace(settings, forest=forest)
+    return {**given, **settings.to_additional_config()}
 
 
 def speculative_config(max_tokens: int = 8) -> dict[str, Any]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import httpx
 import pytest
 from machine_speed import patience
 from policy_law import PolicyLaw
+from served_command import served_command
 from tiny_llama import save_tiny_llama
 
 from turntree.agents.evaluation.checkpoint import Checkpoint
@@ -60,20 +59,9 @@ def check_dialogue(base_url: str, renderer: Renderer, policy: PolicyLaw) -> None
 
 def served_dialogue(folder: Path, log: Path, *options: str) -> None:
     renderer, policy = Renderer(Checkpoint.open(str(folder)).tokenizer), PolicyLaw(folder)
-    words = ["serve", str(folder), "--port", "0", "--name", "tiny"]
     bounds = ["--max-context", "256", "--max-batch", "4", "--max-stored-tokens", "2048"]
-    command = [sys.executable, "-m", "turntree.agents.cli", *words, *bounds, *options]
-    with log.open("wb") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process:
-        try:
-            assert process.stdout is not None, "started with a pipe"
-            ready = b""
-            while not ready.startswith(b"tiny at http"):  # the engines write there, too
-                ready = process.stdout.readline()
-                assert ready, log.read_text(errors="replace")[-3000:]
-            check_dialogue(ready.split()[-1].decode(), renderer, policy)
-        finally:
-            process.terminate()
-    assert process.returncode == 0, log.read_text(errors="replace")[-3000:]
+    with served_command(folder, log, *bounds, *options) as base_url:
+        check_dialogue(base_url, renderer, policy)
 
 
 @pytest.fixture

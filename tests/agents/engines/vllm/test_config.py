@@ -10,7 +10,7 @@ from tables import table
 from turntree.agents.engines.vllm import compat
 from turntree.agents.engines.vllm.config import WORKER_EXTENSION, VllmEngineConfig
 from turntree.agents.engines.vllm.drafter import ForestDrafter
-from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
+from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config, with_forest
 from turntree.spec_tree import ForestConfig
 
 
@@ -49,6 +49,19 @@ def test_settings_come_back_from_vllm_s_configuration_as_they_went_in() -> None:
     settings = DrafterSettings(min_probability=0.25, adaptive=False, max_step_tokens=40, forest=forest)
     travelled = json.loads(json.dumps(settings.to_additional_config()))
     assert DrafterSettings.from_additional_config(travelled) == settings
+
+
+def test_a_store_s_bound_leaves_what_else_a_configuration_says() -> None:
+    forest, own = ForestConfig(max_tokens=4096), ForestConfig(max_tokens=2048)
+    assert with_forest(None, forest) == DrafterSettings(forest=forest).to_additional_config()
+    kept = with_forest({"other": 1, "turntree": {"adaptive": False}}, forest)
+    assert kept["other"] == 1
+    assert DrafterSettings.from_additional_config(kept) == DrafterSettings(adaptive=False, forest=forest)
+    named = with_forest(DrafterSettings(forest=own).to_additional_config(), forest)
+    assert DrafterSettings.from_additional_config(named).forest == own
+    assert with_forest({"turntree": None}, forest) == with_forest(None, forest)
+    with pytest.raises(ValueError, match="additional_config must be a mapping, got 3"):
+        with_forest(3, forest)
 
 
 def test_a_configuration_of_others_gives_the_defaults() -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from client_results import require_result
+from served_command import served_command
 from spoken_server import MODEL, gold, question, spoken_server
 
 pytestmark = pytest.mark.interop
@@ -26,23 +23,10 @@ MULTIPLY = {**ADD, "name": "multiply", "description": "Multiply two numbers."}
 TOOLS: list[Any] = [{"type": "function", "function": one} for one in (ADD, MULTIPLY)]
 
 
-@contextmanager
-def served(model: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """``turntree serve`` in a process of its own."""
-    words = ["serve", str(model), "--port", "0", "--name", "tiny", *options]
-    command = [sys.executable, "-m", "turntree.agents.cli", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=model) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-
-
-def client_of(process: subprocess.Popen[str]) -> Any:
+def client_at(base_url: str) -> Any:
     import openai
 
-    assert process.stdout is not None, "started with a pipe"
-    return openai.OpenAI(base_url=process.stdout.readline().split()[-1], api_key="none", max_retries=0)
+    return openai.OpenAI(base_url=base_url, api_key="none", max_retries=0)
 
 
 def fields_of(number: int) -> dict[str, Any]:
@@ -104,10 +88,13 @@ def dialogue(client: Any, number: int, temperature: float) -> tuple[list[Any], i
     return said, accepted
 
 
-def test_dialogues_with_and_without_drafts_are_equal_token_for_token(tiny_model: Path) -> None:
+def test_dialogues_with_and_without_drafts_are_equal_token_for_token(tiny_model: Path, tmp_path: Path) -> None:
     played = [(number, temperature) for temperature in (0.0, 1.0) for number in range(DIALOGUES)]
-    with served(tiny_model, "--no-speculate") as without, served(tiny_model) as drafting:
-        plain, ours = client_of(without), client_of(drafting)
+    with (
+        served_command(tiny_model, tmp_path / "plain.txt", "--no-speculate") as without,
+        served_command(tiny_model, tmp_path / "drafting.txt") as drafting,
+    ):
+        plain, ours = client_at(without), client_at(drafting)
         with plain, ours, ThreadPoolExecutor(8) as threads:
             assert [model.id for model in ours.models.list()] == ["tiny"]
             expected = [*threads.map(lambda one: dialogue(plain, *one), played)]

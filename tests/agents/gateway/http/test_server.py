@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +12,7 @@ import httpx
 import pytest
 from gateways import SpokenEngine, gateway_at
 from machine_speed import eventually, patience
+from served_command import served_command
 
 from turntree.agents.errors import UsageError
 from turntree.agents.gateway.http.server import listen
@@ -118,19 +115,13 @@ def test_a_port_that_is_taken_is_named():
             listen(GatewaySettings(model="m", max_context=8, port=port))
 
 
-def test_the_command_serves_and_ends_in_order_at_sigterm(tiny_model: Path):
-    words = [sys.executable, "-m", "turntree.agents.cli", "serve", str(tiny_model), "--port", "0", "--name", "tiny"]
-    quiet = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=quiet) as server:
-        try:
-            assert server.stdout is not None
-            said = server.stdout.readline()
-            assert said.startswith("tiny at http://127.0.0.1:"), said + server.stderr.read()
-            body = {**json.loads(BODY), "max_tokens": 5}
-            answer = httpx.post(f"{said.split()[-1]}/chat/completions", json=body, timeout=patience(60))
-            assert answer.json()["usage"]["completion_tokens"] >= 1
-            server.send_signal(signal.SIGTERM)
-            _out, err = server.communicate(timeout=patience(60))
-            assert (server.returncode, "Traceback" in err) == (0, False), err
-        finally:
-            server.kill()
+def test_the_command_serves_and_ends_in_order_at_sigterm(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    log = tmp_path / "log.txt"
+    with served_command(tiny_model, log) as base_url:
+        body = {**json.loads(BODY), "max_tokens": 5}
+        answer = httpx.post(f"{base_url}/chat/completions", json=body, timeout=patience(60))
+        assert answer.json()["usage"]["completion_tokens"] >= 1
+    assert "Traceback" not in log.read_text()
