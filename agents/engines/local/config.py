@@ -15,9 +15,9 @@ class Speculation:
     """Most draft nodes of one request in one step."""
     max_depth: int = 8
     """Greatest depth of a draft."""
-    min_probability: float = 0.4
-    """A node is verified if the store's estimate that its whole path is accepted reaches this
-    probability."""
+    min_probability: float = 0.05
+    """A node is verified if the store's estimate that its whole path is accepted reaches this probability. An adaptive
+    engine chooses its threshold from here up; a low one is best for few requests at once."""
     chain: bool = False
     """Draft one continuation instead of a tree."""
     max_step_nodes: int | None = None

@@ -130,7 +130,7 @@ class EngineCore:
         for request in self._waiting.preempted():
             self._finish(request, FinishReason.ABORT)
         self._waiting.admit()
-        rows = [request for request in self.live if self._pool.follow(request)]
+        rows = self._pool.runnable()
         step = self._run(rows) if rows else None
         seconds = time.perf_counter() - began
         self.stats.seconds += seconds

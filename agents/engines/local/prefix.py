@@ -7,7 +7,7 @@ correctness. The index knows nothing of keys, values or requests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 BLOCK = 8
@@ -52,20 +52,30 @@ class PrefixIndex:
         """Tokens of ``slot``."""
         return self._tokens.get(slot, ())
 
-    def match(self, prompt: Sequence[int], candidates: int = 4) -> PrefixMatch:
-        """The slot with the longest common prefix, among the newest ``candidates`` of the longest
-        chain of blocks. Prefixes shorter than a block are not found."""
-        holders: dict[int, None] = {}
+    def match(self, prompt: Sequence[int], *, free: Container[int] = (), candidates: int = 8) -> PrefixMatch:
+        """The slot with the longest common prefix, among the newest ``candidates`` of each of the two longest chains of
+        blocks. Prefixes shorter than a block are not found.
+
+        Args:
+            prompt: Token ids.
+            free: Slots that may be continued in place: one whose tokens are all a prefix of the prompt is preferred to
+                another that shares less than a block more.
+            candidates: Most slots of a chain that are compared.
+        """
+        chains: list[dict[int, None]] = []
         for key in _chain(prompt):
             found = self._slots.get(key)
             if not found:
                 break
-            holders = found
-        best = PrefixMatch(-1, 0)
-        for slot, _ in zip(reversed(holders), range(candidates), strict=False):
-            length = common_prefix(self._tokens[slot], prompt)
-            if length > best.length:
-                best = PrefixMatch(slot, length)
+            chains.append(found)
+        best, worth = PrefixMatch(-1, 0), 0
+        for holders in reversed(chains[-2:]):
+            for slot, _ in zip(reversed(holders), range(candidates), strict=False):
+                tokens = self._tokens[slot]
+                length = common_prefix(tokens, prompt)
+                in_place = length == len(tokens) and slot in free
+                if length + in_place * (BLOCK - 1) > worth:
+                    best, worth = PrefixMatch(slot, length), length + in_place * (BLOCK - 1)
         return best
 
 

@@ -3,6 +3,8 @@
 Invariant: a slot is live, parked or free. A parked slot holds a finished turn
 for the dialogue's next one. Those of precomputed turns are given away first,
 then the least recently parked.
+
+Prefixes are copied when ``runnable`` is called, those from one slot together.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ class SlotPool:
         self._free = list(range(cache.slots))
         self._parked: dict[int, None] = {}
         self._live: dict[int, Request] = {}
+        self._copies: dict[tuple[int, int], list[int]] = {}
+        """Slots to copy to, by the slot to copy from and the number of tokens."""
+        self._targets: set[int] = set()
 
     @property
     def live(self) -> list[Request]:
@@ -37,7 +42,7 @@ class SlotPool:
             Whether a slot was free.
         """
         wanted = len(request.prompt) - 1
-        match = self._index.match(request.prompt)
+        match = self._index.match(request.prompt, free=self._parked)
         source, length = match.slot, min(match.length, wanted)
         if source in self._parked and length == len(self._index.tokens(source)):
             del self._parked[source]
@@ -46,13 +51,15 @@ class SlotPool:
         owner = self._live.get(source)
         if owner is not None and owner.computed < length:
             if length - owner.computed >= BLOCK:
-                request.leader = owner
+                first = owner.leader
+                same = first is not None and first.prompt[:length] == request.prompt[:length]
+                request.leader = first if same else owner
             length = owner.computed
         slot = self._take(keep=source)
         if slot is None:
             return False
         if length and request.leader is None:
-            self._cache.copy(source, slot, length)
+            self._copy(source, slot, length)
         self._occupy(request, slot, 0 if request.leader else length)
         return True
 
@@ -70,12 +77,14 @@ class SlotPool:
                 return slot
         return None
 
-    def follow(self, request: Request) -> bool:
-        """Copy the leader's prefix as soon as it is computed.
+    def runnable(self) -> list[Request]:
+        """Requests that may run now, in the order of their slots; all but those that wait for a leader's prefix."""
+        rows = [request for request in self.live if self._follow(request)]
+        self._make_copies()
+        return rows
 
-        Returns:
-            Whether the request may run now.
-        """
+    def _follow(self, request: Request) -> bool:
+        """Copy the leader's prefix as soon as it is computed; returns whether the request may run now."""
         leader = request.leader
         if leader is None:
             return True
@@ -86,10 +95,22 @@ class SlotPool:
             if leads and leader.computed < length:
                 return False
             if length:
-                self._cache.copy(leader.slot, request.slot, length)
+                self._copy(leader.slot, request.slot, length)
                 request.computed = request.cached = length
         request.leader = None
         return True
+
+    def _copy(self, source: int, target: int, length: int) -> None:
+        if source in self._targets or target in self._targets or any(target == one for one, _ in self._copies):
+            self._make_copies()
+        self._copies.setdefault((source, length), []).append(target)
+        self._targets.add(target)
+
+    def _make_copies(self) -> None:
+        for (source, length), targets in self._copies.items():
+            self._cache.copy(source, targets, length)
+        self._copies.clear()
+        self._targets.clear()
 
     def park(self, request: Request) -> None:
         """Keep the keys and values of a finished turn for the dialogue's next one."""

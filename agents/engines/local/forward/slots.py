@@ -7,6 +7,9 @@ any decoder fits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 
@@ -23,7 +26,6 @@ class SlotCache:
         """Keys and values of a layer, shape (slots, key heads, columns, size) each.
 
         Args:
-            key: New keys, shape (1, key heads, tokens, size); they set the shape of the allocation.
             key: New keys, shape (1, key heads, tokens, size): the pattern for the allocation.
             value: New values, likewise.
         """
@@ -36,11 +38,12 @@ class SlotCache:
             self.layers[index] = pair
         return pair
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the first ``length`` columns of one slot to another."""
-        for keys, values in self.layers.values():
-            keys[target, :, :length] = keys[source, :, :length]
-            values[target, :, :length] = values[source, :, :length]
+    def copy(self, source: int, targets: Sequence[int], length: int) -> None:
+        """Copy the first ``length`` columns of one slot to others."""
+        for pair in self.layers.values():
+            for layer in pair:
+                at = targets[0] if len(targets) == 1 else torch.tensor(targets, device=layer.device)
+                layer[at, :, :length] = layer[source, :, :length]
 
     def move(self, slots: Tensor, source: Tensor, target: Tensor) -> None:
         """Move single columns, all at once: ``target[i]`` of ``slots[i]`` becomes ``source[i]``.
