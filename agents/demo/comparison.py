@@ -12,6 +12,7 @@ Not covered: verl's own part of a step (see the run's ``metrics.jsonl``).
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -115,6 +116,7 @@ class _Bench:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        gc.unfreeze()
         self._speculative.close()
         self._plain.close()
 
@@ -137,6 +139,8 @@ class _Bench:
         """Run some episodes before anything is timed."""
         self._run(self._plain, records[: len(records) // 4])
         self._plain.reset_prefix_cache()
+        gc.collect()
+        gc.freeze()  # a collection that walks through models and libraries takes a third of a step's seconds
 
     def play(self, step: int, records: Sequence[Record], *, speculative_first: bool) -> StepComparison:
         self._speculative.take_choices()
