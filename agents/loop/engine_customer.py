@@ -64,7 +64,7 @@ class EngineCustomer:
 
         Raises:
             CustomerSilent: If the model says nothing.
-        SpeakerSilent: If its engine gave the turn up.
+            SpeakerSilent: If its engine gave the turn up.
             TimeoutError: If it takes too long.
         """
         said = self._say(task, ())

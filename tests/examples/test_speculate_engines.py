@@ -22,6 +22,7 @@ def assert_drafts_change_the_passes_and_not_the_tokens(example: ModuleType, mode
 
 @pytest.mark.sglang
 @pytest.mark.once
+@pytest.mark.release
 def test_drafts_in_sglang_change_the_passes_and_not_the_tokens(tiny_model: Path) -> None:
     from cpu_sglang import beside, prepare
 
@@ -32,6 +33,7 @@ def test_drafts_in_sglang_change_the_passes_and_not_the_tokens(tiny_model: Path)
 
 @pytest.mark.vllm
 @pytest.mark.once
+@pytest.mark.release
 def test_drafts_in_vllm_change_the_passes_and_not_the_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tiny_vllm import MEMORY, ONE_PROCESS, save_policy
 

@@ -77,6 +77,7 @@ def test_the_local_engine_behind_the_gateway(folder: Path, tmp_path: Path) -> No
 
 @pytest.mark.vllm
 @pytest.mark.once
+@pytest.mark.release
 def test_vllm_behind_the_gateway(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tiny_vllm import ENVIRONMENT, MEMORY
 
@@ -88,6 +89,7 @@ def test_vllm_behind_the_gateway(folder: Path, tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.sglang
 @pytest.mark.once
+@pytest.mark.release
 def test_sglang_behind_the_gateway(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cpu_sglang import beside, prepare
 

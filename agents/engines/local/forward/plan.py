@@ -117,16 +117,17 @@ def _lead(draft: DraftBatch, node_row: Ints, node: Ints) -> Ints:
 
 
 def _ancestors(draft: DraftBatch, branching: Ints, node: Ints, lead: Ints) -> NDArray[np.bool_]:
+    """Nodes of its row that each branching node sees, itself among them, shape (branching, nodes of a row)."""
     seen = np.zeros((len(branching), int(np.diff(draft.offsets).max(initial=0))), bool)
+    each = np.arange(len(branching))
     parent = draft.parents[branching].astype(np.int64)
     on_line = parent < lead
     seen[on_line] = np.arange(seen.shape[1]) <= parent[on_line, None]
-    seen[np.arange(len(branching)), node] = True
-    depths = draft.depths[branching]
-    above = np.arange(len(branching)) - (node - parent)
-    for depth in np.unique(depths[~on_line]):
-        level = np.flatnonzero((depths == depth) & ~on_line)
-        seen[level] |= seen[above[level]]
+    seen[each, node] = True
+    up = np.where(on_line, each, each - (node - parent))
+    while not (up == each).all():  # a node knows its path up to ``up``, whose own path doubles it
+        seen |= seen[up]
+        each, up = up, up[up]
     return seen
 
 

@@ -226,6 +226,7 @@ def test_a_server_that_would_be_wrong_does_not_start(
         resolved(**{**good, argument: value})
 
 
+@pytest.mark.release
 def test_alike_siblings_that_fill_up_a_tree_move_the_law(folder: Path, policy: PolicyLaw) -> None:
     """Control of the test of laws: SGLang fills the trees of its own n-gram drafts up with children of the root that
     all say token 0, and its rule counts each of them."""

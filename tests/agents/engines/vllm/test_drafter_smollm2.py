@@ -14,7 +14,7 @@ from tiny_vllm import MEMORY, ONE_PROCESS
 
 from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.release]
 
 SCRIPT = Path(__file__).parents[4] / "scripts" / "smollm2.py"
 QUESTIONS = ("What is 12 + 34?", "Name three colours.")
