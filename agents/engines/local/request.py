@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,7 +146,7 @@ class Request(DraftTurn):
                 verify_steps=self.verify_steps,
                 drafted=self.drafted,
                 accepted=sum(self.accepted),
-                **asdict(self.monitored),
+                **{name: getattr(self.monitored, name) for name in Monitored.__slots__},
             ),
             accepted=tuple(self.accepted),
             cached_tokens=self.cached,
