@@ -1,0 +1,147 @@
+"""Each configuration of the CPU: seconds to the end of its first step, of its second one, and the memory that it takes.
+
+    python benchmarks/first_steps.py --model DIR --data DIR [--only NAME ...] [--json FILE]
+
+``DIR`` of ``--data`` holds ``data``, as ``$TURNTREE_DATA`` does. One run of two steps each, the configuration as it is
+otherwise, with a chat model (the demo with its own policy). ``doubling`` is the README's environment of one's own.
+Memory is sampled twice a second: the largest process, and all processes of the run together, each with its share of
+the pages that several have (the kernel's ``Pss``). Adam's moments are there from the first update on.
+
+Not covered: GPUs, and trainings whose engine is vLLM or SGLang.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from provenance import provenance
+from rich.console import Console
+from rich.table import Table
+
+from turntree.agents.demo.policy import build_policy, save_policy
+
+ROOT = Path(__file__).resolve().parents[1]
+DOUBLING = "doubling"
+CONFIGS = ("demo", DOUBLING, "grpo_arithmetic_cpu", "dapo_arithmetic_cpu", "ppo_arithmetic_cpu", "grpo_gsm8k_cpu")
+STEPS = 2
+_MARK = "TURNTREE_BENCHMARK_RUN"
+_POLL = 0.5
+
+
+class Memory(NamedTuple):
+    """Of the processes of a run, bytes."""
+
+    largest: int
+    """The resident memory of the largest process."""
+    together: int
+    """All of them, shared pages counted once."""
+
+
+def memory_of(mark: str) -> Memory:
+    """What the processes take now that have ``mark`` in their environment."""
+    found = [(0, 0)]
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes():
+                sizes = dict(re.findall(r"(Rss|Pss):\s+(\d+) kB", (folder / "smaps_rollup").read_text()))
+                found.append((int(sizes["Rss"]) << 10, int(sizes["Pss"]) << 10))
+        except (OSError, KeyError):  # it has ended, or is the kernel's
+            continue
+    return Memory(max(rss for rss, _ in found), sum(pss for _, pss in found))
+
+
+def readme_example(folder: Path) -> Path:
+    """The README's environment of one's own, as a file."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    path = folder / f"{DOUBLING}.py"
+    path.write_text(next(block for block in blocks if "class Doubling" in block))
+    return path
+
+
+def command_of(name: str, model: Path, folder: Path) -> list[str]:
+    if name == DOUBLING:
+        return [sys.executable, str(readme_example(folder)), str(model)]
+    return [sys.executable, "-m", "turntree.agents.cli", "train", name, f"actor_rollout_ref.model.path={model}"]
+
+
+def measure(name: str, model: Path) -> dict[str, Any]:
+    """The figures of one configuration.
+
+    Raises:
+        SystemExit: If the training did not end well.
+    """
+    with tempfile.TemporaryDirectory() as text:
+        folder, mark = Path(text), uuid.uuid4().hex
+        run, log = folder / "run", folder / "log.txt"
+        options = [f"turntree.run_dir={run}", f"trainer.total_training_steps={STEPS}"]
+        environment = {**os.environ, _MARK: mark, "HF_HUB_OFFLINE": "1"}
+        began, ends, peak = time.perf_counter(), list[float](), Memory(0, 0)
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [*command_of(name, model, folder), *options], cwd=folder, env=environment, stdout=out, stderr=out
+            )
+            while process.poll() is None:
+                done = steps_in(run / "metrics.jsonl")
+                ends += [time.perf_counter() - began] * (done - len(ends))
+                peak = Memory(*map(max, peak, memory_of(mark)))
+                time.sleep(_POLL)
+        if process.returncode or not ends:
+            sys.exit(f"{name} ended with status {process.returncode}: {log.read_text(errors='replace')[-3000:]}")
+        return {
+            "config": name,
+            "first_step_seconds": round(ends[0], 1),
+            "second_step_seconds": round(ends[1] - ends[0], 1) if len(ends) > 1 else None,
+            "largest_process_gb": round(peak.largest / 1e9, 2),
+            "all_processes_gb": round(peak.together / 1e9, 2),
+        }
+
+
+def steps_in(metrics: Path) -> int:
+    """Training steps that have been recorded."""
+    if not metrics.is_file():
+        return 0
+    lines = metrics.read_text().splitlines(keepends=True)
+    return len({step for line in lines if line.endswith("\n") and (step := json.loads(line)["step"]) > 0})
+
+
+def print_table(rows: Sequence[dict[str, Any]]) -> None:
+    table = Table("configuration", "first step, s", "second, s", "largest process, GB", "all processes, GB")
+    for row in rows:
+        table.add_row(*("-" if value is None else str(value) for value in row.values()))
+    Console().print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="folder of a chat model")
+    parser.add_argument("--data", type=Path, help="the folder that holds data")
+    parser.add_argument("--only", nargs="*", default=CONFIGS, choices=CONFIGS, help="configurations")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    args = parser.parse_args()
+    if args.data:
+        os.environ["TURNTREE_DATA"] = str(args.data.resolve())
+    about = provenance(("turntree", "verl", "ray", "torch", "transformers"))
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        own = save_policy(build_policy(), Path(folder) / "policy")
+        for name in args.only:
+            rows.append(measure(name, own if name == "demo" else args.model.resolve()))
+            print(rows[-1], file=sys.stderr)
+            if args.json:
+                args.json.write_text(json.dumps({**about, "model": args.model.name, "rows": rows}, indent=1) + "\n")
+    print_table(rows)
+
+
+if __name__ == "__main__":
+    main()
