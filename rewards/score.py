@@ -18,7 +18,9 @@ from turntree.rewards.judge import Judge, default_judge
 from turntree.rewards.reading.extract import Answer, Extraction, extract
 from turntree.rewards.result import Score, Status, Verdict
 
-_WRONG = Verdict(correct=False)
+_WRONG: Verdict | Future[Verdict] = Verdict(correct=False)
+_Known = dict[tuple[str, Answer, str], Verdict | Future[Verdict]]
+"""Comparisons by gold answer, answer and question."""
 
 
 class _Begun(NamedTuple):
@@ -52,7 +54,7 @@ def score(
         >>> score("It is a half.\n#### 0.5", "1/2").correct
         True
     """
-    return score_batch([prediction], [gold], contract, questions=[question], judge=judge)[0]
+    return _finish(_begin(prediction, gold, _resolved(contract), question, judge or default_judge(), {}))
 
 
 def score_batch(
@@ -117,40 +119,42 @@ def _begin_all(
     if len(asked) != len(golds):
         raise ValueError(f"expected one question a text, got {len(asked)} for {len(golds)} texts")
     judge = judge or default_judge()
-    compared: dict[Contract, dict[tuple[str, Answer, str], Verdict | Future[Verdict]]] = {}
-    known: dict[tuple[str, Answer, str], Verdict | Future[Verdict]] = {}
+    compared: dict[Contract, _Known] = {}
+    known: _Known = {}
     last_rules: Contract | None = None
     begun = []
     for prediction, gold, rules, question in zip(predictions, golds, contracts, asked, strict=True):
-        started = perf_counter()
-        extraction = extract(prediction, rules)
         if rules is not last_rules:
             known, last_rules = compared.setdefault(rules, {}), rules
-        found = extraction.found
-        if found is None:
-            verdict: Verdict | Future[Verdict] = _WRONG
-        else:
-            triple = (gold, found, question)
-            if triple not in known:
-                known[triple] = judge.compare(gold, found, rules, question)
-            verdict = known[triple]
-        begun.append(_Begun(extraction, verdict, perf_counter() - started))
+        begun.append(_begin(prediction, gold, rules, question, judge, known))
     return begun
+
+
+def _begin(prediction: str, gold: str, rules: Contract, question: str, judge: Judge, known: _Known) -> _Begun:
+    """Find a text's answer and begin its comparison, unless it is ``known``."""
+    started = perf_counter()
+    extraction = extract(prediction, rules)
+    found, verdict = extraction.found, _WRONG
+    if found is not None:
+        triple = (gold, found, question)
+        if triple not in known:
+            known[triple] = judge.compare(gold, found, rules, question)
+        verdict = known[triple]
+    return _Begun(extraction, verdict, perf_counter() - started)
 
 
 def _finish(begun: _Begun) -> Score:
     extraction, verdict, seconds = begun
     if isinstance(verdict, Future):
         verdict = verdict.result()
-    found = extraction.status is Status.OK
-    correct = verdict.correct
+    answer, correct = extraction.answer, verdict.correct
     return Score(
         score=1.0 if correct else 0.0,
         correct=correct,
-        status=verdict.status if found else extraction.status,
-        answer=extraction.answer,
+        status=verdict.status if extraction.status is Status.OK else extraction.status,
+        answer=answer,
         method=verdict.method,
-        components=_COMPONENTS[extraction.answer is not None, correct is not None],
+        components=_COMPONENTS[answer is not None, correct is not None],
         flags=extraction.flags + verdict.flags if verdict.flags else extraction.flags,
         seconds=seconds + verdict.seconds,
     )

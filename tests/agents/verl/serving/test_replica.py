@@ -159,11 +159,13 @@ async def test_a_server_that_gives_its_memory_away_samples_with_the_weights_that
     assert cache.bytes == 0
     await server.wake_up(tags=["kv_cache"])
     after = await asyncio.wait_for(waiting, patience(10))
-    assert after.log_probs != before.log_probs
+    assert after.log_probs != pytest.approx(before.log_probs, abs=1e-5)
     for wake in (server.wake_up, server.resume_kv_cache):
         await server.sleep()
         await wake()
-        assert (await asyncio.wait_for(ask(server, 1, 2, 3, seed=5), patience(10))).log_probs == after.log_probs
+        again = await asyncio.wait_for(ask(server, 1, 2, 3, seed=5), patience(10))
+        assert again.token_ids == after.token_ids
+        assert again.log_probs == pytest.approx(after.log_probs, abs=1e-5)  # a draft changes the shapes of the pass
     server.engine.close()
 
 
