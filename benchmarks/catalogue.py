@@ -6,9 +6,6 @@
 tasks play the first ``--tasks`` indices of each of ``SPLITS``. Gymnasium's ``check_env`` is run on each of them, and
 whatever it warns of is counted. The policies are those of ``tests/support/catalogue_policies.py``. An episode that
 ends as a failure, its answer undecided, is neither won nor lost, and is named for both kinds of policies.
-
-Steps of a policy that calls no tool are timed too, the median over up to ``TIMED`` tasks: those after which the episode
-goes on, and those that end it and are judged (by hidden calls of a program in Repair, by the task's own in services).
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ import json
 import logging
 import os
 import re
-import statistics
 import sys
 import time
 import warnings
@@ -42,11 +38,6 @@ from catalogue_policies import LOSERS, WINNERS, Played, Policy, play_as
 OURS = "turntree/"
 SPLITS = ("train", "test")
 """Of environments that make their tasks."""
-TIMED = 50
-"""Tasks whose steps are timed."""
-MOST_STEPS = 20
-"""Of one of them."""
-STEPS = ("microseconds_per_step", "microseconds_of_the_judged_step")
 SHOWN = 8
 """Faults of a row that the table names; the file names all."""
 _FILES = {
@@ -80,22 +71,6 @@ def plays(env: Env, policy: Policy, count: int) -> Iterator[Played]:
         yield play_as(env, policy, index)
 
 
-def step_times(env: Env, count: int) -> dict[str, float | None]:
-    """Of a step without tools that does not end the episode, and of one that does; None where there is none."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for index in range(min(count, TIMED)):
-        env.reset(seed=0, options={"index": index})
-        for _ in range(MOST_STEPS):
-            begun = time.perf_counter()
-            _, _, terminated, truncated, _ = env.step("Hello there.")
-            seconds = time.perf_counter() - begun
-            ended = terminated or truncated
-            times[ended].append(seconds * 1e6)
-            if ended:
-                break
-    return {key: round(statistics.median(found), 1) if found else None for key, found in zip(STEPS, times, strict=True)}
-
-
 def named(played: Played) -> str:
     return f"{played.task.id}: {played.failure or f'{played.reward:g}, {played.stop_reason}'}"
 
@@ -125,7 +100,6 @@ def examine(id: str, split: str, tasks: int) -> dict[str, Any]:
     count = env.num_tasks or tasks
     gold = list(plays(env, WINNERS[id], count))
     useless = {name: [one for one in plays(env, policy, count) if not one.lost] for name, policy in LOSERS.items()}
-    times = step_times(env, count)
     env.close()
     return {
         "env": id,
@@ -137,7 +111,6 @@ def examine(id: str, split: str, tasks: int) -> dict[str, Any]:
         "useless_is_undecided": {name: sum(bool(one.failure) for one in found) for name, found in useless.items()},
         "useless_does_not_lose": {name: [named(one) for one in found] for name, found in useless.items() if found},
         "warnings": warnings_of(lambda: make(id, **arguments)),
-        **times,
         "seconds": round(time.perf_counter() - begun, 1),
     }
 
@@ -156,7 +129,6 @@ def shown(row: dict[str, Any]) -> tuple[str, ...]:
         f"{sum(row['useless_wins'].values())} of {len(LOSERS) * row['tasks']}",
         str(sum(row["useless_is_undecided"].values())),
         str(len(row["warnings"])),
-        *("-" if row[key] is None else f"{row[key]:.0f}" for key in STEPS),
         "\n".join(faults),
     )
 
@@ -173,8 +145,7 @@ def main() -> None:
     print(about["machine"], about["command"], sep="\n")
     ids = [id for id in list_envs() if id.startswith(OURS) and any(part in id for part in args.only or [OURS])]
     logging.getLogger("turntree.envs").setLevel(logging.CRITICAL)  # failures are named in the table
-    wins = ("gold policy wins", "useless ones win", "undecided")
-    table = Table("environment", "split", *wins, "warnings", "step", "judged", "which")
+    table = Table("environment", "split", "gold policy wins", "useless ones win", "undecided", "warnings", "which")
     rows = []
     for id in ids:
         for split in splits(id, args.data / "data"):

@@ -1,0 +1,81 @@
+"""How long a step of an environment takes in which the policy calls no tool, for every environment and split.
+
+    python benchmarks/step_times.py --data DIR [--only GSM8K AIME] [--json results/step_times.json]
+
+``DIR`` holds ``data``, as ``$TURNTREE_DATA`` does. Each of up to ``TASKS`` tasks is played with a policy that says
+hello. Steps after which the episode goes on, and those that end it and are judged (in services by the task's own
+calls, in BFCL every step, by the states of its APIs), are told apart: the median over tasks, of the fastest of
+``ROUNDS`` rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from catalogue import OURS, splits
+from provenance import provenance
+from rich.console import Console
+from rich.table import Table
+
+from turntree.envs import Env, list_envs, make
+
+TASKS = 50
+MOST_STEPS = 20
+"""Of one task."""
+ROUNDS = 5
+KINDS = ("goes_on", "judged")
+
+
+def round_of(env: Env, count: int) -> dict[str, float | None]:
+    """Median microseconds of each kind of step; ``None`` where there is none."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for index in range(count):
+        env.reset(seed=0, options={"index": index})
+        for _ in range(MOST_STEPS):
+            begun = time.perf_counter()
+            _, _, terminated, truncated, _ = env.step("Hello there.")
+            times[terminated or truncated].append((time.perf_counter() - begun) * 1e6)
+            if terminated or truncated:
+                break
+    return {kind: statistics.median(found) if found else None for kind, found in zip(KINDS, times, strict=True)}
+
+
+def step_times(env: Env) -> dict[str, float | None]:
+    """The figures of one environment."""
+    rounds = [round_of(env, min(env.num_tasks or TASKS, TASKS)) for _ in range(ROUNDS)]
+    found = {kind: [one[kind] for one in rounds if one[kind] is not None] for kind in KINDS}
+    return {kind: round(min(times), 1) if times else None for kind, times in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the folder that holds data")
+    parser.add_argument("--only", nargs="*", default=[], help="environments, by a part of their ids")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    args = parser.parse_args()
+    os.environ["TURNTREE_DATA"] = str(args.data.resolve())
+    about = provenance(["gymnasium", "sympy"])
+    print(about["machine"], about["command"], sep="\n")
+    rows: list[dict[str, Any]] = []
+    table = Table("environment", "split", "goes on, us", "judged, us")
+    for id in [id for id in list_envs() if id.startswith(OURS) and any(part in id for part in args.only or [OURS])]:
+        for split in splits(id, args.data / "data"):
+            env = make(id, **({"split": split} if split else {}))
+            rows.append({"env": id, "split": split, **step_times(env)})
+            env.close()
+            print(rows[-1], file=sys.stderr)
+            table.add_row(id.removeprefix(OURS), split, *(str(rows[-1][kind] or "-") for kind in KINDS))
+    Console().print(table)
+    if args.json:
+        args.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
