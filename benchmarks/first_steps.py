@@ -54,7 +54,7 @@ def memory_of(mark: str) -> Memory:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if mark.encode() in (folder / "environ").read_bytes():
-                sizes = dict(re.findall(r"(Rss|Pss):\s+(\d+) kB", (folder / "smaps_rollup").read_text()))
+                sizes = dict(re.findall(r"^(Rss|Pss):\s+(\d+) kB", (folder / "smaps_rollup").read_text(), re.M))
                 found.append((int(sizes["Rss"]) << 10, int(sizes["Pss"]) << 10))
         except (OSError, KeyError):  # it has ended, or is the kernel's
             continue
