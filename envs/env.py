@@ -239,7 +239,7 @@ class Env(gymnasium.Env[str, str], ABC):
             ResetNeeded: Before ``reset`` or after the end of the episode.
         """
         progress = self._started()
-        if progress.stop is not EnvStop.RUNNING:
+        if progress.stop:
             raise ResetNeeded(f"the episode has ended ({progress.stop}); call reset() before step()")
         if not isinstance(action, str):
             raise TypeError(f"an action is the text of one turn, got {type(action).__name__}: {action!r}")
@@ -258,10 +258,11 @@ class Env(gymnasium.Env[str, str], ABC):
             reply = Reply()
         else:
             self._note_end(reply, progress)
-        if progress.stop is not EnvStop.RUNNING:
+        if progress.stop:
             _close(progress)
         progress.messages.extend(reply.messages)
-        progress.rewards.update({name: float(value) for name, value in reply.rewards.items()})
+        for name, value in reply.rewards.items():
+            progress.rewards[name] = progress.rewards.get(name, 0.0) + float(value)
         info = self._info(progress, reply.messages, parsed.calls)
         stop = progress.stop
         return _text(reply.messages), float(reply.reward), stop.terminated, stop.truncated, info
@@ -412,7 +413,7 @@ class Env(gymnasium.Env[str, str], ABC):
     def _note_end(self, reply: Reply, progress: Progress) -> None:
         if reply.done:
             progress.stop = EnvStop.DONE
-        elif progress.stop is not EnvStop.RUNNING:
+        elif progress.stop:
             return
         elif progress.errors == self.limits.max_errors:
             progress.stop = EnvStop.MAX_ERRORS
@@ -468,7 +469,7 @@ def _close(progress: Progress) -> None:
 
 
 def _text(messages: Sequence[Message]) -> str:
-    return "\n\n".join(message.content for message in messages)
+    return "\n\n".join([message.content for message in messages])
 
 
 def _one_line(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -15,7 +14,7 @@ from turntree.envs.tools.toolset import Toolset
 
 
 class EnvStop(StrEnum):
-    """Why an environment ended the episode, as given in ``info["stop_reason"]``."""
+    """Why an environment ended the episode, as given in ``info["stop_reason"]``; false while it runs."""
 
     RUNNING = ""
     DONE = "done"
@@ -30,12 +29,12 @@ class EnvStop(StrEnum):
     @property
     def terminated(self) -> bool:
         """Whether the task ended the episode."""
-        return self is EnvStop.DONE
+        return self == "done"
 
     @property
     def truncated(self) -> bool:
         """Whether a limit or a failure ended the episode."""
-        return self not in (EnvStop.RUNNING, EnvStop.DONE)
+        return self not in ("", "done")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,7 +57,7 @@ class Progress:
     """Values that tools keep in ``Context.state``."""
     clock: Stopwatch | None = None
     """Runs where seconds are limited."""
-    rewards: Counter[str] = field(default_factory=Counter)
+    rewards: dict[str, float] = field(default_factory=dict)
     """Named reward components, summed over the episode."""
     stop: EnvStop = EnvStop.RUNNING
     """Why it ended, if it has."""

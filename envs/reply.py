@@ -23,9 +23,10 @@ class Reply:
     """Named components, for the record; only ``reward`` is used in training."""
 
     def __post_init__(self) -> None:
-        for name, value in {"reward": self.reward, **self.rewards}.items():
-            if not math.isfinite(value):
-                raise ValueError(f"reward {name!r} must be a finite number, got {value!r}")
+        if not (math.isfinite(self.reward) and all(map(math.isfinite, self.rewards.values()))):
+            named = {"reward": self.reward, **self.rewards}
+            name = next(name for name, value in named.items() if not math.isfinite(value))
+            raise ValueError(f"reward {name!r} must be a finite number, got {named[name]!r}")
         for message in self.messages:
             if not isinstance(message, Message):
                 raise TypeError(f"Reply.messages must hold Message objects, got {message!r}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from turntree.envs.bfcl.apis import APIS, TOOLS, read_documents, tools_of, written
 from turntree.envs.bfcl.files import find_files
@@ -27,6 +27,15 @@ from turntree.envs.tools.toolset import all_tools
 SPLITS = ("base", "miss_func", "miss_param", "long_context")
 Offer = tuple[tuple[str, ...], frozenset[str]]
 """Which APIs a task has, and the names of their tools that are withheld."""
+
+
+class Known(NamedTuple):
+    """What a task is judged by and shows, found once and kept until another is played."""
+
+    task: Task
+    turns: list[Expected]
+    tools_json: list[str]
+    """Of each turn, and after the last."""
 
 
 class BFCL(Env):
@@ -71,7 +80,7 @@ class BFCL(Env):
         self.num_tasks = len(self._tasks)
         self._documents: Mapping[str, Any] = read_documents(files.documents)
         self._written: dict[Offer, str] = {}
-        self._known: tuple[Task, list[Expected]] | None = None
+        self._known: Known | None = None
         self._begin()
 
     def task(self, index: int) -> Task:
@@ -98,20 +107,16 @@ class BFCL(Env):
         """The tools that may be called now; before an episode those of all APIs."""
         if self._progress is None:
             return all_tools(self.tools, self.toolsets)
-        return tools_of(*self._offer())
+        return tools_of(*self._offer(self._turn))
 
     @property
     def _tools_json(self) -> str:  # type: ignore[override]
-        offer = self._offer()
-        if offer not in self._written:
-            self._written[offer] = written(tools_of(*offer), self._documents)
-        return self._written[offer]
+        return self._known_of_task().tools_json[self._turn]
 
-    def _offer(self) -> Offer:
-        """The running turn's."""
+    def _offer(self, turn: int) -> Offer:
         facts = self.current_task.metadata
-        withheld = {*facts["excluded"], *(name for name, turn in facts["later"].items() if turn > self._turn)}
-        return tuple(facts["apis"]), frozenset(withheld)
+        later = [name for name, begins in facts["later"].items() if begins > turn]
+        return tuple(facts["apis"]), frozenset(facts["excluded"] + later)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin an episode in the world of its task; arguments, results and errors are ``Env``'s."""
@@ -119,19 +124,19 @@ class BFCL(Env):
         opening = super().reset(seed=seed, options=options)
         for name in self.current_task.metadata["apis"]:
             begun(self.toolset(APIS[name]), name, self.current_task)
-        self._expected_turns()
         return opening
 
     def reply(self, message: Message) -> Reply:
         """Judge the turn; let the user go on, or end the episode."""
         self._judge()
-        questions, later = (self.current_task.metadata[name] for name in ("questions", "later"))
+        facts = self.current_task.metadata
+        questions = facts["questions"]
         self._turn += 1
         if self._turn == len(questions):
             rewards = {"state": float(self._state_right), "calls": float(self._calls_right)}
             return Reply(reward=rewards["state"] * rewards["calls"], done=True, rewards=rewards)
         said = questions[self._turn]
-        new = [TOOLS[name] for name, turn in later.items() if turn == self._turn]
+        new = [TOOLS[name] for name, turn in facts["later"].items() if turn == self._turn]
         if new:
             revealed = f"From now on you can call these tools too:\n{written(new, self._documents)}"
             said = f"{revealed}\n{said or 'Please do now what could not be done without them.'}"
@@ -144,19 +149,23 @@ class BFCL(Env):
 
     def _judge(self) -> None:
         """Compare states and results with those of the task's own calls up to this turn."""
-        turns = self._expected_turns()
+        turns = self._known_of_task().turns
         wanted, states = turns[self._turn]
-        got = results_in(self.messages)
-        if wanted or self._turn == len(turns) - 1:
-            same = all(self.toolset(APIS[name]).state == state for name, state in states.items())
-            self._state_right = self._state_right and same
-        if wanted:
-            self._calls_right = self._calls_right and len(got) > self._results and contains(got, wanted)
-        self._results = len(got)
+        if self._state_right and (wanted or self._turn == len(turns) - 1):
+            self._state_right = all(self.toolset(APIS[name]).state == state for name, state in states.items())
+        if self._calls_right:
+            got = results_in(self.messages)
+            self._calls_right = not wanted or (len(got) > self._results and contains(got, wanted))
+            self._results = len(got)
 
-    def _expected_turns(self) -> list[Expected]:
-        """Those of the running task, kept until another is played."""
+    def _known_of_task(self) -> Known:
         task = self.current_task
-        if self._known is None or self._known[0] is not task:
-            self._known = (task, expected(task, self.executor))
-        return self._known[1]
+        if self._known is None or self._known.task is not task:
+            texts = [self._text_of(self._offer(turn)) for turn in range(len(task.metadata["questions"]) + 1)]
+            self._known = Known(task, expected(task, self.executor), texts)
+        return self._known
+
+    def _text_of(self, offer: Offer) -> str:
+        if offer not in self._written:
+            self._written[offer] = written(tools_of(*offer), self._documents)
+        return self._written[offer]

@@ -6,13 +6,12 @@ that the policy has got so far. Results are compared as values, so that 1 is 1.0
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from turntree.envs.bfcl.apis import APIS, tools_of
-from turntree.envs.bfcl.simulated.simulator import Simulator
+from turntree.envs.bfcl.simulated.simulator import Simulator, copied
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.running.executor import ToolExecutor
 from turntree.envs.task import Task
@@ -44,12 +43,15 @@ def expected(task: Task, executor: ToolExecutor) -> list[Expected]:
     apis = {name: begun(APIS[name](), name, task) for name in task.metadata["apis"]}
     owners = {tool.name: api for api in apis.values() for tool in api.tools}
     tools = tools_of(tuple(apis), frozenset())
-    turns = []
+    turns: list[Expected] = []
+    states: dict[str, Any] = {}
     for calls in task.metadata["path"]:
         asked = [ToolCall(name=call["name"], arguments=call["arguments"]) for call in calls]
         outcomes = executor.run([prepare(call, tools, owners=owners) for call in asked])
         results = [_value(answer(call, outcome)) for call, outcome in zip(asked, outcomes, strict=True)]
-        turns.append(Expected(results, copy.deepcopy({name: api.state for name, api in apis.items()})))
+        changed = {name: copied(api.state) for name, api in apis.items() if api.state != states.get(name)}
+        states = {**states, **changed}
+        turns.append(Expected(results, states))
     return turns
 
 

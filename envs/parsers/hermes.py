@@ -27,6 +27,8 @@ class HermesParser:
 
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn of the policy."""
+        if self._OPEN not in text:
+            return ParsedTurn(content=text.strip())
         before, *blocks = text.split(self._OPEN)
         content, calls = [before], []
         for block in blocks:

@@ -5,7 +5,6 @@ Invariant: ``state`` is the whole state that is judged; what a simulator keeps e
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Self
 
@@ -27,11 +26,20 @@ class Simulator(Toolset):
 
     def load(self, configuration: Mapping[str, Any]) -> None:
         """Begin with a task's configuration; keys that the API does not know are kept as they are."""
-        self.state: dict[str, Any] = copy.deepcopy({**self.initial, **configuration})
+        self.state: dict[str, Any] = copied({**self.initial, **configuration})
 
     def fresh(self) -> Self:
         """The API of one episode, to be loaded."""
         return type(self)()
+
+
+def copied(value: Any) -> Any:
+    """A deep copy of a state, of JSON's types alone: several times as fast as ``copy.deepcopy``."""
+    if isinstance(value, dict):
+        return {key: copied(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [copied(inner) for inner in value]
+    return value
 
 
 def found(records: Mapping[str, Any], key: object, what: str) -> Any:
