@@ -21,9 +21,11 @@ def sizes(composition: Composition) -> list[int]:
 
 
 def test_the_micro_batches_of_a_size_are_raised_to_the_longest_row(composed: Compose) -> None:
-    assert sizes(composed(*SMALL, config=None)) == [ROW] * 3 + [4096] * 2
+    assert sizes(composed(*SMALL, config=None)) == [ROW] * 5
     shorter = composed(*SMALL, "data.max_response_length=512", config=None)
-    assert sizes(shorter) == [2048] * 3 + [4096] * 2, "the control: those of the size"
+    assert sizes(shorter) == [2048] * 5, "the control: those of the size"
+    larger = composed(*SMALL, "critic.ppo_max_token_len_per_gpu=4096", config=None)
+    assert sizes(larger) == [ROW] * 3 + [4096] * 2, "one that is larger stays"
 
 
 def test_one_that_was_set_is_refused_where_a_row_does_not_fit(composed: Compose) -> None:
