@@ -10,7 +10,7 @@ the pages that several have (the kernel's ``Pss``). Adam's moments are there fro
 Rows of other configurations that the JSON file has already are kept.
 
 Not covered: GPUs, trainings whose engine is vLLM or SGLang, and ``dapo_arithmetic_cpu``: it replaces groups that all
-score the same, and a model that solves none of the tasks, as SmolLM2 does, has no others.
+score the same, and nearly all groups of SmolLM2 do.
 """
 
 from __future__ import annotations

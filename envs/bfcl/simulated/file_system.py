@@ -5,12 +5,11 @@ The tree alone is judged, not where in it the policy stands, which shows in what
 
 from __future__ import annotations
 
-import copy
 import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from turntree.envs.bfcl.simulated.simulator import Simulator, one_of
+from turntree.envs.bfcl.simulated.simulator import Simulator, copied, one_of
 from turntree.envs.errors import ToolError
 from turntree.envs.tools.tool import tool
 
@@ -200,7 +199,7 @@ class FileSystem(Simulator):
             source: What to copy
             destination: A directory here, or the name of the copy
         """
-        node = copy.deepcopy(self._find(source))
+        node = copied(self._find(source))
         folder, name = self._target(source, destination)
         folder[name] = node
         return {"result": f"{source} is copied to {destination}"}
