@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from turntree.agents.engines.local.forward import attention, compiled
+from turntree.agents.engines.local.forward.linear import Blocked, block
 from turntree.agents.engines.local.forward.plan import attention_plan, plan_step
 from turntree.agents.engines.local.forward.slots import SlotCache
 from turntree.spec_tree import DraftBatch
@@ -27,7 +28,8 @@ class Policy:
 
     def __init__(self, model: nn.Module) -> None:
         """Take over ``model``, a ``transformers`` causal language model: its attention implementation
-        becomes the engine's.
+        becomes the engine's, and on the CPU its large linear layers too (``forward.linear``); nothing else can
+        run it then.
 
         Raises:
             ValueError: If the model's attention cannot be replaced.
@@ -49,6 +51,7 @@ class Policy:
         """Tokens that end a text, by the model's own settings."""
         self.max_positions = int(getattr(text, "max_position_embeddings", 0)) or None
         self._home = self.device
+        self._blocked: dict[str, list[Blocked]] = {}
         self.looped = 0
         """Most columns that the tokens of a row together see for compiled loops of attention on the CPU; 0 where
         there are none."""
@@ -57,6 +60,7 @@ class Policy:
             self.looped = compiled.MOST_SEEN * int(getattr(text, "num_key_value_heads", None) or heads) // heads
             if self._home.type == "cpu":
                 compiled.warm_up(dtype)
+                self._blocked = block(model)
 
     @classmethod
     def load(cls, path: str | Path, *, dtype: str, device: str) -> Policy:
@@ -156,7 +160,11 @@ class Policy:
                     raise KeyError(f"the model has no weight {name!r}{hint}")
                 if target.shape != value.shape:
                     raise ValueError(f"weight {name!r} has shape {tuple(target.shape)}, got {tuple(value.shape)}")
-                target.copy_(value)
+                if name in self._blocked:
+                    for layer in self._blocked[name]:
+                        layer.fill(value)
+                else:
+                    target.copy_(value)
                 copied += 1
         return copied
 

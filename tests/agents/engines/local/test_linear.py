@@ -1,0 +1,112 @@
+"""Large linear layers of a policy on the CPU: the same laws, and weights that follow every update."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from cores import run_core
+from plain_decoding import laws_along
+from tiny_llama import random_llama
+
+from turntree.agents.engines.local import LocalEngineConfig
+from turntree.agents.engines.local.core import EngineCore
+from turntree.agents.engines.local.forward.linear import BLOCKED, Blocked, block
+from turntree.agents.engines.local.forward.model import Policy
+from turntree.agents.engines.protocol import Sampling
+
+WIDTH = 320
+PROMPTS = [[1, 2, 3], [7] * 20, [300, 5]]
+SAMPLING = Sampling(max_tokens=6)
+MKLDNN = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
+
+
+def wide_llama(*, seed: int = 0, tied: bool = False):
+    """A Llama whose layers are blocked but for those of keys and values; its laws are neither flat nor certain."""
+    fields = {"hidden_size": WIDTH, "intermediate_size": 400, "num_attention_heads": 5, "num_key_value_heads": 1}
+    model = random_llama(330, seed=seed, tie_word_embeddings=tied, max_position_embeddings=128, **fields).eval()
+    for weight in model.parameters():
+        weight.data.mul_(3)
+    return model
+
+
+def core_of(model) -> EngineCore:
+    return EngineCore(Policy(copy.deepcopy(model)), LocalEngineConfig(max_context=128, speculation=None), None)
+
+
+def assert_speaks_as(core: EngineCore, model) -> None:
+    turns = run_core(core.policy.model, PROMPTS, SAMPLING, core=core)
+    for prompt, turn in zip(PROMPTS, turns, strict=True):
+        law = laws_along(model, prompt, turn.token_ids, SAMPLING)
+        np.testing.assert_allclose(turn.logprobs, np.log(law[range(6), list(turn.token_ids)]), atol=2e-3)
+
+
+@MKLDNN
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_wide_policy_has_the_models_laws_before_and_after_an_update(tied):
+    old, new = wide_llama(tied=tied), wide_llama(seed=1, tied=tied)
+    core = core_of(old)
+    kinds = {type(module) for module in core.policy.model.modules()}
+    assert {Blocked, torch.nn.Linear} < kinds
+    assert_speaks_as(core, old)
+    with pytest.raises(AssertionError):
+        assert_speaks_as(core, new)
+    core.update_weights(list(new.state_dict().items()), 1)
+    assert_speaks_as(core, new)
+
+
+@MKLDNN
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "lm_head.weight"])
+def test_tied_weights_follow_an_update_of_either_name(name):
+    old, new = wide_llama(tied=True), wide_llama(seed=1, tied=True)
+    core = core_of(old)
+    core.update_weights([(key, value) for key, value in new.named_parameters()], 1)
+    back = old.state_dict()[name]
+    core.update_weights([(name, back)], 2)
+    mixed = copy.deepcopy(new)
+    mixed.model.embed_tokens.weight.data.copy_(back)
+    assert_speaks_as(core, mixed)
+
+
+@MKLDNN
+def test_two_policies_over_one_model_both_follow_an_update():
+    shared = copy.deepcopy(wide_llama())
+    cores = [EngineCore(Policy(shared), LocalEngineConfig(max_context=128, speculation=None), None) for _ in range(2)]
+    new = wide_llama(seed=1)
+    cores[1].update_weights(list(new.state_dict().items()), 1)
+    for core in cores:
+        assert_speaks_as(core, new)
+
+
+@MKLDNN
+def test_what_is_left_of_a_dense_weight_cannot_be_taken_for_it():
+    weight = blocked(torch.nn.Linear(WIDTH, WIDTH)).weight
+    assert weight.shape == (WIDTH, WIDTH)
+    assert weight.isnan().all()
+    with pytest.raises(RuntimeError, match="single memory location"):
+        weight.copy_(torch.zeros(WIDTH, WIDTH))
+
+
+@MKLDNN
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows", [(0, WIDTH), (1, WIDTH), (1, 17, WIDTH)])
+def test_products_are_those_of_linear_for_any_number_of_rows(rows, bias):
+    layer, rows = torch.nn.Linear(WIDTH, 400, bias=bias).requires_grad_(False), torch.randn(rows)
+    torch.testing.assert_close(blocked(layer)(rows), layer(rows))
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(int(BLOCKED**0.5), torch.float32), (WIDTH, torch.float64)])
+def test_small_layers_and_double_precision_stay_as_they_are(width, dtype):
+    layer = torch.nn.Linear(width, width, dtype=dtype)
+    model = torch.nn.Sequential(layer)
+    assert block(model) == {}
+    assert model[0] is layer
+
+
+def blocked(layer: torch.nn.Linear) -> Blocked:
+    model = torch.nn.Sequential(layer.requires_grad_(False))
+    block(model)
+    assert isinstance(model[0], Blocked)
+    return model[0]
