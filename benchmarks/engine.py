@@ -1,19 +1,23 @@
-"""Local engine with and without speculation, and against ``transformers``' ``generate``.
+"""Local engine with and without speculation, and against ``transformers``' ``generate`` and vLLM's CPU build.
 
 Every ratio is measured side by side in one run: for each batch size the same prompts and seeds go through
 ``generate`` (left-padded, its own cache), through the engine without drafts, and twice through the engine with
 drafts: the first epoch fills the store, the second is what a trainer sees from then on. Rounds are interleaved and
-the median of ``--repeats`` rounds counts.
+the median of ``--repeats`` rounds counts. ``--vllm`` adds vLLM without drafts, in a process of its own, and needs an
+environment that has it (``scripts/venv.sh vllm-0.28``).
 
-    python benchmarks/engine.py --model DIR [--batches 1 4 8 16] [--json OUT]
+    python benchmarks/engine.py --model DIR [--batches 1 4 8 16] [--vllm] [--json OUT]
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import os
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +35,14 @@ from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import Sampling
 from turntree.agents.evaluation.machine import hardware
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
+
+VLLM_SETTINGS = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+"""Of the environment, for vLLM: all cores, as the other ways have them."""
 
 QUESTIONS = [
     "A baker sells 12 loaves in the morning and twice as many in the afternoon. How many loaves in all?",
@@ -55,7 +67,7 @@ class Row:
     ratio_to_plain: float
     seconds: float
     step_ms: float | None
-    """Milliseconds of a step of the engine; ``None`` of ``generate``."""
+    """Milliseconds of a step of the engine; ``None`` of the others."""
     draft_share: float | None
     """The store's part of it."""
 
@@ -119,12 +131,14 @@ def compare(args: argparse.Namespace, prompts: list[list[int]], tasks: list[int]
         core.forget_prefixes()
         run_engine(core, prompts, sampling, tasks, seed)
 
-    seconds: dict[str, list[float]] = {"generate": [], "engine": [], "engine + drafts": []}
-    run = {
+    run: dict[str, Callable[[int], None]] = {
         "generate": lambda seed: generate(),
         "engine": lambda seed: epoch(plain, seed),
         "engine + drafts": lambda seed: epoch(drafting, seed),
     }
+    if args.vllm:
+        run["vLLM"] = vllm_epoch(args, prompts)
+    seconds: dict[str, list[float]] = {way: [] for way in run}
     for way in run:
         run[way](args.seed)  # warm up; fills the store
     before = {"engine": plain.stats.copy(), "engine + drafts": drafting.stats.copy()}
@@ -135,6 +149,8 @@ def compare(args: argparse.Namespace, prompts: list[list[int]], tasks: list[int]
             seconds[way].append(time.perf_counter() - began)
     spent = {"engine": plain.stats - before["engine"], "engine + drafts": drafting.stats - before["engine + drafts"]}
     base = statistics.median(seconds["engine"])
+    run.clear()
+    gc.collect()  # ends vLLM's process
     return [
         Row(
             batch=batch,
@@ -148,6 +164,30 @@ def compare(args: argparse.Namespace, prompts: list[list[int]], tasks: list[int]
         )
         for way, times in seconds.items()
     ]
+
+
+def vllm_epoch(args: argparse.Namespace, prompts: list[list[int]]) -> Callable[[int], None]:
+    """All prompts at once through vLLM, which forgets them first."""
+    os.environ.update(VLLM_SETTINGS)
+    from vllm import LLM, SamplingParams
+
+    engine = LLM(
+        args.model,
+        dtype=args.dtype,
+        skip_tokenizer_init=True,
+        max_model_len=max(map(len, prompts)) + args.tokens + 1,
+        max_num_seqs=len(prompts),
+    )
+
+    def epoch(seed: int) -> None:
+        engine.reset_prefix_cache()
+        sampling = SamplingParams(
+            temperature=args.temperature, max_tokens=args.tokens, ignore_eos=True, detokenize=False
+        )
+        answers = engine.generate([{"prompt_token_ids": prompt} for prompt in prompts], sampling, use_tqdm=False)
+        assert all(len(answer.outputs[0].token_ids) == args.tokens for answer in answers)
+
+    return epoch
 
 
 def machine(device: str) -> str:
@@ -164,6 +204,7 @@ def main() -> None:
     parser.add_argument("--min-probability", type=float, default=0.4)
     parser.add_argument("--chain", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--vllm", action="store_true", help="against vLLM too")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
