@@ -33,7 +33,7 @@ class Blocked(nn.Module):
         nothing = torch.full((1, 1), float("nan"), dtype=dense.dtype).expand(dense.shape)
         self.weight = dense if shared else nn.Parameter(nothing, requires_grad=False)
         with torch.no_grad():
-            self.fill(dense)
+            self._blocks = _blocks_of(dense)
 
     def forward(self, rows: Tensor) -> Tensor:
         """The products of ``rows``, shape (..., in), with the weight."""
@@ -43,7 +43,7 @@ class Blocked(nn.Module):
     def fill(self, weight: Tensor) -> None:
         """Take over the numbers of ``weight``, shape (out, in)."""
         dense = weight.detach().to(self.weight)
-        self._blocks: Tensor = torch.ops.mkldnn._reorder_linear_weight(dense.contiguous(), _ROWS)
+        self._blocks.copy_(_blocks_of(dense))  # in place: new ones each time would leave holes in the heap
         if self._shared:
             self.weight.copy_(dense)
 
@@ -72,7 +72,21 @@ def block(model: nn.Module) -> dict[str, list[Blocked]]:
             continue
         for name in known:
             blocked[name].append(new)
+    if blocked:
+        _let_go(model)
     return dict(blocked)
+
+
+def _blocks_of(weight: Tensor) -> Tensor:
+    blocks: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), _ROWS)
+    return blocks
+
+
+def _let_go(model: nn.Module) -> None:
+    """Copy what is dense still: one weight that lies in a mapped file would keep the pages of all in memory."""
+    for weight in model.parameters():
+        if weight.is_contiguous():  # the rest of a weight that was given up is not
+            weight.data = weight.data.clone()
 
 
 def _pays(weight: Tensor) -> bool:
