@@ -42,8 +42,10 @@ def docker(*words: str, given: bytes | None = None) -> subprocess.CompletedProce
 
 
 def running() -> list[str]:
-    """Names of turntree's containers."""
-    return docker("ps", "--all", "--filter", "name=turntree-", "--format", "{{.Names}}").stdout.decode().split()
+    """Names of the containers of these tests."""
+    listed = docker("ps", "--all", "--filter", f"ancestor={IMAGE}", "--format", "{{.Names}}")
+    assert listed.returncode == 0, listed.stderr
+    return listed.stdout.decode().split()
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,7 @@ def image() -> Iterator[str]:
     busybox = shutil.which("busybox")
     if shutil.which("docker") is None or docker("info").returncode:
         pytest.skip("no docker here that runs containers")
-    if busybox is None or b"INTERP" in subprocess.run(["readelf", "-l", busybox], capture_output=True).stdout:
+    if busybox is None or b"/ld-linux" in Path(busybox).read_bytes()[:4096]:  # the loader that a dynamic one names
         pytest.skip("no static busybox here to make an image of (Debian: busybox-static)")
     layers = io.BytesIO()
     with tarfile.open(fileobj=layers, mode="w") as tar:
