@@ -90,6 +90,19 @@ def test_what_is_left_of_a_dense_weight_cannot_be_taken_for_it():
 
 
 @MKLDNN
+def test_no_weight_stays_where_the_models_file_is_mapped():
+    """Where one did, all pages of the file would stay in memory with it."""
+    model = wide_llama(tied=True)
+    mapped = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    kept = {name: weight.clone() for name, weight in model.named_parameters()}
+    block(model)
+    for name, weight in model.named_parameters():
+        assert weight.untyped_storage().data_ptr() not in mapped
+        assert torch.equal(weight, kept[name]) or weight.isnan().all()
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+@MKLDNN
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rows", [(0, WIDTH), (1, WIDTH), (1, 17, WIDTH)])
 def test_products_are_those_of_linear_for_any_number_of_rows(rows, bias):
