@@ -1,10 +1,10 @@
 """``vllm bench serve`` against vLLM with turntree's drafter and without, where drafts do not pay.
 
-Two servers of one policy that is drawn at random, one with the drafter; random prompts, temperature 1, fixed lengths.
-Their own benchmark is run at both by turns; what counts are failed requests and the time per output token, the ratio of
-each round's medians.
+Two servers of one policy, one with the drafter: a small one that is drawn at random, whose steps are so short that what
+a drafter adds to them shows, or a given model. Random prompts, temperature 1, fixed lengths. Their own benchmark is run
+at both by turns; what counts are failed requests and the time per output token, the ratio of each round's medians.
 
-    python benchmarks/vllm_bench_serve.py --out benchmarks/results/vllm_bench_serve.json
+    python benchmarks/vllm_bench_serve.py [--model DIR] --out benchmarks/results/vllm_bench_serve.json
 
 In the environment of vLLM (``scripts/venv.sh vllm-0.28``). Not covered: GPUs, policies whose drafts pay.
 """
@@ -86,6 +86,7 @@ def bench(url: str, model: Path, folder: Path, seed: int, args: argparse.Namespa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="vLLM's own benchmark of servers with and without the drafter.")
+    parser.add_argument("--model", type=Path, help="directory in Hugging Face format; without it one drawn at random")
     parser.add_argument("--rounds", type=int, default=16, help="rounds of each server that are counted")
     parser.add_argument("--prompts", type=int, default=16, help="requests of a round")
     parser.add_argument("--at-once", type=int, default=8, help="requests at once")
@@ -97,7 +98,7 @@ def main() -> None:
     rounds: dict[str, list[dict[str, Any]]] = {"plain": [], "drafter": []}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        model = save_policy(build_policy(SHAPE), folder / "policy")
+        model = args.model or save_policy(build_policy(SHAPE), folder / "policy")
         logs = {way: folder / f"{way}.log" for way in rounds}
         with server(model, logs["plain"]) as plain, server(model, logs["drafter"], *drafter) as drafting:
             urls = {"plain": plain, "drafter": drafting}

@@ -2,6 +2,7 @@
 
 ``torch.nn.functional.linear`` is at its slowest between 2 and some 16 rows, where it can take three times as long as
 with one; a weight in oneDNN's blocks is read at the speed of memory. Both sum the same products in another order.
+Queries, keys and values of a layer are one product of the same rows, and so are both gates of an MLP.
 
 Not here: small weights, where a call of oneDNN costs more than the product; other devices, half and double precision.
 """
@@ -9,6 +10,7 @@ Not here: small weights, where a call of oneDNN costs more than the product; oth
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,33 +19,65 @@ BLOCKED = 100_000
 """Numbers of a weight from which blocks pay."""
 _ROWS = 16
 """Rows that the blocks are laid out for."""
+_SAME_ROWS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Names of layers of one module that it calls with the same rows, in that order."""
+
+
+class Product:
+    """The products of the same rows with several weights: one in oneDNN's blocks, in which they lie below each other.
+
+    Who asks for one part gets it from the rows' last product, so that asking for each part computes one.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], bias: Tensor | None) -> None:
+        """Take over the numbers of ``weights``, shape (out, in) each; ``bias`` stays the caller's."""
+        self._sizes = [len(weight) for weight in weights]
+        self._bias = bias
+        self._last: tuple[Tensor, Sequence[Tensor]] | None = None
+        self._blocks = _blocks_of(weights[0] if len(weights) == 1 else torch.cat([one.detach() for one in weights]))
+
+    def part(self, which: int, rows: Tensor) -> Tensor:
+        """The product of ``rows``, shape (..., in), with one of the weights."""
+        last, self._last = self._last, None
+        if last is None or last[0] is not rows:
+            product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._blocks, self._bias, "none", [], "")
+            last = rows, product.split(self._sizes, -1) if len(self._sizes) > 1 else [product]
+        if which + 1 < len(self._sizes):
+            self._last = last
+        return last[1][which]
+
+    def fill(self, which: int, weight: Tensor) -> None:
+        """Take over the numbers of one weight, shape (out, in)."""
+        if len(self._sizes) > 1:
+            weights = self._blocks.to_dense()
+            weights.split(self._sizes)[which].copy_(weight)
+            weight = weights
+        self._blocks.copy_(_blocks_of(weight))  # in place: new ones each time would leave holes in the heap
 
 
 class Blocked(nn.Module):
-    """A linear layer whose weight lies in oneDNN's blocks.
+    """A linear layer that is a part of a ``Product``.
 
-    The dense weight is given up unless another layer has it too: what is left of it keeps its shape, reads as NaN and
+    Its dense weight is given up unless another layer has it too: what is left of it keeps its shape, reads as NaN and
     cannot be copied to.
     """
 
-    def __init__(self, layer: nn.Linear, *, shared: bool) -> None:
+    def __init__(self, layer: nn.Linear, product: Product, which: int, *, shared: bool) -> None:
         """Take the place of ``layer``; ``shared`` says whether another layer has its weight too."""
         super().__init__()
         dense, self.bias, self._shared = layer.weight, layer.bias, shared
+        self._product, self._which = product, which
         nothing = torch.full((1, 1), float("nan"), dtype=dense.dtype).expand(dense.shape)
         self.weight = dense if shared else nn.Parameter(nothing, requires_grad=False)
-        with torch.no_grad():
-            self._blocks = _blocks_of(dense)
 
     def forward(self, rows: Tensor) -> Tensor:
         """The products of ``rows``, shape (..., in), with the weight."""
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._blocks, self.bias, "none", [], "")
-        return product
+        return self._product.part(self._which, rows)
 
     def fill(self, weight: Tensor) -> None:
         """Take over the numbers of ``weight``, shape (out, in)."""
         dense = weight.detach().to(self.weight)
-        self._blocks.copy_(_blocks_of(dense))  # in place: new ones each time would leave holes in the heap
+        self._product.fill(self._which, dense)
         if self._shared:
             self.weight.copy_(dense)
 
@@ -61,20 +95,38 @@ def block(model: nn.Module) -> dict[str, list[Blocked]]:
     for name, weight in model.named_parameters(remove_duplicate=False):
         names[id(weight)].append(name)
     blocked: dict[str, list[Blocked]] = defaultdict(list)
-    for place, layer in list(model.named_modules()):
-        if isinstance(layer, Blocked):
-            known, new = names[id(layer.weight)], layer
-        elif type(layer) is nn.Linear and _pays(layer.weight):
+    for old in [module for module in model.modules() if isinstance(module, Blocked)]:
+        for name in names[id(old.weight)]:
+            blocked[name].append(old)
+    for places in list(_products(model, names)):
+        layers: list[nn.Linear] = [model.get_submodule(place) for place in places]  # type: ignore[misc]
+        product = Product([layer.weight for layer in layers], layers[0].bias)
+        for which, (place, layer) in enumerate(zip(places, layers, strict=True)):
             known = names[id(layer.weight)]
-            new = Blocked(layer, shared=len(known) > 1)
+            new = Blocked(layer, product, which, shared=len(known) > 1)
             model.set_submodule(place, new)
-        else:
-            continue
-        for name in known:
-            blocked[name].append(new)
+            for name in known:
+                blocked[name].append(new)
     if blocked:
         _let_go(model)
     return dict(blocked)
+
+
+def _products(model: nn.Module, names: dict[int, list[str]]) -> Iterator[list[str]]:
+    """The places of the layers to block, those of one product together."""
+    plain = {place: layer for place, layer in model.named_modules() if type(layer) is nn.Linear}
+    joined = set()
+    for parent, _ in model.named_modules():
+        for group in _SAME_ROWS:
+            places = [f"{parent}.{name}".lstrip(".") for name in group]
+            layers = [plain[place] for place in places if place in plain]
+            alone = all(layer.bias is None and len(names[id(layer.weight)]) == 1 for layer in layers)
+            if len(layers) == len(group) and alone and _pay(layers):
+                joined.update(places)
+                yield places
+    for place, layer in plain.items():
+        if place not in joined and _pay([layer]):
+            yield [place]
 
 
 def _blocks_of(weight: Tensor) -> Tensor:
@@ -89,5 +141,7 @@ def _let_go(model: nn.Module) -> None:
             weight.data = weight.data.clone()
 
 
-def _pays(weight: Tensor) -> bool:
-    return weight.numel() >= BLOCKED and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+def _pay(layers: Sequence[nn.Linear]) -> bool:
+    single = all(layer.weight.dtype == torch.float32 for layer in layers)
+    large = sum(layer.weight.numel() for layer in layers) >= BLOCKED
+    return single and large and torch.backends.mkldnn.is_available()

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from turntree.agents.engines.local.forward import attention, compiled
 from turntree.agents.engines.local.forward.linear import Blocked, block
+from turntree.agents.engines.local.forward.norm import join_norms
 from turntree.agents.engines.local.forward.plan import attention_plan, plan_step
 from turntree.agents.engines.local.forward.slots import SlotCache
 from turntree.spec_tree import DraftBatch
@@ -28,8 +29,8 @@ class Policy:
 
     def __init__(self, model: nn.Module) -> None:
         """Take over ``model``, a ``transformers`` causal language model: its attention implementation
-        becomes the engine's, and on the CPU its large linear layers too (``forward.linear``); nothing else can
-        run it then.
+        becomes the engine's, and on the CPU its large linear layers (``forward.linear``) and its norms
+        (``forward.norm``) too; nothing else can run it then.
 
         Raises:
             ValueError: If the model's attention cannot be replaced.
@@ -61,6 +62,7 @@ class Policy:
             if self._home.type == "cpu":
                 compiled.warm_up(dtype)
                 self._blocked = block(model)
+                join_norms(model)
 
     @classmethod
     def load(cls, path: str | Path, *, dtype: str, device: str) -> Policy:

@@ -23,10 +23,11 @@ SAMPLING = Sampling(max_tokens=6)
 MKLDNN = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
 
 
-def wide_llama(*, seed: int = 0, tied: bool = False):
-    """A Llama whose layers are blocked but for those of keys and values; its laws are neither flat nor certain."""
-    fields = {"hidden_size": WIDTH, "intermediate_size": 400, "num_attention_heads": 5, "num_key_value_heads": 1}
-    model = random_llama(330, seed=seed, tie_word_embeddings=tied, max_position_embeddings=128, **fields).eval()
+def wide_llama(*, seed: int = 0, tied: bool = False, **more: bool):
+    """A Llama whose layers are blocked but for the last of an MLP; its laws are neither flat nor certain."""
+    fields = {"hidden_size": WIDTH, "intermediate_size": 300, "num_attention_heads": 5, "num_key_value_heads": 1}
+    fields |= {"tie_word_embeddings": tied, "max_position_embeddings": 128, **more}
+    model = random_llama(330, seed=seed, **fields).eval()
     for weight in model.parameters():
         weight.data.mul_(3)
     return model
@@ -100,6 +101,27 @@ def test_no_weight_stays_where_the_models_file_is_mapped():
         assert weight.untyped_storage().data_ptr() not in {old.data_ptr() for old in mapped}
         assert torch.equal(weight, kept[name]) or weight.isnan().all()
     assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+@MKLDNN
+@pytest.mark.parametrize("bias", [False, True])
+def test_layers_of_the_same_rows_are_one_product_of_them_unless_they_have_biases(bias):
+    """Those of keys and values, and each gate by itself, would be too small for blocks."""
+    layers = wide_llama(attention_bias=bias, mlp_bias=bias).model.layers[0]
+    for module, names in [(layers.self_attn, ["q_proj", "k_proj", "v_proj"]), (layers.mlp, ["gate_proj", "up_proj"])]:
+        for name in names if bias else ():
+            getattr(module, name).bias.data.normal_()
+        plain = [copy.deepcopy(getattr(module, name)) for name in names]
+        block(module)
+        parts = [getattr(module, name) for name in names]
+        products = {id(part._product) for part in parts if isinstance(part, Blocked)}
+        rows = [torch.randn(1, 3, WIDTH) for _ in range(2)]
+        for order in ([0, 1, 0], [1, 1, 0], [0, 0, 0]):  # of other rows in between, and of the same
+            for part, layer, which in zip(parts, plain, order, strict=False):
+                torch.testing.assert_close(part(rows[which]), layer(rows[which]))
+        if not bias:
+            assert len(products) == 1
+            assert parts[0]._product._last is None  # whose parts have all been asked for
 
 
 @MKLDNN
