@@ -115,7 +115,7 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(1, torch.get_num_threads()), thread_name_prefix="engine-attention")
 
 
-def _kernel(function: Callable[..., Any]) -> Any:
+def kernel(function: Callable[..., Any]) -> Any:
     """Compile ``function`` when it is first called, or find what was compiled before."""
     return njit(nogil=True, cache=True, **_OPTIONS)(function)
 
@@ -125,7 +125,7 @@ def _part(function: Callable[..., Any]) -> Any:
     return njit(**_INLINED)(function)
 
 
-@_kernel
+@kernel
 def _attend(
     begin: int, end: int, query: Any, key: Any, value: Any, keys: Any, values: Any, mixed: Any, scale: Any, window: int,
     rows: Any, tokens: Any, single: Any,

@@ -1,4 +1,4 @@
-"""Norms of a policy on the CPU: PyTorch's own where it has the model's bits, else the model's."""
+"""Norms of a policy on the CPU: the compiled loop where it computes the same, else the model's."""
 
 from __future__ import annotations
 
@@ -26,19 +26,32 @@ class Centred(nn.Module):
 @pytest.mark.parametrize("size", [8, 576])
 @pytest.mark.parametrize("kind", [LlamaRMSNorm, Qwen3RMSNorm])
 @torch.inference_mode()
-def test_a_norm_in_one_call_has_the_bits_of_the_models(kind, size):
-    old = kind(size, 1e-5)
-    old.weight.data.uniform_(0.5, 2)
+def test_a_norm_by_the_loop_is_the_models_and_of_a_row_alone(kind, size):
+    old = kind(size, 1e-5).requires_grad_(False)
     model = nn.Sequential(old)
     join_norms(model)
     assert isinstance(model[0], RmsNorm)
     assert model[0].weight is old.weight
-    for rows in (torch.zeros(1, size), torch.randn(1, 300, size) * torch.logspace(-6, 3, 300)[:, None]):
-        assert torch.equal(model(rows), old(rows))
+    old.weight.copy_(torch.rand(size) + 0.5)  # as an update does
+    rows = torch.randn(1, 300, 2, size) * torch.logspace(-6, 3, 300)[:, None, None]
+    for some in (rows, rows[:, :, 1], rows[:, :0], torch.zeros(1, size)):
+        torch.testing.assert_close(model(some), old(some), rtol=1e-5, atol=1e-7)
+    assert torch.equal(model(rows[:, 7:9]), model(rows)[:, 7:9])
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@torch.inference_mode()
+def test_what_is_no_number_stays_none(value):
+    old = LlamaRMSNorm(16).requires_grad_(False)
+    model = nn.Sequential(old)
+    join_norms(model)
+    rows = torch.ones(1, 16)
+    rows[0, 3] = value
+    torch.testing.assert_close(model(rows), old(rows), equal_nan=True)
 
 
 @pytest.mark.parametrize("norm", [Centred(64), Gemma3RMSNorm(64), LlamaRMSNorm(64).double()], ids=str)
-def test_what_computes_other_bits_stays_as_it_is(norm):
-    model = nn.Sequential(norm)
+def test_what_computes_something_else_stays_as_it_is(norm):
+    model = nn.Sequential(norm.requires_grad_(False))
     join_norms(model)
     assert model[0] is norm
