@@ -50,9 +50,11 @@ test-vllm:  # what is marked "once" runs with the first version alone
 	  || exit 1; which="vllm and not once"; done
 
 SGLANG_FILES := $(shell grep -rl "mark.sglang" tests --include=test_*.py)
-test-sglang:  # a process for each file: an engine of SGLang leaves the process that started it changed; 5: none of this kind
+# A process for each file: an engine of SGLang leaves the process that started it changed. -s: where a scheduler fails,
+# SGLang kills that process, and what pytest had caught of the reason with it. 5: no test of this kind.
+test-sglang:
 	files="$(or $(TESTS),$(SGLANG_FILES))"; for name in $(SGLANG); do py=$$(scripts/venv.sh $$name)/bin/python && \
-	  for file in $$files; do $$py -m pytest -m "sglang and ($(KIND))" $$file || [ $$? = 5 ] || exit 1; done || exit 1; \
+	  for file in $$files; do $$py -m pytest -s -m "sglang and ($(KIND))" $$file || [ $$? = 5 ] || exit 1; done || exit 1; \
 	  files="$$(grep -L "mark.once" $$files || :)"; done  # grep -L answers 1 where no file has the mark
 
 test-mutants:  # faults of one line, each of which some test must notice: tests/mutants.toml
