@@ -40,9 +40,11 @@ def join_norms(model: nn.Module) -> None:
     noise = torch.Generator().manual_seed(0)
     for place, layer in list(model.named_modules()):
         weight, epsilon = getattr(layer, "weight", None), getattr(layer, "variance_epsilon", None)
-        if isinstance(weight, nn.Parameter) and isinstance(epsilon, float) and weight.dtype == torch.float32:
+        if not isinstance(weight, nn.Parameter) or not isinstance(epsilon, float):
+            continue
+        if weight.dtype == torch.float32 and weight.dim() == 1:
             new = RmsNorm(weight, epsilon)
-            rows = torch.randn(4, *weight.shape, generator=noise)
+            rows = torch.randn(4, len(weight), generator=noise)
             old_rows, new_rows = (functional_call(one, {"weight": rows[0]}, (rows,)) for one in (layer, new))
             if torch.allclose(old_rows, new_rows, rtol=1e-4, atol=1e-6):
                 model.set_submodule(place, new)

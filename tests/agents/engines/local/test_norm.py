@@ -50,7 +50,9 @@ def test_what_is_no_number_stays_none(value):
     torch.testing.assert_close(model(rows), old(rows), equal_nan=True)
 
 
-@pytest.mark.parametrize("norm", [Centred(64), Gemma3RMSNorm(64), LlamaRMSNorm(64).double()], ids=str)
+@pytest.mark.parametrize(
+    "norm", [Centred(64), Gemma3RMSNorm(64), LlamaRMSNorm(64).double(), LlamaRMSNorm((2, 64))], ids=str
+)
 def test_what_computes_something_else_stays_as_it_is(norm):
     model = nn.Sequential(norm.requires_grad_(False))
     join_norms(model)
