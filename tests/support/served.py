@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,15 +17,6 @@ SECONDS = 240.0
 """Seconds until a server must answer."""
 
 Client = TypeVar("Client")
-
-
-def free_port() -> int:
-    """A port that nobody listens at, so low that what a server derives from it is a port too (SGLang adds 10,000)."""
-    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise OSError("none of 100 ports was free")
 
 
 @contextmanager

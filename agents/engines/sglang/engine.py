@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.context_length import allowance
+from turntree.agents.engines.sglang.ports import free_port
 from turntree.agents.engines.sglang.settings import VARIABLE
 from turntree.agents.engines.sglang.turns import SglangTurns
 from turntree.agents.errors import MissingExtra
@@ -60,7 +61,8 @@ class SglangEngine(SglangTurns):
             import sglang
         except ModuleNotFoundError as error:
             raise MissingExtra("the SGLang engine", "sglang") from error
-        arguments = self.config.to_engine_args(str(model))
+        # SGLang would choose one that it listens at only seconds later, when a connection of Ray's may have it.
+        arguments = {"nccl_port": free_port(), **self.config.to_engine_args(str(model))}
         with _environment({VARIABLE: self.config.to_variable(), **allowance(arguments)}):
             self._engine: Any = sglang.Engine(**arguments)
         self._loop = asyncio.new_event_loop()

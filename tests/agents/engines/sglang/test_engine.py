@@ -24,6 +24,7 @@ from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.drawing import compat
 from turntree.agents.engines.sglang.engine import SglangEngine
 from turntree.agents.engines.sglang.parameters import UnsupportedSampling
+from turntree.agents.engines.sglang.ports import free_port
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.turns import PRIORITIES
 from turntree.agents.engines.sglang.worker.store_calls import call_store
@@ -122,6 +123,14 @@ def test_the_repairs_for_the_cpu_leave_the_process_its_torch(engine: SglangEngin
     with torch.device("meta"):
         assert torch.tensor([]).is_meta
     assert isinstance(torch.tensor, BuiltinFunctionType)
+
+
+def test_the_processes_meet_at_a_port_that_no_connection_is_given(engine: SglangEngine) -> None:
+    """Where SGLang chooses it, its scheduler has died: "address already in use"."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    if lowest < 32_000:
+        pytest.skip(f"connections of this machine have ports from {lowest}")
+    assert 20_000 <= engine._engine.server_args.nccl_port < 32_000
 
 
 async def test_a_turn_says_which_of_its_tokens_were_drafted(engine: SglangEngine) -> None:
@@ -239,7 +248,7 @@ def test_alike_siblings_that_fill_up_a_tree_move_the_law(folder: Path, policy: P
         speculative_algorithm="NGRAM",
         speculative_num_draft_tokens=32,
         speculative_ngram_capacity=100_000,
-        **{**CPU_ARGS, "max_running_requests": 48},
+        **{**CPU_ARGS, "max_running_requests": 48, "nccl_port": free_port()},
     )
     drawn: Counter[tuple[int, ...]] = Counter()
     try:

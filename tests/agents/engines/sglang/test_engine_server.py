@@ -17,10 +17,11 @@ from arithmetic_eval import evaluated
 from cpu_sglang import CPU_ARGS
 from engine_checks import PROMPT, EngineChecks, state
 from policy_law import PolicyLaw
-from served import free_port, serving
+from served import serving
 from tiny_llama import save_tiny_llama
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
+from turntree.agents.engines.sglang.ports import free_port
 from turntree.agents.engines.sglang.server import SglangServer
 from turntree.agents.engines.sglang.settings import VARIABLE
 
@@ -38,6 +39,7 @@ def url() -> str:
 @pytest.fixture(scope="module")
 def engine(folder: Path, url: str, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SglangServer]:
     given = {**CPU_ARGS, "context_length": TestSglangServer.context, "speculative_algorithm": "TURNTREE"}
+    given["nccl_port"] = free_port()
     flags = [(f"--{name.replace('_', '-')}", value) for name, value in given.items()]
     command = [
         *(sys.executable, "-c", _SGLANG, "serve", "--model-path", str(folder)),
