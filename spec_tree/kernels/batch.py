@@ -1,7 +1,7 @@
-"""The kernels that take a whole batch: draft, and move on.
+"""The kernels that take a whole batch: begin, draft, and move on.
 
-They run without the interpreter's lock. ``draft`` writes only into the rows of
-``LiveTurns`` that it is asked for; ``move_on`` also writes into the log and the
+They run without the interpreter's lock. ``begin`` and ``draft`` write only into the rows of
+``LiveTurns`` that they are asked for; ``move_on`` also writes into the log and the
 weights, so only one thread may call it at a time.
 """
 
@@ -25,6 +25,7 @@ from turntree.spec_tree.kernels.layout import (
     GRANULE,
     JUMP,
     MATCH,
+    START,
     TAIL,
     TASK_KEY,
     ContextLog,
@@ -39,6 +40,18 @@ from turntree.spec_tree.kernels.look_ahead import TOGETHER, look_ahead
 
 LONGEST_PIECE = 128
 """Positions of the longest piece of the log that a live turn takes at once, a multiple of ``GRANULE``."""
+
+
+@kernel
+def begin(slots: NDArray[np.int64], keys: NDArray[np.uint64], live: NDArray[np.void]) -> None:
+    """Let turns of these ``keys``, shape (rows, 4), begin in ``slots`` of ``live``, of type ``LIVE_TURN``."""
+    for b in range(len(slots)):
+        turn = live[slots[b]]
+        for j in range(4):
+            turn.keys[j] = keys[b, j]
+        turn.tail[0] = START
+        turn.last, turn.length, turn.turn, turn.context[0], turn.context[1] = 0, 0, 0, 0, 0
+        turn.anchor_count, turn.place_count, turn.node_count, turn.drafted = 0, 0, 0, 0
 
 
 @kernel

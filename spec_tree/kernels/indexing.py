@@ -119,6 +119,26 @@ def index_context(start: int, stop: int, log: ContextLog) -> None:
         log.heads[head] = at
 
 
+@kernel
+def write_contexts(
+    tokens: NDArray[np.int32],
+    begins: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    live: NDArray[np.void],
+    log: ContextLog,
+) -> None:
+    """Write the ``tokens`` from ``begins[i]`` on into ``bounds[i]:bounds[i + 1]`` as the context of ``rows[i]``, for
+    all rows of ``live``."""
+    for i in range(len(rows)):
+        start, stop = bounds[i], bounds[i + 1]
+        for at in range(start, stop):
+            log.tokens[at] = tokens[begins[i] + at - start]
+        index_context(start, stop, log)
+        turn = live[rows[i]]
+        turn.context[0], turn.context[1] = start, stop
+
+
 @inlined
 def context_head(start: int, token: int, before: int, log: ContextLog) -> int:
     """Index of two tokens of the context that begins at ``start``."""

@@ -23,6 +23,9 @@ from turntree.spec_tree.kernels.layout import (
     TurnKeys,
 )
 
+OPENED = 2 * GRANULE
+"""Positions of the first piece of a live turn."""
+
 
 @part
 def _write_turn(
@@ -67,6 +70,29 @@ def write_turns(
         for j in range(4):
             turns[slot, j] = key[j]
         _write_turn(bounds[i], bounds[i + 1], sampled[begins[i] : begins[i] + lengths[i]], slot, key, log)
+
+
+@kernel
+def open_turns(
+    rows: NDArray[np.int64],
+    slots: NDArray[np.int64],
+    nothing: NDArray[np.int32],
+    live: NDArray[np.void],
+    head: NDArray[np.int64],
+    log: TokenLog,
+    turns: TurnKeys,
+) -> None:
+    """Begin the turns of ``rows`` of ``live``, whose keys are set, in a piece each from ``head[0]`` on.
+
+    ``nothing`` is an array without a token.
+    """
+    for i in range(len(rows)):
+        turn, slot, start = live[rows[i]], slots[i], head[0]
+        for j in range(4):
+            turns[slot, j] = turn.keys[j]
+        head[0] = start + OPENED
+        _write_turn(start, start + OPENED, nothing, slot, turns[slot], log)
+        turn.turn, turn.position, turn.limit = slot, start, start + OPENED
 
 
 @kernel

@@ -7,14 +7,14 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.kernels.indexing import index_context
+from turntree.spec_tree.kernels.indexing import index_context, write_contexts
 from turntree.spec_tree.kernels.layout import ContextLog, LiveTurns, context_log
 
 _FIRST_CAPACITY = 1 << 14
 
 
 class ContextRing:
-    """Contexts of live turns, indexed one by one. Not thread-safe for writers."""
+    """Contexts of live turns, each indexed alone. Not thread-safe for writers."""
 
     def __init__(self, max_tokens: int, window: int) -> None:
         """Make an empty ring.
@@ -35,18 +35,32 @@ class ContextRing:
         """Memory, in bytes."""
         return sum(array.nbytes for array in self.log)
 
-    def add(self, row: int, asked: NDArray[np.int32], turns: LiveTurns) -> None:
-        """Store the context of row ``row`` of ``turns``, shape (tokens,)."""
-        asked = asked[max(0, len(asked) - self._window) :]
-        turns.context[row] = 0
-        if len(asked) < 2:
-            return
-        start = self._room(len(asked), turns)
-        self.log.tokens[start : start + len(asked)] = asked
-        index_context(start, start + len(asked), self.log)
-        turns.context[row] = start, start + len(asked)
-        self._held.append((start, start + len(asked), row))
-        self._head = start + len(asked)
+    def add(
+        self, rows: NDArray[np.int64], tokens: NDArray[np.int32], offsets: NDArray[np.int64], turns: LiveTurns
+    ) -> None:
+        """Store ``tokens[offsets[i]:offsets[i + 1]]`` as the context of ``rows[i]`` of ``turns``, for each."""
+        turns.context[rows] = 0
+        stops = offsets[1:]
+        lengths = np.minimum(stops - offsets[:-1], self._window)
+        at = np.flatnonzero(lengths > 1)
+        while len(at):
+            count = int(np.searchsorted(lengths[at].cumsum(), self._capacity // 2, "right"))
+            some, at = at[:count], at[count:]
+            self._write(rows[some], tokens, stops[some] - lengths[some], lengths[some], turns)
+
+    def _write(
+        self,
+        rows: NDArray[np.int64],
+        tokens: NDArray[np.int32],
+        begins: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        turns: LiveTurns,
+    ) -> None:
+        """Store ``lengths`` tokens from ``begins`` on as contexts of ``rows``, together at most half of the ring."""
+        bounds = self._room(int(lengths.sum()), turns) + np.concatenate([[0], lengths.cumsum()])
+        write_contexts(tokens, begins, bounds, rows, turns.records, self.log)
+        self._head = int(bounds[-1])
+        self._held += zip(bounds[:-1].tolist(), bounds[1:].tolist(), rows.tolist(), strict=True)
 
     def _room(self, tokens: int, turns: LiveTurns) -> int:
         """Position with so many free tokens."""
@@ -63,14 +77,14 @@ class ContextRing:
 
     def _release(self, turns: LiveTurns) -> None:
         """Forget the oldest contexts whose turns have ended."""
-        while self._held and tuple(turns.context[self._held[0][2]].tolist()) != self._held[0][:2]:
+        while self._held and turns.context[self._held[0][2], 0] != self._held[0][0]:
             self._held.popleft()
         if not self._held:
             self._head = 1
 
     def _give_way(self, turns: LiveTurns) -> None:
-        start, stop, row = self._held.popleft()
-        if tuple(turns.context[row].tolist()) == (start, stop):
+        start, _, row = self._held.popleft()
+        if turns.context[row, 0] == start:
             turns.context[row] = 0
 
     def _grow(self, needed: int) -> None:

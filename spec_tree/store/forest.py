@@ -87,13 +87,10 @@ class SpecForest:
         asked = context_ids(states, contexts)
         with self._lock:
             self.live_table.reserve(len(states))
-            handles = []
-            for i, state in enumerate(states):
-                handle, row = self.live_table.open(state)
-                self.rollouts.open(row, state, self.live_table.turns)
-                if asked is not None:
-                    self.live_table.contexts.add(row, asked[i], self.live_table.turns)
-                handles.append(handle)
+            handles, rows = self.live_table.open(states)
+            self.rollouts.open(rows, states, self.live_table.turns)
+            if asked is not None:
+                self.live_table.contexts.add(rows, *asked, self.live_table.turns)
             return handles
 
     def draft(
@@ -181,8 +178,7 @@ class SpecForest:
             ValueError: If a handle comes twice.
         """
         with self._lock:
-            for row in self.live_table.rows_once(handles).tolist():
-                self.rollouts.close(row, self.live_table.turns, keep=keep)
+            self.rollouts.close(self.live_table.rows_once(handles), self.live_table.turns, keep=keep)
             self.live_table.close(handles)
 
     def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:

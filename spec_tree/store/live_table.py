@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.errors import UnknownTurn
-from turntree.spec_tree.kernels.layout import START, LiveTurns, live_turns
+from turntree.spec_tree.kernels import batch as kernels
+from turntree.spec_tree.kernels.layout import LiveTurns, live_turns
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.store.context_ring import ContextRing
 
@@ -57,19 +58,18 @@ class LiveTable:
         self._free = list(range(size - 1, len(old.last) - 1, -1)) + self._free
         self.turns = new
 
-    def open(self, state: DialogueState) -> tuple[int, int]:
-        """Start a turn at ``state`` in a reserved row; returns its handle and its row."""
-        row, live = self._free.pop(), self.turns
-        live.keys[row] = state.ladder()
-        live.tail[row, 0] = START
-        for column in (live.last, live.length, live.anchor_count, live.place_count, live.node_count, live.drafted):
-            column[row] = 0
-        live.turn[row] = 0
-        live.context[row] = 0
-        handle = self._handles
-        self._handles += 1
-        self._rows[handle] = row
-        return handle, row
+    def open(self, states: Sequence[DialogueState]) -> tuple[list[int], NDArray[np.int64]]:
+        """Start a turn at each of ``states`` in reserved rows; returns their handles and their rows."""
+        kept = len(self._free) - len(states)
+        taken = self._free[kept:][::-1]
+        del self._free[kept:]
+        rows = np.array(taken, np.int64)
+        ladders = np.array([state.ladder() for state in states], np.uint64)
+        kernels.begin(rows, ladders.reshape(-1, 4), self.turns.records)
+        handles = list(range(self._handles, self._handles + len(states)))
+        self._handles += len(states)
+        self._rows.update(zip(handles, taken, strict=True))
+        return handles, rows
 
     def close(self, handles: Sequence[int]) -> None:
         """End the turns of live handles."""
@@ -135,9 +135,9 @@ def _no_tokens(what: str, values: ArrayLike) -> ValueError:
 
 
 def context_ids(
-    states: Sequence[DialogueState], contexts: Sequence[ArrayLike] | None
-) -> list[NDArray[np.int32]] | None:
-    """The contexts of turns that begin at ``states`` as arrays.
+    states: Sequence[DialogueState], contexts: Sequence[Sequence[int] | NDArray[np.integer]] | None
+) -> tuple[NDArray[np.int32], NDArray[np.int64]] | None:
+    """The contexts of turns that begin at ``states``, concatenated, and the start of each, shape (states + 1,).
 
     Raises:
         ValueError: If there is not one context a state, or one holds something other than token ids.
@@ -146,7 +146,7 @@ def context_ids(
         return None
     if len(contexts) != len(states):
         raise ValueError(f"contexts needs one entry a state: expected {len(states)}, got {len(contexts)}")
-    return [token_ids(context, "contexts") for context in contexts]
+    return flat_ids(contexts, "contexts")
 
 
 def said_ids(handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

@@ -88,13 +88,21 @@ class RetentionPolicy:
         """Finished turns dropped, for quota or memory."""
         return self._over_quota + self.cold.dropped
 
-    def open(self, row: int, state: DialogueState, live: LiveTurns) -> None:
-        """Start a turn in ``row`` of ``live``, whose keys are set."""
-        held = self._visit(state, live)
-        held.live += 1
-        self.by_row[row] = held, None
-        self._room(_SPARE, live)
-        self.by_row[row] = held, self.store.write(np.zeros(0, np.int32), held.keys, live=row, turns=live)
+    def open(self, rows: NDArray[np.int64], states: Sequence[DialogueState], live: LiveTurns) -> None:
+        """Start a turn at each of ``states`` in ``rows`` of ``live``, whose keys are set."""
+        most = max(1, self.store.capacity // 4 // _SPARE)
+        for begin in range(0, len(rows), most):
+            some = rows[begin : begin + most]
+            opened = []
+            for row, state in zip(some.tolist(), states[begin : begin + most], strict=True):
+                held = self._visit(state, live)
+                held.live += 1  # before room is made, which forgets states without a turn
+                self.by_row[row] = held, None
+                opened.append((row, held))
+            self._room(_SPARE * len(opened), live)
+            turns = self.store.open([held.keys for _, held in opened], some, live)
+            for (row, held), turn in zip(opened, turns, strict=True):
+                self.by_row[row] = held, turn
 
     def room_for(self, lengths: NDArray[np.int64], begin: int, rows: NDArray[np.int64], live: LiveTurns) -> int:
         """Make room for rows of a batch from ``begin`` on to add ``lengths`` tokens; returns the end of those rows."""
@@ -113,21 +121,24 @@ class RetentionPolicy:
         self._room(needed, live)
         return stop
 
-    def close(self, row: int, live: LiveTurns, *, keep: bool) -> None:
-        """End the turn in ``row`` of ``live``."""
-        state, turn = self.by_row.pop(row)
-        state.live -= 1
-        if turn is not None:
-            turn.tokens = int(live.length[row])
-            self.store.finish(turn, live)
-            live.turn[row] = 0
-            if keep and turn.tokens:
-                self._keep(state, turn)
-            else:
-                self.store.drop(turn)
-        elif keep and live.length[row]:
-            self.cold.dropped += 1
-        self._forget_empty(state)
+    def close(self, rows: NDArray[np.int64], live: LiveTurns, *, keep: bool) -> None:
+        """End the turns in ``rows`` of ``live``."""
+        dropped = []
+        for row, length in zip(rows.tolist(), live.length[rows].tolist(), strict=True):
+            state, turn = self.by_row.pop(row)
+            state.live -= 1
+            if turn is not None:
+                turn.tokens = length
+                self.store.finish(turn, live)
+                if keep and length:
+                    self._keep(state, turn)
+                else:
+                    dropped.append(turn)
+            elif keep and length:
+                self.cold.dropped += 1
+            self._forget_empty(state)
+        live.turn[rows] = 0
+        self.store.drop_all(dropped)
 
     def add(self, state: DialogueState, said: NDArray[np.int32], live: LiveTurns) -> None:
         """Keep a finished turn."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.kernels.layout import FOLLOWERS, GRANULE, LiveTurns, TokenLog, TurnKeys, token_log, turn_keys
-from turntree.spec_tree.kernels.log_kernels import drop_turns, index_log, read_turn, write_turns
+from turntree.spec_tree.kernels.log_kernels import OPENED, drop_turns, index_log, open_turns, read_turn, write_turns
 
 _Positions = TypeVar("_Positions", int, NDArray[np.int64])
 _FIRST_CAPACITY = 1 << 17
@@ -138,6 +138,22 @@ class TurnStore:
             turns.position[live] = start + len(said)
             turns.limit[live] = stop
         return turn
+
+    def open(self, keys: Sequence[NDArray[np.uint64]], rows: NDArray[np.int64], turns: LiveTurns) -> list[LogEntry]:
+        """Begin live turns at the head, where room was made for them.
+
+        Args:
+            keys: Keys of each turn, shape (4,).
+            rows: Its row of ``turns``, whose keys are the same, shape (turns,).
+            turns: The live turns.
+        """
+        head, slots = int(self.head[0]), self._slots(len(keys))
+        open_turns(rows, np.array(slots), np.zeros(0, np.int32), turns.records, self.head, self.log, self.keys)
+        opened = []
+        for i, (slot, key, row) in enumerate(zip(slots, keys, rows.tolist(), strict=True)):
+            self._turns[slot] = turn = LogEntry(slot=slot, start=head + i * OPENED, keys=key, live=row)
+            opened.append(turn)
+        return opened
 
     def write_all(
         self,

@@ -9,7 +9,7 @@ draft is empty; nothing else differs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -127,8 +127,7 @@ class EngineCore:
         """Run the model once, if there is anything to run."""
         began = time.perf_counter()
         self._abort(lambda request: request.cancelled)
-        for request in self._waiting.preempted():
-            self._finish(request, FinishReason.ABORT)
+        self._finish(self._waiting.preempted(), FinishReason.ABORT)
         self._waiting.admit()
         rows = self._pool.runnable()
         step = self._run(rows) if rows else None
@@ -140,8 +139,7 @@ class EngineCore:
     def _abort(self, ends: Callable[[Request], bool]) -> int:
         """End the requests that ``ends`` selects, with the tokens that they have; returns their number."""
         requests = [*(r for r in self.live if ends(r)), *self._waiting.take(ends)]
-        for request in requests:
-            self._finish(request, FinishReason.ABORT)
+        self._finish(requests, FinishReason.ABORT)
         return len(requests)
 
     def _run(self, rows: list[Request]) -> _Step:
@@ -198,12 +196,15 @@ class EngineCore:
         self._keep_path(plan.slot[at], (plan.computed + plan.pending)[at], verified)
         drawn = [r.tokens[n:] for r, n in zip(drawing, before, strict=True)]
         self._drafter.commit(drawing, drawn)
+        stopped, full = [], []
         for request, tokens, left in zip(drawing, drawn, (room - verified.emitted).tolist(), strict=True):
             watched = request.ended_by_watch(tokens)
             if watched or request.tokens[-1] in request.sampling.stop_token_ids:
-                self._finish(request, FinishReason.STOP)
+                stopped.append(request)
             elif left <= 0:
-                self._finish(request, FinishReason.LENGTH)
+                full.append(request)
+        self._finish(stopped, FinishReason.STOP)
+        self._finish(full, FinishReason.LENGTH)
         return verified
 
     def _score(self, rows: list[Request], plan: StepPlan, at: Ints, who: Ints, logits: Tensor) -> None:
@@ -212,9 +213,7 @@ class EngineCore:
             return
         scoring = [rows[b] for b in at]
         score(scoring, select(plan.draft, at), _logits_of(at, who, plan, logits))
-        for request in scoring:
-            if self._drafter.room(request) <= 0:
-                self._finish(request, FinishReason.LENGTH)
+        self._finish([r for r in scoring if self._drafter.room(r) <= 0], FinishReason.LENGTH)
 
     def _keep_path(self, slot: Ints, base: Ints, verified: Verified) -> None:
         """Move the keys and values of accepted nodes to the columns that follow the row's tokens."""
@@ -230,14 +229,15 @@ class EngineCore:
                 torch.from_numpy(base[row] + depth).to(device),
             )
 
-    def _finish(self, request: Request, reason: FinishReason) -> None:
-        request.finish = reason
-        self._drafter.end(request, keep=reason is not FinishReason.ABORT)
-        if request.slot >= 0:
-            self._pool.park(request)
-        if not request.ahead:
-            self._count(request)
-        request.deliver(request)
+    def _finish(self, requests: Sequence[Request], reason: FinishReason) -> None:
+        self._drafter.end(requests, keep=reason is not FinishReason.ABORT)
+        for request in requests:
+            request.finish = reason
+            if request.slot >= 0:
+                self._pool.park(request)
+            if not request.ahead:
+                self._count(request)
+            request.deliver(request)
 
     def _count(self, request: Request) -> None:
         stats = self.stats

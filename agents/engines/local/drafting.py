@@ -115,9 +115,9 @@ class Drafter:
         with self._timed():
             self._session.commit(rows, tokens)
 
-    def end(self, request: Request, *, keep: bool) -> None:
-        """End a turn; ``keep`` tells whether its tokens may draft others."""
-        self._session.end([request], keep=keep)
+    def end(self, requests: Sequence[Request], *, keep: bool) -> None:
+        """End turns; ``keep`` tells whether their tokens may draft others."""
+        self._session.end(requests, keep=keep)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -1,3 +1,4 @@
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -231,6 +232,39 @@ def test_a_refused_call_leaves_the_rest_of_its_batch_untouched(forest: SpecFores
     assert forest.tree(state()).to_dict() == before
     assert forest.stats().live == 1
     assert not broken(forest)
+
+
+def test_turns_that_begin_and_end_together_are_drafted_and_kept_as_one_by_one() -> None:
+    """With a log and a ring so small that both go around, and states of which several turns begin at once."""
+    rng = np.random.default_rng(1)
+    config = ForestConfig(max_tokens=4096, max_context_tokens=2048, rollouts_per_state=3)
+    together, single = SpecForest(config), SpecForest(config)
+    drafted = 0
+    for _ in range(40):
+        states = [state(int(rng.integers(6))) for _ in range(12)]
+        contexts = [rng.integers(0, 5, int(rng.integers(0, 60))).tolist() for _ in states]
+        said = [rng.integers(0, 5, int(rng.integers(0, 20))).tolist() for _ in states]
+        handles = together.begin(states, contexts)
+        others = [single.begin([one], [context])[0] for one, context in zip(states, contexts, strict=True)]
+        for k in (0, 8):
+            drafts = [
+                forest.draft(turns, max_nodes=6, room=[6] * 12)
+                for forest, turns in ((together, handles), (single, others))
+            ]
+            for one, other in zip(*map(astuple, drafts), strict=True):
+                assert one.tolist() == other.tolist()
+            drafted += len(drafts[0].tokens)
+            new = [tokens[k : k + 8] for tokens in said]
+            together.commit(handles, new)
+            single.commit(others, new)
+        keep = bool(rng.random() < 0.8)
+        together.end(handles, keep=keep)
+        for handle in others:
+            single.end([handle], keep=keep)
+        assert together.stats() == single.stats()
+        for n in range(6):
+            assert turns_in(together.tree(state(n))) == turns_in(single.tree(state(n)))
+    assert drafted > 1000
 
 
 def test_rows_and_arguments_must_agree(forest: SpecForest) -> None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from turntree.spec_tree import DialogueState, ForestConfig
 from turntree.spec_tree.kernels.layout import START, LiveTurns, live_turns
@@ -13,17 +14,28 @@ STATE = DialogueState.from_tokens([1, 2])
 
 def test_a_row_begins_as_if_nobody_had_used_it() -> None:
     table = LiveTable(ForestConfig())
-    fresh, row = table.open(STATE)
+    fresh, (row,) = table.open([STATE])
     for column in table.turns:
         column[row] = 3
     table.turns.context[row] = 5, 9
-    table.close([fresh])
-    _, row = table.open(STATE)
+    table.close(fresh)
+    _, (row,) = table.open([STATE])
     live = table.turns
     assert (live.last[row], live.tail[row, 0], live.length[row], live.turn[row]) == (0, START, 0, 0)
     assert live.context[row].tolist() == [0, 0]
     assert (live.anchor_count[row], live.place_count[row], live.node_count[row], live.drafted[row]) == (0, 0, 0, 0)
     assert live.keys[row].tolist() == list(STATE.ladder())
+
+
+def test_turns_that_begin_together_have_rows_and_handles_of_their_own() -> None:
+    table = LiveTable(ForestConfig())
+    states = [DialogueState.from_tokens([n], task=f"{n % 2}") for n in range(5)]
+    table.open(states[:2])
+    handles, rows = table.open(states)
+    assert len({*handles}) == len({*rows.tolist()}) == 5
+    assert table.rows(handles).tolist() == rows.tolist()
+    assert table.turns.keys[rows].tolist() == [list(state.ladder()) for state in states]
+    assert len(table) == 7
 
 
 def held(ring: ContextRing, turns: LiveTurns, row: int) -> list[int]:
@@ -32,22 +44,29 @@ def held(ring: ContextRing, turns: LiveTurns, row: int) -> list[int]:
     return tokens
 
 
+def add(ring: ContextRing, turns: LiveTurns, contexts: dict[int, NDArray[np.int32]]) -> None:
+    offsets = np.cumsum([0, *map(len, contexts.values())])
+    ring.add(np.array([*contexts]), np.concatenate([*contexts.values()]), offsets, turns)
+
+
+@pytest.mark.parametrize("together", [1, 5])
 @pytest.mark.parametrize("most", [1024, 40_000])
-def test_what_a_row_has_is_what_it_was_asked_or_nothing(most: int) -> None:
+def test_what_a_row_has_is_what_it_was_asked_or_nothing(most: int, together: int) -> None:
     ring, turns = ContextRing(most, window=300), live_turns(16)
     rng = np.random.default_rng(0)
     asked: dict[int, list[int]] = {}
     kept = 0
     for _ in range(1500):
-        row = int(rng.integers(16))
-        if row in asked and rng.random() < 0.5:
-            del asked[row]
-            turns.context[row] = 0  # as when the turn ends
+        rows = rng.permutation(16)[:together].tolist()
+        if rng.random() < 0.4:
+            for row in rows:
+                asked.pop(row, None)
+                turns.context[row] = 0  # as when the turn ends
         else:
-            tokens = rng.integers(0, 2**31, int(rng.integers(0, 500))).astype(np.int32)
-            ring.add(row, tokens, turns)
-            asked[row] = tokens[-300:].tolist() if len(tokens) > 1 else []
-            assert held(ring, turns, row) == asked[row]
+            new = {row: rng.integers(0, 2**31, int(rng.integers(0, 500))).astype(np.int32) for row in rows}
+            add(ring, turns, new)
+            asked |= {row: tokens[-300:].tolist() if len(tokens) > 1 else [] for row, tokens in new.items()}
+            assert held(ring, turns, rows[-1]) == asked[rows[-1]]
         for row, tokens in asked.items():
             mine = held(ring, turns, row)
             assert mine in ([], tokens)
@@ -62,5 +81,5 @@ def test_what_a_row_has_is_what_it_was_asked_or_nothing(most: int) -> None:
 def test_any_window_is_allowed(window: int) -> None:
     ring, turns = ContextRing(1024, window=window), live_turns(2)
     for _ in range(10):
-        ring.add(0, np.arange(5000, dtype=np.int32), turns)
+        add(ring, turns, {0: np.arange(5000, dtype=np.int32)})
         assert len(held(ring, turns, 0)) == (512 if window > 1 else 0)
