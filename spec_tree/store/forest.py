@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.draft import DraftBatch
@@ -29,7 +28,7 @@ from turntree.spec_tree.kernels.weights import first_weights
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.stats import ForestStats
 from turntree.spec_tree.store.holdings import collect, restore
-from turntree.spec_tree.store.live_table import LiveTable, context_ids, flat_ids, said_ids, token_ids
+from turntree.spec_tree.store.live_table import LiveTable, Tokens, context_ids, flat_ids, said_ids, token_ids
 from turntree.spec_tree.store.prefix_tree import TreeNode
 from turntree.spec_tree.store.proposal import propose
 from turntree.spec_tree.store.retention import RetentionPolicy
@@ -73,7 +72,7 @@ class SpecForest:
         self.live_table = LiveTable(self.config)
         """The live turns; for checks and measurements only."""
 
-    def begin(self, states: Sequence[DialogueState], contexts: Sequence[ArrayLike] | None = None) -> list[int]:
+    def begin(self, states: Sequence[DialogueState], contexts: Sequence[Tokens] | None = None) -> list[int]:
         """Start one turn at each state and return their handles.
 
         Args:

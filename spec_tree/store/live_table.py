@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +21,8 @@ from turntree.spec_tree.kernels.layout import LiveTurns, live_turns
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.store.context_ring import ContextRing
 
+Tokens = Sequence[int] | NDArray[np.integer[Any]]
+"""Token ids, shape (tokens,)."""
 _FIRST_ROWS = 256
 _MOST = 2**31 - 1
 _SHORT = 64
@@ -135,7 +138,7 @@ def _no_tokens(what: str, values: ArrayLike) -> ValueError:
 
 
 def context_ids(
-    states: Sequence[DialogueState], contexts: Sequence[Sequence[int] | NDArray[np.integer]] | None
+    states: Sequence[DialogueState], contexts: Sequence[Tokens] | None
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]] | None:
     """The contexts of turns that begin at ``states``, concatenated, and the start of each, shape (states + 1,).
 
@@ -160,7 +163,7 @@ def said_ids(handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[N
     return flat_ids(tokens, "tokens")
 
 
-def flat_ids(rows: Sequence[Sequence[int]], what: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def flat_ids(rows: Sequence[Tokens], what: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """The token ids of all rows, concatenated, and the start of each, shape (rows + 1,).
 
     Raises:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib import resources
 from typing import Any
 
@@ -96,6 +98,29 @@ def compose_options(
     Raises:
         ConfigError: If a group or an option is unknown or missing.
     """
+    texts = {group: [*map(str, value)] if isinstance(value, list) else str(value) for group, value in named.items()}
+    overrides = [f"{group}={text!r}" for group, text in texts.items() if (group, named[group]) != ("env", None)]
+    without_env = named.get("env", "") is None
+    if {*own} == {"defaults"} and all(isinstance(one, str) for one in own["defaults"]):
+        config, chosen = _shipped((*own["defaults"],), (*overrides,), own_env, without_env)
+        config = deepcopy(config)
+    else:
+        config, chosen = _composed(own, overrides, own_env, without_env)
+    return config, _choice(chosen)
+
+
+@lru_cache(maxsize=256)
+def _shipped(
+    defaults: tuple[str, ...], overrides: tuple[str, ...], own_env: bool, without_env: bool
+) -> tuple[DictConfig, dict[str, Any]]:
+    """As ``_composed``, of shipped options alone, which do not change; the configuration is not to be modified."""
+    return _composed({"defaults": [*defaults]}, overrides, own_env, without_env)
+
+
+def _composed(
+    own: Mapping[str, Any], overrides: Sequence[str], own_env: bool, without_env: bool
+) -> tuple[DictConfig, dict[str, Any]]:
+    """The configuration, and the chosen options by group."""
     from hydra import compose, initialize_config_module
     from hydra.core.config_store import ConfigStore
     from hydra.core.global_hydra import GlobalHydra
@@ -103,23 +128,22 @@ def compose_options(
     from hydra.types import RunMode
 
     ConfigStore.instance().store(_PRIMARY, own)
-    texts = {group: [*map(str, value)] if isinstance(value, list) else str(value) for group, value in named.items()}
-    overrides = [f"{group}={text!r}" for group, text in texts.items() if (group, named[group]) != ("env", None)]
+    given = [*overrides]
     try:
         with initialize_config_module("turntree.configs", version_base=None):
-            found = GlobalHydra.instance().config_loader().compute_defaults_list(_PRIMARY, overrides, RunMode.RUN)
+            found = GlobalHydra.instance().config_loader().compute_defaults_list(_PRIMARY, given, RunMode.RUN)
             chosen = dict(found.overrides.known_choices)
-            if named.get("env", "") is None or (own_env and "env" not in found.overrides.override_choices):
-                overrides.append("~env")
+            if without_env or (own_env and "env" not in found.overrides.override_choices):
+                given.append("~env")
                 chosen["env"] = None
-            config = compose(_PRIMARY, overrides)
+            config = compose(_PRIMARY, given)
     except (HydraException, TypeError, ValueError) as error:
         raise _in_our_words(error) from error
     OmegaConf.set_struct(config, False)
     # Hydra does not count an option in a list as the choice of its group.
     paths = [default.config_path.partition("/") for default in found.defaults]
     chosen[SPECULATION] = tuple(option for group, _, option in paths if group == SPECULATION)
-    return config, _choice(chosen)
+    return config, chosen
 
 
 def check_compatible(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> None:

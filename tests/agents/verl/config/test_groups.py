@@ -10,7 +10,7 @@ from tables import table
 
 from turntree.agents.reuse.reuse_config import ReuseMode
 from turntree.agents.verl.config.compose import Composition
-from turntree.agents.verl.config.groups import GROUPS, Incompatible, list_options, offered
+from turntree.agents.verl.config.groups import GROUPS, Incompatible, compose_options, list_options, offered
 from turntree.agents.verl.config.sections import ConfigError
 
 Compose = Callable[..., Composition]
@@ -95,12 +95,20 @@ def test_an_environment_that_a_file_names_as_an_option_stays(composed: Compose, 
 
 def test_a_file_may_change_a_shipped_configuration_with_options_of_its_own(composed: Compose, tmp_path: Path) -> None:
     (tmp_path / "size").mkdir()
-    mine = "# @package _global_\ndefaults: [small, _self_]\ndata: {train_batch_size: 16}"
-    (tmp_path / "size" / "mine.yaml").write_text(mine)
-    composition = composed(text="defaults: [grpo_gsm8k_cpu, {override size: mine}, {override algorithm: dapo}]")
-    assert composition.choice.name == "dapo_gsm8k_mine_local_tree"
-    assert composition.verl.data.train_batch_size == 16
-    assert composition.settings.run_dir == "runs/grpo_gsm8k_cpu"
+    for batch in (16, 8):  # the second one is read again
+        mine = f"# @package _global_\ndefaults: [small, _self_]\ndata: {{train_batch_size: {batch}}}"
+        (tmp_path / "size" / "mine.yaml").write_text(mine)
+        composition = composed(text="defaults: [grpo_gsm8k_cpu, {override size: mine}, {override algorithm: dapo}]")
+        assert composition.choice.name == "dapo_gsm8k_mine_local_tree"
+        assert composition.verl.data.train_batch_size == batch
+        assert composition.settings.run_dir == "runs/grpo_gsm8k_cpu"
+
+
+def test_what_is_done_to_a_configuration_is_not_in_the_next_one() -> None:
+    first, _ = compose_options({"defaults": ["demo"]}, {})
+    batch, first.data.train_batch_size = first.data.train_batch_size, 1
+    second, _ = compose_options({"defaults": ["demo"]}, {})
+    assert second.data.train_batch_size == batch > 1
 
 
 def test_hydra_overrides_are_quoted_whatever_an_option_is_called(composed: Compose) -> None:
