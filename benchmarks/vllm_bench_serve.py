@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from typing import Any
 from provenance import provenance
 
 from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
+from turntree.agents.engines.sglang.ports import free_port
 from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
 
 VLLM = [sys.executable, "-m", "vllm.entrypoints.cli.main"]
@@ -39,12 +39,6 @@ ON_CPU = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "OM
 ONE_WORKER = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 """The worker in the engine's process, as it is with one GPU; on a CPU vLLM asks another process for drafts."""
 START_SECONDS = 600
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
