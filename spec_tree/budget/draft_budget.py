@@ -7,7 +7,8 @@ accepted, and what a step costs; it takes the threshold with the most tokens per
 second, which may be no draft at all. It begins with few drafts and adds more
 only as they are accepted. From time to time it tries a little more than seems best,
 or nothing, so rarely that this costs about a hundredth of the time: a policy
-that sharpens, or a machine that becomes busy, is noticed.
+that sharpens, or a machine that becomes busy, is noticed. While nothing is worth
+verifying it rests: it decides and learns in one step of ``REST`` only.
 
 The budget only ever leaves drafts out; it cannot change what is sampled.
 """
@@ -45,6 +46,10 @@ _PROBE_SHARE = 0.01
 """Share of the time that trials may cost."""
 PROBE_PAUSE = 8
 """Least number of steps between two trials."""
+REST = 4
+"""Steps for which a decision for no draft holds, once steps without drafts were measured often."""
+_OFTEN = 10.0
+"""Recent steps without drafts after which their cost is known well enough to rest."""
 _LONG_AGO = 1 << 30
 _CAUTION = 0.9
 """Share of the expected acceptances that counts when drafts are weighed against their cost: costs are learnt from
@@ -154,6 +159,9 @@ class Allowance(NamedTuple):
     """Most nodes of the whole batch, the most probable ones; 0 is no draft."""
 
 
+_NOTHING = Allowance(1.0, 0)
+
+
 class DraftBudget:
     """Chooses the draft limits of each step."""
 
@@ -174,6 +182,11 @@ class DraftBudget:
         """Most nodes while little is known."""
         self._pause = 0
         self._steps = 0
+        self._rest = 0
+        """Further steps of ``_rested`` requests without drafts and without a decision."""
+        self._rested = 0
+        self._resting = False
+        """Whether the last step was one of them."""
         self._asked = Allowance(floor, 0)
         self._from_nothing = False
         """Whether the last step tried drafts although none seemed best."""
@@ -186,13 +199,23 @@ class DraftBudget:
             rows: Requests that sample.
             most: Most nodes of the whole batch that the engine takes.
         """
+        self._resting = self.rests(rows)
+        if self._resting:
+            self._rest -= 1
+            self._pause += 1
+            return _NOTHING
+        self._rest = 0  # a decision for other requests ends it
         allowed = self._begin(rows) if self._steps < _FIRST_STEPS else self._best(rows)
         self._asked = allowed if most is None else allowed._replace(nodes=min(allowed.nodes, most))
         return self._asked
 
+    def rests(self, rows: int) -> bool:
+        """Whether the next step of ``rows`` requests has no drafts, as it was decided before."""
+        return self._rest > 0 and rows == self._rested
+
     def _begin(self, rows: int) -> Allowance:
         self._window = max(self._window, float(_FIRST_NODES), rows / 2)
-        return Allowance(1.0, 0) if self._steps % 2 else Allowance(self._floor, int(self._window))
+        return _NOTHING if self._steps % 2 else Allowance(self._floor, int(self._window))
 
     def _best(self, rows: int) -> Allowance:
         best = int(_choose(self._seen, self.cost.record, float(rows), self._lowest))
@@ -203,7 +226,9 @@ class DraftBudget:
             self._pause = 0
             return trial
         if best == 0:
-            return Allowance(1.0, 0)
+            self._rest = REST - 1 if self.cost.weight(rows) > _OFTEN else 0
+            self._rested = rows
+            return _NOTHING
         return Allowance(max(self._floor, (_CLASSES - best) / _CLASSES), int(self._window))
 
     def observe(
@@ -225,6 +250,9 @@ class DraftBudget:
             seconds: Wall time of the step.
         """
         self._steps += 1
+        if self._resting:
+            self._count(rows, drafted=0, accepted=0, seconds=seconds)
+            return
         self.cost.observe(rows, tokens, seconds)
         asked = self._asked
         came = _learn(
@@ -238,14 +266,17 @@ class DraftBudget:
             self._lowest,
             IDLE,
         )
-        rate = float(self._seen[0]["rate"][0])
-        if self._steps > _FIRST_STEPS and rate > 0:  # 0 as long as steps without drafts took no measurable time
-            plain = rows / rate
-            chosen = self._choices.setdefault(most_rows(rows), Choice(most_rows=most_rows(rows)))
-            chosen.count(rows=rows, drafted=len(accepted), accepted=came, seconds=seconds, plain=plain)
+        if self._steps > _FIRST_STEPS:
+            self._count(rows, drafted=len(accepted), accepted=came, seconds=seconds)
         if self._from_nothing and 3 * came > 2 * len(accepted):
             self._pause = _LONG_AGO  # most were accepted: try again at once
         self._window = min(self._window + 2.0 * came, 1e6)
+
+    def _count(self, rows: int, *, drafted: int, accepted: int, seconds: float) -> None:
+        rate = float(self._seen[0]["rate"][0])
+        if rate > 0:  # 0 as long as steps without drafts took no measurable time
+            chosen = self._choices.setdefault(most_rows(rows), Choice(most_rows=most_rows(rows)))
+            chosen.count(rows=rows, drafted=drafted, accepted=accepted, seconds=seconds, plain=rows / rate)
 
     def take_choices(self) -> tuple[Choice, ...]:
         """What was chosen since the last call, by the number of requests; the first steps are left out."""
@@ -258,7 +289,7 @@ class DraftBudget:
             return None
         nodes, rate = self._seen[0]["nodes"], self._seen[0]["rate"]
         if best and self.cost.weight(rows) < 1:
-            loss, trial = 1 - float(rate[0] / rate[best]), Allowance(1.0, 0)
+            loss, trial = 1 - float(rate[0] / rate[best]), _NOTHING
         elif best < _CLASSES - self._lowest:
             more = int(np.ceil(nodes[best])) + max(1, rows // 8)
             now, then = self.cost.seconds(rows, [rows + nodes[best], rows + more])

@@ -3,8 +3,8 @@
 An engine reports which turns it samples, their tokens, and when they end. It translates its requests into
 ``DraftTurn`` and drafts into the form that its verification takes; how wide or deep a step drafts is its own choice.
 
-Invariant: the store is told each sampled token once, in order, and nothing else. Drafts change how many passes a
-turn takes, never its tokens.
+Invariant: the store is told each sampled token once, in order, and nothing else, before it drafts and before the turn
+ends. Drafts change how many passes a turn takes, never its tokens.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from turntree.spec_tree.draft import DraftBatch
 
 if TYPE_CHECKING:
     from turntree.spec_tree import DialogueState, SpecForest
+
+_HELD_STEPS = 16
+"""Steps without drafts after which the store is told of them all: to be told of one costs it nearly as much."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -56,7 +59,7 @@ class DraftCounts:
     rows: int = 0
     """Turns that sampled in a pass, summed over passes."""
     tokens: int = 0
-    """Tokens of theirs that the store was told."""
+    """Tokens of theirs that the store is told."""
     verified: int = 0
     """Tokens that the engine ran the model over for them, padding included; 0 where it does not report it."""
     drafted: int = 0
@@ -83,6 +86,9 @@ class DraftingSession:
     """The store; without one nothing is drafted."""
     counts: DraftCounts = field(default_factory=DraftCounts)
     """Counters so far."""
+    _held: dict[DraftTurn, list[int]] = field(default_factory=dict)
+    """Sampled tokens of live turns that the store was not told yet."""
+    _held_steps: int = 0
     _marked: float = 0.0
     _waited: float = 0.0
 
@@ -127,7 +133,8 @@ class DraftingSession:
         """
         if self.forest is None or not turns or total_nodes == 0:
             return DraftBatch.empty(len(turns))
-        return self.forest.draft(
+        self._tell(list(self._held))  # drafts go on from what was said last, of siblings too
+        batch = self.forest.draft(
             _handles(turns),
             max_nodes=max_nodes,
             room=room,
@@ -135,6 +142,8 @@ class DraftingSession:
             chain=chain,
             total_nodes=total_nodes,
         )
+        self._held_steps = _HELD_STEPS  # what becomes of the drafts is learnt from the next tokens alone
+        return batch
 
     def commit(self, turns: Sequence[DraftTurn], tokens: Sequence[Sequence[int]]) -> None:
         """Append sampled tokens to turns; the store is not told of turns without a handle.
@@ -143,12 +152,15 @@ class DraftingSession:
             turns: Turns, shape (rows,).
             tokens: Sampled since the last call, one sequence a row.
         """
-        live = [(turn, said) for turn, said in zip(turns, tokens, strict=True) if turn.handle is not None and said]
-        if self.forest is not None and live:
-            self.forest.commit(_handles([turn for turn, _ in live]), [said for _, said in live])
-            self.counts.tokens += sum(len(said) for _, said in live)
         for turn, said in zip(turns, tokens, strict=True):
+            if turn.handle is not None and said:
+                self._held.setdefault(turn, []).extend(said)
+                self.counts.tokens += len(said)
             turn.advance(said)
+        self._held_steps += 1
+        if self._held_steps > _HELD_STEPS:
+            self._tell(list(self._held))
+            self._held_steps = 0
 
     def end(self, turns: Sequence[DraftTurn], *, keep: bool) -> None:
         """Finish turns; those without a handle are ignored.
@@ -159,9 +171,16 @@ class DraftingSession:
         """
         live = [turn for turn in turns if turn.handle is not None]
         if self.forest is not None and live:
+            self._tell([turn for turn in live if turn in self._held])
             self.forest.end(_handles(live), keep=keep)
         for turn in live:
             turn.handle = None
+
+    def _tell(self, turns: list[DraftTurn]) -> None:
+        """Tell the store of the tokens held of ``turns``."""
+        said = [self._held.pop(turn) for turn in turns]
+        if self.forest is not None and said:
+            self.forest.commit(_handles(turns), said)
 
     @contextmanager
     def timed(self, *, waits: bool = True) -> Iterator[float]:

@@ -18,6 +18,8 @@ from turntree.spec_tree.budget.draft_budget import Allowance, DraftBudget
 _READ, _READ_BY_ROW = 16, 4
 """Most prompt tokens of a step that tells the cost of drafts: a constant, and a number per request that sampled."""
 
+_NO_ESTIMATES, _NONE_ACCEPTED = np.zeros(0, np.float32), np.zeros(0, np.bool_)
+
 
 class ChainBudget:
     """Bounds the drafts of each step and learns their gain."""
@@ -52,6 +54,10 @@ class ChainBudget:
             return Allowance(self._settings.min_probability, most)
         return self._budget.allow(rows, most=most)
 
+    def rests(self, rows: int) -> bool:
+        """Whether the store will draft nothing for the next step of ``rows`` requests."""
+        return self._budget is not None and self._budget.rests(rows)
+
     def drafted(self, rows: list[LiveTurn], batch: DraftBatch | None) -> None:
         """Remember the drafts of the coming step, ``None`` if none are the store's."""
         self._rows, self._batch = rows, batch
@@ -71,16 +77,16 @@ class ChainBudget:
             return
         if any(row.step != step or row.by_guess for row in drafted):
             return
-        batch = self._batch or DraftBatch.empty(len(drafted))
-        starts = batch.offsets.tolist()
-        verified = [
-            place for start, row in zip(starts, drafted, strict=False) for place in range(start, start + row.drafted)
-        ]
-        accepted = [place < row.hits for row in drafted for place in range(row.drafted)]
+        estimates, accepted = _NO_ESTIMATES, _NONE_ACCEPTED
+        if self._batch is not None:
+            pairs = zip(self._batch.offsets.tolist(), drafted, strict=False)
+            verified = [place for start, row in pairs for place in range(start, start + row.drafted)]
+            estimates = self._batch.probabilities[verified]
+            accepted = np.array([place < row.hits for row in drafted for place in range(row.drafted)], np.bool_)
         self._budget.observe(
             rows=rows,
-            tokens=rows + read + len(verified),
-            estimates=batch.probabilities[verified],
-            accepted=np.array(accepted, np.bool_),
+            tokens=rows + read + len(accepted),
+            estimates=estimates,
+            accepted=accepted,
             seconds=seconds,
         )

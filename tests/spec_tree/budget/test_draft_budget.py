@@ -209,6 +209,40 @@ def test_nothing_below_the_floor_is_ever_asked_for():
     assert min(allowed.min_probability for allowed in asked) == 0.4
 
 
+class Rests:
+    """A budget, and whether it rested in each step."""
+
+    def __init__(self, budget):
+        self._budget, self.observe, self.rested = budget, budget.observe, []
+
+    def allow(self, rows):
+        self.rested.append(self._budget.rests(rows))
+        return self._budget.allow(rows)
+
+
+def test_where_drafts_lose_most_steps_take_no_decision_and_none_of_them_drafts():
+    watched = Rests(DraftBudget(0.05))
+    run = simulate(watched, COSTS["steep"], LIAR, steps=600, **NOISY)
+    rested = np.array(watched.rested)
+    full = np.arange(600) % 60 < 30  # the number of requests stays the same
+    assert not rested[: WARM // 10].any(), "what a step costs is learnt first"
+    assert 0.6 < rested[WARM:][full[WARM:]].mean() <= 0.75
+    assert run[rested, 2].sum() == 0
+
+
+def test_where_drafts_pay_no_step_goes_without_a_decision_nor_does_one_of_other_requests():
+    watched = Rests(DraftBudget(0.05))
+    simulate(watched, COSTS["free"], SHARP, steps=600, **NOISY)
+    assert not any(watched.rested)
+    idle = DraftBudget(0.05)
+    simulate(idle, COSTS["steep"], LIAR, steps=30)
+    while not idle.rests(16):
+        simulate(idle, COSTS["steep"], LIAR, steps=1)
+    assert not idle.rests(15)
+    idle.allow(15)
+    assert not idle.rests(16), "a decision for other requests ends the rest"
+
+
 def test_a_measured_table_spares_a_wrong_first_guess():
     """With what a step costs known, the first choice is already that of free tokens."""
     known = DraftBudget(0.05, cost=StepCost.measure(COSTS["free"], [(16, tokens) for tokens in (16, 32, 64, 160)]))

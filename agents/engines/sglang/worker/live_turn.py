@@ -44,7 +44,7 @@ class Served(Protocol):
         ...
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class LiveTurn(DraftTurn):
     """A turn in progress."""
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import pytest
+from forest_checks import turns_in
+
 from turntree.agents.engines.drafting.session import DraftingSession, DraftTurn
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
@@ -41,3 +44,40 @@ def test_a_guess_goes_on_while_it_comes_true_and_is_forgotten_then_also_without_
     assert (turn.guessed(9), turn.handle) == (SPEECH[2:], None)
     session.commit([turn], [[7, 99]])
     assert (turn.guessed(9), turn.committed) == ([], 4)
+
+
+def test_while_nothing_is_drafted_the_store_hears_of_many_steps_at_once_and_of_all_before_it_drafts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forest = SpecForest(ForestConfig())
+    session, told, commit = DraftingSession(forest=forest), [], forest.commit
+    monkeypatch.setattr(forest, "commit", lambda turns, said: (told.append(said), commit(turns, said)))
+    first, second = begun(session, 2)
+    for token in range(100, 120):
+        assert drafted(session, [first, second], total_nodes=0) == []
+        session.commit([first, second], [[token], [token + 50]])
+    assert told == [[list(range(100, 117)), list(range(150, 167))]]
+    (third,) = begun(session)
+    session.commit([third], [list(range(150, 164))])
+    assert drafted(session, [third]) == list(range(164, 170))
+    assert (len(told), forest.stats().committed) == (2, 54)
+    session.commit([second], [[9]])
+    session.commit([second], [[10]])
+    session.end([first], keep=True)
+    assert (len(told), session.counts.tokens) == (3, 56)
+    session.end([second], keep=True)
+    assert told[-1] == [[10]]
+    session.end([third], keep=False)
+    assert turns_in(forest.tree(STATE)) == {tuple(range(100, 120)): 1, (*range(150, 170), 9, 10): 1}
+
+
+def test_only_the_step_that_verified_a_draft_tells_what_became_of_it():
+    session = DraftingSession(forest=SpecForest(ForestConfig()))
+    first, second = begun(session, 2)
+    session.commit([first], [SPEECH])
+    assert drafted(session, [second]) == SPEECH
+    session.end([first], keep=True)
+    for token in SPEECH:  # of the drafts only the first was verified, and nothing was drafted after it
+        session.commit([second], [[token]])
+    session.end([second], keep=True)
+    assert session.forest.stats().accepted == 1

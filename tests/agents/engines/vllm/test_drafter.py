@@ -245,6 +245,20 @@ def test_drafts_are_made_while_vllm_goes_on_and_are_there_when_it_takes_them(
     assert runner.step()["c"] == TURN[1:5]
 
 
+def test_while_the_budget_rests_no_other_thread_is_asked_and_turns_are_kept_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner = ScriptedRunner(DrafterSettings())
+    asked, submit = [], runner.drafter._thread.submit
+    monkeypatch.setattr(runner.drafter._thread, "submit", lambda *given: (asked.append(given), submit(*given))[1])
+    turns = [[100 * number + place for place in range(18)] for number in range(1, 11)]
+    for number, turn in enumerate(turns):
+        runner.say(f"r{number}", PROMPT, turn, max_tokens=18)
+    assert runner.drafter.counts.steps == 180
+    assert 10 < len(asked) < 100
+    assert turns_in(runner.drafter.forest.tree(DialogueState.from_tokens(PROMPT))) == {tuple(turn): 1 for turn in turns}
+
+
 def test_an_error_of_the_store_is_the_engines(runner: ScriptedRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise OSError("the store is gone")
