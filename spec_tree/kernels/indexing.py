@@ -110,8 +110,8 @@ def claim(start: int, stop: int, turn: int, log: TokenLog) -> None:
         log.owner[granule] = turn
 
 
-@kernel
-def index_context(start: int, stop: int, log: ContextLog) -> None:
+@part
+def _index_context(start: int, stop: int, log: ContextLog) -> None:
     """Link the context ``start:stop`` by its last two tokens."""
     for at in range(start + 1, stop):
         head = context_head(start, log.tokens[at], log.tokens[at - 1], log)
@@ -129,14 +129,15 @@ def write_contexts(
     log: ContextLog,
 ) -> None:
     """Write the ``tokens`` from ``begins[i]`` on into ``bounds[i]:bounds[i + 1]`` as the context of ``rows[i]``, for
-    all rows of ``live``."""
+    all rows of ``live``; -1 is no row."""
     for i in range(len(rows)):
         start, stop = bounds[i], bounds[i + 1]
         for at in range(start, stop):
             log.tokens[at] = tokens[begins[i] + at - start]
-        index_context(start, stop, log)
-        turn = live[rows[i]]
-        turn.context[0], turn.context[1] = start, stop
+        _index_context(start, stop, log)
+        if rows[i] >= 0:
+            turn = live[rows[i]]
+            turn.context[0], turn.context[1] = start, stop
 
 
 @inlined

@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.kernels.indexing import index_context, write_contexts
+from turntree.spec_tree.kernels.indexing import write_contexts
 from turntree.spec_tree.kernels.layout import ContextLog, LiveTurns, context_log
 
 _FIRST_CAPACITY = 1 << 14
@@ -66,7 +66,7 @@ class ContextRing:
         """Position with so many free tokens."""
         self._release(turns)
         if self._head + tokens > len(self.log.tokens) < self._capacity:
-            self._grow(self._head + tokens)
+            self._grow(self._head + tokens, turns)
         if self._head + tokens > len(self.log.tokens):
             while self._held and self._held[0][0] >= self._head:
                 self._give_way(turns)
@@ -87,11 +87,14 @@ class ContextRing:
         if turns.context[row, 0] == start:
             turns.context[row] = 0
 
-    def _grow(self, needed: int) -> None:
+    def _grow(self, needed: int, turns: LiveTurns) -> None:
+        """Copy the contexts to where they stood, which are in order and without gaps before the ring has its full size.
+
+        By the kernel that new contexts take: no step waits for another one to be loaded.
+        """
         size = len(self.log.tokens)
         while size < min(needed, self._capacity):
             size *= 2
         old, self.log = self.log, context_log(size)
-        self.log.tokens[: len(old.tokens)] = old.tokens
-        for start, stop, _ in self._held:
-            index_context(start, stop, self.log)
+        bounds = np.array([start for start, _, _ in self._held] + [self._head])
+        write_contexts(old.tokens, bounds[:-1], bounds, np.full(len(self._held), -1), turns.records, self.log)
