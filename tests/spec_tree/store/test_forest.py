@@ -107,6 +107,16 @@ def test_a_turn_is_drafted_from_its_own_context_and_from_nobody_elses() -> None:
     assert not {3, 4, 5, 6} & set(draft_tokens(forest, state(), [1, 2], max_nodes=8, chain=False))
 
 
+def test_a_context_drafts_the_same_when_many_others_joined_it() -> None:
+    forest = SpecForest(CONFIG)
+    (mine,) = forest.begin([state()], [[1, 2, 3, 4]])
+    before = forest.stats().context_bytes
+    forest.begin([state()] * 8, [range(100, 4100)] * 8)
+    assert forest.stats().context_bytes > before
+    forest.commit([mine], [[1, 2]])
+    assert forest.draft([mine], max_nodes=8, room=[2]).tokens.tolist() == [3, 4]
+
+
 def test_nothing_is_drafted_after_an_end_token() -> None:
     forest = SpecForest(CONFIG)
     free = SpecForest()
