@@ -256,17 +256,17 @@ def _in_context(turn: Any, contexts: ContextLog) -> None:
     tokens, link, places, matches, kinds = contexts.tokens, contexts.link, turn.places, turn.matches, turn.kinds
     count, walked = int64(turn.place_count), 0
     place = int64(contexts.heads[context_head(start, token, tail[last - 1], contexts)])
-    # another context may have the same hash, and its positions lie outside
-    while start < place < stop - 1 and walked < _CONTEXT_WALK:
+    while place > 0 and walked < _CONTEXT_WALK:
         walked += 1
-        length = 0
-        while length < MATCH and place - length >= start and last >= length:
-            if tokens[place - length] != tail[last - length]:
-                break
-            length += 1
-        if length >= 2:
-            places[count], matches[count], kinds[count] = place, length, CONTEXT
-            count += 1
+        if start < place < stop - 1:  # positions of other contexts with the same hash lie outside
+            length = 0
+            while length < MATCH and place - length >= start and last >= length:
+                if tokens[place - length] != tail[last - length]:
+                    break
+                length += 1
+            if length >= 2:
+                places[count], matches[count], kinds[count] = place, length, CONTEXT
+                count += 1
         place = int64(link[place])
     turn.place_count = count
 
