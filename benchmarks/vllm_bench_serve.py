@@ -76,6 +76,7 @@ def bench(url: str, model: Path, seed: int, args: argparse.Namespace) -> dict[st
     parser = importlib.import_module("vllm.utils.argparse_utils").FlexibleArgumentParser()
     serve.add_cli_args(parser)
     lengths = ("--random-input-len", str(args.tokens), "--random-output-len", str(args.tokens), "--ignore-eos")
+    lengths += ("--random-range-ratio", str(args.spread))
     load = ("--num-prompts", str(args.prompts), "--max-concurrency", str(args.at_once), "--temperature", "1")
     words = ["--base-url", url, "--model", str(model), "--dataset-name", "random", *lengths, *load]
     with redirect_stdout(io.StringIO()):
@@ -99,6 +100,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=16, help="requests of a round")
     parser.add_argument("--at-once", type=int, default=8, help="requests at once")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of each prompt, and of each answer")
+    parser.add_argument("--spread", type=float, default=0.5, help="of lengths: how much shorter or longer they may be")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
     drafter = ("--speculative-config", json.dumps(speculative_config(4)))

@@ -334,9 +334,9 @@ def test_ray_actors_get_the_scores_of_one_process() -> None:
         def run(self) -> list[bool | None]:
             return [one.correct for one in score_batch(texts, golds)]
 
-    ray.init(num_cpus=8, include_dashboard=False, ignore_reinit_error=True, log_to_driver=False)
+    ray.init(num_cpus=4, include_dashboard=False, ignore_reinit_error=True, log_to_driver=False)
     try:
-        actors = [ray.remote(Scorer).options(num_cpus=0.5).remote() for _ in range(8)]
-        assert ray.get([actor.run.remote() for actor in actors], timeout=300) == [alone] * 8
+        actors = [ray.remote(Scorer).options(num_cpus=0.5).remote() for _ in range(4)]
+        assert ray.get([actor.run.remote() for actor in actors], timeout=300) == [alone] * 4
     finally:
         ray.shutdown()

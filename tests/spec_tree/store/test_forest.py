@@ -107,14 +107,19 @@ def test_a_turn_is_drafted_from_its_own_context_and_from_nobody_elses() -> None:
     assert not {3, 4, 5, 6} & set(draft_tokens(forest, state(), [1, 2], max_nodes=8, chain=False))
 
 
-def test_a_context_drafts_the_same_when_many_others_joined_it() -> None:
-    forest = SpecForest(CONFIG)
-    (mine,) = forest.begin([state()], [[1, 2, 3, 4]])
+def test_of_many_long_contexts_nearly_all_places_are_found_also_after_room_was_made_for_them() -> None:
+    forest, rng = SpecForest(CONFIG), np.random.default_rng(0)
+    contexts = rng.integers(10, 30_000, (64, 4000))
+    first = forest.begin([state()], [contexts[0]])
     before = forest.stats().context_bytes
-    forest.begin([state()] * 8, [range(100, 4100)] * 8)
+    handles = first + forest.begin([state()] * 63, list(contexts[1:]))
     assert forest.stats().context_bytes > before
-    forest.commit([mine], [[1, 2]])
-    assert forest.draft([mine], max_nodes=8, room=[2]).tokens.tolist() == [3, 4]
+    at = rng.integers(2, 3990, 64)
+    forest.commit(handles, [contexts[row, place - 2 : place].tolist() for row, place in enumerate(at)])
+    drafts = rows_of(forest.draft(handles, max_nodes=1, room=[1] * 64))
+    found = [[node.token for node in nodes] == [contexts[row, at[row]]] for row, nodes in enumerate(drafts)]
+    assert found[0], "it was copied"
+    assert sum(found) >= 62
 
 
 def test_nothing_is_drafted_after_an_end_token() -> None:
