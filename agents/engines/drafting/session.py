@@ -146,7 +146,8 @@ class DraftingSession:
         return batch
 
     def commit(self, turns: Sequence[DraftTurn], tokens: Sequence[Sequence[int]]) -> None:
-        """Append sampled tokens to turns; the store is not told of turns without a handle.
+        """Append sampled tokens to turns. The store hears of them before it drafts, before their turn ends, and after
+        some steps without either; of turns without a handle it does not.
 
         Args:
             turns: Turns, shape (rows,).

@@ -148,7 +148,7 @@ class ForestDrafter:
             new: list[LiveTurn] = []
             said = self._read(sampled_token_ids, num_tokens_no_spec, token_ids_cpu, new)
             proposed: list[list[int]] = [[] for _ in sampled_token_ids]
-        if not new and self._chain_budget.rests(len(said)):
+        if not new and self._shared is None and self._chain_budget.rests(len(said)):
             self._work(began, said, new, proposed)  # next to nothing to do: threads cost more to change than it takes
         else:
             self._drafting = self._thread.submit(self._work, began, said, new, proposed)
