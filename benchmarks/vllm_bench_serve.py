@@ -1,9 +1,9 @@
 """``vllm bench serve`` against vLLM with turntree's drafter and without, where drafts do not pay.
 
 Two servers of one policy: a small one that is drawn at random, whose steps are so short that what a drafter adds to
-them shows, or a given model. Random prompts, temperature 1, no end before the length. vLLM's own benchmark is run at both by
-turns, many short rounds in one process, since a machine's speed changes from minute to minute; what counts are failed
-requests and the time per output token, the ratio of each round's medians.
+them shows, or a given model. Random prompts, temperature 1, no end before the length. vLLM's own benchmark is run at
+both by turns, many short rounds in one process, since a machine's speed changes from minute to minute; what counts are
+failed requests and the time per output token, the ratio of each round's medians.
 
     python benchmarks/vllm_bench_serve.py [--model DIR] --out benchmarks/results/vllm_bench_serve.json
 
