@@ -8,13 +8,15 @@ second, which may be no draft at all. It begins with few drafts and adds more
 only as they are accepted. From time to time it tries a little more than seems best,
 or nothing, so rarely that this costs about a hundredth of the time: a policy
 that sharpens, or a machine that becomes busy, is noticed. While nothing is worth
-verifying it rests: it decides and learns in one step of ``REST`` only.
+verifying it rests: it decides and learns in one step of ``REST`` only, and when a
+trial is due.
 
 The budget only ever leaves drafts out; it cannot change what is sampled.
 """
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -47,7 +49,8 @@ _PROBE_SHARE = 0.01
 PROBE_PAUSE = 8
 """Least number of steps between two trials."""
 REST = 4
-"""Steps for which a decision for no draft holds, once steps without drafts were measured often."""
+"""Most steps for which a decision for no draft holds, once steps without drafts were measured often; none of them is
+one in which something is to be tried."""
 _OFTEN = 10.0
 """Recent steps without drafts after which their cost is known well enough to rest."""
 _LONG_AGO = 1 << 30
@@ -181,6 +184,9 @@ class DraftBudget:
         self._window = 0.0
         """Most nodes while little is known."""
         self._pause = 0
+        """Steps since the last trial."""
+        self._due: float = PROBE_PAUSE
+        """The pause after which the next one is made, as far as is known."""
         self._steps = 0
         self._rest = 0
         """Further steps of ``_rested`` requests without drafts and without a decision."""
@@ -226,7 +232,8 @@ class DraftBudget:
             self._pause = 0
             return trial
         if best == 0:
-            self._rest = REST - 1 if self.cost.weight(rows) > _OFTEN else 0
+            known = self.cost.weight(rows) > _OFTEN
+            self._rest = min(REST, math.ceil(self._due) - self._pause) - 1 if known else 0
             self._rested = rows
             return _NOTHING
         return Allowance(max(self._floor, (_CLASSES - best) / _CLASSES), int(self._window))
@@ -285,6 +292,7 @@ class DraftBudget:
 
     def _trial(self, rows: int, best: int) -> Allowance | None:
         """A trial to make now: no draft, if its cost is unknown, else a few more than seems best."""
+        self._due = PROBE_PAUSE
         if self._pause < PROBE_PAUSE:
             return None
         nodes, rate = self._seen[0]["nodes"], self._seen[0]["rate"]
@@ -296,6 +304,7 @@ class DraftBudget:
             loss, trial = float(then / now) - 1, Allowance(self._floor, more)
         else:
             return None
+        self._due = loss / _PROBE_SHARE
         return trial if loss <= _PROBE_SHARE * self._pause else None
 
 
