@@ -232,15 +232,16 @@ def test_where_drafts_lose_most_steps_take_no_decision_and_none_of_them_drafts()
 
 def test_a_rest_ends_where_something_is_to_be_tried(monkeypatch):
     nothing = Policy((1.0, 2000.0), np.zeros_like)
-    policy = lambda step: nothing if step < 32 else SHARP  # noqa: E731
+
+    def first_draft(begin):
+        policy = lambda step: nothing if step < begin else SHARP  # noqa: E731
+        run = simulate(DraftBudget(0.05), COSTS["linear"], policy, rows=1, steps=begin + 30, noise=0.05)
+        return np.flatnonzero(run[begin:, 2])[0]
+
     firsts = []
     for rest in (1, budget_module.REST):
         monkeypatch.setattr(budget_module, "REST", rest)
-        runs = [
-            simulate(DraftBudget(0.05), COSTS["linear"], policy, rows=1, steps=60, noise=0.05, seed=seed)
-            for seed in range(20)
-        ]
-        firsts.append(np.mean([np.flatnonzero(run[32:, 2])[0] for run in runs]))
+        firsts.append(np.mean([first_draft(begin) for begin in range(24, 40)]))
     without, own = firsts
     assert own <= without + 0.5
 
