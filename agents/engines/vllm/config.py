@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from secrets import randbits
 from typing import Any
 
+from turntree.agents.engines.vllm.overlap.arguments import on_accelerator
+
 _OURS = ("model", "logprobs_mode", "max_logprobs", "worker_extension_cls", "speculative_config")
 WORKER_EXTENSION = "turntree.agents.engines.vllm.worker.WorkerExtension"
 
@@ -70,4 +72,7 @@ class VllmEngineConfig:
             arguments["kv_cache_memory_bytes"] = self.kv_cache_bytes
         if self.speculative_config is not None:
             arguments["speculative_config"] = dict(self.speculative_config)
-        return arguments
+        if on_cpu:
+            return arguments
+        ranks = arguments.get("tensor_parallel_size", 1) * arguments.get("pipeline_parallel_size", 1)
+        return on_accelerator(arguments, rows=self.max_batch, ranks=ranks)

@@ -13,6 +13,8 @@ from typing import Any
 
 from turntree.agents.engines.vllm import compat, cpu_repair, orphans
 from turntree.agents.engines.vllm.drawing import judged_prompts, model_runner, seeded_draws
+from turntree.agents.engines.vllm.overlap import contract
+from turntree.agents.engines.vllm.overlap.arguments import is_ours
 
 _MARK = "turntree_plugin"
 
@@ -29,6 +31,8 @@ def register() -> None:
 
     @functools.wraps(original)
     def init_device(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_ours(self.vllm_config):
+            contract.announce()
         result = original(self, *args, **kwargs)
         prepare(self.worker.model_runner)
         return result

@@ -117,3 +117,12 @@ def speculative_config(max_tokens: int = 8) -> dict[str, Any]:
         max_tokens: Greatest length of a draft.
     """
     return {"method": "custom_class", "model": DRAFTER, "num_speculative_tokens": max_tokens}
+
+
+def drafts_by_turntree(speculative: Any) -> bool:
+    """Whether vLLM's ``speculative_config`` names turntree's drafter.
+
+    >>> drafts_by_turntree(speculative_config()), drafts_by_turntree({"method": "ngram"}), drafts_by_turntree(None)
+    (True, False, False)
+    """
+    return isinstance(speculative, Mapping) and speculative.get("model") == DRAFTER

@@ -24,6 +24,7 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.engines.vllm.drawing import model_runner
 from turntree.agents.engines.vllm.orphans import announce_server
+from turntree.agents.engines.vllm.overlap.arguments import on_accelerator
 from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params, schedules_by_priority
 from turntree.agents.engines.vllm.worker import TurnCounters, ask_workers, summed
 from turntree.agents.verl.config.sections import plain
@@ -85,6 +86,13 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
                 model_runner.check_seeded(await self._ask_workers("turntree_draws_by_seed"))
             self.engine.generate = noted(self.engine.generate)
             self._watch = asyncio.create_task(_end_with(self.engine))
+
+    def _preprocess_engine_kwargs(self, engine_kwargs: dict[str, Any]) -> None:
+        """As verl's, with vLLM's arguments for drafts on an accelerator."""
+        super()._preprocess_engine_kwargs(engine_kwargs)
+        if not self._on_cpu:
+            ranks = self.config.tensor_model_parallel_size * self.config.pipeline_model_parallel_size
+            engine_kwargs |= on_accelerator(engine_kwargs, rows=self.config.max_num_seqs, ranks=ranks)
 
     def engine_and_store(self) -> tuple[VllmTurns, RemoteStore | None] | None:
         """See ``ExternalServer``."""
@@ -158,11 +166,10 @@ def _end_if_dead(engine: Any) -> None:
 
 def _draft_tokens(engine_kwargs: Mapping[str, Any] | None) -> int:
     """Greatest length of a draft if vLLM is given turntree's drafter, else 0."""
-    from turntree.agents.engines.vllm.settings import DRAFTER
+    from turntree.agents.engines.vllm.settings import drafts_by_turntree
 
     speculative = (engine_kwargs or {}).get("speculative_config") or {}
-    ours = isinstance(speculative, Mapping) and speculative.get("model") == DRAFTER
-    return int(speculative["num_speculative_tokens"]) if ours else 0
+    return int(speculative["num_speculative_tokens"]) if drafts_by_turntree(speculative) else 0
 
 
 class _Asked:

@@ -1,34 +1,34 @@
-"""Which CUDA graph vLLM takes for a step, by default and with ``speculation=[tree,graphs]``. No graph runs here."""
+"""Which CUDA graph vLLM takes for a step with turntree's drafter, by vLLM's own dispatcher. No graph runs here."""
 
 from __future__ import annotations
 
-from importlib import resources
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-from omegaconf import OmegaConf
+
+from turntree.agents.engines.vllm.overlap.arguments import whole_graphs
 
 pytestmark = pytest.mark.vllm
 
 ROWS, DRAFT = 256, 8
-OURS = OmegaConf.load(
-    str(resources.files("turntree.configs").joinpath("speculation", "graphs.yaml"))
-).actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_config
-DEFAULT = SimpleNamespace(cudagraph_mode="FULL_AND_PIECEWISE", max_cudagraph_capture_size=512)
+DEFAULT = {
+    "cudagraph_mode": "FULL_AND_PIECEWISE",
+    "cudagraph_capture_sizes": [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)],
+}
 
 
-def graph(settings: Any, tokens: int, *, alike: bool) -> str:
-    """Kind of the graph of a step of so many tokens; ``alike``: all requests have drafts of the greatest length."""
+def dispatcher(settings: dict[str, Any], draft: int) -> Any:
     pytest.importorskip("vllm", reason="needs vLLM; see make test-vllm")
     from vllm.config import CompilationConfig, CUDAGraphMode
     from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
 
-    most, mode = settings.max_cudagraph_capture_size, CUDAGraphMode[settings.cudagraph_mode]
+    mode, sizes = CUDAGraphMode[settings["cudagraph_mode"]], settings["cudagraph_capture_sizes"]
     compilation = SimpleNamespace(
         cudagraph_mode=mode,
-        max_cudagraph_capture_size=most,
-        cudagraph_capture_sizes=[1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)],
+        max_cudagraph_capture_size=sizes[-1],
+        cudagraph_capture_sizes=sizes,
         compile_sizes=None,
         cudagraph_specialize_lora=False,
         is_attention_compiled_piecewise=lambda: True,
@@ -36,24 +36,36 @@ def graph(settings: Any, tokens: int, *, alike: bool) -> str:
         splitting_ops=[],
         pass_config=SimpleNamespace(enable_sp=False),
     )
-    CompilationConfig.adjust_cudagraph_sizes_for_spec_decode(compilation, 1 + DRAFT, 1)
+    CompilationConfig.adjust_cudagraph_sizes_for_spec_decode(compilation, 1 + draft, 1)
     config = SimpleNamespace(
         compilation_config=compilation,
         scheduler_config=SimpleNamespace(max_num_seqs=ROWS),
         lora_config=None,
-        num_speculative_tokens=DRAFT,
+        num_speculative_tokens=draft,
     )
-    dispatcher = CudagraphDispatcher(config)
-    dispatcher.initialize_cudagraph_keys(mode, 1 + DRAFT)
-    return str(dispatcher.dispatch(tokens, uniform_decode=alike)[0].name)
+    made = CudagraphDispatcher(config)
+    made.initialize_cudagraph_keys(mode, 1 + draft)
+    return made
 
 
-@pytest.mark.parametrize("tokens", [ROWS, ROWS + 100, 2000])
-def test_drafts_of_unequal_lengths_have_a_whole_graph(tokens: int) -> None:
-    assert graph(OURS, tokens, alike=False) == graph(OURS, tokens, alike=tokens % (1 + DRAFT) == 0) == "FULL"
+def graphs(settings: dict[str, Any], rows: int, *, shortest: int, longest: int, draft: int = DRAFT) -> set[str]:
+    """Kinds of graphs of 50 random steps of ``rows`` requests with drafts of so many tokens."""
+    made, rng = dispatcher(settings, draft), np.random.default_rng(rows)
+    kinds = set()
+    for _ in range(50):
+        lengths = 1 + rng.integers(shortest, longest + 1, rows)
+        uniform = bool((lengths == 1 + draft).all())
+        kinds.add(str(made.dispatch(int(lengths.sum()), uniform_decode=uniform)[0].name))
+    return kinds
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 17, 64, 255, 256])
+@pytest.mark.parametrize(("shortest", "longest"), [(0, 0), (0, DRAFT), (DRAFT, DRAFT)])
+def test_every_decoding_step_replays_a_whole_graph(rows: int, shortest: int, longest: int) -> None:
+    assert graphs(whole_graphs(ROWS, DRAFT), rows, shortest=shortest, longest=longest) == {"FULL"}
 
 
 def test_by_default_only_drafts_of_the_greatest_length_have_one_and_only_few_requests() -> None:
-    assert graph(DEFAULT, 9 * 32, alike=True) == "FULL"
-    assert graph(DEFAULT, 9 * 32 - 1, alike=False) == "PIECEWISE"
-    assert graph(DEFAULT, 9 * 64, alike=True) == "NONE"
+    assert graphs(DEFAULT, 32, shortest=DRAFT, longest=DRAFT) == {"FULL"}
+    assert graphs(DEFAULT, 32, shortest=0, longest=0) == graphs(DEFAULT, 32, shortest=0, longest=7) == {"PIECEWISE"}
+    assert graphs(DEFAULT, 64, shortest=DRAFT, longest=DRAFT) == {"NONE"}
