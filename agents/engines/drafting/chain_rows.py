@@ -93,7 +93,6 @@ class ChainRows:
         self._forest = forest
         self._longest = longest
         self.shared = shared
-        """See ``__init__``."""
         self._step = 0
         self._asked = 0
         """Turns that drafts were asked for after the last step."""
@@ -117,6 +116,7 @@ class ChainRows:
             estimates=np.zeros((0, longest), np.float32),
             waiting=np.zeros(0, np.int32),
         )
+        self._most_rows = -1
         self._make_room(0)
 
     @property
@@ -341,9 +341,9 @@ class ChainRows:
 
     def _make_room(self, rows: int) -> None:
         """Have room to work in for a batch of so many rows."""
-        if hasattr(self, "_nodes") and rows <= len(self._space.places):
+        if rows <= self._most_rows:
             return
-        size = 2 * rows
+        self._most_rows = size = 2 * rows
         count = size * self._longest
         tokens, paths = (lambda: np.zeros(count, np.int32)), (lambda: np.zeros(count, np.float32))
         self._nodes = DraftNodes(tokens=tokens(), parents=tokens(), depths=tokens(), paths=paths())
