@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.kernels.candidates import find_places
-from turntree.spec_tree.kernels.compiled import int64, kernel, part
+from turntree.spec_tree.kernels.compiled import int64, kept_part, kernel, part
 from turntree.spec_tree.kernels.growth import grow, is_end
 from turntree.spec_tree.kernels.indexing import claim, index_run
 from turntree.spec_tree.kernels.layout import (
@@ -120,13 +120,22 @@ def move_on(
         new = sampled[offsets[b] : offsets[b + 1]]
         if len(new) == 0:
             continue
-        total += accepted(turn, new)
-        learn_places(turn, new, log, contexts, weights[0])
-        learn_nodes(turn, new, weights[0])
-        turn.place_count, turn.node_count, turn.drafted = 0, 0, 0
-        _remember(turn, new)
-        if turn.turn > 0:
-            _append(turn, new, log, head)
+        total += extend(turn, new, log, contexts, weights[0], head)
+    return total
+
+
+@kept_part()
+def extend(
+    turn: Any, new: NDArray[np.int32], log: TokenLog, contexts: ContextLog, weights: Any, head: NDArray[np.int64]
+) -> int:
+    """Append ``new``, which is not empty, to one turn and learn from it, as ``move_on``."""
+    total = accepted(turn, new)
+    learn_places(turn, new, log, contexts, weights)
+    learn_nodes(turn, new, weights)
+    turn.place_count, turn.node_count, turn.drafted = 0, 0, 0
+    _remember(turn, new)
+    if turn.turn > 0:
+        _append(turn, new, log, head)
     return total
 
 

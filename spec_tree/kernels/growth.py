@@ -73,6 +73,9 @@ SCRATCH = np.dtype(
 """Room to work in: one record for a thread, which drafts for one row at a time."""
 AGAIN_VOTERS = 8
 """Votes for a node up to which it is worth its time to look up more places."""
+FEW_ROWS = 64
+"""Rows up to which more places are looked up below the roots. It takes half of a draft's time for some thousandths of
+the tokens: little beside a step of the model, unless the batch is large."""
 
 
 def scratch() -> NDArray[np.void]:

@@ -19,18 +19,20 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.draft import DraftBatch
 from turntree.spec_tree.kernels import batch as kernels
-from turntree.spec_tree.kernels.layout import START, Weights
+from turntree.spec_tree.kernels.layout import START, DraftLimits, DraftNodes, DraftSources, Weights
 from turntree.spec_tree.kernels.weights import first_weights
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.stats import ForestStats
+from turntree.spec_tree.store.chains import Chains, Proposals, go_on
 from turntree.spec_tree.store.holdings import collect, restore
 from turntree.spec_tree.store.live_table import LiveTable, Tokens, context_ids, flat_ids, said_ids, token_ids
 from turntree.spec_tree.store.prefix_tree import TreeNode
-from turntree.spec_tree.store.proposal import propose
+from turntree.spec_tree.store.proposal import own_work, propose
 from turntree.spec_tree.store.retention import RetentionPolicy
 from turntree.spec_tree.store.snapshot import Snapshot, read_snapshot, write_snapshot
 
@@ -164,6 +166,75 @@ class SpecForest:
                 )
                 begin = stop
             self._committed += len(said)
+
+    def advance(
+        self,
+        chains: Chains,
+        told: NDArray[np.int32],
+        slots: NDArray[np.int32],
+        *,
+        step: int,
+        guessed: int,
+        most: int,
+        min_probability: float,
+        longest: int,
+        nodes: DraftNodes,
+        out: Proposals,
+    ) -> None:
+        """Extend the turns of ``told`` by the tokens that they hold, then draft chains, in one call without the
+        interpreter's lock.
+
+        Args:
+            chains: Live turns of this forest.
+            told: Slots of ``chains``, each once.
+            slots: Slot of each row that is drafted for, -1 for none, shape (rows,).
+            step: Number of the step in which they sampled.
+            guessed: Most tokens of callers' guesses of all rows together.
+            most: Most tokens of the store's drafts, the most probable ones.
+            min_probability: As of ``draft``.
+            longest: Greatest length of a draft.
+            nodes: Room for ``rows * longest`` nodes.
+            out: Filled.
+        """
+        held = chains.records[told]
+        lengths, rows = held["held"].astype(np.int64), held["row"]
+        limits = DraftLimits(budget=longest, floor=float(min_probability), chain=True, ends=self._ends)
+        begin = 0
+        with self._lock:
+            store, live = self.rollouts.store, self.live_table.turns
+            while True:
+                stop = self.rollouts.room_for(lengths, begin, rows, live)
+                accepted, drafted = go_on(
+                    told[begin:stop],
+                    slots if stop == len(told) else slots[:0],
+                    step,
+                    guessed,
+                    most,
+                    limits,
+                    chains,
+                    live.records,
+                    DraftSources(log=store.log, turns=store.keys, contexts=self.live_table.contexts.log),
+                    self.weights,
+                    store.head,
+                    own_work(),
+                    nodes,
+                    out,
+                )
+                self._accepted += accepted
+                self._drafted += drafted
+                begin = stop
+                if begin == len(told):
+                    break
+            self._committed += int(lengths.sum())
+
+    def said(self, handle: int) -> NDArray[np.int32]:
+        """The tokens of a live turn so far; none of one that is too long to be kept.
+
+        Raises:
+            UnknownTurn: If the handle is not live.
+        """
+        with self._lock:
+            return self.rollouts.said(int(self.live_table.rows([handle])[0]), self.live_table.turns)
 
     def end(self, handles: Sequence[int], *, keep: bool = True) -> None:
         """Finish turns.

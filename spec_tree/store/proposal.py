@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from turntree.spec_tree.config import MOST_THREADS
 from turntree.spec_tree.draft import DraftBatch
 from turntree.spec_tree.kernels import batch as kernels
-from turntree.spec_tree.kernels.growth import AGAIN_VOTERS, scratch
+from turntree.spec_tree.kernels.growth import AGAIN_VOTERS, FEW_ROWS, scratch
 from turntree.spec_tree.kernels.layout import (
     ContextLog,
     DraftLimits,
@@ -30,10 +30,6 @@ from turntree.spec_tree.kernels.layout import (
 MOST_NODES = 128
 """Nodes of one row at most."""
 
-
-_FEW_ROWS = 64
-"""Rows up to which more places are looked up below the roots. It takes half of a draft's time for some thousandths of
-the tokens: little beside a step of the model, unless the batch is large."""
 _ROWS_OF_A_THREAD = 32
 """Rows that are worth a thread of their own."""
 _LEAD = 12
@@ -43,7 +39,7 @@ _LEAD = 12
 _own = threading.local()
 
 
-def _work() -> NDArray[np.void]:
+def own_work() -> NDArray[np.void]:
     """This thread's room to work in."""
     if not hasattr(_own, "work"):
         _own.work = scratch()
@@ -93,11 +89,11 @@ def propose(
     limits = DraftLimits(budget=budget, floor=float(min_probability), chain=chain, ends=ends)
     sources = DraftSources(log=log, turns=turns, contexts=contexts)
     deepest = np.asarray(room, np.int64) if budget else np.zeros(count, np.int64)
-    again = AGAIN_VOTERS if count <= _FEW_ROWS else -1
+    again = AGAIN_VOTERS if count <= FEW_ROWS else -1
 
     def part(start: int, stop: int) -> slice:
         """Draft for these rows; returns where their nodes are."""
-        work, first = _work(), start * budget
+        work, first = own_work(), start * budget
         work["again"] = again
         drafted = kernels.draft(
             rows[start:stop],

@@ -107,6 +107,11 @@ class RetentionPolicy:
     def room_for(self, lengths: NDArray[np.int64], begin: int, rows: NDArray[np.int64], live: LiveTurns) -> int:
         """Make room for rows of a batch from ``begin`` on to add ``lengths`` tokens; returns the end of those rows."""
         most = self.store.capacity // 4
+        whole = int(lengths[begin:].sum())
+        bound = whole + whole // GRANULE + (len(lengths) - begin) * LONGEST_PIECE
+        if bound <= most:
+            self._room(bound, live)
+            return len(lengths)
         needed, stop = 0, begin
         while stop < len(lengths):
             length = int(lengths[stop])
@@ -223,9 +228,16 @@ class RetentionPolicy:
             turns += [self.store.read(turn) for turn in held.turns]
             for row, (owner, turn) in self.by_row.items():
                 if owner is held and turn is not None:
-                    turn.tokens = int(live.length[row])
-                    turns.append(self.store.read(turn))
+                    turns.append(self.said(row, live))
         return [turn for turn in turns if len(turn)]
+
+    def said(self, row: int, live: LiveTurns) -> NDArray[np.int32]:
+        """The tokens of the turn in ``row`` of ``live``; none of one too long for the log."""
+        turn = self.by_row[row][1]
+        if turn is None:
+            return np.zeros(0, np.int32)
+        turn.tokens = int(live.length[row])
+        return self.store.read(turn)
 
     def finished(self, state: DialogueState) -> int:
         """Number of finished turns held of a state."""

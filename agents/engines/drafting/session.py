@@ -22,7 +22,7 @@ from turntree.spec_tree.draft import DraftBatch
 if TYPE_CHECKING:
     from turntree.spec_tree import DialogueState, SpecForest
 
-_HELD_STEPS = 16
+HELD_STEPS = 16
 """Steps without drafts after which the store is told of them all: to be told of one costs it nearly as much."""
 
 
@@ -142,7 +142,7 @@ class DraftingSession:
             chain=chain,
             total_nodes=total_nodes,
         )
-        self._held_steps = _HELD_STEPS  # what becomes of the drafts is learnt from the next tokens alone
+        self._held_steps = HELD_STEPS  # what becomes of the drafts is learnt from the next tokens alone
         return batch
 
     def commit(self, turns: Sequence[DraftTurn], tokens: Sequence[Sequence[int]]) -> None:
@@ -159,7 +159,7 @@ class DraftingSession:
                 self.counts.tokens += len(said)
             turn.advance(said)
         self._held_steps += 1
-        if self._held_steps > _HELD_STEPS:
+        if self._held_steps > HELD_STEPS:
             self._tell(list(self._held))
             self._held_steps = 0
 

@@ -7,18 +7,13 @@ idle before others. Steps that mostly process prompts tell little.
 
 from __future__ import annotations
 
-import numpy as np
-
+from turntree.agents.engines.drafting.chain_rows import StepResult
 from turntree.agents.engines.drafting.step_bound import most_drafted
-from turntree.agents.engines.vllm.live_turn import LiveTurn
 from turntree.agents.engines.vllm.settings import DrafterSettings
-from turntree.spec_tree import DraftBatch
 from turntree.spec_tree.budget.draft_budget import Allowance, DraftBudget
 
 _READ, _READ_BY_ROW = 16, 4
 """Most prompt tokens of a step that tells the cost of drafts: a constant, and a number per request that sampled."""
-
-_NO_ESTIMATES, _NONE_ACCEPTED = np.zeros(0, np.float32), np.zeros(0, np.bool_)
 
 
 class ChainBudget:
@@ -39,8 +34,6 @@ class ChainBudget:
         self._device = device
         self._budget = DraftBudget(settings.min_probability) if settings.adaptive else None
         self._began = 0.0
-        self._batch: DraftBatch | None = None
-        self._rows: list[LiveTurn] = []
 
     def most(self, rows: int) -> int:
         """Most draft tokens of the next step of ``rows`` requests, from the store and from callers."""
@@ -58,35 +51,21 @@ class ChainBudget:
         """Whether the store will draft nothing for the next step of ``rows`` requests."""
         return self._budget is not None and self._budget.rests(rows)
 
-    def drafted(self, rows: list[LiveTurn], batch: DraftBatch | None) -> None:
-        """Remember the drafts of the coming step, ``None`` if none are the store's."""
-        self._rows, self._batch = rows, batch
-
-    def learn(self, step: int, began: float, *, rows: int, read: int | None) -> None:
+    def learn(self, step: StepResult, began: float, *, read: int | None) -> None:
         """Learn from the step that just ended; call it before the next one is drafted.
 
         Args:
-            step: Number of the step.
+            step: What came of it.
             began: When the drafter was called after it, on a monotonic clock, seconds.
-            rows: Requests that sampled in it.
             read: Prompt tokens processed in it, ``None`` if unknown.
         """
         seconds, self._began = began - self._began, began
-        drafted = self._rows
-        if self._budget is None or not drafted or read is None or read > _READ_BY_ROW * rows + _READ:
+        if self._budget is None or not step.whole or read is None or read > _READ_BY_ROW * step.rows + _READ:
             return
-        if any(row.step != step or row.by_guess for row in drafted):
-            return
-        estimates, accepted = _NO_ESTIMATES, _NONE_ACCEPTED
-        if self._batch is not None:
-            pairs = zip(self._batch.offsets.tolist(), drafted, strict=False)
-            verified = [place for start, row in pairs for place in range(start, start + row.drafted)]
-            estimates = self._batch.probabilities[verified]
-            accepted = np.array([place < row.hits for row in drafted for place in range(row.drafted)], np.bool_)
         self._budget.observe(
-            rows=rows,
-            tokens=rows + read + len(accepted),
-            estimates=estimates,
-            accepted=accepted,
+            rows=step.rows,
+            tokens=step.rows + read + len(step.accepted),
+            estimates=step.estimates,
+            accepted=step.accepted,
             seconds=seconds,
         )

@@ -19,17 +19,19 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from operator import is_
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from turntree.agents.engines.drafting import chain_rows
+from turntree.agents.engines.drafting.chain_rows import ChainRows, ChainTurn, StepResult
 from turntree.agents.engines.drafting.session import DraftCounts, DraftingSession
 from turntree.agents.engines.judged import ended_turn
 from turntree.agents.engines.request_wire import draft_of, given_of, is_judged, judged_most, turn_state
 from turntree.agents.engines.vllm import compat, cpu_repair
 from turntree.agents.engines.vllm.chain_budget import ChainBudget
-from turntree.agents.engines.vllm.live_turn import LiveTurn
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.spec_tree import DialogueState, SpecForest
 from turntree.spec_tree.exchange.exchange import SharedTurns
@@ -40,6 +42,17 @@ logger = logging.getLogger(__name__)
 
 _REMEMBERED = 1 << 16
 """Finished requests whose counters are kept until they are read."""
+
+
+class _Served(NamedTuple):
+    """A request that samples a turn."""
+
+    request: Any
+    """vLLM's own object of it: another one under the same id is another request."""
+    slot: int
+    """Of its turn."""
+    by_text: bool
+    """Whether a stop string may end it, which only vLLM's front end sees."""
 
 
 class ForestDrafter:
@@ -66,7 +79,16 @@ class ForestDrafter:
         self._most: int = vllm_config.scheduler_config.max_num_batched_tokens
         self._chain_budget: ChainBudget
         """Made for the runner's device, in ``bind``."""
-        self._rows: dict[str, LiveTurn] = {}
+        self._chains = ChainRows(self.forest, self._deepest)
+        self._rows: dict[str, _Served] = {}
+        self._requests: list[Any] = []
+        """Requests of the last step's batch, as vLLM's objects."""
+        self._known = 0
+        """Requests that vLLM had then."""
+        self._slots = np.zeros(0, np.int32)
+        """Slots of their turns, -1 where there is none."""
+        self._drafts = np.zeros((0, self._deepest), np.int32)
+        self._lengths = np.zeros(0, np.int32)
         self._drawn: dict[str, list[int]] = {}
         """Tokens drawn at the positions of a guess, by request, until its pass is over."""
         self._finished: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
@@ -107,7 +129,7 @@ class ForestDrafter:
         self._runner = runner
         self.leads = leads
         exchange = FolderExchange.from_environment()
-        self._shared = None if exchange is None else SharedTurns(self.forest, exchange)
+        self._chains.shared = self._shared = None if exchange is None else SharedTurns(self.forest, exchange)
 
     def load_model(self, *_: Any, **__: Any) -> None:
         """Compile the store's kernels; vLLM calls this where other drafters load their models.
@@ -122,6 +144,7 @@ class ForestDrafter:
             )
         if self.leads:
             warm_up()
+            chain_rows.warm_up()
 
     def propose(
         self,
@@ -143,15 +166,16 @@ class ForestDrafter:
         self.settle()
         with self._session.timed() as began:
             self.counts.steps += 1
-            self._sweep()
+            self._follow()
             self._session.mark_step(began, went_on=bool(self._rows))
-            new: list[LiveTurn] = []
-            said = self._read(sampled_token_ids, num_tokens_no_spec, token_ids_cpu, new)
+            samples = np.fromiter(map(len, sampled_token_ids), np.int32, len(sampled_token_ids)) > 0
+            opened = self._open(samples, sampled_token_ids)
+            step = self._chains.read(self._slots, token_ids_cpu, num_tokens_no_spec[: len(samples)] * samples)
             proposed: list[list[int]] = [[] for _ in sampled_token_ids]
-        if not new and self._shared is None and self._chain_budget.rests(len(said)):
-            self._work(began, said, new, proposed)  # next to nothing to do: threads cost more to change than it takes
+        if not opened and self._shared is None and self._chain_budget.rests(step.rows):
+            self._work(began, step, proposed)  # next to nothing to do: threads cost more to change than it takes
         else:
-            self._drafting = self._thread.submit(self._work, began, said, new, proposed)
+            self._drafting = self._thread.submit(self._work, began, step, proposed)
         return proposed
 
     def settle(self) -> None:
@@ -161,27 +185,24 @@ class ForestDrafter:
             with self._session.waited():
                 drafting.result()
 
-    def _work(
-        self,
-        began: float,
-        said: list[tuple[int, LiveTurn, list[int]]],
-        new: list[LiveTurn],
-        proposed: list[list[int]],
-    ) -> None:
+    def _work(self, began: float, step: StepResult, proposed: list[list[int]]) -> None:
         """Tell the store of a step's tokens, and write the drafts of the next one into ``proposed``."""
         with self._session.timed(waits=False):
-            rows = [row for _, row, _ in said]
-            for _, row, tokens in said:
-                row.verified(tokens, self.counts.steps)
-            whole = len(rows) == len(proposed)  # no request stopped in the middle of a prompt
-            self._chain_budget.learn(self.counts.steps, began, rows=len(rows), read=self._reading if whole else None)
+            whole = step.rows == len(proposed)  # no request stopped in the middle of a prompt
+            self._chain_budget.learn(step, began, read=self._reading if whole else None)
             self._swap_if_idle()
-            self._begin(new)
-            self._commit(rows, [tokens for _, _, tokens in said])
-            if self.settings.enabled:
-                live = [(place, row) for place, row, _ in said if row.handle is not None]
-                self._draft([row for _, row in live], [place for place, _ in live], proposed)
-            self.counts.rows += len(rows)
+            allowed, most = None, self._chain_budget.most(step.live)
+            if self.settings.enabled and step.live:
+                allowed = self._chain_budget.allow(step.live, guessed=min(step.guessed, most))
+            if len(proposed) > len(self._lengths):
+                self._drafts = np.zeros((2 * len(proposed), self._deepest), np.int32)
+                self._lengths = np.zeros(2 * len(proposed), np.int32)
+            drafts, lengths = self._drafts[: len(proposed)], self._lengths[: len(proposed)]
+            self._chains.propose(self._slots, drafts, lengths, allowed=allowed, most=most)
+            if lengths.any():
+                proposed[:] = [draft[:length] for draft, length in zip(drafts.tolist(), lengths.tolist(), strict=True)]
+            self.counts.rows += step.rows
+            self.counts.tokens += step.tokens
             self._swap_if_idle()
 
     def hear(self, request_id: str, drawn: list[int]) -> None:
@@ -197,7 +218,7 @@ class ForestDrafter:
         """
         for id_, row in self._rows.items():
             if request_id in (id_, compat.callers_id(id_)):
-                return row.counters
+                return self._chains.counters(row.slot)
         for name in (request_id, compat.callers_id(request_id)):
             if name in self._finished:
                 return self._finished.pop(name)
@@ -210,45 +231,35 @@ class ForestDrafter:
         held = {f"held_{name}": float(getattr(forest, name)) for name in names}
         return self.counts.to_dict() | held
 
-    def _read(
-        self,
-        sampled: Sequence[list[int]],
-        ends: NDArray[np.int32],
-        tokens: NDArray[np.int32],
-        new: list[LiveTurn],
-    ) -> list[tuple[int, LiveTurn, list[int]]]:
-        """Index, turn and new tokens of each request that sampled; turns that begin are added to ``new``."""
+    def _follow(self) -> None:
+        """Find the turns of the batch's requests, if these are others than in the last step."""
         ids, requests = self._runner.input_batch.req_ids, self._runner.requests
-        stands = ends[: len(sampled)].tolist()
-        said = []
-        self._reading = 0
-        for place, last in enumerate(sampled):
-            if not last:
-                continue
-            row = self._rows.get(ids[place])
-            if row is None:
-                request = requests[ids[place]]
-                if request.prompt_token_ids is None:
-                    continue
-                if is_judged(request.sampling_params.extra_args):
-                    self._learn(request, [*self._drawn.pop(ids[place], ()), *last])
-                    continue
-                row = self._rows[ids[place]] = self._open(request)
-                new.append(row)
-                self._reading += len(request.prompt_token_ids) - request.num_computed_tokens
-            if stands[place] - row.seen != len(last):  # given tokens, or a step that asked for no drafts
-                last = tokens[place, row.seen : stands[place]].tolist()
-            said.append((place, row, row.own(list(last))))  # vLLM's scheduler shortens its own lists
-        return said
+        batch = list(map(requests.get, ids))
+        same = len(batch) == len(self._requests) and self._known == len(requests)
+        if same and all(map(is_, batch, self._requests)):
+            return
+        self._sweep()
+        self._requests, self._known = batch, len(requests)
+        slots = (row.slot if (row := self._rows.get(id_)) else -1 for id_ in ids)
+        self._slots = np.fromiter(slots, np.int32, len(ids))
 
-    def _begin(self, new: list[LiveTurn]) -> None:
-        prompts = [row.request.prompt_token_ids[: row.prompt] for row in new]
-        states = [
-            turn_state(row.request.sampling_params.extra_args, prompt) for row, prompt in zip(new, prompts, strict=True)
-        ]
-        for row, state in zip(new, states, strict=True):
-            row.state = state
-        self._session.begin(new, states, prompts)
+    def _open(self, samples: NDArray[np.bool_], sampled: Sequence[list[int]]) -> bool:
+        """Begin the turns of requests that sample for the first time; returns whether there are any."""
+        self._reading = 0
+        opened = False
+        for place in np.flatnonzero(samples & (self._slots < 0)).tolist():
+            id_, request = self._runner.input_batch.req_ids[place], self._requests[place]
+            if request.prompt_token_ids is None:
+                continue
+            if is_judged(request.sampling_params.extra_args):
+                self._learn(request, [*self._drawn.pop(id_, ()), *sampled[place]])
+                continue
+            (slot,) = self._chains.begin([self._turn(request)])
+            self._rows[id_] = _Served(request, slot, bool(request.sampling_params.stop))
+            self._slots[place] = slot
+            self._reading += len(request.prompt_token_ids) - request.num_computed_tokens
+            opened = True
+        return opened
 
     def _learn(self, request: Any, drawn: list[int]) -> None:
         """Tell the store of a turn that ended in the pass that judged it."""
@@ -260,83 +271,37 @@ class ForestDrafter:
             self.forest.insert(state, turn)
             self._note(state, turn)
 
-    def _open(self, request: Any) -> LiveTurn:
+    def _turn(self, request: Any) -> ChainTurn:
         parameters = request.sampling_params
         given = given_of(parameters.extra_args)
-        prompt = len(request.prompt_token_ids) - given
-        room = self._longest - prompt
+        prompt = request.prompt_token_ids[: len(request.prompt_token_ids) - given]
+        room = self._longest - len(prompt)
         try:
             guess = draft_of(parameters.extra_args)
         except (TypeError, ValueError) as error:
             logger.warning("a request's draft is ignored, as it cannot be read: %s", error)
             guess = []
-        return LiveTurn(
-            request=request,
+        return ChainTurn(
+            state=turn_state(parameters.extra_args, prompt),
             prompt=prompt,
             stops=compat.stop_tokens(parameters),
             least=given + (parameters.min_tokens or 0),
             most=room if parameters.max_tokens is None else min(room, given + parameters.max_tokens),
-            by_text=bool(parameters.stop),
             guess=guess,
         )
 
-    def _commit(self, rows: list[LiveTurn], tokens: list[list[int]]) -> None:
-        self._session.commit(rows, tokens)
-        for row, said in zip(rows, tokens, strict=True):
-            row.said += said
-            if row.handle is not None and said and row.complete(said[-1]):
-                self._end(row, keep=True)
-
-    def _draft(self, rows: list[LiveTurn], places: list[int], proposed: list[list[int]]) -> None:
-        """Write the drafts of ``rows`` into ``proposed`` at ``places``."""
-        room = [row.room(self._deepest) for row in rows]
-        left = most = self._chain_budget.most(len(rows))
-        for index, row in enumerate(rows):
-            row.drafted, row.by_guess = 0, False
-            guess = row.cut(row.guessed(min(room[index], left)))
-            left -= len(guess)
-            if guess:
-                proposed[places[index]] = guess
-                row.drafted, row.by_guess, room[index] = len(guess), True, 0
-        allowed = self._chain_budget.allow(len(rows), guessed=most - left) if rows else None
-        if allowed is None or allowed.nodes == 0:
-            self._chain_budget.drafted(rows, None)
-            return
-        batch = self._session.draft(
-            rows,
-            max_nodes=self._deepest,
-            room=room,
-            min_probability=allowed.min_probability,
-            chain=True,
-            total_nodes=allowed.nodes,
-        )
-        tokens, offsets = batch.tokens.tolist(), batch.offsets.tolist()
-        for index, row in enumerate(rows):
-            if offsets[index] < offsets[index + 1]:
-                chain = row.cut(tokens[offsets[index] : offsets[index + 1]])
-                proposed[places[index]] = chain
-                row.drafted = len(chain)
-        self._chain_budget.drafted(rows, batch)
-
     def _sweep(self) -> None:
-        """Close the rows whose requests are gone; one that left before its turn was complete was aborted."""
+        """Let the turns go whose requests are gone; one that left before its turn was complete was aborted."""
         requests = self._runner.requests
         gone = [id_ for id_, row in self._rows.items() if requests.get(id_) is not row.request]
         for id_ in gone:
             row = self._rows.pop(id_)
-            if row.handle is not None:
-                self._end(row, keep=row.by_text)
-            self._finished[compat.callers_id(id_)] = row.counters
-            self.counts.drafted += row.offered
-            self.counts.accepted += row.accepted
+            counters = self._finished[compat.callers_id(id_)] = self._chains.counters(row.slot)
+            self._chains.end([row.slot], keep=row.by_text)
+            self.counts.drafted += counters.offered
+            self.counts.accepted += counters.accepted
         while len(self._finished) > _REMEMBERED:
             self._finished.popitem(last=False)
-
-    def _end(self, row: LiveTurn, *, keep: bool) -> None:
-        self._session.end([row], keep=keep)
-        row.drafted = 0
-        if keep and row.state is not None:
-            self._note(row.state, row.said)
 
     def _note(self, state: DialogueState, turn: list[int]) -> None:
         if self._shared is not None:
@@ -344,5 +309,5 @@ class ForestDrafter:
 
     def _swap_if_idle(self) -> None:
         """Exchange turns with other engines where no request would wait for it in the middle of its turn."""
-        if self._shared is not None and all(row.handle is None for row in self._rows.values()):
+        if self._shared is not None and self._chains.idle:
             self._shared.swap()

@@ -12,6 +12,7 @@ import pytest
 from cores import run_core, tiny_llama
 from vllm_runner import ScriptedRunner
 
+from turntree.agents.engines.drafting.chain_rows import ChainRows
 from turntree.agents.engines.local import LocalEngineConfig, Speculation
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.forward.model import Policy
@@ -45,6 +46,7 @@ def clock() -> Iterator[Clock]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "perf_counter", clock)
         patch.setattr(SpecForest, "draft", clock.spend(DRAFT, SpecForest.draft))
+        patch.setattr(ChainRows, "propose", clock.spend(DRAFT, ChainRows.propose))
         yield clock
 
 

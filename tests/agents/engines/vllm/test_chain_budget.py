@@ -1,24 +1,26 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from turntree.agents.engines.drafting.chain_rows import StepResult
 from turntree.agents.engines.vllm.chain_budget import ChainBudget
 from turntree.agents.engines.vllm.settings import DrafterSettings
-from turntree.spec_tree import DraftBatch
 
 
-def batch(rows: int, depth: int, probability: float) -> DraftBatch:
-    count = rows * depth
-    return DraftBatch(
-        tokens=np.ones(count, np.int32),
-        parents=np.tile(np.arange(-1, depth - 1), rows).astype(np.int32),
-        depths=np.tile(np.arange(1, depth + 1), rows).astype(np.int32),
-        probabilities=np.tile(probability ** np.arange(1, depth + 1), rows).astype(np.float32),
-        offsets=np.arange(0, count + 1, depth, dtype=np.int64) if depth else np.zeros(rows + 1, np.int64),
+def verified(rows: int, depth: int, hits: NDArray[np.int64], *, whole: bool = True) -> StepResult:
+    return StepResult(
+        rows=rows,
+        live=rows,
+        tokens=rows + int(hits.sum()),
+        guessed=0,
+        ended=np.zeros(0, np.int32),
+        estimates=np.tile(0.9 ** np.arange(1, depth + 1), rows).astype(np.float32),
+        accepted=(np.arange(depth) < hits[:, None]).ravel(),
+        whole=whole,
     )
 
 
@@ -26,16 +28,12 @@ def run(budget: ChainBudget, *, rows: int, hits: float, cost: Any, steps: int = 
     """Nodes allowed in each step, where ``hits`` of four drafts come true and a step of n tokens lasts ``cost(n)``."""
     clock, allowed = 0.0, []
     rng = np.random.default_rng(0)
-    for step in range(1, steps + 1):
+    for _ in range(steps):
         nodes = budget.allow(rows).nodes
         allowed.append(nodes)
         depth = min(4, -(-nodes // rows))
-        live = [SimpleNamespace(step=step, by_guess=False, drafted=depth, hits=0) for _ in range(rows)]
-        for row in live:
-            row.hits = int(rng.binomial(depth, hits))
-        budget.drafted(live, batch(rows, depth, 0.9) if depth else None)  # type: ignore[arg-type]
         clock += cost(rows * (1 + depth))
-        budget.learn(step, clock, rows=rows, read=read)
+        budget.learn(verified(rows, depth, rng.binomial(depth, hits, rows)), clock, read=read)
     return allowed
 
 

@@ -226,13 +226,13 @@ def test_drafts_are_made_while_vllm_goes_on_and_are_there_when_it_takes_them(
     for name in "ab":
         runner.say(name, PROMPT, TURN)
     runner.add("c", PROMPT, TURN)
-    returned, draft = threading.Event(), runner.drafter.forest.draft
+    returned, draft = threading.Event(), runner.drafter.forest.advance
 
     def late(*args: Any, **kwargs: Any) -> Any:
         assert returned.wait(patience(30)), "vLLM waited for the drafts"
         return draft(*args, **kwargs)
 
-    monkeypatch.setattr(runner.drafter.forest, "draft", late)
+    monkeypatch.setattr(runner.drafter.forest, "advance", late)
     propose = runner.drafter.propose
 
     def proposed(*args: Any) -> list[list[int]]:
