@@ -258,6 +258,10 @@ class ChainRows:
             del self._turns[slot]
         self._free += slots
 
+    def length(self, slot: int) -> int:
+        """Tokens so far of a turn that was not let go."""
+        return int(self._chains.records[slot]["committed"])
+
     def counters(self, slot: int) -> Counters:
         """Of a turn that was not let go."""
         return Counters(*(int(self._chains.records[slot][name]) for name in Counters._fields))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from operator import is_
 from typing import Any, NamedTuple
@@ -166,10 +166,10 @@ class ForestDrafter:
         self.settle()
         with self._session.timed() as began:
             self.counts.steps += 1
-            self._follow()
+            self._follow(self._runner.input_batch.req_ids, self._runner.requests)
             self._session.mark_step(began, went_on=bool(self._rows))
             samples = np.fromiter(map(len, sampled_token_ids), np.int32, len(sampled_token_ids)) > 0
-            opened = self._open(samples, sampled_token_ids)
+            opened = self._open(self._runner.input_batch.req_ids, samples, sampled_token_ids)
             step = self._chains.read(self._slots, token_ids_cpu, num_tokens_no_spec[: len(samples)] * samples)
             proposed: list[list[int]] = [[] for _ in sampled_token_ids]
         if not opened and self._shared is None and self._chain_budget.rests(step.rows):
@@ -216,6 +216,10 @@ class ForestDrafter:
         Args:
             request_id: vLLM's internal id, or the caller's.
         """
+        self.settle()
+        return self._stats_of(request_id)
+
+    def _stats_of(self, request_id: str) -> tuple[int, int, int] | None:
         for id_, row in self._rows.items():
             if request_id in (id_, compat.callers_id(id_)):
                 return self._chains.counters(row.slot)
@@ -231,25 +235,35 @@ class ForestDrafter:
         held = {f"held_{name}": float(getattr(forest, name)) for name in names}
         return self.counts.to_dict() | held
 
-    def _follow(self) -> None:
-        """Find the turns of the batch's requests, if these are others than in the last step."""
-        ids, requests = self._runner.input_batch.req_ids, self._runner.requests
+    def _follow(self, ids: Sequence[str], requests: Mapping[str, Any]) -> None:
+        """Find the turns of a batch's requests, if these are others than in the last step.
+
+        Args:
+            ids: Of the batch, shape (rows,).
+            requests: All that vLLM has, by id.
+        """
         batch = list(map(requests.get, ids))
         same = len(batch) == len(self._requests) and self._known == len(requests)
         if same and all(map(is_, batch, self._requests)):
             return
-        self._sweep()
+        self._sweep(requests)
         self._requests, self._known = batch, len(requests)
         slots = (row.slot if (row := self._rows.get(id_)) else -1 for id_ in ids)
         self._slots = np.fromiter(slots, np.int32, len(ids))
 
-    def _open(self, samples: NDArray[np.bool_], sampled: Sequence[list[int]]) -> bool:
-        """Begin the turns of requests that sample for the first time; returns whether there are any."""
+    def _open(self, ids: Sequence[str], samples: NDArray[np.bool_], sampled: Any) -> bool:
+        """Begin the turns of requests that sample for the first time; returns whether there are any.
+
+        Args:
+            ids: Of the batch, shape (rows,).
+            samples: Whether each sampled, shape (rows,).
+            sampled: What it sampled, by row.
+        """
         self._reading = 0
         opened = False
         for place in np.flatnonzero(samples & (self._slots < 0)).tolist():
-            id_, request = self._runner.input_batch.req_ids[place], self._requests[place]
-            if request.prompt_token_ids is None:
+            id_, request = ids[place], self._requests[place]
+            if request is None or request.prompt_token_ids is None:
                 continue
             if is_judged(request.sampling_params.extra_args):
                 self._learn(request, [*self._drawn.pop(id_, ()), *sampled[place]])
@@ -290,9 +304,8 @@ class ForestDrafter:
             guess=guess,
         )
 
-    def _sweep(self) -> None:
+    def _sweep(self, requests: Mapping[str, Any]) -> None:
         """Let the turns go whose requests are gone; one that left before its turn was complete was aborted."""
-        requests = self._runner.requests
         gone = [id_ for id_, row in self._rows.items() if requests.get(id_) is not row.request]
         for id_ in gone:
             row = self._rows.pop(id_)

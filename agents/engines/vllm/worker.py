@@ -43,7 +43,10 @@ class WorkerExtension:
         """Counters of turntree's drafter since the engine started; empty with another drafter or none, and on workers
         that do not draft."""
         drafter = self._drafter
-        return {} if drafter is None else dict(drafter.stats())
+        if drafter is None:
+            return {}
+        drafter.settle()
+        return dict(drafter.stats())
 
     def turntree_draws_by_seed(self) -> bool:
         """Whether seeded requests draw by ``seeded_draws``."""
@@ -54,6 +57,7 @@ class WorkerExtension:
     def turntree_store(self, method: str, *args: Any) -> None:
         """Call a method of the store of drafts, if there is one; see ``carry_out``."""
         if self._drafter is not None:
+            self._drafter.settle()
             carry_out(self._drafter.forest, method, args, first_rank=compat.is_first_engine(self.vllm_config))
 
     @property
@@ -62,7 +66,6 @@ class WorkerExtension:
         drafter: Any = getattr(self.model_runner, "drafter", None)
         if not getattr(drafter, "leads", False):
             return None
-        drafter.settle()
         ours: ForestDrafter = drafter
         return ours
 

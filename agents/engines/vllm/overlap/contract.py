@@ -67,13 +67,16 @@ class _Modes:
         state = self._runner.execute_model_state
         if state is None:
             return self._sample(*args, **kwargs)
-        width: int = state.scheduler_output.num_spec_tokens_to_schedule
+        step = state.scheduler_output
+        width: int = step.num_spec_tokens_to_schedule
         if width or self._planned:
             output = self._sample(*args, **kwargs)
         else:
             with _plainly(self._runner):
                 output = self._sample(*args, **kwargs)
-        self._drafter.record(output, width)
+        places = sum(map(len, step.scheduled_spec_decode_tokens.values()))
+        prompts = step.total_num_scheduled_tokens - places - len(step.num_scheduled_tokens)
+        self._drafter.record(output, width, prompts)
         return output
 
 

@@ -2,23 +2,31 @@
 
 A step's tokens reach the host by the copy that vLLM makes for its scheduler anyway. The drafting thread waits for it,
 commits them and drafts; before the next step's inputs are made ``trim`` waits for that thread, uploads the drafts, and
-gives back the places that have none. Steps without drafts are only noted, and recorded several at a time.
+gives back the places that have none. Steps without drafts before or after them are only kept, and read several at a
+time, so that they cost what they cost without a drafter.
 
-A turn that ends in a step still takes part in the next one: tokens after its end are dropped (``LiveTurn.own``).
+A turn that ends in a step still takes part in the next one, whose tokens ``ChainRows`` ignores.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from numpy.typing import NDArray
+from turntree.agents.engines.drafting.chain_rows import StepResult
+from turntree.agents.engines.request_wire import given_of
 from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.overlap import contract
+from turntree.spec_tree.budget.draft_budget import Allowance
 
 _HELD = 32
-"""Steps without drafts after which they are recorded."""
+"""Steps without drafts after which they are read."""
 
 
 class _Step(NamedTuple):
@@ -26,12 +34,18 @@ class _Step(NamedTuple):
 
     ids: list[str]
     """Requests, shape (rows,)."""
+    requests: dict[str, Any] | None
+    """All that vLLM has, where the batch is another one than in the step before."""
+    resumed: dict[str, list[int]]
+    """Tokens that requests sampled before this step, of those that were not in the step before."""
     tokens: Tensor
     """-1 after the last of each row, shape (rows, most); filled once ``copied`` has passed."""
     copied: Any
     """CUDA event."""
     reading: list[int]
     """Rows that are still in the middle of their prompt; what they sampled counts for nothing."""
+    read: int
+    """Prompt tokens that were processed."""
 
 
 class OverlappedDrafter(ForestDrafter):
@@ -42,10 +56,14 @@ class OverlappedDrafter(ForestDrafter):
         super().__init__(vllm_config)
         rows, pinned = vllm_config.scheduler_config.max_num_seqs, device.type == "cuda"
         self._on_host = torch.zeros((rows, self._deepest), dtype=torch.int32, pin_memory=pinned)
-        self._on_device = self._on_host.to(device)
-        self._counts = torch.zeros(rows, dtype=torch.int32).numpy()
-        """Drafts of each place of the last step."""
+        self._on_device = self._on_host.to(device, copy=True)
+        self._drafts = self._on_host.numpy()
+        self._lengths = np.zeros(rows, np.int32)
+        self._widths = np.zeros(rows, np.int32)
         self._held: list[_Step] = []
+        self._ids: list[str] = []
+        self._records = threading.Lock()
+        """Held by whoever reads steps or turns; not while a step is waited for."""
 
     def bind(self, runner: Any, *, leads: bool = True) -> None:
         """As ``ForestDrafter.bind``."""
@@ -62,31 +80,47 @@ class OverlappedDrafter(ForestDrafter):
         return last, counts, kept
 
     def propose(self, *args: Any) -> tuple[Tensor, None]:  # type: ignore[override]
-        """Where the next step's drafts will be on the device, shape (rows, longest); filled by ``trim``."""
-        rows = len(args[-1])
-        return self._on_device[:rows], None
+        """Where the next step's drafts will be on the device, shape (rows, longest); ``trim`` fills it."""
+        return self._on_device[: len(args[-1])], None
 
-    def record(self, output: Any, width: int) -> None:
+    def record(self, output: Any, width: int, read: int) -> None:
         """Take a step's output, and begin with the drafts of the next one.
 
         Args:
             output: vLLM's ``AsyncGPUModelRunnerOutput``.
             width: Greatest length of the next step's drafts, 0 for none.
+            read: Prompt tokens that the step processed.
         """
-        ids = output._model_runner_output.req_ids
-        changed = not self._held or ids != self._held[-1].ids
+        ids: list[str] = output._model_runner_output.req_ids
+        requests, resumed = None, {}
+        if ids != self._ids:
+            requests = dict(self._runner.requests)
+            for name in set(ids).difference(self._ids):
+                if before := [token for token in requests[name].output_token_ids if token >= 0]:
+                    resumed[name] = before
+        self._ids = ids
         self._held.append(
-            _Step(ids, output.sampled_token_ids_cpu, output.async_copy_ready_event, output._invalid_req_indices)
+            _Step(
+                ids,
+                requests,
+                resumed,
+                output.sampled_token_ids_cpu,
+                output.async_copy_ready_event,
+                output._invalid_req_indices,
+                read,
+            )
         )
-        if width == 0 and not changed and len(self._held) < _HELD:
+        if width == 0 and requests is None and len(self._held) < _HELD:
             return
         self.settle()
-        held, self._held = self._held, []
-        with self._session.timed() as began:
-            self._sweep()
-            self._session.mark_step(began, went_on=bool(self._rows))
-            new = self._open_new(ids)
-        self._drafting = self._thread.submit(self._catch_up, began, held, new, width)
+        began = time.perf_counter()
+        self._session.mark_step(began, went_on=bool(self._rows))
+        if width:
+            held, self._held = self._held, []
+            self._drafting = self._thread.submit(self._read_and_draft, began, held, width)
+        else:
+            with self._records:
+                self._catch_up()
 
     def trim(self, scheduler_output: Any, places: dict[str, int]) -> None:
         """Upload the drafts, once they are made, and take the places of a step that have none out of it.
@@ -100,7 +134,7 @@ class OverlappedDrafter(ForestDrafter):
             return
         self.settle()
         self._on_device.copy_(self._on_host, non_blocking=True)
-        counts = self._counts.tolist()
+        counts = self._lengths.tolist()
         scheduled, spare = scheduler_output.num_scheduled_tokens, 0
         for name, tokens in list(planned.items()):
             place = places.get(name)
@@ -114,42 +148,92 @@ class OverlappedDrafter(ForestDrafter):
                     del planned[name]
         scheduler_output.total_num_scheduled_tokens -= spare
 
-    def _open_new(self, ids: list[str]) -> list[Any]:
-        new = []
-        for name in ids:
-            request = self._runner.requests.get(name)
-            if name in self._rows or request is None or request.prompt_token_ids is None:
-                continue
-            row = self._rows[name] = self._open(request)
-            new.append(row)
-        return new
+    def take_stats(self, request_id: str) -> tuple[int, int, int] | None:
+        """As ``ForestDrafter.take_stats``, of the steps that have ended; the one that runs is not waited for."""
+        with self._records:
+            self._catch_up()
+            return self._stats_of(request_id)
 
-    def _catch_up(self, began: float, held: list[_Step], new: list[Any], width: int) -> None:
+    def _catch_up(self) -> None:
+        """Read what is kept of steps that have ended; all of those that an asked for request took part in."""
+        if self._drafting is not None and not self._drafting.done():
+            return  # it reads them itself
         with self._session.timed(waits=False):
-            self._begin(new)
-            for step in held:
-                step.copied.synchronize()
-                self.counts.steps += 1
-                rows, said, places = [], [], []
-                for place, (name, tokens) in enumerate(zip(step.ids, step.tokens.tolist(), strict=True)):
-                    row = self._rows.get(name)
-                    if row is None or place in step.reading or row.handle is None:
-                        continue
-                    sampled = [token for token in tokens if token >= 0]
-                    lead = row.request.prompt_token_ids[row.prompt :] if row.committed == 0 else []
-                    mine = row.own([*lead, *sampled])
-                    row.verified(mine, self.counts.steps)
-                    rows.append(row)
-                    said.append(mine)
-                    places.append(place)
-                self._commit(rows, said)
-                self.counts.rows += len(rows)
-            self._counts[:] = 0
-            if width:
-                proposed: list[list[int]] = [[] for _ in held[-1].ids]
-                live = [(place, row) for place, row in zip(places, rows, strict=True) if row.handle is not None]
-                self._draft([row for _, row in live], [place for place, _ in live], proposed)
-                for place, draft in enumerate(proposed):
-                    draft = draft[:width]
-                    self._counts[place] = len(draft)
-                    self._on_host[place, : len(draft)] = torch.tensor(draft, dtype=torch.int32)
+            while self._held and self._held[0].copied.query():
+                self._read(self._held.pop(0))
+                self._draft(None, 0, 0)
+
+    def _read_and_draft(self, began: float, held: list[_Step], width: int) -> None:
+        with self._session.timed(waits=False):
+            for step in held[:-1]:
+                with self._records:
+                    self._read(step)
+                    self._draft(None, 0, 0)
+            held[-1].copied.synchronize()
+            with self._records:
+                found = self._read(held[-1])
+                self._chain_budget.learn(found, began, read=held[-1].read)
+                self._swap_if_idle()
+                most = self._chain_budget.most(found.live)
+                allowed = self._chain_budget.allow(found.live, guessed=min(found.guessed, most)) if found.live else None
+                self._draft(allowed, most, width)
+
+    def _draft(self, allowed: Allowance | None, most: int, width: int) -> None:
+        """Pass the tokens that were read last on to the store, and draft at most ``width`` tokens a request."""
+        rows = len(self._slots)
+        self._widths[:rows] = width
+        drafts, lengths, widths = self._drafts[:rows], self._lengths[:rows], self._widths[:rows]
+        self._chains.propose(self._slots, drafts, lengths, allowed=allowed, most=most, widths=widths)
+
+    def _read(self, step: _Step) -> StepResult:
+        """Take the tokens of one step."""
+        self.counts.steps += 1
+        tokens: NDArray[np.int32] = step.tokens.numpy().astype(np.int32)
+        tokens[step.reading] = -1
+        if step.requests is not None:
+            self._follow(step.ids, step.requests)
+            self._drop_unlike(step)
+        samples = tokens[:, 0] >= 0
+        new = np.flatnonzero(samples & (self._slots < 0)).tolist()
+        if new:
+            self._open(step.ids, samples, {place: [t for t in tokens[place].tolist() if t >= 0] for place in new})
+            tokens = self._after_earlier(tokens, {place: self._earlier(step, place) for place in new})
+        found = self._chains.read(self._slots, tokens)
+        self.counts.rows += found.rows
+        self.counts.tokens += found.tokens
+        return found
+
+    def _drop_unlike(self, step: _Step) -> None:
+        """Let turns go that are not as far as their requests: vLLM drops what it sampled while it resets its cache."""
+        for name, before in step.resumed.items():
+            row = self._rows.get(name)
+            if row is not None and self._chains.length(row.slot) != len(before) + _given(row.request):
+                self._chains.end([row.slot], keep=False)
+                del self._rows[name]
+                self._slots[step.ids.index(name)] = -1
+
+    def _earlier(self, step: _Step, place: int) -> list[int]:
+        """The first tokens of a turn that begins: given with the prompt, or sampled before."""
+        request = self._requests[place]
+        if request is None or request.prompt_token_ids is None:
+            return []
+        given = _given(request)
+        return [*request.prompt_token_ids[len(request.prompt_token_ids) - given :], *step.resumed.get(step.ids[place], ())]
+
+    @staticmethod
+    def _after_earlier(tokens: NDArray[np.int32], earlier: dict[int, list[int]]) -> NDArray[np.int32]:
+        """Tokens of a step, each after the first ones of its turn."""
+        longest = max(map(len, earlier.values()))
+        if not longest:
+            return tokens
+        wider = np.full((len(tokens), longest + tokens.shape[1]), -1, np.int32)
+        wider[:, : tokens.shape[1]] = tokens
+        for place, first in earlier.items():
+            wider[place, : len(first)] = first
+            wider[place, len(first) : len(first) + tokens.shape[1]] = tokens[place]
+        return wider
+
+
+def _given(request: Any) -> int:
+    """Tokens at the end of a request's prompt that are the first ones of its turn."""
+    return given_of(request.sampling_params.extra_args)
