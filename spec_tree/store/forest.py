@@ -171,6 +171,7 @@ class SpecForest:
         self,
         chains: Chains,
         told: NDArray[np.int32],
+        tokens: int,
         slots: NDArray[np.int32],
         *,
         step: int,
@@ -187,6 +188,7 @@ class SpecForest:
         Args:
             chains: Live turns of this forest.
             told: Slots of ``chains``, each once.
+            tokens: What they hold together.
             slots: Slot of each row that is drafted for, -1 for none, shape (rows,).
             step: Number of the step in which they sampled.
             guessed: Most tokens of callers' guesses of all rows together.
@@ -196,14 +198,16 @@ class SpecForest:
             nodes: Room for ``rows * longest`` nodes.
             out: Filled.
         """
-        held = chains.records[told]
-        lengths, rows = held["held"].astype(np.int64), held["row"]
         limits = DraftLimits(budget=longest, floor=float(min_probability), chain=True, ends=self._ends)
         begin = 0
         with self._lock:
             store, live = self.rollouts.store, self.live_table.turns
+            if whole := self.rollouts.room_for_all(len(told), tokens, live):
+                lengths = rows = told[:0]
+            else:
+                lengths, rows = chains.records["held"][told], chains.records["row"][told]
             while True:
-                stop = self.rollouts.room_for(lengths, begin, rows, live)
+                stop = len(told) if whole else self.rollouts.room_for(lengths, begin, rows, live)
                 accepted, drafted = go_on(
                     told[begin:stop],
                     slots if stop == len(told) else slots[:0],
@@ -225,7 +229,7 @@ class SpecForest:
                 begin = stop
                 if begin == len(told):
                     break
-            self._committed += int(lengths.sum())
+            self._committed += tokens
 
     def said(self, handle: int) -> NDArray[np.int32]:
         """The tokens of a live turn so far; none of one that is too long to be kept.

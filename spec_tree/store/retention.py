@@ -107,11 +107,6 @@ class RetentionPolicy:
     def room_for(self, lengths: NDArray[np.int64], begin: int, rows: NDArray[np.int64], live: LiveTurns) -> int:
         """Make room for rows of a batch from ``begin`` on to add ``lengths`` tokens; returns the end of those rows."""
         most = self.store.capacity // 4
-        whole = int(lengths[begin:].sum())
-        bound = whole + whole // GRANULE + (len(lengths) - begin) * LONGEST_PIECE
-        if bound <= most:
-            self._room(bound, live)
-            return len(lengths)
         needed, stop = 0, begin
         while stop < len(lengths):
             length = int(lengths[stop])
@@ -125,6 +120,14 @@ class RetentionPolicy:
             stop += 1
         self._room(needed, live)
         return stop
+
+    def room_for_all(self, rows: int, tokens: int, live: LiveTurns) -> bool:
+        """Make room for so many rows to add so many tokens together; ``False`` where that is too much at once."""
+        positions = tokens + tokens // GRANULE + rows * LONGEST_PIECE
+        if positions > self.store.capacity // 4:
+            return False
+        self._room(positions, live)
+        return True
 
     def close(self, rows: NDArray[np.int64], live: LiveTurns, *, keep: bool) -> None:
         """End the turns in ``rows`` of ``live``."""

@@ -97,7 +97,8 @@ class ChainRows:
         self._asked = 0
         """Turns that drafts were asked for after the last step."""
         self._live = 0
-        self._waiting = 0
+        self._waiting = self._held = 0
+        """Turns that hold tokens, and how many."""
         self._held_steps = 0
         self._ended: NDArray[np.int32] = _NO_ENDS
         self._new: list[int] = []
@@ -169,6 +170,7 @@ class ChainRows:
             self._chains = self._chains._replace(held=_wider(self._chains.held, found.most))
             found = Read(*read(*given, self._chains, self._verdicts))
         self._waiting = found.waiting
+        self._held += found.tokens
         self._live, self._ended = found.live, self._verdicts.ended[: found.ended]
         return StepResult(
             rows=found.rows,
@@ -285,9 +287,13 @@ class ChainRows:
     ) -> None:
         """Tell the store of the tokens of ``told`` and draft, under a least probability and a number of nodes."""
         least, nodes = limits
+        held = self._chains.records["held"]
+        all_ = len(told) == self._waiting
+        tokens = self._held if all_ else int(held[told].sum())
         self._forest.advance(
             self._chains,
             told,
+            tokens,
             slots,
             step=self._step,
             guessed=guessed,
@@ -298,8 +304,8 @@ class ChainRows:
             out=out,
         )
         waiting = self._chains.waiting[: self._waiting]
-        left = waiting[self._chains.records["held"][waiting] > 0] if len(told) < self._waiting else _NO_ENDS
-        self._waiting = len(left)
+        left = waiting[held[waiting] > 0] if len(told) and not all_ else waiting[: 0 if all_ else self._waiting]
+        self._waiting, self._held = len(left), self._held - tokens
         self._chains.waiting[: len(left)] = left
 
     def _finish(self, slots: Iterable[int], *, keep: bool) -> None:

@@ -168,9 +168,11 @@ class ForestDrafter:
             self.counts.steps += 1
             self._follow(self._runner.input_batch.req_ids, self._runner.requests)
             self._session.mark_step(began, went_on=bool(self._rows))
-            samples = np.fromiter(map(len, sampled_token_ids), np.int32, len(sampled_token_ids)) > 0
-            opened = self._open(self._runner.input_batch.req_ids, samples, sampled_token_ids)
-            step = self._chains.read(self._slots, token_ids_cpu, num_tokens_no_spec[: len(samples)] * samples)
+            ends = num_tokens_no_spec[: len(sampled_token_ids)]
+            if not all(sampled_token_ids):
+                ends = ends * np.fromiter(map(bool, sampled_token_ids), np.bool_, len(ends))
+            opened = self._open(self._runner.input_batch.req_ids, ends > 0, sampled_token_ids)
+            step = self._chains.read(self._slots, token_ids_cpu, ends)
             proposed: list[list[int]] = [[] for _ in sampled_token_ids]
         if not opened and self._shared is None and self._chain_budget.rests(step.rows):
             self._work(began, step, proposed)  # next to nothing to do: threads cost more to change than it takes
@@ -199,8 +201,9 @@ class ForestDrafter:
                 self._lengths = np.zeros(2 * len(proposed), np.int32)
             drafts, lengths = self._drafts[: len(proposed)], self._lengths[: len(proposed)]
             self._chains.propose(self._slots, drafts, lengths, allowed=allowed, most=most)
-            if lengths.any():
-                proposed[:] = [draft[:length] for draft, length in zip(drafts.tolist(), lengths.tolist(), strict=True)]
+            places, tokens, begin = np.flatnonzero(lengths), drafts[drafts >= 0].tolist(), 0
+            for place, end in zip(places.tolist(), lengths[places].cumsum().tolist(), strict=True):
+                proposed[place], begin = tokens[begin:end], end
             self.counts.rows += step.rows
             self.counts.tokens += step.tokens
             self._swap_if_idle()
@@ -261,7 +264,7 @@ class ForestDrafter:
         """
         self._reading = 0
         opened = False
-        for place in np.flatnonzero(samples & (self._slots < 0)).tolist():
+        for place in np.flatnonzero((self._slots < 0) & samples).tolist():
             id_, request = ids[place], self._requests[place]
             if request is None or request.prompt_token_ids is None:
                 continue
