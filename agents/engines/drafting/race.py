@@ -39,9 +39,17 @@ with np.errstate(over="ignore"):
     _STEPS = _GOLDEN * np.arange(_BLOCK, dtype=np.uint64)
 AT_ONCE = 1 << 22
 """Most clocks held in memory at once without the compiled loop."""
+Seeds = NDArray[np.uint64] | Tensor
+"""Seeds, or their bits as int64 on any device, shape (rows,)."""
+
+forced: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
+"""Puts other tokens in the place of the winners that a kernel drew, for measurements alone.
+
+It takes and returns tensors of the kernel's device: winners, the bits of the seeds, positions; int64, shape (rows,).
+"""
 
 
-def race(probabilities: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64] | Tensor) -> Tensor:
+def race(probabilities: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> Tensor:
     """Draw one token per row.
 
     Args:
@@ -56,7 +64,8 @@ def race(probabilities: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np
         winners = np.empty(len(probabilities), np.int64)
         laws = probabilities.contiguous().numpy()
         places = np.asarray(positions, np.int64)
-        _race(laws, laws.view(f"i{laws.itemsize}"), seeds.astype(np.uint64), places, winners)
+        words = _bits(seeds).numpy().view(np.uint64)
+        _race(laws, laws.view(f"i{laws.itemsize}"), words, places, winners)
         return torch.from_numpy(winners)
     kernel = kernel_on(probabilities.device.type)
     if kernel is None:
@@ -64,12 +73,14 @@ def race(probabilities: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np
     return kernel(probabilities, *_on(probabilities.device, seeds, positions), logits=False)
 
 
-def race_of_logits(logits: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64] | Tensor) -> Tensor:
+def race_of_logits(logits: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> Tensor:
     """``race`` of the probabilities of ``logits``, which are after all transforms, shape (rows, vocabulary)."""
     kernel = kernel_on(logits.device.type)
     if kernel is None:
         return race(logits.softmax(-1, dtype=torch.float32), seeds, positions)
-    return kernel(logits, *_on(logits.device, seeds, positions), logits=True)
+    places = _on(logits.device, seeds, positions)
+    winners = kernel(logits, *places, logits=True)
+    return winners if forced is None else forced(winners, *places)
 
 
 @cache
@@ -82,7 +93,7 @@ def kernel_on(kind: str) -> Callable[..., Tensor] | None:
     return race_rows
 
 
-def race_by_tensors(probabilities: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64] | Tensor) -> Tensor:
+def race_by_tensors(probabilities: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> Tensor:
     """``race`` in PyTorch operations, on any device."""
     seed, position = (one[:, None] for one in _on(probabilities.device, seeds, positions))
     tokens = torch.arange(probabilities.shape[-1], device=probabilities.device)[None]
@@ -94,13 +105,14 @@ def race_by_tensors(probabilities: Tensor, seeds: NDArray[np.uint64], positions:
     return torch.cat(parts)
 
 
-def _on(
-    device: torch.device, seeds: NDArray[np.uint64], positions: NDArray[np.int64] | Tensor
-) -> tuple[Tensor, Tensor]:
+def _on(device: torch.device, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
     """The bits of the seeds and the positions as int64 on a device, whose work so far is not waited for."""
-    bits = torch.from_numpy(seeds.astype(np.uint64).view(np.int64))
     places = torch.as_tensor(positions).long()
-    return bits.to(device, non_blocking=True), places.to(device, non_blocking=True)
+    return _bits(seeds).to(device, non_blocking=True), places.to(device, non_blocking=True)
+
+
+def _bits(seeds: Seeds) -> Tensor:
+    return seeds if isinstance(seeds, Tensor) else torch.from_numpy(seeds.astype(np.uint64).view(np.int64))
 
 
 @njit(inline="always")

@@ -31,7 +31,7 @@ _A0, _A1, _A2, _A3, _A4, _A5, _A6 = map(tl.constexpr, noise.ATANH)
 _GRID = tl.constexpr(2.0**-53)
 _SURE = tl.constexpr(1.0 - 1e-4)
 """Factor of a lower bound, larger than the rounding of a probability in float32."""
-_LOWEST = tl.constexpr(-3.4028234663852886e38)
+LOWEST = tl.constexpr(-3.4028234663852886e38)
 BLOCK = 2048
 """Tokens of a row that are read at once."""
 
@@ -74,6 +74,25 @@ def minus_log(u):
 
 
 @triton.jit
+def race_block(begin, start, tokens, value, highest, bound, earliest, winner, LOGITS: tl.constexpr):
+    """The earliest clock (float64) and its token (int64), those of one more block included.
+
+    ``bound`` has the block's weights, float64; of logits they are rounded to float32, and ``value`` has the logits.
+    """
+    u = uniform(begin, tokens.to(tl.uint64))
+    lost = (1.0 - u) * _SURE > earliest * bound  # not while nothing was drawn: infinity times 0 is no number
+    if tl.min(lost.to(tl.int32), 0) == 0:
+        weight = bound
+        if LOGITS:
+            weight = tl.exp(value.to(tl.float64) - highest.to(tl.float64))
+        first, place = tl.min(minus_log(u) / weight, 0, return_indices=True)
+        if first < earliest:
+            earliest = first
+            winner = start + place.to(tl.int64)
+    return earliest, winner
+
+
+@triton.jit(do_not_specialize_on_alignment=("seeds", "positions", "winners"))
 def _race(
     values,
     seeds,
@@ -88,7 +107,7 @@ def _race(
     begin = stream(tl.load(seeds + row).to(tl.uint64, bitcast=True), tl.load(positions + row).to(tl.uint64))
     earliest = tl.full((), float("inf"), tl.float64)
     winner = tl.full((), 0, tl.int64)
-    highest = tl.full((), _LOWEST, tl.float32)
+    highest = tl.full((), LOWEST, tl.float32)
     for start in range(0, size, BLOCK):
         tokens = start + tl.arange(0, BLOCK)
         if LOGITS:
@@ -101,16 +120,7 @@ def _race(
         else:
             value = tl.load(values + row * stride + tokens, mask=tokens < size, other=0.0)
             bound = value.to(tl.float64)
-        u = uniform(begin, tokens.to(tl.uint64))
-        lost = (1.0 - u) * _SURE > earliest * bound  # not while nothing was drawn: infinity times 0 is no number
-        if tl.min(lost.to(tl.int32), 0) == 0:
-            weight = bound
-            if LOGITS:
-                weight = tl.exp(value.to(tl.float64) - highest.to(tl.float64))
-            first, place = tl.min(minus_log(u) / weight, 0, return_indices=True)
-            if first < earliest:
-                earliest = first
-                winner = start + place.to(tl.int64)
+        earliest, winner = race_block(begin, start, tokens, value, highest, bound, earliest, winner, LOGITS)
     tl.store(winners + row, winner)
 
 

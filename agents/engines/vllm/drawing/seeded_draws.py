@@ -8,10 +8,11 @@ drafts, alone and in a batch. A turn that was sampled with the same seed is
 replayed by drafting it. All rows of a step are drawn and compared together, on
 their device, and nothing waits for the device.
 
-Three places of vLLM are changed, checked with the versions in ``VERSIONS``: the
-``topk_topp_sampler`` of the runner's sampler and the ``forward`` of its rejection
-sampler, both on the object; and the function ``rejection_sample``, which that
-forward calls. Requests without turntree's seed, and greedy ones, are left as
+Most steps on a GPU are sampled by ``fused_sampling``. Here are the others, within
+vLLM's own sampling: three places of it are changed, checked with the versions in
+``VERSIONS``: the ``topk_topp_sampler`` of the runner's sampler and the ``forward`` of
+its rejection sampler, both on the object; and the function ``rejection_sample``, which
+that forward calls. Requests without turntree's seed, and greedy ones, are left as
 they are. Log-probabilities are vLLM's.
 """
 
@@ -21,14 +22,18 @@ import functools
 import importlib
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from turntree.agents.engines.request_wire import given_of, seed_of
+from turntree.agents.engines.vllm.drawing import fused_sampling
+from turntree.agents.engines.vllm.drawing.batch_rows import CurrentRows
+
+if TYPE_CHECKING:
+    from turntree.agents.engines.drafting.race import Seeds
 
 logger = logging.getLogger(__name__)
 
@@ -36,35 +41,6 @@ VERSIONS = ("0.24", "0.28", "0.32")
 """Versions of vLLM in which the changed places were checked."""
 
 _MARK = "turntree_seeded_draws"
-_GREEDY = 1e-5
-"""Temperature below which vLLM takes the most probable token."""
-
-
-class SeededRows(NamedTuple):
-    """The rows of a batch that have a seed."""
-
-    rows: list[int]
-    """Index in the batch, shape (rows,)."""
-    seeds: NDArray[np.uint64]
-    """Seed, shape (rows,)."""
-    positions: NDArray[np.int64]
-    """Tokens of its turn that each has, given ones included, shape (rows,)."""
-
-    @classmethod
-    def of(cls, runner: Any, count: int) -> SeededRows:
-        """The seeded ones of the first ``count`` requests of the runner's batch; none in a dry run without requests."""
-        rows, seeds, positions = [], [], []
-        for row, request_id in enumerate(runner.input_batch.req_ids[:count]):
-            request = runner.requests[request_id]
-            parameters = request.sampling_params
-            if parameters is None or parameters.temperature < _GREEDY:
-                continue
-            seed = seed_of(parameters.extra_args)
-            if seed is not None:
-                rows.append(row)
-                seeds.append(seed)
-                positions.append(given_of(parameters.extra_args) + len(request.output_token_ids))
-        return cls(rows, np.array(seeds, np.uint64), np.array(positions, np.int64))
 
 
 def install(runner: Any) -> None:
@@ -87,8 +63,10 @@ def install(runner: Any) -> None:
         return
     if installed(runner):
         return
-    draws = _Draws(inner, runner)
+    rows = CurrentRows(runner)
+    draws = _Draws(inner, runner, rows)
     sampler.topk_topp_sampler = draws
+    fused_sampling.install(runner, rows)
     rejection = getattr(runner, "rejection_sampler", None)
     if rejection is not None:
         rejection.forward = draws.during(rejection.forward)
@@ -106,45 +84,43 @@ class _Draws(nn.Module):
     Args:
         inner: The sampler that it replaces.
         runner: Its model runner.
+        rows: Those of its batch.
     """
 
     active: _Draws | None = None
     """The instance whose rejection sampler runs now; a worker process has one thread that samples."""
 
-    def __init__(self, inner: nn.Module, runner: Any) -> None:
+    def __init__(self, inner: nn.Module, runner: Any, rows: CurrentRows) -> None:
         super().__init__()
         self._inner = inner
         self._runner = runner
-        self._drafted: Sequence[int] | None = None
+        self._rows = rows
 
     def forward(
         self, logits: Tensor, generators: dict[int, torch.Generator], k: Tensor | None, p: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Draw one token per row, at the end of its drafts if there are any."""
-        seeded = SeededRows.of(self._runner, len(logits))
-        if not seeded.rows:
+        """Draw one token per row, at the end of its drafts if there are any. A dry run's rows are of no request."""
+        rows = self._rows.now()
+        if not len(rows.seeded) or len(logits) != rows.held.shape[1]:
             untouched: tuple[Tensor, Tensor | None] = self._inner(logits, generators, k, p)
             return untouched
-        (rows,) = _on(logits.device, seeded.rows)
-        law = constrained(logits[rows], *(None if x is None else x[rows] for x in (k, p)))
-        positions = seeded.positions
-        if self._drafted is not None:
-            positions = positions + np.array(self._drafted, np.int64)[seeded.rows]
-        winners = draw(law, seeded.seeds, positions)
+        index = rows.index
+        law = constrained(logits[index], *(None if x is None else x[index] for x in (k, p)))
+        winners = draw(law, rows.held[0, index], rows.ends(self._runner))
         drawn, logprobs = self._inner(logits, generators, k, p)
-        drawn[rows] = winners.to(drawn.dtype)
+        drawn[index] = winners.to(drawn.dtype)
         return drawn, logprobs
 
     def during(self, forward: Any) -> Any:
-        """``forward`` of a rejection sampler, with the drafts' lengths known during the call."""
+        """``forward`` of a rejection sampler, during which this one is active."""
 
         @functools.wraps(forward)
-        def wrapped(metadata: Any, *args: Any, **kwargs: Any) -> Any:
-            self._drafted, _Draws.active = metadata.num_draft_tokens, self
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            _Draws.active = self
             try:
-                return forward(metadata, *args, **kwargs)
+                return forward(*args, **kwargs)
             finally:
-                self._drafted, _Draws.active = None, None
+                _Draws.active = None
 
         return wrapped
 
@@ -161,28 +137,29 @@ class _Draws(nn.Module):
             bonus: The token at the end of each whole draft, shape (rows, 1).
             placeholder: The value for no token.
         """
-        seeded = SeededRows.of(self._runner, len(lengths))
-        if not seeded.rows:
+        rows = self._rows.now()
+        if not len(rows.seeded):
             return
         every = np.array(lengths, np.int64)
-        counts = every[seeded.rows]
+        counts = every[rows.seeded]
         own = np.repeat(np.arange(len(counts)), counts)  # of each of their nodes, the row among the seeded ones
         step = np.arange(len(own)) - (np.cumsum(counts) - counts)[own]
-        nodes = (np.cumsum(every) - every)[seeded.rows][own] + step
-        rows, ends, row, column, node = _on(tokens.device, seeded.rows, counts, own, step, nodes)
+        nodes = (np.cumsum(every) - every)[rows.seeded][own] + step
+        index, (ends, row, column, node) = rows.index, _on(tokens.device, counts, own, step, nodes)
         mine = tokens.new_full((len(counts), tokens.shape[1]), placeholder)
         guessed = mine.clone()
         if len(nodes):
             laws = logits if len(nodes) == len(logits) else logits[node]
-            mine[row, column] = draw(laws, seeded.seeds[own], seeded.positions[own] + step).to(mine.dtype)
+            places = (rows.ends(self._runner) - ends)[row] + column
+            mine[row, column] = draw(laws, rows.held[0, index][row], places).to(mine.dtype)
             guessed[row, column] = drafts[node].to(mine.dtype)
-        mine.scatter_(1, ends[:, None], bonus[rows].to(mine.dtype))
+        mine.scatter_(1, ends[:, None], bonus[index].to(mine.dtype))
         # The bonus token meets the placeholder, so that no token after it counts.
         met = (mine == guessed).cumprod(1).sum(1, keepdim=True)
-        tokens[rows] = mine.masked_fill(torch.arange(mine.shape[1], device=mine.device) > met, placeholder)
+        tokens[index] = mine.masked_fill(torch.arange(mine.shape[1], device=mine.device) > met, placeholder)
 
 
-def draw(logits: Tensor, seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> Tensor:
+def draw(logits: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> Tensor:
     """The winners of the race, int64, shape (rows,).
 
     Args:

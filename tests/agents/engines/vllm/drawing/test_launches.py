@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,11 @@ torch = pytest.importorskip("torch", reason='the engines draw with PyTorch: pip 
 
 from launches import Launches, one_launch  # noqa: E402
 from pretended_device import DEVICE, pretended_device  # noqa: E402
+from sampling_runner import SamplingRunner, request  # noqa: E402
 
 from turntree.agents.engines.drafting import race as race_module  # noqa: E402
-from turntree.agents.engines.request_wire import request_entries  # noqa: E402
 from turntree.agents.engines.vllm.drawing import seeded_draws  # noqa: E402
-from turntree.agents.engines.vllm.drawing.seeded_draws import SeededRows  # noqa: E402
+from turntree.agents.engines.vllm.drawing.batch_rows import CurrentRows  # noqa: E402
 
 VOCABULARY, DEEPEST, NONE = 13, 8, -1
 FEW, MANY = 16, 256
@@ -26,19 +25,6 @@ FEW, MANY = 16, 256
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(race_module, "kernel_on", lambda kind: one_launch)
-
-
-def runner(rows: int, unseeded: tuple[int, ...] = ()) -> Any:
-    requests = {
-        str(row): SimpleNamespace(
-            sampling_params=SimpleNamespace(
-                temperature=1.0, extra_args=request_entries(seed=None if row in unseeded else row)
-            ),
-            output_token_ids=[0] * (row % 5),
-        )
-        for row in range(rows)
-    }
-    return SimpleNamespace(input_batch=SimpleNamespace(req_ids=list(requests)), requests=requests)
 
 
 class Inner(torch.nn.Module):
@@ -57,36 +43,48 @@ class Batch:
         other = torch.randint(VOCABULARY, likely.shape, generator=make)
         self.drafts = torch.where(torch.rand(likely.shape, generator=make) < 0.8, likely, other).to(torch.int32)
         self.bonus = torch.randint(VOCABULARY, (rows, 1), generator=make, dtype=torch.int32)
-        self.draws = seeded_draws._Draws(Inner(), runner(rows, unseeded))
+        self.requests = [request(None if row in unseeded else row, said=row % 5) for row in range(rows)]
+
+    def runner(self, **sampling: Any) -> SamplingRunner:
+        """Before a step that verifies the drafts."""
+        made = SamplingRunner(*self.requests, inner=Inner(), device=DEVICE, **sampling)
+        self.metadata = made.prepare([[*draft] for draft in self.drafts.split(self.lengths)])
+        return made
 
     def match(self, way: Any) -> tuple[Any, Launches]:
         tokens = torch.zeros(len(self.lengths), DEEPEST + 1, dtype=torch.int32)
         with pretended_device():
+            runner = self.runner()
+            draws = seeded_draws._Draws(Inner(), runner, CurrentRows(runner))
             tokens, drafts, logits, bonus = (one.to(DEVICE) for one in (tokens, self.drafts, self.logits, self.bonus))
             with Launches() as counted:
-                way(self.draws, tokens, drafts, self.lengths, logits, bonus, NONE)
+                way(draws, tokens, drafts, self.lengths, logits, bonus, NONE)
         return tokens.held, counted
 
     def sample(self) -> Launches:
         with pretended_device():
+            runner = self.runner()
+            draws = seeded_draws._Draws(Inner(), runner, CurrentRows(runner))
             logits = self.logits[: len(self.lengths)].to(DEVICE)
             with Launches() as counted:
-                self.draws(logits, {}, None, None)
+                draws(logits, {}, None, None)
         return counted
 
 
 def row_by_row(draws: Any, tokens: Any, drafts: Any, lengths: Any, logits: Any, bonus: Any, placeholder: int) -> None:
     """The same on the host, and written a row at a time."""
-    seeded = SeededRows.of(draws._runner, len(lengths))
-    steps = [np.arange(lengths[row]) for row in seeded.rows]
+    seeded = draws._rows.now()
+    rows = seeded.seeded.tolist()
+    steps = [np.arange(lengths[row]) for row in rows]
     begins = np.cumsum([0, *lengths])
-    nodes = np.concatenate([begins[row] + step for row, step in zip(seeded.rows, steps, strict=True)])
+    nodes = np.concatenate([begins[row] + step for row, step in zip(rows, steps, strict=True)])
     counts = [len(step) for step in steps]
-    places = np.repeat(seeded.positions, counts) + np.concatenate(steps)
+    said = [len(draws._runner.requests[str(row)].output_token_ids) for row in rows]
+    places = np.repeat(said, counts) + np.concatenate(steps)
     laws = logits[torch.from_numpy(nodes).to(DEVICE)]
     drawn = seeded_draws.draw(laws, np.repeat(seeded.seeds, counts), places).cpu().tolist()
     guesses, ends = drafts.cpu().tolist(), bonus.cpu().tolist()
-    for row, count in zip(seeded.rows, counts, strict=True):
+    for row, count in zip(rows, counts, strict=True):
         mine, drawn = [*drawn[:count], *ends[row]], drawn[count:]
         met = 0
         while met < count and mine[met] == guesses[begins[row] + met]:

@@ -11,7 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason='the engines draw with PyTorch: pip install "turntree[local]"')
 
-from turntree.agents.engines.request_wire import request_entries  # noqa: E402
+from sampling_runner import SamplingRunner, request  # noqa: E402
+
 from turntree.agents.engines.vllm.drawing import seeded_draws  # noqa: E402
 from turntree.spec_tree.rules.noise import exponential  # noqa: E402
 
@@ -24,22 +25,8 @@ class Inner(torch.nn.Module):
         return torch.full((len(logits),), UNSEEDED), None
 
 
-class Runner(SimpleNamespace):
-    """The parts of a model runner that are looked at."""
-
-    def __init__(self, *requests: Any) -> None:
-        names = [str(n) for n in range(len(requests))]
-        super().__init__(
-            sampler=SimpleNamespace(topk_topp_sampler=Inner()),
-            rejection_sampler=torch.nn.Module(),
-            input_batch=SimpleNamespace(req_ids=names),
-            requests=dict(zip(names, requests, strict=True)),
-        )
-
-
-def request(seed: int | None, *, temperature: float = 1.0, said: int = 0) -> Any:
-    parameters = SimpleNamespace(temperature=temperature, extra_args=request_entries(seed=seed))
-    return SimpleNamespace(sampling_params=parameters, output_token_ids=[0] * said)
+def runner_of(*requests: Any) -> SamplingRunner:
+    return SamplingRunner(*requests, inner=Inner())
 
 
 @pytest.fixture(autouse=True)
@@ -67,12 +54,13 @@ def winner(seed: int, position: int) -> int:
     return int((clocks / p).argmin())
 
 
-def drawn(runner: Runner, positions: list[int]) -> list[int]:
+def drawn(runner: SamplingRunner, positions: list[int]) -> list[int]:
+    runner.prepare()
     tokens, _ = runner.sampler.topk_topp_sampler(TABLE[positions], {}, None, None)
     return list(tokens.tolist())
 
 
-def verified(runner: Runner, module: Any, drafts: list[list[int]]) -> list[list[int]]:
+def verified(runner: SamplingRunner, module: Any, drafts: list[list[int]]) -> list[list[int]]:
     """One step with drafts: what each request emits."""
     lengths = [len(draft) for draft in drafts]
     begins = [len(runner.requests[name].output_token_ids) for name in runner.input_batch.req_ids]
@@ -86,12 +74,12 @@ def verified(runner: Runner, module: Any, drafts: list[list[int]]) -> list[list[
 
     runner.rejection_sampler.forward = forward
     seeded_draws.install(runner)
-    tokens = runner.rejection_sampler(SimpleNamespace(num_draft_tokens=lengths))
+    tokens = runner.rejection_sampler(runner.prepare(drafts))
     return [[token for token in row if token != -1] for row in tokens.tolist()]
 
 
 def test_a_seeded_row_is_drawn_by_the_noise_of_seed_position_and_token() -> None:
-    runner = Runner(request(5, said=3), request(None), request(2**64 - 1))
+    runner = runner_of(request(5, said=3), request(None), request(2**64 - 1))
     seeded_draws.install(runner)
     assert drawn(runner, [3, 9, 0]) == [winner(5, 3), UNSEEDED, winner(2**64 - 1, 0)]
 
@@ -103,7 +91,7 @@ def test_other_seeds_and_positions_say_other_things() -> None:
 
 
 def test_greedy_rows_and_dry_runs_are_left_to_vllm() -> None:
-    runner = Runner(request(5, temperature=0.0))
+    runner = runner_of(request(5, temperature=0.0))
     seeded_draws.install(runner)
     assert drawn(runner, [0, 1, 2]) == [UNSEEDED] * 3
 
@@ -112,19 +100,30 @@ def test_greedy_rows_and_dry_runs_are_left_to_vllm() -> None:
 def test_a_drafted_token_stays_exactly_if_the_seed_says_it(upstream: Any, said: int) -> None:
     turn = [winner(5, said + n) for n in range(4)]
     wrong = [*turn[:2], (turn[2] + 1) % VOCABULARY]
-    assert verified(Runner(request(5, said=said)), upstream, [turn[:3]]) == [turn]
-    assert verified(Runner(request(5, said=said)), upstream, [wrong]) == [turn[:3]]
+    assert verified(runner_of(request(5, said=said)), upstream, [turn[:3]]) == [turn]
+    assert verified(runner_of(request(5, said=said)), upstream, [wrong]) == [turn[:3]]
 
 
 def test_each_row_of_a_batch_is_verified_for_itself(upstream: Any) -> None:
-    runner = Runner(request(5), request(None), request(6, said=2), request(7))
+    runner = runner_of(request(5), request(None), request(6, said=2), request(7))
     five, six = [winner(5, n) for n in range(3)], [winner(6, 2 + n) for n in range(2)]
     emitted = verified(runner, upstream, [five[:2], [1, 2], [six[0]], []])
     assert emitted == [five, [UNSEEDED], six, [winner(7, 0)]]
 
 
+def test_positions_are_the_devices_where_the_host_counts_tokens_that_are_not_sampled_yet(upstream: Any) -> None:
+    """vLLM schedules asynchronously: the output has placeholders, one for each token, or for each drafted token too."""
+    runner = runner_of(request(5, said=2), request(6, said=1))
+    seeded_draws.install(runner)
+    runner.prepare()
+    for asked in runner.requests.values():
+        asked.output_token_ids += [-1] * 3
+    tokens, _ = runner.sampler.topk_topp_sampler(TABLE[[2, 1]], {}, None, None)
+    assert tokens.tolist() == [winner(5, 2), winner(6, 1)]
+
+
 def test_installing_twice_wraps_nothing_twice(upstream: Any) -> None:
-    runner = Runner(request(5))
+    runner = runner_of(request(5))
     assert not seeded_draws.installed(runner)
     seeded_draws.install(runner)
     assert seeded_draws.installed(runner)

@@ -1,0 +1,194 @@
+"""A step's draws and their verification as two Triton kernels: from the logits to tokens and log-probabilities.
+
+``draw_rows`` draws a token at each row of logits: the winner of ``race_kernel``'s race after the request's
+temperature, or the most probable token of a greedy request. In the same read of the row it sums
+exp(logit), which gives the winner's log-probability. ``match_rows`` keeps of each request the winners that
+agree with its draft and the one after them. No row of probabilities is written, and nothing is drawn twice.
+
+Invariant: the winners are those of ``race_kernel.race_rows`` of the logits in float32, divided by the temperature.
+One compiled variant for a model's logits serves every step: no number that changes from step to step specialises it.
+
+Not here: top-k, top-p, penalties and masks, and which requests have none (``agents/engines/vllm/drawing``).
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from turntree.agents.engines.drafting.race_kernel import BLOCK, LOWEST, race_block, stream
+
+_GREEDY = tl.constexpr(1e-5)
+"""Temperature below which the most probable token is taken, as in vLLM."""
+_AT_ONCE = 32
+"""Tokens of a request that are compared at once."""
+_VARYING = ("found", "rows", "ends", "positions", "indices", "shift", "count", "all_rows", "drafted")
+
+
+@triton.jit(do_not_specialize=_VARYING, do_not_specialize_on_alignment=_VARYING)
+def _draw(
+    values,
+    found,
+    rows,
+    ends,
+    positions,
+    indices,
+    shift,
+    count,
+    all_rows,
+    drafted,
+    stride,
+    size,
+    BLOCK: tl.constexpr,
+):
+    request, step = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    row, end = request, request + 1
+    if drafted:
+        row = tl.load(ends + request - 1, mask=request > 0, other=0).to(tl.int64) + step
+        end = tl.load(ends + request).to(tl.int64)
+    if row < end:
+        place = tl.load(positions + tl.load(indices + row).to(tl.int64) + shift).to(tl.int64) + 1
+        seed = tl.load(rows + request).to(tl.uint64, bitcast=True)
+        begin = stream(seed, (place + tl.load(rows + count + request)).to(tl.uint64))
+        temperature = tl.load(rows + 2 * count + request).to(tl.float64, bitcast=True).to(tl.float32)
+        greedy = temperature < _GREEDY
+        divisor = tl.where(greedy, 1.0, temperature)
+        earliest = tl.full((), float("inf"), tl.float64)
+        winner = tl.full((), 0, tl.int64)
+        highest = tl.full((), LOWEST, tl.float32)
+        total = tl.full((), 0.0, tl.float64)
+        for start in range(0, size, BLOCK):
+            tokens = start + tl.arange(0, BLOCK)
+            read = tl.load(values + row * stride + tokens, mask=tokens < size, other=float("-inf"))
+            value = read.to(tl.float32)
+            if divisor != 1.0:
+                value = tl.div_rn(value, divisor)
+            most = tl.max(value, 0)
+            if most > highest:
+                # Clocks and the sum are those of weights exp(logit - highest so far), of which the largest is 1.
+                grown = tl.exp(most.to(tl.float64) - highest.to(tl.float64))
+                earliest = earliest * grown
+                total = total / grown
+                highest = most
+                if greedy:
+                    winner = start + tl.argmax(value, 0).to(tl.int64)
+            weights = tl.exp(value - highest)
+            total += tl.sum(weights, 0).to(tl.float64)
+            if not greedy:
+                bound = weights.to(tl.float64)
+                earliest, winner = race_block(begin, start, tokens, value, highest, bound, earliest, winner, True)
+        chosen = tl.div_rn(tl.load(values + row * stride + winner).to(tl.float32), divisor)
+        rank = tl.full((), 0, tl.int32)
+        if greedy:
+            for start in range(0, size, BLOCK):
+                tokens = start + tl.arange(0, BLOCK)
+                read = tl.load(values + row * stride + tokens, mask=tokens < size, other=float("-inf"))
+                rank += tl.sum((read.to(tl.float32) >= chosen).to(tl.int32), 0)
+        logprob = (chosen - highest).to(tl.float64) - tl.log(total)
+        tl.store(found + row, winner.to(tl.int32))
+        tl.store(found + all_rows + row, logprob.to(tl.float32).to(tl.int32, bitcast=True))
+        tl.store(found + 2 * all_rows + row, rank)
+
+
+_OF_A_STEP = ("found", "drafts", "ends", "out", "requests", "all_rows", "width")
+
+
+@triton.jit(do_not_specialize=_OF_A_STEP, do_not_specialize_on_alignment=_OF_A_STEP)
+def _match(found, drafts, ends, out, requests, all_rows, width, AT_ONCE: tl.constexpr):
+    request = tl.program_id(0).to(tl.int64)
+    first = tl.load(ends + request - 1, mask=request > 0, other=0).to(tl.int64)
+    length = tl.load(ends + request).to(tl.int64) - first - 1
+    kept = length
+    for start in range(0, width, AT_ONCE):
+        steps = start + tl.arange(0, AT_ONCE)
+        own = steps <= length
+        # Before this request's rows there are one more of each earlier request's than it has drafted tokens.
+        draft = tl.load(drafts + (first - request) + steps, mask=steps < length, other=-1).to(tl.int32)
+        token = tl.load(found + first + steps, mask=own, other=-1)
+        kept = tl.minimum(kept, tl.min(tl.where((token == draft) & own, length, steps.to(tl.int64)), 0))
+        stays = steps <= kept
+        place = request * width + steps
+        inside = steps < width
+        tl.store(out + place, tl.where(stays, token, -1), mask=inside)
+        for plane in range(1, 3):
+            number = tl.load(found + plane * all_rows + first + steps, mask=stays & own, other=0)
+            tl.store(out + plane * requests * width + place, number, mask=inside)
+
+
+def draw_rows(
+    logits: Tensor,
+    rows: Tensor,
+    positions: Tensor,
+    indices: Tensor,
+    *,
+    shift: int = 0,
+    ends: Tensor | None = None,
+    width: int = 1,
+) -> Tensor:
+    """Draw one token at each row of logits.
+
+    Args:
+        logits: Before temperature, float32, float16 or bfloat16, shape (rows, vocabulary).
+        rows: Of the requests, int64: bits of the seed; what gives a token's position in the turn, added to that in
+            its sequence; bits of the temperature in float64. Shape (3, requests).
+        positions: Position in its sequence of each token of the pass, int64, shape (tokens,).
+        indices: Of the tokens whose logits these are, in ``positions``, less ``shift``, shape (rows,).
+        shift: See ``indices``.
+        ends: End of each request's rows, shape (requests,); ``None`` where each has one.
+        width: Most rows of a request.
+
+    Returns:
+        int32, shape (3, rows): the tokens, the bits of their log-probabilities in float32, and for greedy requests the
+        number of logits that are not below theirs (0 for others).
+    """
+    logits = logits if logits.stride(-1) == 1 else logits.contiguous()
+    requests = rows.shape[1]
+    found = torch.empty((3, len(logits)), dtype=torch.int32, device=logits.device)
+    if requests:
+        _draw[(requests, width)](
+            logits,
+            found,
+            rows,
+            indices if ends is None else ends,
+            positions,
+            indices,
+            shift,
+            requests,
+            len(logits),
+            int(ends is not None),
+            logits.stride(0),
+            logits.shape[1],
+            BLOCK=BLOCK,
+            num_warps=8,
+            enable_fp_fusion=False,
+        )
+    return found
+
+
+def match_rows(found: Tensor, drafts: Tensor, ends: Tensor, width: int) -> Tensor:
+    """Keep the tokens that agree with the drafts, and the one after them.
+
+    Args:
+        found: As ``draw_rows`` returns it, shape (3, rows).
+        drafts: The requests' drafted tokens one after the other, shape (rows - requests,).
+        ends: End of each request's rows, one more than it has drafted tokens, shape (requests,).
+        width: Most rows of a request.
+
+    Returns:
+        int32, shape (3, requests, width): as ``found``; behind a request's last token -1, and 0 in the other planes.
+    """
+    out = torch.empty((3, len(ends), width), dtype=torch.int32, device=found.device)
+    if len(ends):
+        _match[(len(ends),)](found, drafts, ends, out, len(ends), found.shape[1], width, AT_ONCE=_AT_ONCE, num_warps=1)
+    return out
+
+
+def warm_up(logits: Tensor) -> None:
+    """Compile the kernels for logits like these, of at least one row, so that no step waits for that."""
+    device = logits.device
+    one = torch.ones(1, dtype=torch.int32, device=device)
+    rows, positions = (torch.zeros(size, dtype=torch.int64, device=device) for size in ((3, 1), (1,)))
+    found = draw_rows(logits[:1], rows, positions, one, shift=-1, ends=one)
+    match_rows(found, one[:0], one, 1)

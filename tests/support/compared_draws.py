@@ -1,0 +1,70 @@
+"""``verify_kernel`` beside its reference, as a program: Triton's interpreter is chosen before Triton is imported.
+
+    TRITON_INTERPRET=1 python tests/support/compared_draws.py "" cpu
+
+The first word is code that is run before, for example one that puts a fault in; the second one the device.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import fused_draws
+import numpy as np
+import torch
+
+VOCABULARY = 4500
+"""Blocks of 2048 tokens, of which the last one is not whole."""
+TEMPERATURES = (1.0, 0.7, 0.0, 1.3)
+LENGTHS = (3, 0, 5, 1)
+TOKENS = 40
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def compared(number: int, dtype: torch.dtype, device: str) -> dict[str, float]:
+    """What differs in a batch, which ``number`` makes; its logits have a stride of their own and masked tokens."""
+    from turntree.agents.engines.drafting import verify_kernel
+
+    make = np.random.default_rng(number)
+    ends = torch.tensor(LENGTHS, dtype=torch.int32).add(1).cumsum(0, dtype=torch.int32)
+    width, count, requests = max(LENGTHS) + 1, int(ends[-1]), len(LENGTHS)
+    scales = make.choice([0.1, 1.0, 3.0, 12.0], size=(count, 1))
+    logits = torch.from_numpy(make.normal(size=(count, VOCABULARY + 77)) * scales).to(dtype)[:, :VOCABULARY]
+    logits[::3, 7:-9] = float("-inf")
+    state = np.stack([make.integers(1 << 63, size=requests), make.integers(-20, 20, size=requests)])
+    bits = np.array(TEMPERATURES, np.float32).astype(np.float64).view(np.int64)
+    rows = torch.from_numpy(np.concatenate([state, bits[None]]))
+    positions = torch.from_numpy(make.integers(20, 1000, size=TOKENS))
+    indices = torch.from_numpy(make.permutation(TOKENS)[:count].astype(np.int32))
+    drafted = {"ends": ends, "width": width}
+    wanted = fused_draws.draw_rows(logits, rows, positions, indices, **drafted)
+    drafts = torch.cat([part[:-1] for part in wanted[0].tensor_split(ends[:-1].long())])
+    drafts[2] += 1  # the third token of the first request, which has agreed so far
+    kept = fused_draws.match_rows(wanted, drafts, ends, width)
+    plain = fused_draws.draw_rows(logits[:requests], rows, positions, indices[:requests])
+
+    def on(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        return [one.to(device) for one in tensors]
+
+    theirs = dict(zip(drafted, (*on(ends), width), strict=True))
+    found = verify_kernel.draw_rows(*on(logits, rows, positions, indices), **theirs).cpu()
+    ours = verify_kernel.match_rows(*on(wanted, drafts, ends), width).cpu()
+    # As in a step without drafts: the index behind each request's last token.
+    alone = verify_kernel.draw_rows(*on(logits[:requests], rows, positions, indices[:requests] + 1), shift=-1).cpu()
+    return {
+        "rows": count + requests,
+        "other_tokens": int((found[0] != wanted[0]).sum() + (alone[0] != plain[0]).sum()),
+        "other_ranks": int((found[2] != wanted[2]).sum()),
+        "other_kept": int((ours != kept).sum()),
+        "kept": int((ours[0] >= 0).sum()),
+        "logprob_error": float((found[1].view(torch.float32) - wanted[1].view(torch.float32)).abs().max()),
+    }
+
+
+if __name__ == "__main__":
+    exec(sys.argv[1])
+    dtypes = DTYPES[:1] if sys.argv[1] else DTYPES
+    parts = [compared(number, dtype, sys.argv[2]) for number, dtype in enumerate(dtypes)]
+    worst = max(part["logprob_error"] for part in parts)
+    print(json.dumps({**{name: sum(part[name] for part in parts) for name in parts[0]}, "logprob_error": worst}))
