@@ -139,6 +139,17 @@ class Report:
                         if batch == 256 and (name, word) == (OURS, "CPU"):
                             self.headline["draft speed"] = ratio
 
+    def chains(self) -> None:
+        """Time of a step of chains in arrays, as vLLM's drafter takes it."""
+        steps = max(10, round(200 * self.args.fraction))
+        for batch in BATCHES:
+            heading(f"chains of {measures.CHAIN}, batch {batch}", ["step ms", "with the lock", "tokens"])
+            for trace in self.speed_traces():
+                found = measures.chains(trace, self.setup(trace), batch=batch, most_steps=steps)
+                if found is not None:
+                    line(trace.name, [found.step_ms, found.locked_ms, found.tokens_per_step], digits=3)
+                    self.keep("chains", batch, trace.name, asdict(found))
+
     def insertion(self) -> None:
         """Finished turns a second."""
         names = [name for name in self.names if name not in (BEST, "sglang prob", "vllm ngram")]
@@ -245,6 +256,7 @@ class Report:
 SECTIONS: dict[str, tuple[Callable[[Report], None], ...]] = {
     "quality": (Report.quality, Report.equal),
     "speed": (Report.speed, Report.insertion, Report.compile),
+    "chains": (Report.chains,),
     "memory": (Report.memory,),
     "lengths": (Report.lengths,),
     "cold": (Report.cold,),
