@@ -1,8 +1,9 @@
-"""A step's draws and their verification as two Triton kernels: from the logits to tokens and log-probabilities.
+"""A step's draws and their verification as Triton kernels: from the logits to tokens and log-probabilities.
 
 ``draw_rows`` draws a token at each row of logits: the winner of ``race_kernel``'s race after the request's
 temperature, or the most probable token of a greedy request. In the same read of the row it sums
-exp(logit), which gives the winner's log-probability. ``match_rows`` keeps of each request the winners that
+exp(logit), which gives the winner's log-probability. Where there are few rows, several programs read a row, so that
+the whole device works on it. ``match_rows`` keeps of each request the winners that
 agree with its draft and the one after them. No row of probabilities is written, and nothing is drawn twice.
 
 Invariant: the winners are those of ``race_kernel.race_rows`` of the logits in float32, divided by the temperature.
@@ -24,13 +25,15 @@ _GREEDY = tl.constexpr(1e-5)
 """Temperature below which the most probable token is taken, as in vLLM."""
 _AT_ONCE = 32
 """Tokens of a request that are compared at once."""
-_VARYING = ("found", "rows", "ends", "positions", "indices", "shift", "count", "all_rows", "drafted")
+PROGRAMS = 512
+"""A row's vocabulary is split among programs up to so many in all, about four on each processor of an H100."""
+_VARYING = ("parts", "rows", "ends", "positions", "indices", "shift", "count", "all_rows", "drafted", "split", "length")
 
 
 @triton.jit(do_not_specialize=_VARYING, do_not_specialize_on_alignment=_VARYING)
 def _draw(
     values,
-    found,
+    parts,
     rows,
     ends,
     positions,
@@ -39,11 +42,13 @@ def _draw(
     count,
     all_rows,
     drafted,
+    split,
+    length,
     stride,
     size,
     BLOCK: tl.constexpr,
 ):
-    request, step = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    request, step, part = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64), tl.program_id(2)
     row, end = request, request + 1
     if drafted:
         row = tl.load(ends + request - 1, mask=request > 0, other=0).to(tl.int64) + step
@@ -56,10 +61,12 @@ def _draw(
         greedy = temperature < _GREEDY
         divisor = tl.where(greedy, 1.0, temperature)
         earliest = tl.full((), float("inf"), tl.float64)
-        winner = tl.full((), 0, tl.int64)
+        winner = (part * length).to(tl.int64) * BLOCK
         highest = tl.full((), LOWEST, tl.float32)
         total = tl.full((), 0.0, tl.float64)
-        for start in range(0, size, BLOCK):
+        alike = tl.full((), 0, tl.int32)
+        for block in range(part * length, tl.minimum((part + 1) * length, tl.cdiv(size, BLOCK))):
+            start = block * BLOCK
             tokens = start + tl.arange(0, BLOCK)
             read = tl.load(values + row * stride + tokens, mask=tokens < size, other=float("-inf"))
             value = read.to(tl.float32)
@@ -74,22 +81,57 @@ def _draw(
                 highest = most
                 if greedy:
                     winner = start + tl.argmax(value, 0).to(tl.int64)
+                    earliest = tl.full((), 1.0, tl.float64)  # between parts the one with the highest logit wins
+                    alike = tl.full((), 0, tl.int32)
             weights = tl.exp(value - highest)
             total += tl.sum(weights, 0).to(tl.float64)
-            if not greedy:
+            if greedy:
+                alike += tl.sum((value == highest).to(tl.int32), 0)
+            else:
                 bound = weights.to(tl.float64)
                 earliest, winner = race_block(begin, start, tokens, value, highest, bound, earliest, winner, True)
-        chosen = tl.div_rn(tl.load(values + row * stride + winner).to(tl.float32), divisor)
-        rank = tl.full((), 0, tl.int32)
-        if greedy:
-            for start in range(0, size, BLOCK):
-                tokens = start + tl.arange(0, BLOCK)
-                read = tl.load(values + row * stride + tokens, mask=tokens < size, other=float("-inf"))
-                rank += tl.sum((read.to(tl.float32) >= chosen).to(tl.int32), 0)
-        logprob = (chosen - highest).to(tl.float64) - tl.log(total)
-        tl.store(found + row, winner.to(tl.int32))
-        tl.store(found + all_rows + row, logprob.to(tl.float32).to(tl.int32, bitcast=True))
-        tl.store(found + 2 * all_rows + row, rank)
+        chosen = tl.load(values + row * stride + winner).to(tl.float32)
+        found = parts + part * all_rows + row
+        plane = split * all_rows
+        tl.store(found, earliest)
+        tl.store(found + plane, highest.to(tl.float64))
+        tl.store(found + 2 * plane, total)
+        tl.store(found + 3 * plane, tl.div_rn(chosen, divisor).to(tl.float64))
+        tl.store(found + 4 * plane, winner.to(tl.float64))
+        tl.store(found + 5 * plane, alike.to(tl.float64))
+
+
+_OF_PARTS = ("parts", "found", "all_rows", "split")
+
+
+@triton.jit(do_not_specialize=_OF_PARTS, do_not_specialize_on_alignment=_OF_PARTS)
+def _merge(parts, found, all_rows, split, AT_ONCE: tl.constexpr):
+    row = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
+    own = row < all_rows
+    plane = split * all_rows
+    highest = tl.full((AT_ONCE,), LOWEST, tl.float64)
+    for part in range(0, split):
+        highest = tl.maximum(highest, tl.load(parts + plane + part * all_rows + row, mask=own, other=LOWEST))
+    earliest = tl.full((AT_ONCE,), float("inf"), tl.float64)
+    total = tl.full((AT_ONCE,), 0.0, tl.float64)
+    chosen = tl.full((AT_ONCE,), float("-inf"), tl.float64)
+    winner = tl.full((AT_ONCE,), 0.0, tl.float64)
+    alike = tl.full((AT_ONCE,), 0.0, tl.float64)
+    for part in range(0, split):
+        at = parts + part * all_rows + row
+        its_highest = tl.load(at + plane, mask=own, other=LOWEST)
+        grown = tl.exp(highest - its_highest)
+        clock = tl.load(at, mask=own, other=float("inf")) * grown
+        total += tl.load(at + 2 * plane, mask=own, other=0.0) / grown
+        first = clock < earliest
+        earliest = tl.where(first, clock, earliest)
+        chosen = tl.where(first, tl.load(at + 3 * plane, mask=own, other=0.0), chosen)
+        winner = tl.where(first, tl.load(at + 4 * plane, mask=own, other=0.0), winner)
+        alike += tl.where(its_highest == highest, tl.load(at + 5 * plane, mask=own, other=0.0), 0.0)
+    logprob = (chosen - highest - tl.log(total)).to(tl.float32)
+    tl.store(found + row, winner.to(tl.int32), mask=own)
+    tl.store(found + all_rows + row, logprob.to(tl.int32, bitcast=True), mask=own)
+    tl.store(found + 2 * all_rows + row, alike.to(tl.int32), mask=own)
 
 
 _OF_A_STEP = ("found", "drafts", "ends", "out", "requests", "all_rows", "width")
@@ -144,25 +186,34 @@ def draw_rows(
         number of logits that are not below theirs (0 for others).
     """
     logits = logits if logits.stride(-1) == 1 else logits.contiguous()
-    requests = rows.shape[1]
-    found = torch.empty((3, len(logits)), dtype=torch.int32, device=logits.device)
-    if requests:
-        _draw[(requests, width)](
+    (count, size), requests, device = logits.shape, rows.shape[1], logits.device
+    blocks = triton.cdiv(size, BLOCK)
+    length = triton.cdiv(blocks, min(blocks, max(1, PROGRAMS // max(count, 1))))
+    split = triton.cdiv(blocks, length)
+    parts = torch.empty((6, split, count), dtype=torch.float64, device=device)
+    found = torch.empty((3, count), dtype=torch.int32, device=device)
+    if count:
+        _draw[(requests, width, split)](
             logits,
-            found,
+            parts,
             rows,
             indices if ends is None else ends,
             positions,
             indices,
             shift,
             requests,
-            len(logits),
+            count,
             int(ends is not None),
+            split,
+            length,
             logits.stride(0),
-            logits.shape[1],
+            size,
             BLOCK=BLOCK,
             num_warps=8,
             enable_fp_fusion=False,
+        )
+        _merge[(triton.cdiv(count, _AT_ONCE),)](
+            parts, found, count, split, AT_ONCE=_AT_ONCE, num_warps=1, enable_fp_fusion=False
         )
     return found
 

@@ -1,4 +1,4 @@
-"""A whole step of vLLM's sampling by two kernels, where every request is seeded or greedy and only its temperature
+"""A whole step of vLLM's sampling by a few kernels, where every request is seeded or greedy and only its temperature
 changes its logits.
 
 Elsewhere vLLM samples as it does, with the changes of ``seeded_draws``; that is so on a device for which there are no

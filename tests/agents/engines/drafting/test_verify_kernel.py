@@ -19,7 +19,7 @@ import compared_draws
 from turntree.agents.engines.drafting import verify_kernel
 
 pytestmark = [pytest.mark.sglang, pytest.mark.once]
-KERNELS = (verify_kernel._draw, verify_kernel._match)
+KERNELS = (verify_kernel._draw, verify_kernel._merge, verify_kernel._match)
 OFF_BY = 4e-6
 """Most that a log-probability may differ: four units in the last place of the largest here."""
 
@@ -33,15 +33,19 @@ def compared(fault: str = "", device: str = "cpu") -> dict[str, float]:
     return found
 
 
-def check(found: dict[str, float]) -> None:
-    assert found["rows"] == 3 * (13 + 4)
+def check(found: dict[str, float], batches: int = 3) -> None:
+    assert found["rows"] == batches * (13 + 4)
     assert (found["other_tokens"], found["other_ranks"], found["other_kept"]) == (0, 0, 0)
-    assert found["kept"] == 3 * (3 + 1 + 6 + 2)
+    assert found["kept"] == batches * (3 + 1 + 6 + 2)
     assert found["logprob_error"] < OFF_BY
 
 
 def test_interpreted_they_draw_score_and_keep_what_plain_operations_do() -> None:
     check(compared())
+
+
+def test_a_row_read_by_one_program_has_the_same_token_as_by_several() -> None:
+    check(compared("from turntree.agents.engines.drafting import verify_kernel; verify_kernel.PROGRAMS = 1"), 1)
 
 
 @pytest.mark.parametrize(
@@ -63,8 +67,8 @@ def compiled(values: str) -> str:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    pointers = {"found": "*i32", "rows": "*i64", "ends": "*i32", "positions": "*i64", "indices": "*i32"}
-    numbers = dict.fromkeys(("shift", "count", "all_rows", "drafted", "stride", "size"), "i32")
+    pointers = {"parts": "*fp64", "rows": "*i64", "ends": "*i32", "positions": "*i64", "indices": "*i32"}
+    numbers = dict.fromkeys(("shift", "count", "all_rows", "drafted", "split", "length", "stride", "size"), "i32")
     types = {"values": values, **pointers, **numbers, "BLOCK": "constexpr"}
     places: Any = {name: (place,) for place, name in enumerate(types)}
     aligned = {places[name]: [["tt.divisibility", 16]] for name in ("values", "stride", "size")}
