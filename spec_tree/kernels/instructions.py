@@ -101,6 +101,21 @@ fetch: Any = intrinsic(_fetch)
 """``fetch(array, row)``: ask for the memory at ``array[row]``, which is read soon; nothing waits for it."""
 
 
+def _add(typing: Any, array: Any, at: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = cgutils.gep(
+            builder, context.make_array(signature.args[0])(context, builder, arguments[0]).data, arguments[1]
+        )
+        return builder.atomic_rmw("add", place, arguments[2], "seq_cst")
+
+    return types.int64(array, types.int64, types.int64), generate
+
+
+add: Any = intrinsic(_add)
+"""``add(array, at, value)``: add to ``array[at]``, of int64, and return what it was; of threads that do so, each sees
+what the ones before had written."""
+
+
 @inlined
 def where(value: int, array: NDArray[np.int32], start: int, stop: int) -> int:
     """Where ``value`` is first in ``array[start:stop]``, behind which 15 entries must be readable; -1 if it is not."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from turntree.spec_tree.kernels.batch import draft, extend
 from turntree.spec_tree.kernels.compiled import int64, kernel, part, short_kernel
 from turntree.spec_tree.kernels.growth import AGAIN_VOTERS, FEW_ROWS
+from turntree.spec_tree.kernels.instructions import add
 from turntree.spec_tree.kernels.layout import DraftLimits, DraftNodes, DraftSources, Weights
 
 CHAIN = np.dtype(
@@ -245,6 +246,12 @@ class Proposals(NamedTuple):
     """Room to work in."""
 
 
+COUNT, NEXT, DONE = 0, 1, 2
+"""Of the turns that threads share: how many, -1 where there is nothing to do; parts taken; parts done."""
+PART = 16
+"""Turns that a thread takes at once, as many as ``look_ahead`` looks at together."""
+
+
 @kernel
 def go_on(
     told: NDArray[np.int32],
@@ -261,6 +268,7 @@ def go_on(
     work: NDArray[np.void],
     nodes: DraftNodes,
     out: Proposals,
+    share: NDArray[np.int64],
 ) -> tuple[int, int]:
     """Pass the held tokens of ``told`` on to the store, then draft for the turns of ``slots`` that sampled in ``step``.
 
@@ -279,6 +287,7 @@ def go_on(
         work: Room to work in, a ``SCRATCH``, shape (1,).
         nodes: Room for ``rows * limits.budget`` nodes.
         out: Filled; a row without a draft as well.
+        share: Zeros, shape (3,), by which ``help_out`` takes a part.
 
     Returns:
         Accepted tokens of the store's drafts, and drafted ones.
@@ -292,27 +301,67 @@ def go_on(
             turn.held = 0
     count = _propose_guesses(slots, step, guessed, limits.budget, chains, out)
     if most <= 0 or count == 0:
+        add(share, int64(COUNT), int64(-1))
         return accepted, int64(0)
-    work[0].again = AGAIN_VOTERS if count <= FEW_ROWS else -1
-    drafted = int64(
-        draft(
-            out.space.live[:count],
-            out.space.room[:count],
-            limits,
-            turns,
-            sources,
-            weights,
-            work,
-            nodes,
-            0,
-            out.space.nodes[:count],
-        )
-    )
+    add(share, int64(COUNT), count)
+    _draft_parts(share, count, limits, turns, sources, weights, work, nodes, out.space)
+    while add(share, int64(DONE), int64(0)) * PART < count:
+        pass
+    drafted: int = int64(0)
+    for c in range(count):
+        drafted += out.space.nodes[c]
     if drafted > most:
-        _keep_most_probable(most, drafted, count, turns, nodes.paths, out)
+        _keep_most_probable(most, drafted, count, limits.budget, turns, nodes.paths, out.space)
         drafted = most
-    _write(count, slots, chains, turns, nodes, out)
+    _write(count, limits.budget, slots, chains, turns, nodes, out)
     return accepted, drafted
+
+
+@kernel
+def help_out(
+    share: NDArray[np.int64],
+    limits: DraftLimits,
+    turns: NDArray[np.void],
+    sources: DraftSources,
+    weights: Weights,
+    work: NDArray[np.void],
+    nodes: DraftNodes,
+    space: Space,
+) -> None:
+    """Draft a part of what ``go_on`` with the same ``share`` drafts, on another thread, with ``work`` of its own.
+
+    It waits for that call. One that comes too late finds nothing to do: the parts go to whoever asks first.
+    """
+    count: int = int64(0)
+    while count == 0:
+        count = add(share, int64(COUNT), int64(0))
+    if count > 0:
+        _draft_parts(share, count, limits, turns, sources, weights, work, nodes, space)
+
+
+@part
+def _draft_parts(
+    share: NDArray[np.int64],
+    count: int,
+    limits: DraftLimits,
+    turns: NDArray[np.void],
+    sources: DraftSources,
+    weights: Weights,
+    work: NDArray[np.void],
+    nodes: DraftNodes,
+    space: Space,
+) -> None:
+    """Draft for ``PART`` turns after others, until none is left that no thread took."""
+    work[0].again = AGAIN_VOTERS if count <= FEW_ROWS else -1
+    first: int = add(share, int64(NEXT), int64(1)) * PART
+    while first < count:
+        live, room = space.live[first : first + PART], space.room[first : first + PART]
+        own = space.nodes[first : first + PART]
+        last = min(first + PART, count) - first
+        at = first * limits.budget
+        draft(live[:last], room[:last], limits, turns, sources, weights, work, nodes, at, own[:last])
+        add(share, int64(DONE), int64(1))
+        first = add(share, int64(NEXT), int64(1)) * PART
 
 
 @part
@@ -350,25 +399,36 @@ def _propose_guesses(
 
 @part
 def _keep_most_probable(
-    most: int, drafted: int, count: int, turns: NDArray[np.void], paths: NDArray[np.float32], out: Proposals
+    most: int,
+    drafted: int,
+    count: int,
+    longest: int,
+    turns: NDArray[np.void],
+    paths: NDArray[np.float32],
+    space: Space,
 ) -> None:
     """Shorten drafts to the ``most`` most probable tokens; of equals the first stay.
 
     A path is never more probable than the path before it, so that each draft keeps its beginning.
     """
-    for i in range(drafted):
-        out.space.paths[i] = paths[i]
-    edge = _nth_greatest(out.space.paths, drafted, most)
+    start, filled = int64(0), int64(0)
+    for c in range(count):
+        start = c * longest if c % PART == 0 else start
+        for i in range(space.nodes[c]):
+            space.paths[filled] = paths[start + i]
+            filled += 1
+        start += space.nodes[c]
+    edge = _nth_greatest(space.paths, drafted, most)
     equals = most
     for i in range(drafted):
-        equals -= 1 if paths[i] > edge else 0
-    start = int64(0)
+        equals -= 1 if space.paths[i] > edge else 0
     for c in range(count):
-        kept, length = int64(0), out.space.nodes[c]
+        start = c * longest if c % PART == 0 else start
+        kept, length = int64(0), space.nodes[c]
         while kept < length and (paths[start + kept] > edge or (paths[start + kept] == edge and equals > 0)):
             equals -= 1 if paths[start + kept] == edge else 0
             kept += 1
-        turns[out.space.live[c]].drafted = kept  # the rest is left where it is: what follows begins behind it
+        turns[space.live[c]].drafted = kept  # the rest is left where it is: what follows begins behind it
         start += length
 
 
@@ -400,6 +460,7 @@ def _nth_greatest(values: NDArray[np.float32], count: int, nth: int) -> np.float
 @part
 def _write(
     count: int,
+    longest: int,
     slots: NDArray[np.int32],
     chains: Chains,
     turns: NDArray[np.void],
@@ -409,6 +470,7 @@ def _write(
     """Write the store's drafts, each up to its first stop token, with their estimates."""
     start = int64(0)
     for c in range(count):
+        start = c * longest if c % PART == 0 else start
         b = out.space.places[c]
         slot = int64(slots[b])
         turn, stops = chains.records[slot], chains.stops[slot]

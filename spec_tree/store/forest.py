@@ -28,13 +28,16 @@ from turntree.spec_tree.kernels.layout import START, DraftLimits, DraftNodes, Dr
 from turntree.spec_tree.kernels.weights import first_weights
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.stats import ForestStats
-from turntree.spec_tree.store.chains import Chains, Proposals, go_on
+from turntree.spec_tree.store.chains import COUNT, Chains, Proposals, go_on, help_out
 from turntree.spec_tree.store.holdings import collect, restore
 from turntree.spec_tree.store.live_table import LiveTable, Tokens, context_ids, flat_ids, said_ids, token_ids
 from turntree.spec_tree.store.prefix_tree import TreeNode
-from turntree.spec_tree.store.proposal import own_work, propose
+from turntree.spec_tree.store.proposal import ROWS_OF_A_THREAD, own_work, pool, propose
 from turntree.spec_tree.store.retention import RetentionPolicy
 from turntree.spec_tree.store.snapshot import Snapshot, read_snapshot, write_snapshot
+
+_TOGETHER = 4
+"""Threads that draft chains at most: each more costs the calling one time with the interpreter's lock."""
 
 
 class SpecForest:
@@ -199,36 +202,32 @@ class SpecForest:
             out: Filled.
         """
         limits = DraftLimits(budget=longest, floor=float(min_probability), chain=True, ends=self._ends)
-        begin = 0
-        with self._lock:
-            store, live = self.rollouts.store, self.live_table.turns
-            if whole := self.rollouts.room_for_all(len(told), tokens, live):
-                lengths = rows = told[:0]
-            else:
-                lengths, rows = chains.records["held"][told], chains.records["row"][told]
-            while True:
-                stop = len(told) if whole else self.rollouts.room_for(lengths, begin, rows, live)
-                accepted, drafted = go_on(
-                    told[begin:stop],
-                    slots if stop == len(told) else slots[:0],
-                    step,
-                    guessed,
-                    most,
-                    limits,
-                    chains,
-                    live.records,
-                    DraftSources(log=store.log, turns=store.keys, contexts=self.live_table.contexts.log),
-                    self.weights,
-                    store.head,
-                    own_work(),
-                    nodes,
-                    out,
+        live, contexts = self.live_table.turns, self.live_table.contexts
+
+        def run(told: NDArray[np.int32], slots: NDArray[np.int32], threads: int) -> None:
+            store, share = self.rollouts.store, np.zeros(3, np.int64)
+            sources = DraftSources(log=store.log, turns=store.keys, contexts=contexts.log)
+            given, drafts = (live.records, sources, self.weights), (nodes, out)
+            for _ in range(threads - 1):
+                pool().submit(lambda: help_out(share, limits, *given, own_work(), nodes, out.space))
+            try:
+                counts = go_on(
+                    told, slots, step, guessed, most, limits, chains, *given, store.head, own_work(), *drafts, share
                 )
-                self._accepted += accepted
-                self._drafted += drafted
-                begin = stop
-                if begin == len(told):
-                    break
+            finally:
+                share[COUNT] = share[COUNT] or -1  # so that nobody waits for a call that failed
+            self._accepted += counts[0]
+            self._drafted += counts[1]
+
+        with self._lock:
+            if not self.rollouts.room_for_all(len(told), tokens, live):
+                lengths, rows, begin = chains.records["held"][told], chains.records["row"][told], 0
+                while begin < len(told):
+                    stop = self.rollouts.room_for(lengths, begin, rows, live)
+                    run(told[begin:stop], slots[:0], 1)
+                    begin = stop
+                told = told[:0]
+            run(told, slots, min(self._threads, _TOGETHER, len(slots) // ROWS_OF_A_THREAD) if most > 0 else 1)
             self._committed += tokens
 
     def said(self, handle: int) -> NDArray[np.int32]:

@@ -30,7 +30,7 @@ from turntree.spec_tree.kernels.layout import (
 MOST_NODES = 128
 """Nodes of one row at most."""
 
-_ROWS_OF_A_THREAD = 32
+ROWS_OF_A_THREAD = 32
 """Rows that are worth a thread of their own."""
 _LEAD = 12
 """Rows that the calling thread takes more than the others, who begin later; it is not to wait for being woken."""
@@ -48,7 +48,8 @@ def own_work() -> NDArray[np.void]:
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
+def pool() -> ThreadPoolExecutor:
+    """The threads that draft parts of a batch."""
     return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="forest-draft")
 
 
@@ -109,12 +110,12 @@ def propose(
         )
         return slice(first, first + drafted)
 
-    parts = min(threads, count // _ROWS_OF_A_THREAD)
+    parts = min(threads, count // ROWS_OF_A_THREAD)
     if parts < 2:
         places = [part(0, count)]
     else:
         edges = [*((count - _LEAD) * i // parts for i in range(parts)), count]
-        others = [_pool().submit(part, *edge) for edge in pairwise(edges[:-1])]
+        others = [pool().submit(part, *edge) for edge in pairwise(edges[:-1])]
         last = part(*edges[-2:])
         places = [*(other.result() for other in others), last]
     drafts = [_joined(array, places) for array in nodes]

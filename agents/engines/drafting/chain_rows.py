@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.engines.drafting.session import HELD_STEPS
-from turntree.spec_tree import DialogueState, SpecForest
+from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 from turntree.spec_tree.budget.draft_budget import Allowance
 from turntree.spec_tree.exchange.exchange import SharedTurns
-from turntree.spec_tree.kernels.layout import DraftNodes
-from turntree.spec_tree.store.chains import CHAIN, Chains, Proposals, Read, Space, Verdicts, read
+from turntree.spec_tree.kernels.layout import DraftLimits, DraftNodes, DraftSources
+from turntree.spec_tree.store.chains import CHAIN, Chains, Proposals, Read, Space, Verdicts, help_out, read
+from turntree.spec_tree.store.proposal import own_work
 
 _FIRST_SLOTS, _FIRST_HELD = 256, 64
 _NO_ENDS = np.zeros(0, np.int32)
@@ -366,10 +367,16 @@ class ChainRows:
 @cache
 def warm_up() -> None:
     """Compile or load what a step needs beside the store's own kernels, so that no step of an engine waits for it."""
-    rows = ChainRows(SpecForest(), 1)
+    forest = SpecForest(ForestConfig(threads=1))
+    rows = ChainRows(forest, 1)
     slots = np.array(rows.begin([ChainTurn(state=DialogueState(exact=1), prompt=(), most=2)]), np.int32)
     one = np.zeros((1, 1), np.int32)
     rows.step(slots, one, allowed=Allowance(0.0, 1), drafts=one.copy(), counts=one[0].copy())
+    limits = DraftLimits(budget=1, floor=0.0, chain=True, ends=_NO_ENDS)
+    store, turns = forest.rollouts.store, forest.live_table
+    sources = DraftSources(log=store.log, turns=store.keys, contexts=turns.contexts.log)
+    nothing = np.full(3, -1, np.int64)
+    help_out(nothing, limits, turns.turns.records, sources, forest.weights, own_work(), rows._nodes, rows._space)
 
 
 def _longer(array: NDArray[Any], size: int) -> NDArray[Any]:

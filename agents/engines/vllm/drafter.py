@@ -87,6 +87,8 @@ class ForestDrafter:
         """Requests that vLLM had then."""
         self._slots = np.zeros(0, np.int32)
         """Slots of their turns, -1 where there is none."""
+        self._all_known = False
+        """Whether there is one for each."""
         self._drafts = np.zeros((0, self._deepest), np.int32)
         self._lengths = np.zeros(0, np.int32)
         self._drawn: dict[str, list[int]] = {}
@@ -253,6 +255,7 @@ class ForestDrafter:
         self._requests, self._known = batch, len(requests)
         slots = (row.slot if (row := self._rows.get(id_)) else -1 for id_ in ids)
         self._slots = np.fromiter(slots, np.int32, len(ids))
+        self._all_known = False
 
     def _open(self, ids: Sequence[str], samples: NDArray[np.bool_], sampled: Any) -> bool:
         """Begin the turns of requests that sample for the first time; returns whether there are any.
@@ -264,6 +267,8 @@ class ForestDrafter:
         """
         self._reading = 0
         opened = False
+        if self._all_known:
+            return False
         for place in np.flatnonzero((self._slots < 0) & samples).tolist():
             id_, request = ids[place], self._requests[place]
             if request is None or request.prompt_token_ids is None:
@@ -276,6 +281,7 @@ class ForestDrafter:
             self._slots[place] = slot
             self._reading += len(request.prompt_token_ids) - request.num_computed_tokens
             opened = True
+        self._all_known = bool((self._slots >= 0).all())
         return opened
 
     def _learn(self, request: Any, drawn: list[int]) -> None:

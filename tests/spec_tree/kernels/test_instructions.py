@@ -1,12 +1,14 @@
 """Each machine instruction against plain Python, logarithm and logistic function against numpy in float64."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from turntree.spec_tree.kernels.compiled import int32, int64, kernel
 from turntree.spec_tree.kernels.elementary import logarithm, logistic
-from turntree.spec_tree.kernels.instructions import alike8, as_bits, equal16, fetch, from_bits, lowest, where
+from turntree.spec_tree.kernels.instructions import add, alike8, as_bits, equal16, fetch, from_bits, lowest, where
 
 Ints, Longs, Floats = NDArray[np.int32], NDArray[np.int64], NDArray[np.float32]
 
@@ -84,3 +86,17 @@ def test_logistic(computed: tuple[Floats, ...]) -> None:
     assert 0 < shares[2] < 1e-30
     assert np.isfinite(shares).all()
     assert ((shares > 0) & (shares < 1.000001)).all()
+
+
+@kernel
+def _count(counts: Longs, times: int) -> None:
+    for _ in range(times):
+        add(counts, int64(1), int64(1))
+
+
+def test_threads_that_add_to_one_number_lose_none() -> None:
+    counts = np.array([5, -7, 5])
+    _count(counts, 0)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda times: _count(counts, times), [200_000] * 4))
+    assert counts.tolist() == [5, 800_000 - 7, 5]

@@ -191,6 +191,10 @@ class Play:
         for slot, turn, _ in self.batch:
             assert list(self.rows.counters(slot)) == turn.counted
 
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step()
+
     def leave(self, slot: int, turn: PlainTurn) -> None:
         keep = self.rng.random() < 0.5
         self.rows.end([slot], keep=keep)
@@ -202,8 +206,7 @@ class Play:
 @pytest.mark.parametrize("most", [1 << 20, 2048], ids=["", "with little memory"])
 def test_random_turns_are_read_and_drafted_as_one_by_one(whole: bool, most: int) -> None:
     play = Play(most + whole, whole=whole, config=ForestConfig(max_tokens=most, rollouts_per_state=4, end_tokens={END}))
-    for _ in range(150):
-        play.step()
+    play.steps(150)
     for entry in play.batch:
         play.leave(*entry[:2])
     assert play.mine.stats() == play.plain.stats()
@@ -215,8 +218,7 @@ def test_a_reference_that_takes_what_is_sampled_behind_an_end_differs(monkeypatc
     monkeypatch.setattr(PlainTurn, "own", lambda self, tokens: (OWN(self, tokens), tokens)[1])
     play = Play(1, whole=False, config=ForestConfig(end_tokens={END}))
     with pytest.raises(AssertionError):
-        for _ in range(100):
-            play.step()
+        play.steps(100)
 
 
 def begun(rows: ChainRows, count: int = 1, **given: object) -> np.ndarray:
@@ -270,6 +272,30 @@ def test_more_turns_longer_ones_and_more_guesses_than_there_was_room_for() -> No
     rows.read(np.array([slot]), tokens, np.array([700], np.int32))
     rows.end([*slots.tolist(), slot], keep=True)
     assert tuple(range(12, 710)) in turns_in(forest.tree(STATE))
+
+
+def test_threads_that_share_a_batch_draft_what_one_does() -> None:
+    """Turns of many tokens, so that the first of the threads has not done all before the others come."""
+    rng = np.random.default_rng(0)
+    turns = rng.integers(4, 30, (40, 120)).tolist()
+    made, tried = [], []
+    for threads in (1, 4):
+        forest = SpecForest(ForestConfig(threads=threads))
+        for number, turn in enumerate(turns):
+            forest.insert(DialogueState(exact=number % 8 + 1, task="t", env="e"), turn)
+        rows = ChainRows(forest, LONGEST)
+        begun = [
+            ChainTurn(state=DialogueState(exact=b % 8 + 1, task="t", env="e"), prompt=[1], most=200) for b in range(250)
+        ]
+        slots = np.array(rows.begin(begun), np.int32)
+        drafts = []
+        for step in range(20):
+            said = [turns[b % 40][step : step + 1] for b in range(250)]
+            drafts.append(stepped(rows, slots, *said, allowed=Allowance(0.0, 3000 if step % 2 else 400)))
+        made.append(drafts)
+        tried.append(sum(len(draft) for step in drafts for draft in step))
+    assert made[0] == made[1]
+    assert tried[0] > 5000
 
 
 def test_turns_that_end_are_noted_for_other_engines_and_aborted_ones_are_not() -> None:
