@@ -85,17 +85,40 @@ class Drafter(Protocol):
 class Turntree:
     """``SpecForest``, as an engine of this project drives it."""
 
-    def __init__(self, setup: Setup, *, min_probability: float = 0.0) -> None:
-        self.forest = SpecForest(ForestConfig(end_tokens=setup.end_tokens, **setup.forest))
-        self.budget = setup.budget
-        self.min_probability = min_probability
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        min_probability: float = 0.0,
+        chain: bool = False,
+        width: Callable[[int], int] | None = None,
+        forest: SpecForest | None = None,
+    ) -> None:
+        """Make one that drafts trees, or chains.
+
+        Args:
+            setup: What it is made for.
+            min_probability: Least estimated probability of a node.
+            chain: One child a node, as vLLM verifies.
+            width: Nodes a row, given the number of rows; those of ``setup`` where it is ``None``.
+            forest: A store that knows something; a new one where it is ``None``.
+        """
+        self.forest = forest or SpecForest(ForestConfig(end_tokens=setup.end_tokens, **setup.forest))
+        self.width = width or (lambda rows: setup.budget)
+        self.min_probability, self.chain = min_probability, chain
 
     def begin(self, states: Sequence[DialogueState], prompts: Sequence[Tokens]) -> list[int]:
         return self.forest.begin(states, contexts=prompts)
 
     def draft(self, handles: Sequence[int], contexts: Sequence[Tokens]) -> DraftBatch:
-        room = [self.budget] * len(handles)
-        return self.forest.draft(handles, max_nodes=self.budget, room=room, min_probability=self.min_probability)
+        most = self.width(len(handles))
+        return self.forest.draft(
+            handles,
+            max_nodes=most,
+            room=[most] * len(handles),
+            min_probability=self.min_probability,
+            chain=self.chain,
+        )
 
     def rows(self, drafted: DraftBatch) -> list[Row]:
         tokens, parents = drafted.tokens.tolist(), drafted.parents.tolist()

@@ -6,19 +6,28 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from drafters import DRAFTERS, TIMED, Drafter, Setup, Turntree
 from replay import Clock, Replay, replay
 from traces import Trace, Turn
 
-from turntree.spec_tree import DraftBatch
+from turntree.agents.engines.drafting.step_bound import draft_length
+from turntree.spec_tree import DraftBatch, SpecForest
 
+LENGTHS: dict[str, Callable[[int], int]] = {
+    "8": lambda rows: 8,
+    "16": lambda rows: 16,
+    "32": lambda rows: 32,
+    "rule": lambda rows: draft_length(rows, 32),
+}
+"""Greatest length of a draft by the number of running turns, by name."""
 BINS = 20
 """Of the calibration error."""
 GROUP = 8
@@ -204,6 +213,33 @@ def cold_start(name: str, trace: Trace, setup: Setup, *, leader: bool) -> float 
     rounds = [[t for t in first if t.sample == 0], [t for t in first if t.sample]] if leader else [first]
     runs = [replay(drafter, turns, batch=len(turns)) for turns in rounds]
     return sum(run.emitted for run in runs) / sum(run.steps for run in runs)
+
+
+class SecondEpoch(NamedTuple):
+    """An epoch drafted from the one before."""
+
+    at_once: int
+    """Dialogues."""
+    floor: float
+    """Least estimated probability of a draft."""
+    length: str
+    """Of ``LENGTHS``."""
+    run: Replay
+    """The second epoch alone."""
+
+
+def second_epoch(
+    first: Trace, second: Trace, setup: Setup, *, at_once: Sequence[int], floors: Sequence[float]
+) -> Iterator[SecondEpoch]:
+    """Replay ``first`` once, and ``second`` after it with chains of each of ``LENGTHS``."""
+    with tempfile.TemporaryDirectory() as folder:
+        known = Path(folder) / "first.npz"
+        drafter = Turntree(replace(setup, budget=8), min_probability=max(floors), chain=True)
+        replay(drafter, first.turns, batch=max(at_once), dialogues=True)
+        drafter.forest.save(known)
+        for batch, floor, (name, length) in product(at_once, floors, LENGTHS.items()):
+            drafter = Turntree(setup, min_probability=floor, chain=True, width=length, forest=SpecForest.load(known))
+            yield SecondEpoch(batch, floor, name, replay(drafter, second.turns, batch=batch, dialogues=True))
 
 
 def calibration_error(trace: Trace, setup: Setup, *, batch: int) -> float:

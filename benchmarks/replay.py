@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,13 @@ class _Live:
     """Prompt and target."""
     target: list[int]
     prompt: int
+    rest: list[Turn]
+    """Later turns of its dialogue."""
     done: int = 0
+
+    @property
+    def ended(self) -> bool:
+        return self.done == len(self.target)
 
     def context(self) -> Tokens:
         return self.sequence[: self.prompt + self.done]
@@ -103,6 +109,7 @@ def replay(
     batch: int,
     full: bool = False,
     most_steps: int | None = None,
+    dialogues: bool = False,
     watch: Watch | None = None,
 ) -> Replay:
     """Replay ``turns``, ``batch`` at a time; a turn that ends makes room for the next one.
@@ -113,22 +120,30 @@ def replay(
         batch: Live turns at most.
         full: Stop as soon as fewer than ``batch`` are left (for timings at one batch size).
         most_steps: Stop after so many steps.
+        dialogues: A turn begins when the one before it in its dialogue has ended, as in a rollout; else at once.
         watch: Sees every draft and its accepted nodes.
     """
-    waiting = iter(turns)
+    waiting = _dialogues(turns) if dialogues else ([turn] for turn in turns)
     live: list[_Live] = []
+    going_on: list[list[Turn]] = []
     counts = Replay()
     while True:
-        fresh = list(islice(waiting, batch - len(live)))
+        fresh = [*going_on, *islice(waiting, batch - len(live) - len(going_on))]
         if fresh:
-            handles = drafter.begin([turn.state for turn in fresh], [turn.prompt for turn in fresh])
+            handles = drafter.begin([turn.state for turn, *_ in fresh], [turn.prompt for turn, *_ in fresh])
             live += [
-                _Live(handle, np.concatenate([turn.prompt, turn.tokens]), turn.tokens.tolist(), len(turn.prompt))
-                for handle, turn in zip(handles, fresh, strict=True)
+                _Live(handle, np.concatenate([turn.prompt, turn.tokens]), turn.tokens.tolist(), len(turn.prompt), rest)
+                for handle, (turn, *rest) in zip(handles, fresh, strict=True)
             ]
         if not live or (full and len(live) < batch) or (most_steps is not None and counts.steps >= most_steps):
             return counts
-        live = _step(drafter, live, counts, watch)
+        rows, live = live, _step(drafter, live, counts, watch)
+        going_on = [row.rest for row in rows if row.ended and row.rest]
+
+
+def _dialogues(turns: Iterable[Turn]) -> Iterator[list[Turn]]:
+    for _, dialogue in groupby(turns, key=lambda turn: (turn.state.env, turn.start, turn.sample)):
+        yield list(dialogue)
 
 
 def _step(drafter: Drafter, live: list[_Live], counts: Replay, watch: Watch | None) -> list[_Live]:
@@ -148,11 +163,11 @@ def _step(drafter: Drafter, live: list[_Live], counts: Replay, watch: Watch | No
     contexts = [row.context() for row in live]
     with counts.commit.running():
         drafter.commit(handles, said, contexts)
-    ended = [row.handle for row in live if row.done == len(row.target)]
+    ended = [row.handle for row in live if row.ended]
     if ended:
         drafter.end(ended)
     counts.steps += len(live)
     counts.rounds += 1
     counts.emitted += sum(map(len, said))
     counts.drafted += sum(len(tokens) for tokens, _ in rows)
-    return [row for row in live if row.done < len(row.target)]
+    return [row for row in live if not row.ended]

@@ -31,11 +31,13 @@ from drafters import DRAFTERS, LEAN, Setup, installed
 from measures import geometric_mean
 from provenance import provenance
 from replay import Replay
-from traces import RECORDED, TRACES, NoTraces, Trace, find, generated, load
+from traces import EPOCHS, RECORDED, TRACES, NoTraces, Trace, epochs, find, generated, load
 
 SPEED_TRACES = {"math_cot_100x8": 50, "humaneval_164x40": 40, "synthetic_rl": 14, "generated": 32}
 """Trace -> states for the timings, enough to keep 256 turns live."""
 BATCHES = (1, 64, 256)
+AT_ONCE, FLOORS = (4, 16, 64, 256), (0.05, 0.02, 0.0)
+"""Dialogues at once, and least estimated probabilities of a draft, by which its length is measured."""
 BUDGET = 16
 """Nodes a row and step, where a figure has one budget."""
 
@@ -168,6 +170,19 @@ class Report:
                 if name == OURS and trace is traces[-1]:
                     self.headline |= {f"{kind} bytes": v for kind, v in (("hot", hot), ("cold", cold)) if v is not None}
 
+    def lengths(self) -> None:
+        """Length of chains in a second epoch, by dialogues at once: tokens / drafted tokens a row and step, steps."""
+        for name in (name for name in self.args.traces if name in EPOCHS):
+            first, second = epochs(find(name, self.args.data))
+            heading(f"chains, epoch 2, {name}", [*measures.LENGTHS, "us a draft of 32"])
+            cells: dict[str, dict[str, Replay]] = {}
+            for cell in measures.second_epoch(first, second, self.setup(first), at_once=AT_ONCE, floors=FLOORS):
+                cells.setdefault(f"{cell.at_once} at once, p > {cell.floor}", {})[cell.length] = cell.run
+            for words, runs in cells.items():
+                found = [f"{r.tokens_per_step:.2f}/{r.drafted_per_step:.1f}/{r.rounds}" for r in runs.values()]
+                line(words, [*found, runs["32"].draft.cpu / runs["32"].rounds * 1e6], digits=0)
+                self.keep("lengths", name, words, {length: counts(run) for length, run in runs.items()})
+
     def cold(self) -> None:
         """Cold start of groups."""
         heading("cold start of groups of 8, tokens per step", ["at once", "leader first"])
@@ -231,6 +246,7 @@ SECTIONS: dict[str, tuple[Callable[[Report], None], ...]] = {
     "quality": (Report.quality, Report.equal),
     "speed": (Report.speed, Report.insertion, Report.compile),
     "memory": (Report.memory,),
+    "lengths": (Report.lengths,),
     "cold": (Report.cold,),
     "calibration": (Report.calibration,),
     "threads": (Report.threads,),

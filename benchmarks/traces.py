@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,14 @@ TRACES = {
     "tot_text_100x10": 15,
 }
 """Trace -> dialogues' starting states that are replayed, both halves together."""
+EPOCHS = {
+    "math_cot_100x8": (0, 4, 8),
+    "tau_airline_50x4": (0, 2, 4),
+    "synthetic_rl": (16, 24, 32),
+    "tot_text_100x10": (0, 3, 8),
+    "game24_100x40": (0, 8, 16),
+}
+"""Trace -> of the tries at each state, the first of one epoch, the first of the next, and where that ends."""
 RECORDED = {"demo": 32, "smollm2": 8}
 """The same of the training runs whose traces are part of the repository."""
 RECORDED_FOLDER = Path(__file__).resolve().parent / "recorded"
@@ -124,6 +132,17 @@ def load(path: Path, *, states: int, half: Half = "all") -> Trace:
         end_tokens=frozenset(ends.tolist() if len(ends) == 1 else ()),
         vocab=int(data["vocab"]),
     )
+
+
+def epochs(path: Path) -> tuple[Trace, Trace]:
+    """Two epochs of a trace with all its states, the tries at a state side by side, as a trainer asks for them."""
+    whole, (first, second, end) = load(path, states=1 << 30), EPOCHS[path.stem]
+
+    def between(first: int, end: int) -> Trace:
+        turns = sorted((turn for turn in whole.turns if first <= turn.sample < end), key=lambda t: (t.start, t.sample))
+        return replace(whole, turns=turns)
+
+    return between(first, second), between(second, end)
 
 
 def split(

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from benchmark_modules import benchmark_module
 
@@ -68,6 +69,22 @@ def test_full_batches_stop_when_turns_run_out() -> None:
     turns = benchmark_module("traces").generated(steps=1, states=2, samples=4).turns
     counts = benchmark_module("replay").replay(Oracle(turns, 0), turns, batch=3, full=True)
     assert counts.steps == 3 * counts.rounds > 0
+
+
+def test_turns_of_a_dialogue_follow_one_another() -> None:
+    tokens, mask = np.arange(9, dtype=np.int32), np.array([1, 1, 0, 1, 1, 1, 0, 0, 1], np.uint8)
+    split = benchmark_module("traces").split
+    first, second = (
+        split(tokens[:1], tokens + start, mask, start=start, sample=0, env="dialogues") for start in range(2)
+    )
+
+    in_turn = [turn for both in zip(first, second, strict=True) for turn in both]  # of 2, 3 and 1 tokens
+    for dialogues, expected in ((True, [2] * 6), (False, [6, 4, 2])):
+        rows: list[int] = []
+        oracle = Oracle(in_turn if dialogues else [*first, *second], 0)
+        watch = lambda _, paths, rows=rows: rows.append(len(paths))  # noqa: E731
+        benchmark_module("replay").replay(oracle, [*first, *second], batch=6, dialogues=dialogues, watch=watch)
+        assert rows == expected
 
 
 def test_the_store_drafts_generated_turns_well_and_not_before_it_has_learnt() -> None:

@@ -55,6 +55,17 @@ def test_the_prompt_of_a_turn_is_everything_before_it(path: Path) -> None:
     assert turns[1].state.tools != turns[3].state.tools
 
 
+def test_an_epoch_has_its_tries_at_a_state_side_by_side(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(traces.EPOCHS, "small", (0, 1, 2))
+    first, second = traces.epochs(path)
+    assert [(turn.start, turn.sample) for turn in second.turns[::2]] == [(state, 1) for state in (0, 2, 4, 6)]
+    monkeypatch.setitem(traces.EPOCHS, "small", (0, 2, 2))
+    both, none = traces.epochs(path)
+    assert [turn.sample for turn in both.turns] == [0, 0, 1, 1] * 4
+    assert not none.turns
+    assert len(both.turns) == len(first.turns) + len(second.turns)
+
+
 def test_the_halves_share_no_state_and_leave_none_out(path: Path) -> None:
     select, report, whole = (
         {turn.start for turn in traces.load(path, states=3, half=half).turns} for half in ("select", "report", "all")

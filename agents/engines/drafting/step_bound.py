@@ -1,4 +1,4 @@
-"""The default bound of a step's drafts on an accelerator.
+"""Default bounds of a step's drafts: of all requests together on an accelerator, and the length of each.
 
 Verification makes several float32 tensors like the logits, one row a token: at a
 vocabulary of 151,936 each takes 1.2 GB for 2,048 tokens, and 256 requests with drafts of
@@ -9,6 +9,12 @@ from __future__ import annotations
 
 VERIFIED = 2048
 """Tokens of a step, the last sampled one of each request included."""
+_SHORTEST = 8
+"""Length that every request may have, however many run."""
+_TOGETHER = 512
+"""Lengths of all requests together up to which they are longer. On recorded dialogues drafts are half as long as they
+may be (``benchmarks/store.py --only lengths``): about 256 tokens are verified, in which time an accelerator is mostly
+reading weights (estimated, not measured)."""
 
 
 def most_drafted(given: int | None, rows: int, *, device: str, most: int) -> int:
@@ -27,3 +33,16 @@ def most_drafted(given: int | None, rows: int, *, device: str, most: int) -> int
     """
     bound = most if device == "cpu" else VERIFIED - rows
     return max(0, min(most, bound if given is None else given))
+
+
+def draft_length(rows: int, longest: int) -> int:
+    """Greatest length of a draft in a step of ``rows`` requests, where the engine's own limit is ``longest``.
+
+    Long drafts pay for few requests: for them a step takes about as long with 32 tokens as with 8.
+
+    >>> [draft_length(rows, 32) for rows in (0, 1, 16, 24, 64, 256)]
+    [32, 32, 32, 21, 8, 8]
+    >>> draft_length(1, 4), draft_length(256, 4)
+    (4, 4)
+    """
+    return min(longest, max(_SHORTEST, _TOGETHER // max(rows, 1)))
