@@ -9,6 +9,7 @@ import pytest
 from draft_trees import draft_trees
 
 from turntree.agents.engines.sglang.settings import SglangSettings, graph_sizes
+from turntree.agents.engines.sglang.worker import width as width_module
 from turntree.agents.engines.sglang.worker.passes import PassesByWidth
 from turntree.agents.engines.sglang.worker.plugin import thin_graphs
 from turntree.agents.engines.sglang.worker.refusals import RefusedSettings
@@ -51,6 +52,32 @@ def test_nothing_offered_is_a_plain_step():
 def test_drafts_that_gain_make_trees_wide_and_those_that_lose_are_given_up(seconds_of, accepted, best, width, often):
     _, chosen = run(seconds_of, accepted, steps=400, best=best)
     assert chosen[-100:].count(width) > often
+
+
+def lost(steps: int = 1500) -> float:
+    """Time of plain passes for as many tokens, over the time taken, where few drafts are accepted.
+
+    Batches of four and of one request take turns: a wide pass of one has as many tokens as a plain one of four.
+    """
+    chooser, rng, took, plain = WidthChooser(WIDTHS), np.random.default_rng(0), 0.0, 0.0
+    for step in range(steps):
+        rows = 4 if step // 60 % 2 else 1
+        width = chooser.choose(draft_trees(*CHAINS[:rows], last_probability=0.8))
+        hits = rng.random(rows * (width - 1)) < 0.03
+        seconds = 0.01 * (1.5 if width > 1 else 1.0) * float(np.exp(0.05 * rng.standard_normal()))
+        chooser.observe(rows=rows, width=width, estimates=np.full(len(hits), 0.8), accepted=hits, seconds=seconds)
+        took, plain = took + seconds, plain + 0.01 * (rows + hits.sum()) / rows
+    return plain / took
+
+
+def test_what_wide_trees_lose_against_plain_steps_is_bounded():
+    assert lost() >= 0.97
+
+
+def test_without_an_account_it_is_not(monkeypatch):
+    """Control of the test above."""
+    monkeypatch.setattr(width_module, "LOSS_SHARE", 1e9)
+    assert lost() < 0.97
 
 
 def test_a_policy_that_begins_to_agree_is_noticed():
