@@ -7,9 +7,9 @@ model of 1.5 billion parameters: without drafts as measured and estimated for vL
 was ("now") and as it is planned after each step of the work on it. Every step is noisy; some are hiccups; the machine's
 load may drift. The engine works ahead: a decision shows two steps later, and what is seen of it two steps after.
 
-Ways: drafts in every step; today's ``DraftBudget`` alone (all or nothing here), which compares with undrafted steps of the engine with
-drafts (``UNDRAFTED``), not with the stock engine; ``DraftSwitch``. All that is random but the noise, and load and
-hiccups, are functions of the tokens sampled so far, so that all ways meet the same.
+Ways: drafts in every step; today's ``DraftBudget`` alone (all or nothing here), which compares with undrafted steps of
+the engine with drafts (``UNDRAFTED``), not with the stock engine; ``DraftSwitch``. All that is random but noise, and
+load and hiccups, are functions of the tokens sampled so far, so that all ways meet the same.
 
 Not covered: which of the dialogues gain (all do alike), and what real steps take.
 """
