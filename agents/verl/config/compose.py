@@ -25,6 +25,7 @@ from turntree.agents.verl.config.checks import check_counts, check_value, meant
 from turntree.agents.verl.config.env_keys import check_env
 from turntree.agents.verl.config.groups import GROUPS, TRAINER, Choice, check_compatible, compose_options, list_configs
 from turntree.agents.verl.config.micro_batches import MICRO_BATCHES, fit_rows
+from turntree.agents.verl.config.paths import absolute
 from turntree.agents.verl.config.sections import ConfigError, check_keys, plain
 from turntree.agents.verl.config.settings import EngineSettings, RunSettings, TrainSettings, make_scorer
 from turntree.agents.verl.config.sglang_config import fit_sglang
@@ -87,6 +88,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     for path, value in changes:
         if path not in GROUPS:
             OmegaConf.update(ours, path, value, merge=False, force_add=True)
+    ours = OmegaConf.create(absolute(plain(ours)))
     section = ours.pop("turntree", None) or {}
     settings = TrainSettings.read(plain(OmegaConf.create(section)), "turntree")
     check_env(settings.env, settings.env_kwargs, "turntree.env_kwargs")
@@ -197,7 +199,7 @@ def _check_sections(config: DictConfig) -> None:
     if OmegaConf.is_missing(config.actor_rollout_ref.model, "path"):
         raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
     model = str(config.actor_rollout_ref.model.path)
-    if model.startswith((".", "/", "~")) and not (Path(model).expanduser() / "config.json").is_file():
+    if model.startswith((".", "/", "~")) and not Path(model, "config.json").is_file():
         raise ConfigError(f"actor_rollout_ref.model.path={model}: there is no config.json in that folder")
     rollout = config.actor_rollout_ref.rollout
     EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree")))
