@@ -61,8 +61,14 @@ def installed(dist: Path, folder: Path, extra: str = "") -> Path:
     """The programs of a new environment that has the wheel, with one extra or none, and nothing else."""
     venv.create(folder, with_pip=False)
     (wheel,) = dist.glob("*.whl")
-    pins = ["--constraint", str(ROOT / "requirements" / "cpu.txt")]
-    python("-m", "pip", "--python", str(folder / "bin" / "python"), "install", "-q", *pins, f"{wheel}{extra}", check=True)
+    into = [
+        "--python",
+        str(folder / "bin" / "python"),
+        "install",
+        "--constraint",
+        str(ROOT / "requirements" / "cpu.txt"),
+    ]
+    python("-m", "pip", "-q", *into, f"{wheel}{extra}", check=True)
     return folder / "bin"
 
 
