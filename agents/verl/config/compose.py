@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.errors import MissingExtra
@@ -45,6 +46,9 @@ HIDDEN = {
 }
 """Keys that verl reads and its YAML does not have. ``fields_of`` finds those of dataclasses too, but imports verl
 for it, which takes seconds: those that shipped configurations name are listed here."""
+_FLAT = ("trainer", "config", "_generated_ppo_trainer.yaml")
+"""verl's configuration as verl itself has composed it, all but the name of its default ``model_engine``: Hydra takes
+five times as long."""
 _MANAGER = "turntree.agents.verl.playing.manager.EpisodeManager"
 
 
@@ -158,14 +162,9 @@ def verl_defaults() -> tuple[DictConfig, Mapping[str, Any]]:
     spec = importlib.util.find_spec("verl")
     assert spec is not None
     assert spec.submodule_search_locations
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-
-    folder = Path(spec.submodule_search_locations[0]) / "trainer" / "config"
-    with initialize_config_dir(str(folder), version_base=None):
-        config = hydra_compose("ppo_trainer")
-    OmegaConf.set_struct(config, False)
-    return config, plain(config)
+    text = Path(spec.submodule_search_locations[0], *_FLAT).read_text(encoding="utf-8")
+    known = {**yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), "model_engine": "dp"}
+    return OmegaConf.create(known), known
 
 
 def _check_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -> None:
