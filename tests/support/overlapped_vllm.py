@@ -6,7 +6,6 @@ Streams and events stand for nothing there, since every operation of the CPU is 
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,11 +68,10 @@ def overlap(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch, "zeros", lambda *given, pin_memory=False, **named: zeros(*given, **named))
 
 
-def start(folder: Path, *, drafts: bool, settings: DrafterSettings | None = None) -> Any:
-    """vLLM's ``LLM`` of a saved model, with turntree's drafter as on an accelerator or without one."""
-    from vllm import LLM
-
-    arguments: dict[str, Any] = MEMORY | {
+def engine_arguments(folder: Path, *, drafts: bool, settings: DrafterSettings | None = None) -> dict[str, Any]:
+    """vLLM's arguments for a saved model, with turntree's drafter as on an accelerator or without one."""
+    given: dict[str, Any] = MEMORY | {
+        "model": str(folder),
         "dtype": "float32",
         "seed": 0,
         "max_num_seqs": ROWS,
@@ -87,11 +85,11 @@ def start(folder: Path, *, drafts: bool, settings: DrafterSettings | None = None
     }
     if drafts:
         settings = settings or DrafterSettings(min_probability=0.02, adaptive=False)
-        arguments |= {"speculative_config": speculative_config(LONGEST)}
-        arguments |= {"additional_config": settings.to_additional_config()}
-        arguments = on_accelerator(arguments, rows=ROWS, ranks=1)
-        del arguments["compilation_config"]
-    return LLM(str(folder), **arguments)
+        given |= {"speculative_config": speculative_config(LONGEST)}
+        given |= {"additional_config": settings.to_additional_config()}
+        given = on_accelerator(given, rows=ROWS, ranks=1)
+        del given["compilation_config"]
+    return given
 
 
 @contextlib.contextmanager
@@ -118,17 +116,19 @@ class ScriptedSwitch:
     every: int
     """Steps; 0 for never."""
     on: bool = True
-    seen: Counter[str] = field(default_factory=Counter)
-    """Steps with and without drafts."""
+    asked: int = 0
+    """Steps that were scheduled."""
+    observed: list[dict[str, Any]] = field(default_factory=list)
+    """What it was told of each step."""
 
     def wants(self, rows: int, *, now: float) -> bool:
-        self.seen["asked"] += 1
-        if self.every and self.seen["asked"] % self.every == 0:
+        self.asked += 1
+        if self.every and self.asked % self.every == 0:
             self.on = not self.on
         return self.on
 
-    def observe(self, *, drafted: bool, **_: Any) -> None:
-        self.seen["with" if drafted else "without"] += 1
+    def observe(self, **step: Any) -> None:
+        self.observed.append(step)
 
 
 class Asked(NamedTuple):
