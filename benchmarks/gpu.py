@@ -1,10 +1,12 @@
 """The first hour on a GPU: every part of turntree that has a GPU's way, measured or shown, stage after stage.
 
 Without vLLM and SGLang the stages run that need PyTorch alone: the seeded race, the local engine with and without
-trees, launches of a step, exactness. With vLLM: the stock engine beside turntree's, with and without drafts, seeds and
-full graphs; exactness; three training steps. With SGLang: memory given back, greedy turns with trees. The two engines
-have environments of their own: start the script in one after the other with the same ``--out``. Models are made here,
-no network is needed.
+trees, launches of a step, exactness. With vLLM: recorded dialogues by the stock engine, with turntree's seeds, and with
+its drafts; exactness; three training steps. With SGLang: recorded dialogues plainly, with its n-gram drafts, and with
+turntree's; memory given back, greedy turns with trees. The two engines have environments of their own: start the script
+in one after the other with the same ``--out``. Models are made here, no network is needed. The recorded traces are
+found by $TURNTREE_DATA; without them dialogues are generated. A last table compares the ways of each engine: look at
+the times of the second epoch first, then at full graphs and milliseconds of the steps of few requests.
 
     python benchmarks/gpu.py [--out runs/gpu] [--model DIR] [--only STAGE ...]    # a GPU
     python benchmarks/gpu.py --small --device cpu --out runs/small                # any machine: that it runs
@@ -25,7 +27,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from first_hour.report import plot, show
+from first_hour.report import compared, plot, show, table
 from first_hour.running import Result, Results, run_all
 from first_hour.setting import Setting
 from first_hour.stages import STAGES, Stage
@@ -102,6 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print(f"{results.report['machine']}; {results.report['versions']}", highlight=False, soft_wrap=True)
     for outcome, named in counts.items():
         console.print(f"{outcome}: {len(named)} {' '.join(named)}", highlight=False, soft_wrap=True)
+    if rows := compared(stages):
+        console.print(table("recorded dialogues; ratio: times as fast as the first way of the engine", rows))
     drawn = plot(stages, args.out / "speed.svg")
     console.print(f"{results.file}{' and speed.svg' if drawn else ''}", highlight=False, soft_wrap=True)
     return 0 if whole else 1

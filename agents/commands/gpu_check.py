@@ -5,7 +5,6 @@ Nothing is started or fetched.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -102,13 +101,17 @@ def _flash_extras() -> list[str]:
 
 
 def _flash_attention(pinned: Finding) -> Iterator[Finding]:
-    """What verl takes of it with ``use_remove_padding``; a wheel for another torch is found by importing it alone."""
-    if pinned.health is Health.OK:
-        try:
-            importlib.import_module("flash_attn.bert_padding")
-        except (ImportError, OSError) as error:
-            what = f"{pinned.what}, but it cannot be imported: {error}".partition("\n")[0]
-            pinned = Finding(pinned.part, Health.BROKEN, what, "take the wheel for this torch, CUDA and Python")
+    """What verl takes of it with ``use_remove_padding``; without it a training takes PyTorch's attention."""
+    from turntree.agents.verl.config.attention import flash_attention_error
+
+    if pinned.health is Health.OK and (error := flash_attention_error()):
+        what, fix = (
+            f"{pinned.what}, but it cannot be imported: {error}",
+            "take the wheel for this torch, CUDA and Python",
+        )
+        pinned = Finding(pinned.part, Health.BROKEN, what, fix)
+    if pinned.health is not Health.OK:
+        pinned = pinned._replace(fix=f"{pinned.fix}; until then trainings take use_remove_padding=false and sdpa")
     yield pinned
 
 

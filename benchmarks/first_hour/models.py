@@ -27,7 +27,7 @@ from tiny_llama import random_llama
 
 LARGE = {
     "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
-    "num_key_value_heads": 2, "max_position_embeddings": 4096,
+    "num_key_value_heads": 2, "max_position_embeddings": 16384,
 }  # fmt: skip
 """Qwen2.5-1.5B's."""
 SMALL = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from first_hour.running import Result
 from first_hour.setting import Row
+from first_hour.stages import RECORDED
 from turntree.agents.viewer.chart import HEIGHT, WIDTH, Series, line_chart
 
 STYLE = """<style>
@@ -30,15 +31,18 @@ def show(console: Console, name: str, result: Result) -> None:
         console.print(f"{name}: {result['note']}", highlight=False, markup=False, soft_wrap=True)
         return
     engines = " ".join(f"{package} {version}" for package, version in result["versions"].items())
-    columns = list(dict.fromkeys(column for row in result["rows"] for column in row))
-    table = Table(
-        *(column.replace("_", " ") for column in columns), title=f"{name}, {result['seconds']:.0f} s; {engines}"
-    )
-    for row in result["rows"]:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
-    console.print(table)
+    console.print(table(f"{name}, {result['seconds']:.0f} s; {engines}", result["rows"]))
     if result["note"]:
         console.print(f"{name}: {result['note']}", highlight=False, markup=False, soft_wrap=True)
+
+
+def table(title: str, rows: Sequence[Row]) -> Table:
+    """Rows, with a column for each of their keys."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    drawn = Table(*(column.replace("_", " ") for column in columns), title=title)
+    for row in rows:
+        drawn.add_row(*(_cell(row.get(column)) for column in columns))
+    return drawn
 
 
 def _cell(value: Any) -> str:
@@ -54,13 +58,22 @@ def speeds(stages: Mapping[str, Result]) -> dict[str, dict[float, float]]:
         for row in _rows(stages, stage):
             if row["way"] == "engine + drafts":
                 found.setdefault(f"{label}: trees", {})[row["batch"]] = row["ratio_to_plain"]
-    stock = {row["batch"]: row["tokens_per_second"] for row in _rows(stages, "vllm-stock")}
-    for name in stages:
-        for row in _rows(stages, name) if name.startswith("vllm-") and name != "vllm-stock" else ():
-            if row["batch"] in stock:
-                ratio = row["tokens_per_second"] / stock[row["batch"]]
-                found.setdefault(f"vLLM: {row['way']}, over stock", {})[row["batch"]] = ratio
     return found
+
+
+def compared(stages: Mapping[str, Result]) -> list[Row]:
+    """The recorded dialogues of all engines, with how many times less time each way took than the engine's first."""
+    found = []
+    for engine, ways in RECORDED.items():
+        first = {_what(row): row for row in _rows(stages, f"{engine}-{ways[0]}")}
+        for row in (row for way in ways for row in _rows(stages, f"{engine}-{way}")):
+            base = first.get(_what(row))
+            found.append(row | {f"{time} ratio": base and round(base[time] / row[time], 3) for time in ("s", "half s")})
+    return found
+
+
+def _what(row: Row) -> tuple[Any, ...]:
+    return row["trace"], row["at once"], row["epoch"]
 
 
 def _rows(stages: Mapping[str, Result], name: str) -> list[Row]:

@@ -5,21 +5,13 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import Any
 
 from first_hour.setting import Row, Setting
 
-VLLM_WAYS: dict[str, tuple[str, bool]] = {
-    "stock": ("none", False),
-    "none": ("none", False),
-    "none, seeds": ("none", True),
-    "drafts": ("ours", False),
-    "drafts, seeds": ("ours", True),
-    "drafts, seeds, full graphs": ("ours", True),
-}
-"""Name -> drafter of ``vllm_player``, and whether turns bring seeds. ``stock`` is vLLM without turntree's plugin."""
+RECORDED = {"vllm": ("stock", "plain", "ours"), "sglang": ("plain", "n-gram", "ours")}
+"""Engine -> ways that play recorded dialogues, the first one that with which the others are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +46,10 @@ class Stage:
         return measure(setting, *self.given)
 
 
-_in_vllm = partial(Stage, needs=("vllm",), packages=("vllm",))
+def _in(engine: str, name: str, module: str, *given: str, minutes: float) -> Stage:
+    return Stage(name=name, module=module, given=given, needs=(engine,), packages=(engine,), minutes=minutes)
+
+
 STAGES = (
     Stage(name="models", module="models", minutes=5),
     Stage(name="race", module="race", minutes=3),
@@ -63,10 +58,11 @@ STAGES = (
     Stage(name="launches", module="local", function="launch_rows", minutes=4),
     Stage(name="exact-local", module="exact", given=("local",), minutes=4),
     *(
-        _in_vllm(name=f"vllm-{way.replace(', ', '-').replace(' ', '-')}", module="vllm", given=(way,), minutes=5)
-        for way in VLLM_WAYS
+        _in(engine, f"{engine}-{way}", "recorded", engine, way, minutes=6)
+        for engine, ways in RECORDED.items()
+        for way in ways
     ),
-    _in_vllm(name="exact-vllm", module="exact", given=("vllm",), minutes=5),
+    _in("vllm", "exact-vllm", "exact", "vllm", minutes=5),
     Stage(name="train", module="training", minutes=12, needs=("vllm", "verl"), packages=("vllm", "verl", "ray")),
-    Stage(name="sglang", module="sglang", minutes=10, needs=("sglang",), packages=("sglang",)),
+    _in("sglang", "sglang", "sglang", minutes=10),
 )

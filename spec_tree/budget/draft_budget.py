@@ -9,7 +9,8 @@ only as they are accepted. From time to time it tries a little more than seems b
 or nothing, so rarely that this costs about a hundredth of the time: a policy
 that sharpens, or a machine that becomes busy, is noticed. While nothing is worth
 verifying it rests: it decides and learns in one step of ``REST`` only, and when a
-trial is due.
+trial is due. What drafts lose against the engine's own steps without any is paid
+from a ``LossAccount``; while it is empty there are none.
 
 The budget only ever leaves drafts out; it cannot change what is sampled.
 """
@@ -24,6 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.budget.choices import Choice, most_rows
+from turntree.spec_tree.budget.loss_account import LossAccount
+from turntree.spec_tree.budget.plain_seconds import PlainSeconds
 from turntree.spec_tree.budget.step_cost import StepCost, expected_seconds
 from turntree.spec_tree.kernels.compiled import kernel, part
 
@@ -46,6 +49,10 @@ _FIRST_STEPS = 8
 """First steps, which alternate between few drafts and none, to learn what a draft costs."""
 _PROBE_SHARE = 0.01
 """Share of the time that trials may cost."""
+LOSS_SHARE = 0.01
+"""Share of the time that drafts may lose, trials included."""
+_HICCUP = 2.0
+"""Cap of the seconds by which a step is charged, as a multiple of the expected ones."""
 PROBE_PAUSE = 8
 """Least number of steps between two trials."""
 REST = 4
@@ -197,6 +204,11 @@ class DraftBudget:
         self._from_nothing = False
         """Whether the last step tried drafts although none seemed best."""
         self._choices: dict[int, Choice] = {}
+        self._account = LossAccount(LOSS_SHARE)
+        self._plain = PlainSeconds()
+        """Of steps without drafts alone: ``cost`` takes those with drafts of fewer requests for alike."""
+        self._undrafted = 0
+        """Of them, steps that do not count yet."""
 
     def allow(self, rows: int, *, most: int | None = None) -> Allowance:
         """Decide for the next step.
@@ -226,6 +238,9 @@ class DraftBudget:
     def _best(self, rows: int) -> Allowance:
         best = int(_choose(self._seen, self.cost.record, float(rows), self._lowest))
         self._pause += 1
+        self._from_nothing = False
+        if not self._account.open:
+            return _NOTHING
         trial = self._trial(rows, best)
         self._from_nothing = trial is not None and best == 0
         if trial is not None:
@@ -259,7 +274,9 @@ class DraftBudget:
         self._steps += 1
         if self._resting:
             self._count(rows, drafted=0, accepted=0, seconds=seconds)
+            self._weigh(rows, tokens - rows, 0, 0, seconds, seconds)
             return
+        expected = float(self.cost.seconds(rows, [tokens])[0])
         self.cost.observe(rows, tokens, seconds)
         asked = self._asked
         came = _learn(
@@ -275,6 +292,7 @@ class DraftBudget:
         )
         if self._steps > _FIRST_STEPS:
             self._count(rows, drafted=len(accepted), accepted=came, seconds=seconds)
+        self._weigh(rows, tokens - rows, len(accepted), came, seconds, _HICCUP * expected)
         if self._from_nothing and 3 * came > 2 * len(accepted):
             self._pause = _LONG_AGO  # most were accepted: try again at once
         self._window = min(self._window + 2.0 * came, 1e6)
@@ -284,6 +302,18 @@ class DraftBudget:
         if rate > 0:  # 0 as long as steps without drafts took no measurable time
             chosen = self._choices.setdefault(most_rows(rows), Choice(most_rows=most_rows(rows)))
             chosen.count(rows=rows, drafted=drafted, accepted=accepted, seconds=seconds, plain=rows / rate)
+
+    def _weigh(self, rows: int, more: int, drafted: int, accepted: int, seconds: float, most: float) -> None:
+        """Charge what drafts lost against a step without any; ``more`` tokens beside those of the requests were run."""
+        plain = self._plain.seconds(rows)
+        self._account.step(seconds, plain=plain)
+        if drafted and plain > 0 and self._steps > _FIRST_STEPS:
+            self._account.pay(min(seconds, most) - plain * (rows + accepted) / rows)
+        elif not drafted and self._steps > 1:
+            self._undrafted += self._plain.observe(rows, seconds, more)
+            if self._undrafted >= (PROBE_PAUSE if plain > 0 else _FIRST_STEPS // 2):
+                self._plain.settle()
+                self._undrafted = 0
 
     def take_choices(self) -> tuple[Choice, ...]:
         """What was chosen since the last call, by the number of requests; the first steps are left out."""

@@ -3,9 +3,7 @@
 Steps with drafts are compared with what the same engine does without any, which ``PlainSeconds`` knows from steps that
 had none. Decisions hold for a window of steps, since an engine that works ahead shows one only some steps later. Drafts
 are on where the last steps with drafts of about as many requests gained enough, by a lower bound; else they are tried
-now and then. What drafts lose, in trials or later, is paid from an account that gets a share of the time and what drafts
-gain, up to the cost of a trial of the longest kind: gains of the past do not pay for losses without bound, and in any
-stretch of time the loss is at most that share and the account. The account empty, drafts are off.
+now and then. What drafts lose, in trials or later, is paid from a ``LossAccount``; while it is empty, drafts are off.
 
 Not here: which drafts, and how many (``draft_budget``).
 """
@@ -14,6 +12,7 @@ from __future__ import annotations
 
 from math import sqrt
 
+from turntree.spec_tree.budget.loss_account import LossAccount
 from turntree.spec_tree.budget.plain_seconds import PlainSeconds
 
 _KEPT = 1 - 1 / 32
@@ -22,8 +21,6 @@ _ENOUGH = 8.0
 """Steps with drafts after which their gain is known."""
 _OWN_LOSS = 4.0
 """Loss of a window that ends it at once, in steps without drafts."""
-_ACCOUNT = 8.0
-"""Most seconds of the account, in steps without drafts of the longest kind."""
 _HICCUP = 4.0
 """Cap of a step's seconds, as a multiple of the usual ones."""
 _UNTRIED, _LEAST = 1.0, 0.05
@@ -72,9 +69,7 @@ class DraftSwitch:
         False
     """
 
-    def __init__(
-        self, *, loss_share: float = 0.01, least_gain: float = 1.05, window: int = 16, lag: int = 2
-    ) -> None:
+    def __init__(self, *, loss_share: float = 0.01, least_gain: float = 1.05, window: int = 16, lag: int = 2) -> None:
         """Start without knowledge, and without drafts.
 
         Args:
@@ -85,12 +80,12 @@ class DraftSwitch:
         """
         self.plain = PlainSeconds()
         self._share = loss_share
+        self._account = LossAccount(loss_share)
         self._least = least_gain
         self._window = window
         self._lag = lag
         self._on = False
         self._left = window
-        self._account = 0.0
         self._own = 0.0
         """Loss of the current window."""
         self._gains: dict[int, _Gain] = {}
@@ -106,7 +101,6 @@ class DraftSwitch:
         self._seconds = [0.0, 0.0]
         self._windows = [0, 0]
         self._trials = 0
-        self._lost = 0.0
 
     def wants(self, rows: int, *, now: float) -> bool:
         """Whether the next step of ``rows`` running requests may have drafts, at ``now`` on a clock of seconds."""
@@ -127,18 +121,21 @@ class DraftSwitch:
         if self._on:
             spared = 1 - self._run.took / self._run.plain if self._run.plain else 0.0
             often = (self._window + self._lag) * plain * spared / self._share
-            sped_up = self._pace < self._first_pace / _SPED_UP
-            self._refreshing = self._since >= (often / 2 if sped_up else max(often, _AFTER) if spared > _PLENTY else often)
+            if self._pace < self._first_pace / _SPED_UP:
+                often /= 2
+            elif spared > _PLENTY:
+                often = max(often, _AFTER)
+            self._refreshing = self._since >= often
             kept = self._run.lower() >= self._least and self._own <= _OWN_LOSS * plain
-            return kept and self._account >= 0 and not self._refreshing
+            return kept and self._account.open and not self._refreshing
         gain = self._near(rows)
         if gain is not None and gain.lower() >= self._least:
             if not self._refreshing:
                 self._run = _Gain()
-            return self._account >= 0
+            return self._account.open
         lost = _UNTRIED if gain is None else max(_LEAST, gain.took / gain.plain - 1)
         worst = plain * (min(_OWN_LOSS, self._window * lost) + 2 * self._lag * lost)
-        if self._account < min(worst, _ACCOUNT * self.plain.most):
+        if self._account.left < min(worst, self._account.most):
             return False
         self._trials += 1
         self._run = _Gain()
@@ -165,7 +162,7 @@ class DraftSwitch:
         self._seconds[drafted] += seconds
         self._same = self._same + 1 if drafted == self._was else 1
         self._was = drafted
-        self._account = min(self._account + self._share * seconds, _ACCOUNT * self.plain.most)
+        self._account.step(seconds, plain=self.plain.most)
         if rows <= 0:
             return
         settled = self._same > self._lag
@@ -191,7 +188,7 @@ class DraftSwitch:
         prompts = self.plain.by_prompt_token * prompt_tokens
         took = min(seconds - prompts, _HICCUP * usual)
         without = emitted * plain / rows
-        self._pay(took - without)
+        self._account.pay(took - without)
         if not learns:
             return
         kind = (rows - 1).bit_length()
@@ -203,33 +200,26 @@ class DraftSwitch:
         if self._own > _OWN_LOSS * plain:
             self._left = 0
 
-    def _pay(self, loss: float) -> None:
-        self._lost += loss
-        self._account = min(self._account - loss, _ACCOUNT * self.plain.most)
-
     def _renew(self, rows: int) -> None:
         """Believe the steps without drafts just measured, and weigh the last steps with drafts by them."""
-        first = not self.plain.most
         ratio = self.plain.settle()
-        if first:
-            self._account = _ACCOUNT * self.plain.most
         if self._since > 0:
             gain = self._gains.get((rows - 1).bit_length())
-            self._pay(-max(0.0, ratio - 1) * self._run.plain)
+            self._account.pay(-max(0.0, ratio - 1) * self._run.plain)
             self._run.plain *= ratio
             if gain is not None:
                 gain.plain *= ratio
         self._since = self._pace = self._first_pace = 0.0
 
     def figures(self) -> dict[str, float]:
-        """What the switch did so far: seconds, windows, trials, loss and account in seconds, milliseconds by requests."""
+        """What the switch did so far, in seconds, windows and trials, and milliseconds of steps without drafts."""
         return {
             "seconds_on": self._seconds[True],
             "seconds_off": self._seconds[False],
             "windows_on": self._windows[True],
             "windows_off": self._windows[False],
             "trials": self._trials,
-            "seconds_lost": self._lost,
-            "seconds_account": self._account,
+            "seconds_lost": self._account.lost,
+            "seconds_account": self._account.left,
             **{f"plain_ms_{most}": 1e3 * seconds for most, seconds in self.plain.knots.items()},
         }

@@ -105,15 +105,51 @@ def test_speeds_are_drawn_against_the_plain_way_of_the_same_engine(tmp_path):
 
     done = {
         "local": {"rows": [row("engine", 1, 1.0), row("engine + drafts", 1, 1.5), row("engine + drafts", 16, 1.2)]},
-        "vllm-stock": {"rows": [row("stock", 64, 200.0)]},
-        "vllm-drafts": {"rows": [row("drafts", 64, 300.0), row("drafts", 256, 1.0)]},
     }
-    assert report.speeds(done) == {"local: trees": {1: 1.5, 16: 1.2}, "vLLM: drafts, over stock": {64: 1.5}}
+    assert report.speeds(done) == {"local: trees": {1: 1.5, 16: 1.2}}
     assert report.plot(done, tmp_path / "speed.svg")
     picture = (tmp_path / "speed.svg").read_text()
     ElementTree.fromstring(picture)
-    assert picture.count("vLLM: drafts, over stock") == 2, "its tooltip and its name in the legend"
+    assert picture.count("local: trees") == 3, "a tooltip a point, and its name in the legend"
     assert not report.plot({}, tmp_path / "none.svg")
+
+
+def test_recorded_dialogues_are_compared_with_the_first_way_of_the_same_engine():
+    def row(way: str, seconds: float, epoch: int = 1) -> dict[str, Any]:
+        return {"way": way, "trace": "math", "at once": 64, "epoch": epoch, "s": seconds, "half s": seconds / 2}
+
+    done = {
+        "vllm-stock": {"rows": [row("stock", 8.0)]},
+        "vllm-ours": {"rows": [row("ours", 4.0), row("ours", 4.0, epoch=2)]},
+        "sglang-ours": {"rows": [row("ours", 2.0)]},
+    }
+    found = [(one["way"], one["s ratio"], one["half s ratio"]) for one in report.compared(done)]
+    assert found == [("stock", 1.0, 1.0), ("ours", 2.0, 2.0), ("ours", None, None), ("ours", None, None)]
+    assert report.table("", report.compared(done)).row_count == 4
+
+
+def test_recorded_tokens_are_certain_at_their_positions_and_nowhere_else(tmp_path):
+    import torch
+    from torch import Tensor
+
+    hooks, traces = benchmark_module("first_hour.engine_hooks"), benchmark_module("traces")
+    turns = traces.generated(steps=1, states=1, samples=2).turns  # of a prompt of one token
+    hooks.save(tmp_path, turns)
+
+    def drawn(*rows: tuple[int, int], dtype: torch.dtype = torch.float32) -> Tensor:
+        logits = torch.zeros(len(rows), 32, dtype=dtype)
+        given = torch.tensor(rows)
+        hooks.Recorded(tmp_path).force(logits, given[:, 0], given[:, 1])
+        return logits
+
+    first, second = (turn.tokens.tolist() for turn in turns)
+    rows = [(0, 0), (0, len(first) - 1), (1, 1)]
+    for dtype in (torch.float32, torch.bfloat16):
+        chances = drawn(*rows, dtype=dtype).softmax(-1, dtype=torch.float32)
+        assert chances.max(-1).values.tolist() == [1.0] * 3
+        assert chances.argmax(-1).tolist() == [first[0], first[-1], second[1]]
+    outside = [(0, -1), (0, len(first)), (-1, 0)]  # within a prompt, after the turn, of no turn
+    assert not drawn(*outside).any()
 
 
 def test_stages_have_names_of_their_own():

@@ -184,6 +184,19 @@ class ChainRows:
             whole=0 < found.asked == self._asked and not found.by_guess,
         )
 
+    def read_singly(self, slots: NDArray[np.int32], tokens: NDArray[np.int32]) -> StepResult:
+        """``read`` of several steps without drafts at once, in each of which every turn sampled one token.
+
+        Args:
+            slots: As of ``read``.
+            tokens: Shape (rows, steps).
+        """
+        known, records = slots[slots >= 0], self._chains.records
+        before = records["committed"][known]
+        found = self.read(slots, tokens)
+        records["verify_steps"][known] += np.maximum(records["committed"][known] - before - 1, 0)
+        return found
+
     def propose(
         self,
         slots: NDArray[np.int32],

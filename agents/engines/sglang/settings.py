@@ -80,6 +80,19 @@ class SglangSettings:
         return max((width for width in widths if rows * (width - 1) <= within), default=widths[0])
 
 
+def graph_sizes(most: int) -> list[int]:
+    """Batch sizes whose graphs are captured for each width of a verify pass, up to ``most``, ascending.
+
+    SGLang's own list with drafts has three times as many, and the start of an engine lasts as long. Between two sizes a
+    batch is padded, by a half at most, and by a third from 64 requests on.
+
+    >>> graph_sizes(24), len(graph_sizes(256)), graph_sizes(512)[-3:]
+    ([1, 2, 4, 8, 12, 16, 24], 17, [384, 448, 512])
+    """
+    sizes = {1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 224, *range(256, most + 1, 64), most}
+    return sorted(size for size in sizes if size <= most)
+
+
 def settings_from_environment(environment: Mapping[str, str] = os.environ) -> SglangSettings:
     """Read ``TURNTREE_SGLANG``; the defaults where it is not set.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from turntree.agents.engines.vllm import compat, cpu_repair, orphans
+from turntree.agents.engines.vllm import compat, cpu_repair, graphs, orphans
 from turntree.agents.engines.vllm.drawing import judged_prompts, model_runner, seeded_draws
 from turntree.agents.engines.vllm.overlap import contract
 from turntree.agents.engines.vllm.overlap.arguments import is_ours
@@ -53,6 +53,7 @@ def prepare(runner: Any) -> None:
     if hasattr(getattr(runner, "sampler", None), "topk_topp_sampler"):  # vLLM's second model runner has none
         seeded_draws.install(runner)
         judged_prompts.install(runner)
+        graphs.install(runner)
     bind = getattr(getattr(runner, "drafter", None), "bind", None)
     if bind is not None:
         bind(runner, leads=compat.drafts_here())

@@ -197,6 +197,20 @@ def schedules_by_priority(engine: Any) -> bool:
 def sampling_params(fields: dict[str, Any]) -> Any:
     """vLLM's ``SamplingParams`` of a request whose ids and log-probabilities alone are read, and at its end."""
     from vllm import SamplingParams
+
+    return read_at_end(SamplingParams(**fields))
+
+
+def read_at_end(parameters: Any) -> Any:
+    """Let vLLM make a request's ids and log-probabilities alone, and give them at its end; texts that end it are looked
+    for still. The tokens and numbers are the same.
+
+    Args:
+        parameters: vLLM's ``SamplingParams``, modified in place.
+    """
     from vllm.sampling_params import RequestOutputKind
 
-    return SamplingParams(**fields, detokenize=False, flat_logprobs=True, output_kind=RequestOutputKind.FINAL_ONLY)
+    parameters.output_kind = RequestOutputKind.FINAL_ONLY
+    parameters.detokenize = bool(parameters.stop)
+    parameters.flat_logprobs = True
+    return parameters

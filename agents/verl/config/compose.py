@@ -21,6 +21,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.errors import MissingExtra
+from turntree.agents.verl.config.attention import fit_attention
 from turntree.agents.verl.config.checks import check_counts, check_value, meant
 from turntree.agents.verl.config.env_keys import check_env
 from turntree.agents.verl.config.groups import GROUPS, TRAINER, Choice, check_compatible, compose_options, list_configs
@@ -105,6 +106,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     _check_own_engine(whole)
     for fit in (fit_vllm, fit_sglang):
         fit(whole, settings)
+    fit_attention(whole)
     return Composition(choice=choice, settings=settings, verl=whole)
 
 

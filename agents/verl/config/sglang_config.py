@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.context_length import KEPT
-from turntree.agents.engines.sglang.settings import VARIABLE, SglangSettings
+from turntree.agents.engines.sglang.settings import VARIABLE, SglangSettings, graph_sizes
 from turntree.agents.engines.sglang.turns import PRIORITIES
 from turntree.agents.verl.config.engine_section import ROLLOUT, VARIABLES, drafts_of, fit_context
 from turntree.agents.verl.config.sections import ConfigError
@@ -58,6 +58,7 @@ def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
                 "well; set speculation=none to use those alone"
             )
     drafts = _drafts(settings)
+    _fit_graphs(config)
     for key, value in _arguments(drafts).items():
         OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}", value, force_add=True)
     OmegaConf.update(config, f"{VARIABLES}.{VARIABLE}", drafts.to_variable(), force_add=True)
@@ -73,6 +74,14 @@ def _check_adapters(config: DictConfig) -> None:
             "drafts need two; set actor_rollout_ref.model.lora.merge=true, speculation=none or "
             f"{ROLLOUT}.enforce_eager=true"
         )
+
+
+def _fit_graphs(config: DictConfig) -> None:
+    """Capture as few batch sizes as turntree's plugin lets a server capture that names its own algorithm."""
+    own, rollout = f"{ROLLOUT}.engine_kwargs.sglang", config.actor_rollout_ref.rollout
+    if config.trainer.device != "cpu" and OmegaConf.select(config, f"{own}.cuda_graph_bs") is None:
+        most = OmegaConf.select(config, f"{own}.cuda_graph_max_bs") or rollout.max_num_seqs
+        OmegaConf.update(config, f"{own}.cuda_graph_bs", graph_sizes(most), force_add=True)
 
 
 def _fit_priorities(config: DictConfig) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from turntree.agents.engines.sglang.settings import SglangSettings
+from turntree.agents.engines.sglang.settings import SglangSettings, graph_sizes
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import EngineSettings
 from turntree.agents.verl.memory.shapes import ModelShape
@@ -112,15 +112,15 @@ def sglang_buffers(
     rows = min(captured, batch)
     each = SglangSettings().widths_within(width, device="cuda") if widths is None else widths
     index = sum(rows * own * context * (4 + 1) for own in each)
-    plans = len(each) * captured_sizes(rows) * _PLAN
+    plans = (len(each) * len(graph_sizes(rows)) if width > 1 else captured_sizes(rows)) * _PLAN
     return index + plans + rows * width * shape.vocab_size * 4 + batch * (context + 4) * 4
 
 
 def captured_sizes(most: int) -> int:
-    """Batch sizes that SGLang captures with drafts (``ServerArgs._generate_cuda_graph_batch_sizes``).
+    """Batch sizes that SGLang captures without drafts (``ServerArgs._generate_cuda_graph_batch_sizes``).
 
     >>> captured_sizes(4), captured_sizes(256)
-    (4, 51)
+    (3, 36)
     """
-    sizes = {*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8), *range(272, most + 1, 16), most}
+    sizes = {1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16), *range(512, most + 1, 32), most}
     return sum(size <= most for size in sizes)

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.engines.vllm.drawing import model_runner
 from turntree.agents.engines.vllm.orphans import announce_server
 from turntree.agents.engines.vllm.overlap.arguments import on_accelerator
-from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params, schedules_by_priority
+from turntree.agents.engines.vllm.turns import VllmTurns, read_at_end, sampling_params, schedules_by_priority
 from turntree.agents.engines.vllm.worker import TurnCounters, ask_workers, summed
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
@@ -84,7 +85,7 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
         if self.node_rank == 0:  # only the first node of a replica answers requests
             if seeded:
                 model_runner.check_seeded(await self._ask_workers("turntree_draws_by_seed"))
-            self.engine.generate = noted(self.engine.generate)
+            note_requests(self)
             self._watch = asyncio.create_task(_end_with(self.engine))
 
     def _preprocess_engine_kwargs(self, engine_kwargs: dict[str, Any]) -> None:
@@ -118,8 +119,9 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
         self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
     ) -> TokenOutput:
         """verl's own ``generate``, with the drafter's counters if it drafts."""
-        call = vLLMHttpServer.generate(self, prompt_ids, sampling_params, request_id, *args, **kwargs)
-        output: TokenOutput = await self.alive(call)
+        with _asking(_Asked(None)):
+            call = vLLMHttpServer.generate(self, prompt_ids, sampling_params, request_id, *args, **kwargs)
+            output: TokenOutput = await self.alive(call)
         if self.draft_tokens:
             output.extra_fields |= draft_fields(await self.draft_stats(request_id))
         return output
@@ -173,30 +175,75 @@ def _draft_tokens(engine_kwargs: Mapping[str, Any] | None) -> int:
 
 
 class _Asked:
-    """A request of turntree's own to vLLM, sent through verl's server."""
+    """A request to vLLM that is sent through verl's server."""
 
-    def __init__(self, fields: dict[str, Any]) -> None:
+    def __init__(self, fields: dict[str, Any] | None) -> None:
         self.fields = fields
+        """Its parameters; ``None`` keeps those that verl passes on."""
         self.output: Any = None
+        """What vLLM said of it last."""
+        self.landed = False
+        """Whether vLLM has it, and verl's server, which waits for an output of it, was told so."""
 
 
 _ASKED: ContextVar[_Asked | None] = ContextVar("asked", default=None)
 """Context variable for the request being sent: verl's server passes on few parameters, and keeps only tokens."""
 
 
-def noted(generate: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
-    """``AsyncLLM.generate`` that takes the parameters of a caller's own request and notes its output."""
+@contextmanager
+def _asking(asked: _Asked) -> Iterator[None]:
+    before = _ASKED.set(asked)
+    try:
+        yield
+    finally:
+        _ASKED.reset(before)
+
+
+def note_requests(server: Any) -> None:
+    """Let the engine of verl's server take a caller's own parameters, note the output, and say all of it at its end.
+
+    verl 0.9.1 asks for an output a step, with its text, and reads the last one. By the first it knows that vLLM has the
+    request: an abort waits up to a minute for those under way (``_admitting``), so they are counted off when vLLM has
+    them. Requests of the server's HTTP side are left as they are.
+
+    Args:
+        server: A launched ``vLLMHttpServer``.
+    """
+    engine = server.engine
+    generate, add_request = engine.generate, engine.add_request
+
+    async def add_noted(*args: Any, **kwargs: Any) -> Any:
+        added = await add_request(*args, **kwargs)
+        asked = _ASKED.get()
+        if asked is not None:
+            asked.landed = True
+            server._admitting -= 1
+        return added
 
     async def generate_noted(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         asked = _ASKED.get()
-        if asked is not None:
+        if asked is not None and asked.fields is not None:
             kwargs["sampling_params"] = sampling_params(asked.fields)
-        async for output in generate(*args, **kwargs):
+        elif asked is not None:
+            parameters = read_at_end(kwargs["sampling_params"])
+            parameters.flat_logprobs = parameters.prompt_logprobs is None  # flat ones of short prompts cannot be cut
+        try:
+            async for output in generate(*args, **kwargs):
+                if asked is not None:
+                    asked.output = output
+                    _count_back(server, asked)
+                yield output
+        finally:
             if asked is not None:
-                asked.output = output
-            yield output
+                _count_back(server, asked)
 
-    return generate_noted
+    engine.generate, engine.add_request = generate_noted, add_noted
+
+
+def _count_back(server: Any, asked: _Asked) -> None:
+    """verl's server counts the request off itself now."""
+    server._admitting += asked.landed
+    asked.landed = False
 
 
 class _ServerTurns(VllmTurns):
@@ -213,12 +260,9 @@ class _ServerTurns(VllmTurns):
 
     async def _ask(self, name: str, prompt: list[int], fields: dict[str, Any], priority: int) -> Any:
         asked, parameters = _Asked(fields), {"max_tokens": fields["max_tokens"]}
-        before = _ASKED.set(asked)
-        try:
+        with _asking(asked):
             call = vLLMHttpServer.generate(self._server, prompt, parameters, name, priority=priority)
             await self._server.alive(call)
-        finally:
-            _ASKED.reset(before)
         return asked.output
 
     async def _abort(self, names: Sequence[str]) -> None:

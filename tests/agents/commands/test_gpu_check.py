@@ -82,8 +82,10 @@ def test_what_is_missing_is_named_with_verls_pin(
 def test_a_flash_attention_for_another_torch_is_broken(
     installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert not found()["pin flash-attn"].fix
     monkeypatch.setitem(sys.modules, "flash_attn.bert_padding", None)
     assert found()["pin flash-attn"].health is Health.BROKEN
+    assert found()["pin flash-attn"].fix.endswith("use_remove_padding=false and sdpa")
 
 
 def test_a_build_without_cuda_and_a_missing_driver_are_told_apart(

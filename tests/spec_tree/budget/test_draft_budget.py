@@ -259,6 +259,36 @@ def test_where_drafts_pay_no_step_goes_without_a_decision_nor_does_one_of_other_
     assert not idle.rests(16), "a decision for other requests ends the rest"
 
 
+OVERHEAD = {
+    "any draft": lambda rows, tokens: (0.01 + 0.0002 * rows) * (1.5 if tokens > rows else 1.0),
+    "any draft, dear": lambda rows, tokens: (0.01 + 0.0002 * rows) * (3.0 if tokens > rows else 1.0),
+}
+"""Seconds of a step that no function of its tokens tells: a single draft makes it slower, as out of a graph."""
+SELDOM = lambda step: SHARP if step % 40 < 6 else LIAR  # noqa: E731
+
+
+def against_none(cost, policy, rows, steps):
+    runs = [
+        simulate(budget, cost, policy, rows=rows, steps=steps, noise=0.1) for budget in (DraftBudget(0.05), Fixed(2))
+    ]
+    return throughput(runs[0]) / throughput(runs[1])
+
+
+@pytest.mark.parametrize("rows", [4, 32])
+@pytest.mark.parametrize("policy", [FLAT, SELDOM])
+@pytest.mark.parametrize("cost", OVERHEAD)
+def test_what_drafts_lose_against_the_engines_own_steps_is_bounded_even_where_costs_are_learnt_wrongly(
+    cost, policy, rows
+):
+    assert against_none(OVERHEAD[cost], policy, rows, 1200) >= 0.965
+
+
+def test_without_an_account_it_is_not(monkeypatch):
+    """Control of the test above."""
+    monkeypatch.setattr(budget_module, "LOSS_SHARE", 1e9)
+    assert against_none(OVERHEAD["any draft"], FLAT, 32, 600) < 0.93
+
+
 def test_a_measured_table_spares_a_wrong_first_guess():
     """With what a step costs known, the first choice is already that of free tokens."""
     known = DraftBudget(0.05, cost=StepCost.measure(COSTS["free"], [(16, tokens) for tokens in (16, 32, 64, 160)]))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from turntree.spec_tree.budget.draft_switch import DraftSwitch
+from turntree.spec_tree.budget.plain_seconds import PlainSeconds
 
 LEAST = 0.97
 
@@ -36,14 +37,6 @@ class Always:
         pass
 
 
-class StepByStep(DraftSwitch):
-    """Control: the last step decides, whatever was lost."""
-
-    def wants(self, rows, *, now):
-        self._left, self._account = 0, float("inf")
-        return super().wants(rows, now=now)
-
-
 def play(switch, *, cost, gain, rows=lambda x: 64, busy=lambda x: 1.0, tokens=200_000, noise=0.05, seed=0):
     """Requests sample ``tokens``; ``cost`` of a step with drafts as a multiple, ``gain`` its tokens of a request.
 
@@ -71,50 +64,119 @@ def play(switch, *, cost, gain, rows=lambda x: 64, busy=lambda x: 1.0, tokens=20
 
 
 def falling(done):
-    """256 requests, then fewer and fewer, three times."""
-    return max(1, round(256 * (1 - 3 * done % 1) ** 2))
+    """256 requests, then fewer and fewer, twice."""
+    return max(1, round(256 * (1 - 2 * done % 1) ** 2))
 
 
+ROWS = {"64": lambda done: 64, "4": lambda done: 4, "falling": falling}
 BUSY = {
     "steady": lambda done: 1.0,
     "drifts": lambda done: 1 + 0.3 * math.sin(40 * done),
     "another program": lambda done: 1.5 if 0.3 < done < 0.6 else 1.0,
 }
-ROWS = {"64": lambda done: 64, "4": lambda done: 4, "falling": falling}
+LOADS = [("64", "drifts"), ("64", "another program"), ("4", "steady"), ("falling", "drifts")]
 LOSING = {
     "nothing is accepted": (1.2, lambda done: 1.0),
     "dear": (3.8, lambda done: 1.15),
     "nearly even": (1.15, lambda done: 1.1),
     "stops": (1.5, lambda done: 4.0 if done < 0.1 else 1.0),
 }
+PAYING = {"much": (1.15, 4.5), "though dear": (1.6, 3.0), "a little": (1.1, 1.6)}
 
 
-@pytest.mark.parametrize("busy", BUSY)
-@pytest.mark.parametrize("rows", ROWS)
+def load(cost, gain, rows, busy, tokens=150_000):
+    few = {"64": tokens, "4": tokens // 10, "falling": tokens // 2}
+    return {"cost": cost, "gain": gain, "rows": ROWS[rows], "busy": BUSY[busy], "tokens": few[rows]}
+
+
+@pytest.mark.parametrize(("rows", "busy"), LOADS)
 @pytest.mark.parametrize("drafts", LOSING)
 def test_drafts_never_cost_more_than_three_hundredths(drafts, rows, busy):
-    cost, gain = LOSING[drafts]
-    size = 20_000 if rows == "4" else 200_000
-    played = play(DraftSwitch(), cost=cost, gain=gain, rows=ROWS[rows], busy=BUSY[busy], tokens=size)
-    assert played.ratio >= LEAST
+    assert play(DraftSwitch(), **load(*LOSING[drafts], rows, busy)).ratio >= LEAST
 
 
-@pytest.mark.parametrize("switch", [Always, StepByStep])
-def test_without_windows_and_account_they_do(switch):
-    """Control of the test above."""
-    cost, gain = LOSING["dear"]
-    assert play(switch(), cost=cost, gain=gain).ratio < LEAST
+@pytest.mark.parametrize("drafts", ["nothing is accepted", "dear"])
+@pytest.mark.parametrize("switch", [Always(), DraftSwitch(loss_share=1.0)])
+def test_always_on_or_with_an_endless_account_they_do(switch, drafts):
+    """Controls of the test above."""
+    assert play(switch, **load(*LOSING[drafts], "64", "steady")).ratio < LEAST
 
 
-@pytest.mark.parametrize("busy", BUSY)
-@pytest.mark.parametrize(("cost", "tokens"), [(1.15, 4.5), (1.6, 3.0), (1.1, 1.6)])
-def test_where_drafts_pay_their_gain_is_kept(cost, tokens, busy):
-    for rows in ROWS.values():
-        size = 40_000 if rows(0) == 4 else 800_000
-        load = {"cost": cost, "gain": lambda done: tokens, "rows": rows, "busy": BUSY[busy], "tokens": size}
-        assert play(DraftSwitch(), **load).ratio >= 0.95 * play(Always(), **load).ratio
+@pytest.mark.parametrize(("rows", "busy"), LOADS)
+@pytest.mark.parametrize("drafts", PAYING)
+def test_where_drafts_pay_nearly_all_of_their_gain_is_kept(drafts, rows, busy):
+    cost, tokens = PAYING[drafts]
+    paying = load(cost, lambda done: tokens, rows, busy, 300_000)
+    assert play(DraftSwitch(), **paying).ratio >= 0.96 * play(Always(), **paying).ratio
 
 
 def test_drafts_that_begin_to_pay_are_noticed():
-    load = {"cost": 1.2, "gain": lambda done: 1.0 if done < 0.2 else 4.0, "tokens": 600_000}
-    assert play(DraftSwitch(), **load).ratio >= 0.95 * play(Always(), **load).ratio
+    begin = load(1.2, lambda done: 1.0 if done < 0.2 else 4.0, "64", "steady", 400_000)
+    assert play(DraftSwitch(), **begin).ratio >= 0.96 * play(Always(), **begin).ratio
+
+
+def test_nothing_is_drafted_before_steps_without_drafts_were_measured_and_then_a_window_is_tried():
+    modes = []
+
+    class Watched(DraftSwitch):
+        def wants(self, rows, *, now):
+            modes.append(super().wants(rows, now=now))
+            return modes[-1]
+
+    play(Watched(), **load(2.0, lambda done: 1.0, "64", "steady", 64 * 60))
+    assert modes[:20] == [False] * 20
+    begin, end = modes.index(True), len(modes) - modes[::-1].index(True)
+    assert begin < 24
+    assert end - begin < 16, "a window that loses much ends at once"
+
+
+def test_a_line_through_the_classes_seen_tells_of_others_and_a_single_class_from_below():
+    known = PlainSeconds()
+    assert known.seconds(64) == 0
+    for rows in (256, 32):
+        for _ in range(16):
+            known.observe(rows, plain(rows), 0)
+        known.settle()
+        if rows == 256:
+            assert known.seconds(300) == known.seconds(256) == pytest.approx(plain(256))
+            assert known.seconds(64) == pytest.approx(plain(256) / 4)
+    for rows in (16, 100, 400):
+        assert known.seconds(rows) == pytest.approx(plain(rows))
+    for _ in range(16):
+        known.observe(32, 2 * plain(32), 0)
+    known.begin()
+    for _ in range(16):
+        known.observe(32, 2 * plain(32), 0)
+    assert known.settle() == pytest.approx(2.0)
+    assert known.seconds(256) == pytest.approx(2 * plain(256)), "the machine became busy, for all steps"
+
+
+def test_prompts_cost_what_they_take_and_steps_that_are_mostly_prompts_tell_nothing():
+    known = PlainSeconds()
+    for step in range(200):
+        tokens = (0, 0, 300, 2000)[step % 4]
+        known.observe(16, plain(16) + 1e-5 * tokens, tokens)
+        if step % 16 == 15:
+            known.settle()
+    assert known.seconds(16) == pytest.approx(plain(16), rel=0.05)
+    assert known.by_prompt_token == pytest.approx(1e-5, rel=0.1)
+    assert known.tells(16, 200)
+    assert not known.tells(16, 2000)
+
+
+def test_a_day_later_the_steps_without_drafts_are_measured_anew():
+    switch, paying = DraftSwitch(), load(1.15, lambda done: 4.5, "64", "steady", 20_000)
+    played = play(switch, **paying)
+    assert switch.wants(64, now=played.seconds + 1)
+    assert not switch.wants(64, now=played.seconds + 1 + 86_400)
+
+
+def test_the_figures_tell_where_the_time_went():
+    switch = DraftSwitch()
+    played = play(switch, **load(1.15, lambda done: 4.5, "64", "steady", 50_000))
+    figures = switch.figures()
+    assert figures["seconds_on"] + figures["seconds_off"] == pytest.approx(played.seconds, rel=0.02)
+    assert figures["seconds_on"] > 0.8 * played.seconds
+    assert figures["trials"] >= 1
+    assert figures["seconds_lost"] == pytest.approx(played.seconds - played.stock, rel=0.1)
+    assert figures["plain_ms_64"] == pytest.approx(1e3 * plain(64), rel=0.05)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from turntree.agents.engines.sglang.settings import ALGORITHM, settings_from_environment
+from turntree.agents.engines.sglang.settings import ALGORITHM, graph_sizes, settings_from_environment
 from turntree.agents.engines.sglang.wire import JUDGES
 from turntree.agents.engines.sglang.worker.refusals import check_sampling, check_server
 from turntree.agents.engines.sglang.worker.store_calls import answer_call
@@ -71,7 +71,17 @@ def arrange(server_args: Any) -> None:
     if not compat.is_v2():
         server_args.disable_overlap_schedule = True
     server_args.enable_mixed_chunk = False
+    thin_graphs(server_args)
     check_server(server_args)
+
+
+def thin_graphs(server_args: Any) -> None:
+    """Capture fewer batch sizes than SGLang does with drafts, each for every width, unless they were given."""
+    own = server_args.cuda_graph_bs
+    if server_args.device == "cpu" or own is None or server_args.disable_cuda_graph_padding:
+        return
+    if own == server_args._generate_cuda_graph_batch_sizes():
+        server_args.cuda_graph_bs = graph_sizes(server_args.cuda_graph_max_bs)
 
 
 def is_ours(server_args: Any) -> bool:

@@ -6,35 +6,15 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from turntree.agents.engines.drafting.step_bound import draft_length
+from turntree.agents.engines.vllm.graphs import graph_sizes
 from turntree.agents.engines.vllm.settings import SECTION, DrafterSettings, drafts_by_turntree
 
 VERSIONS = ("0.24", "0.28")
 """Versions of vLLM whose contract of ``ngram_gpu`` the drafter keeps; others draft synchronously."""
 SCHEDULER = "turntree.agents.engines.vllm.overlap.scheduler.DraftScheduler"
 """The class that vLLM loads."""
-_FINE, _MIDDLE = 256, 512
-"""Tokens up to which graphs are 8, and 16 tokens apart; beyond they are 64."""
-
-
-def whole_graphs(rows: int, longest: int) -> dict[str, Any]:
-    """vLLM's ``compilation_config`` that replays one CUDA graph of the whole model in every decoding step.
-
-    By default vLLM has such graphs for steps alone in which every request brings a draft of the greatest length, and
-    for 512 tokens at most. Where the attention cannot be captured for requests of unequal lengths (anything but
-    FlashAttention 3), vLLM itself goes back to its default mode and says so.
-
-    Args:
-        rows: Most requests of a step.
-        longest: Greatest length of a draft.
-
-    >>> sizes = whole_graphs(256, 8)["cudagraph_capture_sizes"]
-    >>> len(sizes), sizes[:5], sizes[-2:]
-    (77, [1, 2, 4, 8, 16], [2240, 2304])
-    """
-    most = max(count * (1 + draft_length(count, longest)) for count in range(1, rows + 1))
-    sizes = {1, 2, 4, *range(8, _FINE + 1, 8), *range(_FINE, _MIDDLE + 1, 16), *range(_MIDDLE, most, 64), most}
-    return {"cudagraph_mode": "FULL", "cudagraph_capture_sizes": sorted(size for size in sizes if size <= most)}
+_BATCHED = 8192
+"""Most tokens of a step where the caller does not say: the places of all drafts, and prompts beside them."""
 
 
 def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> dict[str, Any]:
@@ -50,7 +30,8 @@ def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> di
         return dict(arguments)
     given = dict(arguments)
     longest = int(speculative["num_speculative_tokens"])
-    given.setdefault("compilation_config", whole_graphs(rows, longest))
+    given.setdefault("compilation_config", graph_sizes(rows, longest))
+    given.setdefault("max_num_batched_tokens", _BATCHED)
     if ranks == 1 and overlaps() and given.get("async_scheduling") is not False and "scheduler_cls" not in given:
         settings = DrafterSettings.from_additional_config(given.get("additional_config"))
         given["additional_config"] = {**(given.get("additional_config") or {}), **settings.to_additional_config()}

@@ -7,8 +7,9 @@ the one for turntree's drafting thread.
 Changed in the module ``v1.worker.gpu_model_runner`` of vLLM 0.24: the class ``NgramProposerGPU``, which would compile a
 search of its own, and the functions ``update_scheduler_for_invalid_drafts`` (the wait, and a loop of one device read a
 request) and ``update_ngram_gpu_tensors_incremental`` (copies of all prompts for that search). On the runner:
-``num_tokens_no_spec_gpu`` becomes an array of the host, which vLLM changes element by element, and ``execute_model`` and
-``sample_tokens`` leave out what belongs to drafts in steps without any.
+``num_tokens_no_spec_gpu`` becomes an array of the host, which vLLM changes element by element, ``_prepare_input_ids``
+waits for drafts that the steps before it did not need, and ``execute_model`` and ``sample_tokens`` leave out what
+belongs to drafts in steps without any.
 """
 
 from __future__ import annotations
@@ -40,6 +41,13 @@ def follow(runner: Any, drafter: OverlappedDrafter) -> None:
         drafter.trim(scheduler_output, places)
 
     _module().update_scheduler_for_invalid_drafts = trim
+    prepare = runner._prepare_input_ids
+
+    def prepare_input_ids(*args: Any, **kwargs: Any) -> Any:
+        drafter.upload()
+        return prepare(*args, **kwargs)
+
+    runner._prepare_input_ids = prepare_input_ids
     runner.num_tokens_no_spec_gpu = np.zeros(runner.max_num_reqs, np.int32)
     _Modes(runner, drafter)
 

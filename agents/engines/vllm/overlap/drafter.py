@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,9 @@ from turntree.spec_tree.budget.draft_budget import Allowance
 
 _HELD = 32
 """Steps without drafts after which they are read."""
+_FREE = 256
+"""Tokens up to which an accelerator mostly reads weights, so that places without a draft cost nothing. The host need not
+know then how many drafts there are before it prepares the step."""
 
 
 class _Step(NamedTuple):
@@ -62,6 +66,8 @@ class OverlappedDrafter(ForestDrafter):
         self._widths = np.zeros(rows, np.int32)
         self._held: list[_Step] = []
         self._ids: list[str] = []
+        self._awaited = False
+        """Whether the coming step has places for drafts that are not on the device yet."""
         self._records = threading.Lock()
         """Held by whoever reads steps or turns; not while a step is waited for."""
 
@@ -130,10 +136,12 @@ class OverlappedDrafter(ForestDrafter):
             places: Index in the last step's batch of each request.
         """
         planned = scheduler_output.scheduled_spec_decode_tokens
+        self._awaited = bool(planned)
+        if scheduler_output.total_num_scheduled_tokens <= _FREE:
+            return  # all places are verified, whatever comes to stand there; the drafts are waited for in ``upload``
         if not planned:
             return
-        self.settle()
-        self._on_device.copy_(self._on_host, non_blocking=True)
+        self.upload()
         counts = self._lengths.tolist()
         scheduled, spare = scheduler_output.num_scheduled_tokens, 0
         for name, tokens in list(planned.items()):
@@ -148,6 +156,13 @@ class OverlappedDrafter(ForestDrafter):
                     del planned[name]
         scheduler_output.total_num_scheduled_tokens -= spare
 
+    def upload(self) -> None:
+        """Wait for the drafts, and bring them to the device. Places without one get token 0, in case they are verified."""
+        if self._awaited:
+            self._awaited = False
+            self.settle()
+            self._on_device.copy_(self._on_host, non_blocking=True)
+
     def take_stats(self, request_id: str) -> tuple[int, int, int] | None:
         """As ``ForestDrafter.take_stats``, of the steps that have ended; the one that runs is not waited for."""
         with self._records:
@@ -159,16 +174,16 @@ class OverlappedDrafter(ForestDrafter):
         if self._drafting is not None and not self._drafting.done():
             return  # it reads them itself
         with self._session.timed(waits=False):
-            while self._held and self._held[0].copied.query():
-                self._read(self._held.pop(0))
-                self._draft(None, 0, 0)
+            ready = 0
+            while ready < len(self._held) and self._held[ready].copied.query():
+                ready += 1
+            self._read_all(self._held[:ready])
+            del self._held[:ready]
 
     def _read_and_draft(self, began: float, held: list[_Step], width: int) -> None:
         with self._session.timed(waits=False):
-            for step in held[:-1]:
-                with self._records:
-                    self._read(step)
-                    self._draft(None, 0, 0)
+            with self._records:
+                self._read_all(held[:-1])
             held[-1].copied.synchronize()
             with self._records:
                 found = self._read(held[-1])
@@ -184,6 +199,27 @@ class OverlappedDrafter(ForestDrafter):
         self._widths[:rows] = width
         drafts, lengths, widths = self._drafts[:rows], self._lengths[:rows], self._widths[:rows]
         self._chains.propose(self._slots, drafts, lengths, allowed=allowed, most=most, widths=widths)
+        np.maximum(drafts, 0, out=drafts)  # -1 is no token of the model's
+
+    def _read_all(self, steps: list[_Step]) -> None:
+        """Take the tokens of steps that have ended, those of one batch in which all sampled one token together."""
+        while steps:
+            batch = [steps[0], *takewhile(lambda step: step.requests is None, steps[1:])]
+            steps = steps[len(batch) :]
+            if any(step.reading or step.tokens.shape[1] > 1 for step in batch):
+                for step in batch:
+                    self._read(step)
+                    self._draft(None, 0, 0)
+                continue
+            self._read(batch[0])
+            self._draft(None, 0, 0)
+            if batch[1:]:
+                tokens = np.concatenate([step.tokens.numpy() for step in batch[1:]], axis=1).astype(np.int32)
+                found = self._chains.read_singly(self._slots, tokens)
+                self.counts.steps += len(batch) - 1
+                self.counts.rows += found.tokens
+                self.counts.tokens += found.tokens
+                self._draft(None, 0, 0)
 
     def _read(self, step: _Step) -> StepResult:
         """Take the tokens of one step."""

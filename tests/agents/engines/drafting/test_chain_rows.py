@@ -238,7 +238,7 @@ def test_what_is_sampled_behind_a_turns_end_belongs_to_no_turn() -> None:
     forest = SpecForest()
     rows = ChainRows(forest, LONGEST)
     slots = begun(rows)
-    assert stepped(rows, slots, TURN) == [[]]
+    assert stepped(rows, slots, [*TURN, 9]) == [[]]
     assert forest.finished([STATE]) == [1]
     assert stepped(rows, slots, [9, 9]) == [[]]  # the engine ran ahead
     assert rows.counters(slots[0]) == Counters(1, 0, 0)

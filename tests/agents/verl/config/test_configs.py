@@ -17,7 +17,7 @@ from tables import table
 from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.engines.request_wire import seed_of, state_of
 from turntree.agents.engines.sglang.context_length import KEPT
-from turntree.agents.engines.sglang.settings import VARIABLE, settings_from_environment
+from turntree.agents.engines.sglang.settings import VARIABLE, graph_sizes, settings_from_environment
 from turntree.agents.engines.vllm.settings import DRAFTER, DrafterSettings
 from turntree.agents.verl.config.compose import Composition, compose
 from turntree.agents.verl.config.groups import Choice, list_configs, list_options, offered
@@ -215,6 +215,13 @@ def test_a_context_is_never_beyond_the_models_own(
     assert longest == 2304
     kept = KEPT if base is SGLANG else 0
     assert fits.actor_rollout_ref.rollout.max_model_len == (places or longest + kept)
+
+
+def test_sglang_captures_few_batch_sizes_with_drafts_unless_they_are_given() -> None:
+    own = f"{ROLLOUT}.engine_kwargs.sglang"
+    assert arguments(verls(SGLANG, f"{own}.cuda_graph_max_bs=256"))["cuda_graph_bs"] == graph_sizes(256)
+    assert arguments(verls(SGLANG, f"+{own}.cuda_graph_bs=[3]"))["cuda_graph_bs"] == [3]
+    assert "cuda_graph_bs" not in arguments(verls(SGLANG, "speculation=none"))
 
 
 def test_a_context_that_is_named_in_sglangs_words_is_verls_as_well() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,9 +8,13 @@ import numpy as np
 import pytest
 from draft_trees import draft_trees
 
+from turntree.agents.engines.sglang.settings import SglangSettings, graph_sizes
+from turntree.agents.engines.sglang.worker import width as width_module
 from turntree.agents.engines.sglang.worker.passes import PassesByWidth
+from turntree.agents.engines.sglang.worker.plugin import thin_graphs
 from turntree.agents.engines.sglang.worker.refusals import RefusedSettings
 from turntree.agents.engines.sglang.worker.width import WidthChooser
+from turntree.agents.verl.memory.rollout import captured_sizes
 
 CHAINS = [[(token, token - 1) for token in range(7)]] * 4
 WIDTHS = (1, 2, 4, 8)
@@ -47,6 +52,32 @@ def test_nothing_offered_is_a_plain_step():
 def test_drafts_that_gain_make_trees_wide_and_those_that_lose_are_given_up(seconds_of, accepted, best, width, often):
     _, chosen = run(seconds_of, accepted, steps=400, best=best)
     assert chosen[-100:].count(width) > often
+
+
+def lost(steps: int = 1500) -> float:
+    """Time of plain passes for as many tokens, over the time taken, where few drafts are accepted.
+
+    Batches of four and of one request take turns: a wide pass of one has as many tokens as a plain one of four.
+    """
+    chooser, rng, took, plain = WidthChooser(WIDTHS), np.random.default_rng(0), 0.0, 0.0
+    for step in range(steps):
+        rows = 4 if step // 60 % 2 else 1
+        width = chooser.choose(draft_trees(*CHAINS[:rows], last_probability=0.8))
+        hits = rng.random(rows * (width - 1)) < 0.03
+        seconds = 0.01 * (1.5 if width > 1 else 1.0) * float(np.exp(0.05 * rng.standard_normal()))
+        chooser.observe(rows=rows, width=width, estimates=np.full(len(hits), 0.8), accepted=hits, seconds=seconds)
+        took, plain = took + seconds, plain + 0.01 * (rows + hits.sum()) / rows
+    return plain / took
+
+
+def test_what_wide_trees_lose_against_plain_steps_is_bounded():
+    assert lost() >= 0.97
+
+
+def test_without_an_account_it_is_not(monkeypatch):
+    """Control of the test above."""
+    monkeypatch.setattr(width_module, "LOSS_SHARE", 1e9)
+    assert lost() < 0.97
 
 
 def test_a_policy_that_begins_to_agree_is_noticed():
@@ -150,3 +181,37 @@ def test_a_batch_is_padded_by_graphs_alone():
     assert PassesByWidth(runner, (8,)).most_rows == 48
     assert PassesByWidth(Runner("cuda", graphs=False), (8,)).most_rows == 0
     assert PassesByWidth(Runner("cpu", graphs=False), (8,)).most_rows == 0
+
+
+@pytest.mark.parametrize("most", [128, 256, 512])
+def test_two_widths_take_at_most_1_3_times_as_many_captures_as_an_engine_without_drafts(most):
+    runner = Runner("cuda", graphs=True)
+    runner.server_args = server(most)
+    thin_graphs(runner.server_args)
+    captured = list(runner.server_args.cuda_graph_bs)  # SGLang's own, of the widest
+    widths = SglangSettings().widths_within(9, device="cuda")
+    PassesByWidth(runner, widths, graphs=lambda made, **_: captured.extend(made.server_args.cuda_graph_bs))
+    assert len(captured) <= 1.3 * captured_sizes(most)
+    assert max(captured) == most
+    many = server(most)._generate_cuda_graph_batch_sizes()
+    assert 2 * len(many) > 1.3 * captured_sizes(most), "the control: SGLang's own sizes with drafts"
+    assert all(after <= max(before + 4, 1.5 * before) for before, after in pairwise(graph_sizes(most))), "padding"
+
+
+@pytest.mark.parametrize("kept", [{"cuda_graph_bs": [3, 5]}, {"device": "cpu"}, {"disable_cuda_graph_padding": True}])
+def test_batch_sizes_that_were_given_or_are_not_padded_are_captured_as_they_are(kept):
+    arguments = server(64)
+    vars(arguments).update(kept)
+    before = list(arguments.cuda_graph_bs)
+    thin_graphs(arguments)
+    assert arguments.cuda_graph_bs == before
+
+
+def server(most: int) -> SimpleNamespace:
+    """Arguments of 0.5.12 with the batch sizes that it captures with drafts."""
+    sizes = [*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8), *range(272, most + 1, 16)]
+    sizes = [size for size in sizes if size <= most]
+    return SimpleNamespace(
+        cuda_graph_bs=sizes, cuda_graph_max_bs=most, device="cuda", disable_cuda_graph_padding=False, enable_lora=False,
+        speculative_num_draft_tokens=9, speculative_num_steps=8, _generate_cuda_graph_batch_sizes=lambda: list(sizes),
+    )  # fmt: skip

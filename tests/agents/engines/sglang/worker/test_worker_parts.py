@@ -114,6 +114,6 @@ def test_upstream_lays_out_its_buffers_as_the_estimate_of_memory_counts_them() -
     room = attention.partition("def init_cuda_graph_state")[2].partition("def init_forward")[0]
     assert room.count("max_num_tokens * self.max_context_len") == 2
     assert "SGLANG_FLASHINFER_WORKSPACE_SIZE.set(512 * 1024 * 1024)" in attention
-    for most in (1, 4, 100, 256, 300):
-        asked = SimpleNamespace(disable_cuda_graph_padding=False, speculative_algorithm="NGRAM", cuda_graph_max_bs=most)
+    for most in (1, 4, 100, 256, 300, 512, 520):
+        asked = SimpleNamespace(disable_cuda_graph_padding=False, speculative_algorithm=None, cuda_graph_max_bs=most)
         assert captured_sizes(most) == len(ServerArgs._generate_cuda_graph_batch_sizes(asked)), most
