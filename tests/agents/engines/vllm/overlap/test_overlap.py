@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from overlapped_vllm import (
+    ROWS,
     Answer,
     Asked,
     ScriptedSwitch,
@@ -23,6 +24,7 @@ from overlapped_vllm import (
 from tiny_llama import save_tiny_llama
 
 from turntree.agents.engines.request_wire import request_entries
+from turntree.agents.engines.vllm.overlap import drafter as overlapped
 from turntree.spec_tree import DialogueState
 
 pytestmark = pytest.mark.vllm
@@ -41,6 +43,8 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         plain = LLM(**engine_arguments(folder, drafts=False))
         overlap(patch)
         drafted = LLM(**engine_arguments(folder, drafts=True))
+        # Smaller steps wait for their drafts late, larger ones are trimmed.
+        patch.setattr(overlapped, "_FREE", 3 * ROWS)
         scheduler, preempted = scheduler_of(drafted), Counter[str]()
         preempt = scheduler._preempt_request
 
