@@ -10,18 +10,17 @@ SGLANG := sglang-0.5.12 sglang-0.5.23
 demo:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m turntree.agents.cli demo $(DEMO)
 
-PARTS := test-trainings test-engines $(if $(TESTS),test-fast,test-fast-agents test-fast-others)
+PARTS := test-trainings test-vllm test-sglang test-site $(if $(TESTS),test-fast,test-fast-agents test-fast-others)
 KIND := not release
-test:  # two at a time: most of the time one of them waits for an engine or for Ray
-	$(MAKE) -j2 --no-print-directory --output-sync=line VLLM=$(firstword $(VLLM)) SGLANG=$(firstword $(SGLANG)) \
-	  $(PARTS)
+RUN_TESTS := $${PYTHON:-python3} scripts/run_tests.py
+test:
+	$(RUN_TESTS) $(PARTS) -- VLLM=$(firstword $(VLLM)) SGLANG=$(firstword $(SGLANG))
 
 test-all:  # every version of the engines, every combination, long statistics: before a release
-	$(MAKE) -j2 --no-print-directory --output-sync=line KIND="release or not release" $(PARTS) test-interop
+	$(RUN_TESTS) $(PARTS) test-interop -- KIND="release or not release" VLLM="$(VLLM)" SGLANG="$(SGLANG)"
 
 HERE = not vllm and not sglang and not site and not interop
-test-engines:
-	$(MAKE) --no-print-directory test-site test-vllm test-sglang
+test-engines: test-site test-vllm test-sglang
 
 test-trainings:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "slow and ($(KIND)) and $(HERE)" $(TESTS)

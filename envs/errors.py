@@ -6,7 +6,14 @@ meant for whoever writes, configures or drives the environment.
 
 from __future__ import annotations
 
+import sys
+
 import gymnasium
+
+
+def pip_install(packages: str) -> str:
+    """The command that installs into the environment that runs; another's pip may come first on the PATH."""
+    return f"{sys.executable} -m pip install {packages}"
 
 
 class EnvError(Exception):

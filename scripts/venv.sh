@@ -5,10 +5,11 @@
 # shared by every checkout; and a thin one for this checkout, with turntree itself installed editable.
 # An engine's environment lies over another's: what it pins is installed without dependencies, and whatever
 # it does not have comes from below, so that torch, Ray and verl are there once.
-#   usage: scripts/venv.sh NAME     (requirements/NAME.txt pins it; its first line names pyproject's extra,
+#   usage: scripts/venv.sh [-n] NAME     (-n makes nothing; status 1 if it is missing. requirements/NAME.txt pins it; its first line names pyproject's extra,
 #                                    "# extra: test", or what it lies over, "# over: cpu")
 set -euo pipefail
 cd "$(dirname "$0")/.."
+dry=; [ "${1:-}" != -n ] || { dry=1; shift; }
 name=${1:?usage: scripts/venv.sh NAME, for example: scripts/venv.sh cpu}
 pins=requirements/$name.txt
 [ -f "$pins" ] || { echo "no $pins; there is: $(ls requirements)" >&2; exit 2; }
@@ -20,11 +21,12 @@ over=$(sed -n '1s/^# over: //p' "$pins")
 [ -n "$extra$over" ] || { echo "the first line of $pins must be '# extra: NAME' or '# over: NAME'" >&2; exit 2; }
 wanted=$("$python" -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]
 print(p["dependencies"], p["optional-dependencies"])')
-below=; [ -z "$over" ] || below=$(dirname "$(dirname "$("$0" "$over")")")
+below=; [ -z "$over" ] || below=$(dirname "$(dirname "$("$0" ${dry:+-n} "$over")")")
 key=$( { "$python" -VV; uname -m; cat "$pins"; echo "${below:-$wanted}"; } | sha256sum | cut -c1-16)
 cache=${TURNTREE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/turntree}/venvs
 base=$cache/$name-$key
 thin=$base/checkouts/$( { pwd -P; cat pyproject.toml; } | sha256sum | cut -c1-16)
+[ -z "$dry" ] || { echo "$thin"; [ -f "$base/.complete" ]; exit; }
 
 exec 9>&1 1>&2                                   # pip talks on stderr; only the path goes to stdout
 export PYTHONWARNINGS=ignore                     # what setuptools says to authors of packages; errors stay

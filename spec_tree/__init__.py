@@ -7,6 +7,7 @@ on first use; the data types around it need only numpy.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from turntree.spec_tree.config import ForestConfig
@@ -43,5 +44,5 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("numba", "llvmlite"):
             raise
-        raise ImportError(f'{name} needs numba: pip install "turntree[tree]"') from error
+        raise ImportError(f'{name} needs numba: {sys.executable} -m pip install "turntree[tree]"') from error
     return getattr(module, name)

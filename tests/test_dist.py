@@ -1,5 +1,6 @@
 """What ``make dist`` builds: a wheel with every file, which runs in an environment that has nothing else."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,11 +11,17 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from chat_tokenizers import chatml_tokenizer
 from interpreter import python
+from machine_speed import patience
+from tables import table
+from tiny_llama import save_chat_llama
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("agents", "configs", "envs", "rewards", "spec_tree")
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSION = PROJECT["version"]
+STARTS = table(__file__, "starts")
 
 
 def shipped() -> set[str]:
@@ -50,12 +57,23 @@ def test_wheel_and_sdist_have_every_file_and_no_other(dist: Path) -> None:
     assert shipped() | {"pyproject.toml", "README.md", "LICENSE"} <= inside
 
 
-def test_the_wheel_runs_without_extras(dist: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "bare", with_pip=False)
-    there = tmp_path / "bare" / "bin"
+def installed(dist: Path, folder: Path, extra: str = "") -> Path:
+    """The programs of a new environment that has the wheel, with one extra or none, and nothing else."""
+    venv.create(folder, with_pip=False)
     (wheel,) = dist.glob("*.whl")
-    pins = ["--constraint", str(ROOT / "requirements" / "cpu.txt")]
-    python("-m", "pip", "--python", str(there / "python"), "install", "-q", *pins, str(wheel), check=True)
+    into = [
+        "--python",
+        str(folder / "bin" / "python"),
+        "install",
+        "--constraint",
+        str(ROOT / "requirements" / "cpu.txt"),
+    ]
+    python("-m", "pip", "-q", *into, f"{wheel}{extra}", check=True)
+    return folder / "bin"
+
+
+def test_the_wheel_runs_without_extras(dist: Path, tmp_path: Path) -> None:
+    there = installed(dist, tmp_path / "bare")
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env={"COLUMNS": "160"}, check=False)
@@ -71,3 +89,23 @@ def test_the_wheel_runs_without_extras(dist: Path, tmp_path: Path) -> None:
     train = run(str(there / "turntree"), "train", "grpo_arithmetic_cpu", "actor_rollout_ref.model.path=m")
     assert (train.returncode, train.stderr.count("\n")) == (2, 1), train.stderr
     assert "turntree[train]" in train.stderr
+
+
+def test_every_extra_is_started_or_has_an_environment_of_its_own() -> None:
+    engines, ours = {"vllm", "sglang"}, {"test"}
+    assert {*STARTS} == {*PROJECT["optional-dependencies"]} - engines - ours
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("extra", STARTS)
+def test_an_extra_alone_has_all_that_it_is_for(dist: Path, tmp_path: Path, extra: str) -> None:
+    there = installed(dist, tmp_path / "bare", f"[{extra}]")
+    save_chat_llama(tmp_path / "MODEL", chatml_tokenizer())
+    places = {"SUPPORT": str(ROOT / "tests" / "support"), "README": str(ROOT / "README.md"), "HF_HUB_OFFLINE": "1"}
+    env = {**os.environ, **places, "PATH": f"{there}{os.pathsep}{os.environ['PATH']}"}
+    words = ["bash", "-ec", STARTS[extra]]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=patience(600), check=False
+    )
+    shutil.rmtree(there.parent)  # up to gigabytes
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]

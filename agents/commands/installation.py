@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from turntree.agents.evaluation.machine import version_of
+from turntree.envs.errors import pip_install
 from turntree.envs.sandbox import PythonSandbox, SandboxError
 
 
@@ -74,7 +75,7 @@ def _library(part: str, distributions: tuple[str, ...], extra: str) -> Finding:
     absent = [name for name, version in found.items() if version is None]
     if absent:
         package = f'"turntree[{extra}]"' if extra else "turntree"
-        return Finding(part, Health.MISSING, f"no {', '.join(absent)}", f"pip install {package}")
+        return Finding(part, Health.MISSING, f"no {', '.join(absent)}", pip_install(package))
     return Finding(part, Health.OK, ", ".join(f"{name} {version}" for name, version in found.items()))
 
 

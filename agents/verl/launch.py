@@ -26,7 +26,7 @@ from omegaconf import OmegaConf
 from turntree.agents.loop.rollout import PlaysItself
 from turntree.agents.scoring.scorer import ANSWER
 from turntree.agents.verl.config.compose import Composition, compose
-from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.config.sections import ConfigError, logged_error
 from turntree.agents.verl.config.settings import TrainSettings, make_scorer
 from turntree.agents.verl.episodes.dataset import make_env, write_rows
 from turntree.agents.verl.records.phases import Phase
@@ -122,8 +122,9 @@ def train(
     if status != 0:
         log = folder.log.read_text(errors="replace")
         killed = memory_kill(log, composition.verl, by_kernel=kernel_kills() > kills)
-        if killed is not None:
-            logger.error("%s; all output of verl is in %s", killed, folder.log)
+        why = killed or logged_error(log)
+        if why is not None:
+            logger.error("%s; all output of verl is in %s", why, folder.log)
         else:
             tail = "\n".join(log.splitlines()[-_LOG_TAIL:])
             logger.error("verl ended with status %d; the last lines of %s:\n%s", status, folder.log, tail)

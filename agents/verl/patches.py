@@ -14,6 +14,8 @@ import importlib.metadata
 from collections.abc import Callable
 from typing import Any
 
+from turntree.envs.errors import pip_install
+
 VERSIONS = ("0.9.1",)
 """Versions of verl that the patches were checked against."""
 
@@ -28,7 +30,7 @@ def apply_cpu_patches() -> None:
     if installed not in VERSIONS:
         raise RuntimeError(
             f"training on the CPU was checked with verl {', '.join(VERSIONS)}, and verl {installed} is "
-            f'installed: pip install "verl=={VERSIONS[-1]}"'
+            f"installed: {pip_install(f'verl=={VERSIONS[-1]}')}"
         )
     name_one_process_group_backend()
     keep_reference_policy_unpinned()

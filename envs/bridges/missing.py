@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-from turntree.envs.errors import MissingExtra
+from turntree.envs.errors import MissingExtra, pip_install
 
 
 def library(module: str, package: str) -> ModuleType:
@@ -21,4 +21,4 @@ def library(module: str, package: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtra(f"this bridge needs {package} ({error}): pip install {package}") from error
+        raise MissingExtra(f"this bridge needs {package} ({error}): {pip_install(package)}") from error

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from turntree.envs.data.hub import hub_asked_once
-from turntree.envs.errors import DataError, MissingExtra
+from turntree.envs.errors import DataError, MissingExtra, pip_install
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+|[\w-]+")
 _SUFFIXES = (".jsonl", ".parquet")
@@ -176,4 +176,4 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 
 
 def _missing(library: str, what: str) -> MissingExtra:
-    return MissingExtra(f'reading {what} needs {library}; install it with: pip install "turntree[data]"')
+    return MissingExtra(f"reading {what} needs {library}; install it with: " + pip_install('"turntree[data]"'))

@@ -50,7 +50,8 @@ def test_a_training_without_its_packages_says_what_to_install(
     monkeypatch.chdir(tmp_path)
     said = turntree(*command.split())
     assert (said.status, list(tmp_path.iterdir())) == (2, [])
-    assert said.err == 'turntree: training needs packages that are missing here; run: pip install "turntree[train]"\n'
+    pip = f'{sys.executable} -m pip install "turntree[train]"'
+    assert said.err == f"turntree: training needs packages that are missing here; run: {pip}\n"
 
 
 def test_list_shows_every_environment_with_a_line_about_it(turntree: Any) -> None:

@@ -241,5 +241,6 @@ def warm_up(logits: Tensor) -> None:
     device = logits.device
     one = torch.ones(1, dtype=torch.int32, device=device)
     rows, positions = (torch.zeros(size, dtype=torch.int64, device=device) for size in ((3, 1), (1,)))
-    found = draw_rows(logits[:1], rows, positions, one, shift=-1, ends=one)
+    for indices in (one, one.long()):  # vLLM's are int32 in steps without drafts, and int64 in those with some
+        found = draw_rows(logits[:1], rows, positions, indices, shift=-1, ends=one)
     match_rows(found, one[:0], one, 1)

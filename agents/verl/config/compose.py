@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.errors import MissingExtra
@@ -26,6 +27,7 @@ from turntree.agents.verl.config.checks import check_counts, check_value, meant
 from turntree.agents.verl.config.env_keys import check_env
 from turntree.agents.verl.config.groups import GROUPS, TRAINER, Choice, check_compatible, compose_options, list_configs
 from turntree.agents.verl.config.micro_batches import MICRO_BATCHES, fit_rows
+from turntree.agents.verl.config.paths import absolute
 from turntree.agents.verl.config.sections import ConfigError, check_keys, plain
 from turntree.agents.verl.config.settings import EngineSettings, RunSettings, TrainSettings, make_scorer
 from turntree.agents.verl.config.sglang_config import fit_sglang
@@ -45,6 +47,9 @@ HIDDEN = {
 }
 """Keys that verl reads and its YAML does not have. ``fields_of`` finds those of dataclasses too, but imports verl
 for it, which takes seconds: those that shipped configurations name are listed here."""
+_FLAT = ("trainer", "config", "_generated_ppo_trainer.yaml")
+"""verl's configuration as verl itself has composed it, all but the name of its default ``model_engine``: Hydra takes
+five times as long."""
 _MANAGER = "turntree.agents.verl.playing.manager.EpisodeManager"
 
 
@@ -88,6 +93,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     for path, value in changes:
         if path not in GROUPS:
             OmegaConf.update(ours, path, value, merge=False, force_add=True)
+    ours = OmegaConf.create(absolute(plain(ours)))
     section = ours.pop("turntree", None) or {}
     settings = TrainSettings.read(plain(OmegaConf.create(section)), "turntree")
     check_env(settings.env, settings.env_kwargs, "turntree.env_kwargs")
@@ -158,14 +164,9 @@ def verl_defaults() -> tuple[DictConfig, Mapping[str, Any]]:
     spec = importlib.util.find_spec("verl")
     assert spec is not None
     assert spec.submodule_search_locations
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-
-    folder = Path(spec.submodule_search_locations[0]) / "trainer" / "config"
-    with initialize_config_dir(str(folder), version_base=None):
-        config = hydra_compose("ppo_trainer")
-    OmegaConf.set_struct(config, False)
-    return config, plain(config)
+    text = Path(spec.submodule_search_locations[0], *_FLAT).read_text(encoding="utf-8")
+    known = {**yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), "model_engine": "dp"}
+    return OmegaConf.create(known), known
 
 
 def _check_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -> None:
@@ -199,7 +200,7 @@ def _check_sections(config: DictConfig) -> None:
     if OmegaConf.is_missing(config.actor_rollout_ref.model, "path"):
         raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
     model = str(config.actor_rollout_ref.model.path)
-    if model.startswith((".", "/", "~")) and not (Path(model).expanduser() / "config.json").is_file():
+    if model.startswith((".", "/", "~")) and not Path(model, "config.json").is_file():
         raise ConfigError(f"actor_rollout_ref.model.path={model}: there is no config.json in that folder")
     rollout = config.actor_rollout_ref.rollout
     EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -16,6 +17,12 @@ T = TypeVar("T")
 
 class ConfigError(AgentError, ValueError):
     """A training configuration has an unknown key or an invalid value."""
+
+
+def logged_error(log: str) -> str | None:
+    """What the last ``ConfigError`` in the output of other processes says; ``None`` if there is none."""
+    found = re.findall(rf"\b{re.escape(__name__)}\.ConfigError: (.+)$", log, re.MULTILINE)
+    return found[-1] if found else None
 
 
 def unknown_key(key: str, known: Collection[str], where: str) -> ConfigError:

@@ -17,6 +17,7 @@ from turntree.agents.errors import MissingExtra
 from turntree.agents.loop.customer_settings import with_customer
 from turntree.agents.verl.config.sections import ConfigError, from_mapping
 from turntree.envs import Env, Limits, make
+from turntree.envs.errors import DataError
 from turntree.envs.sandbox.settings import VARIABLE
 
 AGENT_NAME = "turntree_env"
@@ -70,9 +71,13 @@ def rows(env_id: str, settings: Mapping[str, Any], *, count: int, split: str) ->
         split: ``train`` or ``val``; only episodes of ``train`` are recorded.
 
     Raises:
-        ConfigError: If the environment has fewer tasks, or one of its tools could read their answers from disk.
+        ConfigError: If the environment's data are not to be had, it has fewer tasks, or one of its tools could read
+            their answers from disk.
     """
-    env = make_env(env_id, settings)
+    try:
+        env = make_env(env_id, settings)
+    except DataError as error:
+        raise ConfigError(f"{error}: turntree.env_kwargs.data=FILE") from error
     for toolset in env.toolsets:
         if exposure := toolset.exposure():
             raise ConfigError(
@@ -82,7 +87,10 @@ def rows(env_id: str, settings: Mapping[str, Any], *, count: int, split: str) ->
             )
     available = env.num_tasks
     if available is not None and count > available:
-        raise ConfigError(f"{env_id} has {available} tasks with {dict(settings)}, {count} were asked for")
+        raise ConfigError(
+            f"{env_id} has {available} tasks with {dict(settings)}, {count} were asked for: "
+            f"turntree.{split}_tasks={available}"
+        )
     # Arrow would unify structs over all rows, so settings are stored as text.
     text = json.dumps(settings, sort_keys=True)
     for index in range(count):

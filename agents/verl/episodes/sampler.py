@@ -101,7 +101,7 @@ class PromptReplayBuffer(ReplayBuffer):
             The batch, and figures for verl's log.
 
         Raises:
-            RuntimeError: If DAPO's filter dropped more groups than ``max_num_gen_batches`` allows.
+            ConfigError: If DAPO's filter dropped more groups than ``max_num_gen_batches`` allows.
         """
         self._submitted = 0
         if not self._updates:
@@ -117,10 +117,10 @@ class PromptReplayBuffer(ReplayBuffer):
     def _refill(self, prompts: int) -> Any:
         self._submitted += prompts
         if self._most and self._submitted > self._most:
-            raise RuntimeError(
-                f"the group filter asked for {self._submitted} new prompts in one step, the bound is {self._most}: "
-                "in nearly all groups all scores are equal; use easier or harder tasks, a larger rollout.n, or "
-                "raise sampler_kwargs.max_num_gen_batches"
+            raise ConfigError(
+                f"DAPO's filter asked for {self._submitted} new prompts in one step, the bound is {self._most}: in "
+                "nearly all groups all scores are equal; take easier or harder tasks, algorithm=grpo, or a larger "
+                "actor_rollout_ref.rollout.n or trainer.v1.sampler.sampler_kwargs.max_num_gen_batches"
             )
         assert self._submit is not None
         return self._submit(prompts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import os
 import runpy
 import shlex
@@ -48,8 +49,9 @@ PRELOADED = (
     "turntree.agents.scoring.scorer",
     "turntree.spec_tree.store.forest",
 )
-"""Modules that take most of the start of verl's processes. None imports Ray, which reads a worker's own values
-(its job, its parent) from the environment when it is imported."""
+"""Modules that take most of the start of verl's processes; of SciPy and others that nothing demands, where they are
+installed. None imports Ray, which reads a worker's own values (its job, its parent) from the environment when it is
+imported."""
 
 
 def command(socket: Path | None, arguments: Sequence[str]) -> list[str]:
@@ -90,7 +92,8 @@ def _start_server(path: Path) -> None:
     from turntree.agents.verl.run.fork_server import become, listen, serve
 
     for name in PRELOADED:
-        importlib.import_module(name)
+        if importlib.util.find_spec(name.partition(".")[0]) is not None:
+            importlib.import_module(name)
     gc.freeze()
     listener = listen(path)
     reading, writing = os.pipe()

@@ -18,6 +18,7 @@ from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.records import phases
 from turntree.agents.verl.records.recording import RunFolder
 from turntree.envs.data.hub import hub_asked_once
+from turntree.spec_tree.exchange.folder_exchange import FOLDER
 
 INIT = "ray_kwargs.ray_init"
 _HANDED = (
@@ -32,6 +33,8 @@ _HANDED = (
     "WANDB_DIR",
     "WANDB_MODE",
 )
+_FOLDERS = ("TURNTREE_CACHE", "TURNTREE_DATA", FOLDER)
+"""Variables of folders; verl's processes run in another one than the caller."""
 _OF_A_NEW_RAY = ("num_cpus", "num_gpus", "object_store_memory")
 """Arguments of ``ray.init`` that Ray refuses where it joins a cluster."""
 
@@ -75,8 +78,9 @@ def environment(folder: RunFolder, device: str, names: Iterable[str] = (), *, jo
         defaults |= {"TENSORBOARD_DIR": str(folder.root / "tensorboard_log"), "WANDB_DIR": str(folder.root)}
     fixed = {"VERL_FILE_LOGGER_PATH": str(folder.metrics), phases.VARIABLE: str(folder.phases)}
     modules = [name.partition(":")[0].partition(".")[0] for name in names if ":" in name]
+    fixed |= {name: os.path.abspath(os.environ[name]) for name in _FOLDERS if os.environ.get(name)}
     if modules:
-        given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        given = map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
         fixed["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*given, *map(_folder_of, modules)]))
     return {**defaults, **os.environ, **fixed}
 
@@ -88,20 +92,26 @@ def hub_variables(model: str) -> dict[str, str]:
         model: Folder or Hugging Face id.
 
     Raises:
-        ConfigError: If the model would have to come from that hub.
+        ConfigError: If the model is no folder and cannot come from the hub either.
     """
-    if Path(model).expanduser().is_dir() or "://" in model:
+    if Path(model).is_dir() or "://" in model:
         return {}
-    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
-    with hub_asked_once() as alone:
-        if alone is None:
-            return {}
-    if not isinstance(try_to_load_from_cache(model, "config.json"), str):
-        raise ConfigError(
-            f"actor_rollout_ref.model.path={model}: {alone}, and it is not in the cache; give the folder of a model"
-        )
-    return {"HF_HUB_OFFLINE": "1"}
+    try:
+        with hub_asked_once() as alone:
+            if isinstance(try_to_load_from_cache(model, "config.json"), str):
+                return {} if alone is None else {"HF_HUB_OFFLINE": "1"}
+            if alone is None:
+                hf_hub_download(model, "config.json")  # which verl's processes would ask for minutes later
+                return {}
+            why = f"{alone}, and it is not in the cache"
+    except (OSError, ValueError) as error:
+        why = " ".join(str(error).split())[:200]
+    raise ConfigError(
+        f"actor_rollout_ref.model.path={model}: there is no such folder in {Path.cwd()}, and as a name of the Hugging "
+        f"Face hub it is of no use here: {why}; give the folder of a model"
+    )
 
 
 def fit_cluster(config: DictConfig, driver: Mapping[str, str]) -> None:

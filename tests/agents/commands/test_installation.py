@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,8 +26,9 @@ def test_what_is_installed_is_named_with_its_version() -> None:
 def test_what_is_missing_is_named_with_the_extra_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     real = doctor.version_of
     monkeypatch.setattr(doctor, "version_of", lambda name: None if name in ("numba", "ray") else real(name))
-    assert found()["store of turns"][1:] == (Health.MISSING, "no numba", 'pip install "turntree[tree]"')
-    assert found()["training"][1:] == (Health.MISSING, "no ray", 'pip install "turntree[train]"')
+    pip = f"{sys.executable} -m pip install"
+    assert found()["store of turns"][1:] == (Health.MISSING, "no numba", f'{pip} "turntree[tree]"')
+    assert found()["training"][1:] == (Health.MISSING, "no ray", f'{pip} "turntree[train]"')
 
 
 def test_the_build_of_vllm_for_the_cpu_counts_as_vllm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,6 +146,15 @@ def test_a_process_that_is_killed_for_memory_ends_in_one_line(run: Run, caplog: 
     assert "\n" not in record.getMessage()
 
 
+def test_what_a_process_of_verl_finds_wrong_with_the_configuration_is_one_line(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = "from turntree.agents.verl.config.sections import ConfigError\nraise ConfigError('raise rollout.n')"
+    assert run(wrong) == 1
+    (record,) = caplog.records
+    assert re.fullmatch(r"raise rollout\.n; all output of verl is in \S+", record.getMessage())
+
+
 @pytest.mark.parametrize(("shares", "played", "said"), table(__file__, "lost_steps"))
 def test_a_run_that_plays_nothing_to_its_end_is_a_failed_one(
     run: Run, caplog: pytest.LogCaptureFixture, shares: list[list[float]], played: int, said: list[str]

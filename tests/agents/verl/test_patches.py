@@ -99,7 +99,7 @@ def test_the_installed_verl_is_one_that_the_patches_were_checked_against() -> No
 
 def test_another_verl_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patches, "VERSIONS", ("0.0.1",))
-    with pytest.raises(RuntimeError, match=r'pip install "verl==0\.0\.1"'):
+    with pytest.raises(RuntimeError, match=r"pip install verl==0\.0\.1"):
         patches.apply_cpu_patches()
 
 

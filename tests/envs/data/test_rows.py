@@ -120,7 +120,7 @@ def test_a_missing_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.M
     source = find_rows("a/b" if library == "datasets" else tmp_path / "a.parquet", split="x")
     for module in [library, *(name for name in sys.modules if name.startswith(f"{library}."))]:
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtra, match=rf'needs {library}; install it with: pip install "turntree\[data\]"'):
+    with pytest.raises(MissingExtra, match=rf'needs {library}; .*: {sys.executable} -m pip install "turntree\[data\]"'):
         list(source.read())
 
 

@@ -111,7 +111,7 @@ def test_the_data_around_the_store_and_the_engines_protocol_load_without_numba()
 
 def test_without_numba_the_store_names_the_extra_to_install():
     shown = python(WITHOUT_NUMBA + "from turntree.spec_tree import SpecForest")
-    assert 'ImportError: SpecForest needs numba: pip install "turntree[tree]"' in shown.stderr
+    assert f'ImportError: SpecForest needs numba: {sys.executable} -m pip install "turntree[tree]"' in shown.stderr
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():

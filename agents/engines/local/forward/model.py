@@ -21,6 +21,7 @@ from turntree.agents.engines.local.forward.linear import Blocked, block
 from turntree.agents.engines.local.forward.norm import join_norms
 from turntree.agents.engines.local.forward.plan import attention_plan, plan_step
 from turntree.agents.engines.local.forward.slots import SlotCache
+from turntree.agents.errors import MissingExtra
 from turntree.spec_tree import DraftBatch
 
 
@@ -76,7 +77,7 @@ class Policy:
         try:
             from transformers import AutoModelForCausalLM
         except ImportError as error:
-            raise ImportError('the local engine needs transformers: pip install "turntree[local]"') from error
+            raise MissingExtra("the local engine", "local") from error
         if not Path(path).is_dir() and (Path(path).is_absolute() or str(path).startswith(".")):
             raise FileNotFoundError(
                 f"no model directory at {path}; give a directory in Hugging Face format or a model id"

@@ -6,7 +6,9 @@ the one for turntree's drafting thread.
 
 Changed in the module ``v1.worker.gpu_model_runner`` of vLLM 0.24: the class ``NgramProposerGPU``, which would compile a
 search of its own, and the functions ``update_scheduler_for_invalid_drafts`` (the wait, and a loop of one device read a
-request) and ``update_ngram_gpu_tensors_incremental`` (copies of all prompts for that search). On the runner:
+request), ``update_ngram_gpu_tensors_incremental`` (copies of all prompts for that search) and
+``update_num_computed_tokens_for_batch_change`` (compiled by ``torch.compile``, and again for half a second, while it
+serves, whenever the number of requests is of another kind: it runs uncompiled). On the runner:
 ``num_tokens_no_spec_gpu`` becomes an array of the host, which vLLM changes element by element, ``_prepare_input_ids``
 waits for drafts that the steps before it did not need, and ``execute_model`` and ``sample_tokens`` leave out what
 belongs to drafts in steps without any.
@@ -32,6 +34,8 @@ def announce() -> None:
     module = _module()
     module.NgramProposerGPU = OverlappedDrafter
     module.update_ngram_gpu_tensors_incremental = lambda *_, **__: None
+    correct = module.update_num_computed_tokens_for_batch_change
+    module.update_num_computed_tokens_for_batch_change = getattr(correct, "_torchdynamo_orig_callable", correct)
 
 
 def follow(runner: Any, drafter: OverlappedDrafter) -> None:

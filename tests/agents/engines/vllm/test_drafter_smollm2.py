@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tiny_vllm import MEMORY, ONE_PROCESS
 
+from turntree.agents.demo.smollm2 import make_smollm2
 from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
 
 pytestmark = [pytest.mark.vllm, pytest.mark.release]
 
-SCRIPT = Path(__file__).parents[4] / "scripts" / "smollm2.py"
 QUESTIONS = ("What is 12 + 34?", "Name three colours.")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    smollm2 = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
-    try:
-        gguf = smollm2.find_gguf()
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
     path = tmp_path_factory.mktemp("smollm2")
-    smollm2.convert(gguf, path, "float32")
+    make_smollm2(path)
     return path
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
 import pytest
+from omegaconf import OmegaConf
 
 from turntree.agents.verl.config.checks import COUNTS
 from turntree.agents.verl.config.compose import compose, verl_defaults
@@ -53,3 +58,22 @@ def test_every_count_is_a_key_of_verl() -> None:
         for part in key.split(".")[:-1]:
             section = section[part]
         assert key.split(".")[-1] in section
+
+
+def test_verls_flat_configuration_is_what_hydra_composes() -> None:
+    from hydra import compose as composed
+    from hydra import initialize_config_dir
+
+    spec = find_spec("verl")
+    assert spec is not None
+    with initialize_config_dir(str(Path(spec.origin or "").parent / "trainer" / "config"), version_base=None):
+        theirs = OmegaConf.to_container(composed("ppo_trainer"))
+    assert kinds(theirs) == kinds(verl_defaults()[1])
+    assert kinds({"a": 1}) != kinds({"a": 1.0}), "the control: equal, and of another type"
+
+
+def kinds(value: Any) -> Any:
+    """The value with the type of all that is in it."""
+    if isinstance(value, dict):
+        return {key: kinds(inner) for key, inner in value.items()}
+    return [kinds(inner) for inner in value] if isinstance(value, list) else (type(value), value)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow.parquet
 import pytest
@@ -34,8 +35,16 @@ def test_a_row_names_the_task_and_holds_its_prompt() -> None:
 def test_more_tasks_than_there_are_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "two.jsonl"
     file.write_text('{"question": "1+1?", "answer": "#### 2"}\n{"question": "1+2?", "answer": "#### 3"}\n')
-    with pytest.raises(ConfigError, match=r"has 2 tasks .* 3 were asked for"):
-        list(rows("turntree/GSM8K-v0", {"data": str(file)}, count=3, split="train"))
+    with pytest.raises(ConfigError, match=r"has 2 tasks .* 3 were asked for: turntree\.val_tasks=2"):
+        list(rows("turntree/GSM8K-v0", {"data": str(file)}, count=3, split="val"))
+
+
+def test_data_that_are_not_to_be_had_name_the_key_for_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=FileNotFoundError("nothing")))
+    monkeypatch.delenv("TURNTREE_DATA", raising=False)
+    for settings in ({}, {"data": str(tmp_path / "no.jsonl")}):
+        with pytest.raises(ConfigError, match=r": turntree\.env_kwargs\.data=FILE$"):
+            list(rows("turntree/GSM8K-v0", settings, count=1, split="train"))
 
 
 @pytest.mark.parametrize(("env", "settings", "kind", "message"), table(__file__, "what_is_not_there"))

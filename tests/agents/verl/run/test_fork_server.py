@@ -114,12 +114,13 @@ def test_what_is_imported_beforehand_starts_nothing_that_a_fork_would_lack() -> 
 
 @pytest.mark.parametrize(("word", "told"), [("go\n", "__main__ ['a=1']\n"), ("", "")])
 def test_the_driver_runs_once_the_word_is_said_and_never_without(tmp_path: Path, word: str, told: str) -> None:
+    """Whatever of the modules to import beforehand is not installed."""
     (tmp_path / "driver.py").write_text(
         "import sys\nif __name__ == '__main__': print(__name__, sys.argv[1:], flush=True)\n"
     )
     script = (
         "from turntree.agents.verl.run import prefork\n"
-        "prefork.PRELOADED, prefork.DRIVER = (), 'driver'\n"
+        "prefork.PRELOADED, prefork.DRIVER = ('not_installed.part',), 'driver'\n"
         f"prefork.main(['--socket={tmp_path / 'socket'}', 'a=1'])\n"
     )
     done = python("-c", script, input=word, timeout=60, cwd=tmp_path)

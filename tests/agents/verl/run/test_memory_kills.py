@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 from interpreter import python
 from machine_speed import patience
@@ -50,11 +48,9 @@ def test_the_kernels_count_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ray_still_says_so_when_it_kills_a_worker_for_memory() -> None:
-    memory = psutil.virtual_memory()
-    share = (memory.total - memory.available) / memory.total + 0.05
-    variables: dict[str, Any] = {"RAY_memory_usage_threshold": min(share, 0.95), "RAY_memory_monitor_refresh_ms": 100}
-    env = {**os.environ, **{name: str(value) for name, value in variables.items()}}
-    done = python("-c", table(__file__, "eats_memory"), env=env, timeout=patience(300))
+    """With a bound that any machine is above at once, whatever else runs there."""
+    bound = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "100"}
+    done = python("-c", table(__file__, "has_a_worker"), env={**os.environ, **bound}, timeout=patience(300))
     told = memory_kill(done.stdout, CONFIG, by_kernel=False)
     assert told is not None, done.stdout + done.stderr
     assert told.startswith("the trainer (WorkerDict) was killed with ")

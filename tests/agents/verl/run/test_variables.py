@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from omegaconf import OmegaConf
@@ -129,3 +130,22 @@ def test_verls_processes_keep_to_the_cache_of_a_hub_off_line(
     assert hub_variables(str(tmp_path)) == {}
     monkeypatch.setattr(variables, "hub_asked_once", nullcontext)
     assert hub_variables("somebody/something") == {}, "the control: a hub that answers"
+
+
+def test_what_a_hub_that_answers_does_not_have_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variables, "hub_asked_once", nullcontext)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", Mock(side_effect=OSError("404\nRepository Not Found")))
+    for name, why in (("nobody/nothing", "404 Repository Not Found"), ("a/b/c", "Repo id must be")):
+        with pytest.raises(ConfigError, match=rf"path={name}: there is no such folder in .* no use here: {why}"):
+            hub_variables(name)
+
+
+def test_folders_named_by_variables_are_found_from_the_runs_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TURNTREE_DATA", "shared")
+    monkeypatch.setenv("PYTHONPATH", "src")
+    given = environment(RunFolder(tmp_path / "run"), "cpu", ["trained_envs:Talking"])
+    assert given["TURNTREE_DATA"] == str(tmp_path / "shared")
+    assert given["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path / "src")

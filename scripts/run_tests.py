@@ -1,0 +1,179 @@
+"""Run parts of the tests, two at a time, each to its end whatever another one does, and sum them up: `make test`.
+
+    python scripts/run_tests.py PART... [-- NAME=VALUE...]    # parts are targets of the Makefile, the rest is make's
+
+Most of the time one of two waits for an engine or for Ray. What a part prints goes to build/tests/PART.log; shown are
+how far each is, pytest's closing lines, and of a failure the test, its last words and the command that runs it alone.
+Nothing outside the standard library is imported.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LOGS = Path("build/tests")
+AT_ONCE, RETELL, POLL = 2, 120.0, 0.2
+"""Parts at once, seconds between two lines of how far they are, and between two looks at them."""
+INSTALLS = {"cpu": "2.4 GB, 3 minutes", "vllm-0.28": "0.9 GB, 1 minute", "vllm-0.24": "4.2 GB, 3 minutes"}
+"""What installing an environment took on two cores, where it was measured."""
+CLOSING = re.compile(r"^=+ (.* in [\d.]+s.*|no tests ran.*) =+$", re.MULTILINE)
+COUNT = re.compile(r"(\d+) (passed|failed|skipped|error)")
+SKIP = re.compile(r"^SKIPPED \[(\d+)\] [^ ]+: (.*)$", re.MULTILINE)
+BROKEN = re.compile(r"^(?:FAILED|ERROR) (\S+\.py(?:::\S.*?)?)(?: - (.*))?$", re.MULTILINE)
+WORDS, TAIL = 3, 15
+"""Lines of a failure, and of a part that fails without one."""
+
+
+@dataclass
+class Part:
+    """One target of the Makefile, running or at its end."""
+
+    name: str
+    log: Path
+    process: subprocess.Popen[bytes]
+    began: float = field(default_factory=time.monotonic)
+    minutes: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """What it has printed."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Tests by outcome, of all runs of pytest in it."""
+        found = (COUNT.findall(line) for line in CLOSING.findall(self.text))
+        return sum((Counter({kind: int(number) for number, kind in line}) for line in found), Counter[str]())
+
+    @property
+    def broken(self) -> dict[str, str]:
+        """Tests that failed, each with its last words."""
+        text = self.text
+        return {test: last_words(text, test) or words for test, words in BROKEN.findall(text)}
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended badly; that none of the chosen tests is of its kind is no failure."""
+        none = re.search(r"^make.*Error 5$", self.text, re.MULTILINE)
+        return self.process.returncode != 0 and not (none and not self.broken)
+
+
+def last_words(text: str, test: str) -> str:
+    """The first lines of an error in pytest's account of a failed test.
+
+    >>> last_words("___ test_x[1] ___\\n>   assert 1 == 2\\nE   assert 1 == 2\\n\\nf.py:3: Error\\n", "f.py::test_x[1]")
+    'assert 1 == 2'
+    """
+    name = re.escape(test.partition("::")[2].replace("::", "."))
+    account = re.search(rf"^_+ (?:ERROR at \w+ of )?{name} _+$(.*?)(?=^[_=]{{3,}} |\Z)", text, re.MULTILINE | re.DOTALL)
+    lines = re.findall(r"^E +(.*)$", account[1], re.MULTILINE) if account and name else []
+    return "\n".join(lines[:WORDS])
+
+
+def alone(part: str, test: str, assigned: Sequence[str]) -> str:
+    """The command that runs a failed test by itself, with all its parameters."""
+    target = "test-fast" if part.startswith("test-fast") else part
+    return shlex.join(["make", target, f"TESTS={test.partition('[')[0]}", *assigned])
+
+
+def missing(names: Iterable[str]) -> list[str]:
+    """Environments that are not there yet."""
+    found = [
+        (name, subprocess.run(["scripts/venv.sh", "-n", name], capture_output=True, check=False)) for name in names
+    ]
+    return [name for name, done in found if done.returncode == 1]
+
+
+def run(parts: Sequence[str], assigned: Sequence[str]) -> list[Part]:
+    """Run all parts and tell how far they are."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    waiting, told = list(parts), time.monotonic()
+    running: list[Part] = []
+    ended: list[Part] = []
+    while waiting or running:
+        while waiting and len(running) < AT_ONCE:
+            running.append(start(waiting.pop(0), assigned))
+        time.sleep(POLL)
+        for part in [part for part in running if part.process.poll() is not None]:
+            running.remove(part)
+            part.minutes = (time.monotonic() - part.began) / 60
+            ended.append(part)
+            tell_end(part)
+        if time.monotonic() - told > RETELL:
+            told = time.monotonic()
+            print("  ".join(f"{part.name} {reached(part.text)}" for part in running), flush=True)
+    return ended
+
+
+def start(name: str, assigned: Sequence[str]) -> Part:
+    """Start a part."""
+    print(f"{name} begins", flush=True)
+    log = LOGS / f"{name}.log"
+    with log.open("wb") as out:
+        command = ["make", "--no-print-directory", name, *assigned]
+        return Part(name, log, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT))
+
+
+def reached(text: str) -> str:
+    """How far the last run of pytest in a log is."""
+    shares = re.findall(r"\[ *(\d+%)\]$", text, re.MULTILINE)
+    return shares[-1] if shares else "begins"
+
+
+def tell_end(part: Part) -> None:
+    """Say at once how a part ended."""
+    for closing in CLOSING.finditer(part.text):
+        print(closing[0])
+    how = "FAILED, the other parts go on" if part.failed else "done"
+    print(f"{part.name} {how}, {part.minutes:.1f} minutes; its output: {part.log}", flush=True)
+
+
+def tell_all(ended: Sequence[Part], assigned: Sequence[str]) -> None:
+    """The reasons of skips, the failures, and the table."""
+    skips: Counter[str] = Counter()
+    for part in ended:
+        for number, reason in SKIP.findall(part.text):
+            skips[reason.removeprefix("Skipped: ")] += int(number)
+    if skips:
+        print("\nskipped, by reason:")
+        for reason, number in skips.most_common():
+            print(f"{number:6}  {reason}")
+    for part in (part for part in ended if part.failed):
+        print(f"\n{part.name} FAILED")
+        for test, words in part.broken.items():
+            print(f"  {test}\n    " + words.replace("\n", "\n    ") + f"\n    {alone(part.name, test, assigned)}")
+        if not part.broken:
+            print("    " + "\n    ".join(part.text.splitlines()[-TAIL:]) + f"\n    make {part.name}")
+    print(f"\n{'part':20} {'passed':>7} {'failed':>7} {'skipped':>8} {'minutes':>8}")
+    for part in ended:
+        counts = part.counts
+        bad = counts["failed"] + counts["error"] or ("yes" if part.failed else 0)
+        print(f"{part.name:20} {counts['passed']:7} {bad:>7} {counts['skipped']:8} {part.minutes:8.1f}")
+
+
+def main(words: Sequence[str]) -> int:
+    """Run what the command line names; 1 if a part failed."""
+    parts = [word for word in words if "=" not in word and word != "--"]
+    assigned = [word for word in words if "=" in word]
+    engines = [
+        name for word in assigned if word.startswith(("VLLM=", "SGLANG=")) for name in word.split("=")[1].split()
+    ]
+    for name in missing(["cpu", "site", *engines]):
+        size = INSTALLS.get(name)
+        print(f"to be installed once: {name}" + (f", {size} on two cores" if size else ""), flush=True)
+    print(f"{len(parts)} parts, {AT_ONCE} at a time; about half an hour on two cores", flush=True)
+    ended = run(parts, assigned)
+    tell_all(ended, assigned)
+    return int(any(part.failed for part in ended))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
