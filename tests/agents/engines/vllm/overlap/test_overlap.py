@@ -117,14 +117,12 @@ def test_answers_are_those_of_synchronous_steps_without_drafts(engines: Any) -> 
 
 
 @pytest.mark.release
-def test_answers_are_so_in_ten_thousand_steps(engines: Any) -> None:
-    whole = seed = 0
-    while whole < 10_000:
-        seed += 1
-        asked = requests(seed, 300)
-        answers, steps, _ = drafted_answers(engines, asked, every=1 + seed % 7)
-        assert unlike(play(engines.plain, asked)[0], answers, asked) == [], f"seed {seed}"
-        whole += steps
+@pytest.mark.parametrize("seed", range(10, 20))
+def test_answers_are_so_in_ten_thousand_steps(engines: Any, seed: int) -> None:
+    asked = requests(seed, 300)
+    answers, steps, _ = drafted_answers(engines, asked, every=1 + seed % 7)
+    assert unlike(play(engines.plain, asked)[0], answers, asked) == []
+    assert steps > 1000
 
 
 @pytest.fixture(scope="module")
