@@ -1,9 +1,9 @@
 """CUDA graphs of the whole model for steps with drafts of any lengths.
 
 With a drafter vLLM 0.24 has whole graphs for steps alone in which every request brings a draft of the greatest length,
-and up to 512 tokens; all others, those without drafts among them, run in pieces. Its mode for any batch (``FULL``) gives
-up the attention kernels that are meant for few queries a request. Here are two families instead: graphs of one token a
-request, as vLLM has without a drafter, and graphs of up to 1 + ``longest`` tokens a request, by their number alone.
+and up to 512 tokens; all others, those without drafts among them, run in pieces. Its mode for any batch (``FULL``)
+gives up the attention kernels that are meant for few queries a request. Here are two families instead: graphs of one
+token a request, as vLLM has without a drafter, and graphs of up to 1 + ``longest`` tokens a request, by their number.
 Steps that read prompts run in pieces, as without a drafter.
 
 Changed on the model runner, of 0.24 and 0.28: ``uniform_decode_query_len``, ``_check_and_update_cudagraph_mode`` (adds

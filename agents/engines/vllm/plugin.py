@@ -15,6 +15,7 @@ from turntree.agents.engines.vllm import compat, cpu_repair, graphs, orphans
 from turntree.agents.engines.vllm.drawing import judged_prompts, model_runner, seeded_draws
 from turntree.agents.engines.vllm.overlap import contract
 from turntree.agents.engines.vllm.overlap.arguments import is_ours
+from turntree.agents.engines.vllm.overlap.drafter import OverlappedDrafter
 
 _MARK = "turntree_plugin"
 
@@ -32,7 +33,7 @@ def register() -> None:
     @functools.wraps(original)
     def init_device(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_ours(self.vllm_config):
-            contract.announce()
+            contract.announce(OverlappedDrafter)
         result = original(self, *args, **kwargs)
         prepare(self.worker.model_runner)
         return result

@@ -1,4 +1,4 @@
-"""vLLM's arguments for turntree's drafter on an accelerator: whole graphs, and drafts beside asynchronous scheduling."""
+"""vLLM's arguments for turntree's drafter on an accelerator: whole graphs, drafts beside asynchronous scheduling."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> di
         ranks: Processes that share the model. Several draft synchronously: each would need the same drafts in time.
     """
     speculative = arguments.get("speculative_config")
-    if not drafts_by_turntree(speculative):
+    if speculative is None or not drafts_by_turntree(speculative):
         return dict(arguments)
     given = dict(arguments)
     longest = int(speculative["num_speculative_tokens"])

@@ -19,26 +19,29 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from turntree.agents.engines.vllm.overlap.drafter import OverlappedDrafter
+
+class Drafter(Protocol):
+    """What a model runner's steps are told to; see ``drafter.OverlappedDrafter``."""
+
+    def trim(self, scheduler_output: Any, places: dict[str, int]) -> None: ...
+    def upload(self) -> None: ...
+    def record(self, output: Any, width: int, read: int) -> None: ...
 
 
-def announce() -> None:
-    """Let vLLM make turntree's drafter where ``ngram_gpu`` is configured; before it makes its model runner."""
-    from turntree.agents.engines.vllm.overlap.drafter import OverlappedDrafter
-
+def announce(drafter: type) -> None:
+    """Let vLLM make ``drafter`` where ``ngram_gpu`` is configured; before it makes its model runner."""
     module = _module()
-    module.NgramProposerGPU = OverlappedDrafter
+    module.NgramProposerGPU = drafter
     module.update_ngram_gpu_tensors_incremental = lambda *_, **__: None
     correct = module.update_num_computed_tokens_for_batch_change
     module.update_num_computed_tokens_for_batch_change = getattr(correct, "_torchdynamo_orig_callable", correct)
 
 
-def follow(runner: Any, drafter: OverlappedDrafter) -> None:
+def follow(runner: Any, drafter: Drafter) -> None:
     """Let a model runner trim its steps to the drafts of ``drafter``, and tell it of each step's tokens."""
 
     def trim(_event: Any, _counts: Any, scheduler_output: Any, places: dict[str, int]) -> None:
@@ -59,7 +62,7 @@ def follow(runner: Any, drafter: OverlappedDrafter) -> None:
 class _Modes:
     """A model runner's two methods of a step, which run as without a drafter where no drafts are concerned."""
 
-    def __init__(self, runner: Any, drafter: OverlappedDrafter) -> None:
+    def __init__(self, runner: Any, drafter: Drafter) -> None:
         self._runner = runner
         self._drafter = drafter
         self._execute, self._sample = runner.execute_model, runner.sample_tokens

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from numpy.typing import NDArray
 from turntree.agents.engines.drafting.chain_rows import StepResult
 from turntree.agents.engines.request_wire import given_of
 from turntree.agents.engines.vllm.drafter import ForestDrafter
@@ -29,8 +29,8 @@ from turntree.spec_tree.budget.draft_budget import Allowance
 _HELD = 32
 """Steps without drafts after which they are read."""
 _FREE = 256
-"""Tokens up to which an accelerator mostly reads weights, so that places without a draft cost nothing. The host need not
-know then how many drafts there are before it prepares the step."""
+"""Tokens of a step up to which an accelerator mostly reads weights, so that places without a draft cost nothing. Then
+the host need not know how many drafts there are before it prepares the step."""
 
 
 class _Step(NamedTuple):
@@ -157,7 +157,7 @@ class OverlappedDrafter(ForestDrafter):
         scheduler_output.total_num_scheduled_tokens -= spare
 
     def upload(self) -> None:
-        """Wait for the drafts, and bring them to the device. Places without one get token 0, in case they are verified."""
+        """Wait for the drafts, and bring them to the device; places without one have token 0."""
         if self._awaited:
             self._awaited = False
             self.settle()
@@ -254,7 +254,10 @@ class OverlappedDrafter(ForestDrafter):
         if request is None or request.prompt_token_ids is None:
             return []
         given = _given(request)
-        return [*request.prompt_token_ids[len(request.prompt_token_ids) - given :], *step.resumed.get(step.ids[place], ())]
+        return [
+            *request.prompt_token_ids[len(request.prompt_token_ids) - given :],
+            *step.resumed.get(step.ids[place], ()),
+        ]
 
     @staticmethod
     def _after_earlier(tokens: NDArray[np.int32], earlier: dict[int, list[int]]) -> NDArray[np.int32]:

@@ -51,12 +51,12 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
         """As vLLM's."""
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self._switch is not None:
-            self._learn(scheduler_output, outputs)
+            self._learn(self._switch, scheduler_output, outputs)
         if self._undrafted:
             self._undrafted.intersection_update(self.requests)
         return outputs
 
-    def _learn(self, scheduler_output: Any, outputs: Any) -> None:
+    def _learn(self, switch: DraftSwitch, scheduler_output: Any, outputs: Any) -> None:
         now, before = time.perf_counter(), self._ended
         self._ended = now if self.has_unfinished_requests() else None
         rows = len(scheduler_output.num_scheduled_tokens)
@@ -64,7 +64,7 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
             return
         drafts = scheduler_output.scheduled_spec_decode_tokens
         places = sum(map(len, drafts.values()))
-        self._switch.observe(
+        switch.observe(
             rows=rows,
             emitted=sum(len(one.new_token_ids) for of in outputs.values() for one in of.outputs),
             seconds=now - before,

@@ -57,7 +57,9 @@ class Runner:
             CompilationConfig.adjust_cudagraph_sizes_for_spec_decode(self.compilation, self.uniform_decode_query_len, 1)
         self.cudagraph_dispatcher.initialize_cudagraph_keys(self.mode, self.uniform_decode_query_len)
 
-    def _determine_batch_execution_and_padding(self, num_tokens: int, rows: int, *, max_num_scheduled_tokens: int) -> Any:
+    def _determine_batch_execution_and_padding(
+        self, num_tokens: int, rows: int, *, max_num_scheduled_tokens: int
+    ) -> Any:
         most = self.uniform_decode_query_len
         uniform = max_num_scheduled_tokens == most and num_tokens == most * rows
         return self.cudagraph_dispatcher.dispatch(num_tokens=num_tokens, uniform_decode=uniform)
@@ -71,7 +73,9 @@ class Runner:
         self.queries.append(max_query_len)
 
 
-def runner(settings: dict[str, Any], longest: int = LONGEST, *, ours: bool = True, backend: str = "FLASH_ATTN") -> Runner:
+def runner(
+    settings: dict[str, Any], longest: int = LONGEST, *, ours: bool = True, backend: str = "FLASH_ATTN"
+) -> Runner:
     made = Runner(settings, longest)
     if ours:
         DraftGraphs(made, longest)
