@@ -27,9 +27,14 @@ import numpy as np
 class Drafter(Protocol):
     """What a model runner's steps are told to; see ``drafter.OverlappedDrafter``."""
 
-    def trim(self, scheduler_output: Any, places: dict[str, int]) -> None: ...
-    def upload(self) -> None: ...
-    def record(self, output: Any, width: int, read: int) -> None: ...
+    def trim(self, scheduler_output: Any, places: dict[str, int]) -> None:
+        """Take places without drafts out of the coming step."""
+
+    def upload(self) -> None:
+        """Have the drafts on the device."""
+
+    def record(self, output: Any, width: int, read: int) -> None:
+        """Take a step's output; the next step may draft up to ``width`` tokens a request."""
 
 
 def announce(drafter: type) -> None:
