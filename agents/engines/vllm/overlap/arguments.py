@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from turntree.agents.engines.vllm import compat
 from turntree.agents.engines.vllm.graphs import graph_sizes
 from turntree.agents.engines.vllm.settings import SECTION, DrafterSettings, drafts_by_turntree
 
@@ -32,7 +32,12 @@ def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> di
     longest = int(speculative["num_speculative_tokens"])
     given.setdefault("compilation_config", graph_sizes(rows, longest))
     given.setdefault("max_num_batched_tokens", _BATCHED)
-    if ranks == 1 and overlaps() and given.get("async_scheduling") is not False and "scheduler_cls" not in given:
+    if (
+        ranks == 1
+        and compat.is_version(*VERSIONS)
+        and given.get("async_scheduling") is not False
+        and "scheduler_cls" not in given
+    ):
         settings = DrafterSettings.from_additional_config(given.get("additional_config"))
         given["additional_config"] = {**(given.get("additional_config") or {}), **settings.to_additional_config()}
         given["scheduler_cls"] = SCHEDULER
@@ -43,14 +48,6 @@ def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> di
             "prompt_lookup_max": 1,
         }
     return given
-
-
-def overlaps() -> bool:
-    """Whether the installed vLLM is one of ``VERSIONS``."""
-    try:
-        return version("vllm").startswith(VERSIONS)
-    except PackageNotFoundError:
-        return False
 
 
 def is_ours(vllm_config: Any) -> bool:

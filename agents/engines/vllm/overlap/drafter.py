@@ -126,7 +126,7 @@ class OverlappedDrafter(ForestDrafter):
             self._drafting = self._thread.submit(self._read_and_draft, began, held, width)
         else:
             with self._records:
-                self._catch_up()
+                self._read_ended()
 
     def trim(self, scheduler_output: Any, places: dict[str, int]) -> None:
         """Upload the drafts, once they are made, and take the places of a step that have none out of it.
@@ -163,13 +163,19 @@ class OverlappedDrafter(ForestDrafter):
             self.settle()
             self._on_device.copy_(self._on_host, non_blocking=True)
 
+    def catch_up(self) -> None:
+        """As ``ForestDrafter.catch_up``."""
+        self.settle()
+        with self._records:
+            self._read_ended()
+
     def take_stats(self, request_id: str) -> tuple[int, int, int] | None:
         """As ``ForestDrafter.take_stats``, of the steps that have ended; the one that runs is not waited for."""
         with self._records:
-            self._catch_up()
+            self._read_ended()
             return self._stats_of(request_id)
 
-    def _catch_up(self) -> None:
+    def _read_ended(self) -> None:
         """Read what is kept of steps that have ended; all of those that an asked for request took part in."""
         if self._drafting is not None and not self._drafting.done():
             return  # it reads them itself

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from turntree.agents.engines.vllm.overlap import arguments
+from turntree.agents.engines.vllm import compat
 from turntree.agents.engines.vllm.overlap.arguments import SCHEDULER, is_ours, on_accelerator
 from turntree.agents.engines.vllm.settings import DRAFTER, SECTION, speculative_config
 
@@ -15,8 +15,8 @@ OURS = {"speculative_config": speculative_config(6)}
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
     """vLLM 0.24.0, or the version that is set."""
-    monkeypatch.setattr(arguments, "version", lambda _: "0.24.0")
-    return lambda found: monkeypatch.setattr(arguments, "version", lambda _: found)
+    monkeypatch.setattr(compat, "version", lambda _: "0.24.0")
+    return lambda found: monkeypatch.setattr(compat, "version", lambda _: found)
 
 
 @pytest.mark.parametrize("version", ["0.24.0", "0.28.1+cpu"])
@@ -80,9 +80,9 @@ def test_else_it_drafts_synchronously(installed: Any, version: str, ranks: int, 
 
 def test_without_vllm_it_drafts_synchronously(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(_: str) -> str:
-        raise arguments.PackageNotFoundError
+        raise compat.PackageNotFoundError
 
-    monkeypatch.setattr(arguments, "version", gone)
+    monkeypatch.setattr(compat, "version", gone)
     assert on_accelerator(OURS, rows=8, ranks=1)["speculative_config"] == OURS["speculative_config"]
 
 
