@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tiny_vllm import MEMORY, ONE_PROCESS
+from tiny_vllm import MEMORY, in_this_process
 
 from turntree.agents.engines.vllm.overlap.arguments import on_accelerator
 from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
@@ -95,9 +95,7 @@ def engine_arguments(folder: Path, *, drafts: bool, settings: DrafterSettings | 
 @contextlib.contextmanager
 def vllm_here() -> Iterator[pytest.MonkeyPatch]:
     """vLLM's environment for engines in this process, of which the first model runner is that of a GPU."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**ONE_PROCESS, "VLLM_USE_V2_MODEL_RUNNER": "0"}.items():
-            patch.setenv(name, value)
+    with in_this_process(VLLM_USE_V2_MODEL_RUNNER="0") as patch:
         yield patch
 
 

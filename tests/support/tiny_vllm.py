@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tiny_llama import random_llama
 
 if TYPE_CHECKING:
+    import pytest
+
     from turntree.agents.engines.vllm.engine import VllmEngine
 
 ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
@@ -25,6 +27,19 @@ def save_policy(folder: Path, vocabulary: int, *, seed: int = 0, **settings: Any
     fields = {"hidden_size": 64, "max_position_embeddings": 512, "initializer_range": 0.2}
     random_llama(vocabulary, seed=seed, **fields | settings).save_pretrained(folder)
     return folder
+
+
+@contextmanager
+def in_this_process(**more: str) -> Iterator[pytest.MonkeyPatch]:
+    """The environment of an engine that runs in this process; afterwards vLLM reads its variables again."""
+    import pytest
+    import vllm.envs
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**ONE_PROCESS, **more}.items():
+            patch.setenv(name, value)
+        yield patch
+    vllm.envs.disable_envs_cache()  # an engine that starts keeps them for good
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tiny_vllm import MEMORY, ONE_PROCESS, save_policy
+from tiny_vllm import MEMORY, in_this_process, save_policy
 
 from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
@@ -21,9 +21,7 @@ VOCABULARY, TURN = 64, 24
 def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     pytest.importorskip("vllm", reason="needs vLLM; see make test-vllm")
     folder = save_policy(tmp_path_factory.mktemp("policy"), VOCABULARY)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ONE_PROCESS.items():
-            patch.setenv(name, value)
+    with in_this_process():
         from vllm import LLM
 
         settings = DrafterSettings(adaptive=False, min_probability=0.02).to_additional_config()
