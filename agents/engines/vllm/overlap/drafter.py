@@ -2,8 +2,9 @@
 
 A step's tokens reach the host by the copy that vLLM makes for its scheduler anyway. The drafting thread waits for it,
 commits them and drafts; before the next step's inputs are made ``trim`` waits for that thread, uploads the drafts, and
-gives back the places that have none. Steps without drafts before or after them are only kept, and read several at a
-time, so that they cost what they cost without a drafter.
+gives back the places that have none. In a step of few tokens all places stay, and only its input ids wait. Steps
+without drafts before or after them are only kept, and read several at a time, so that they cost what they cost without
+a drafter.
 
 A turn that ends in a step still takes part in the next one, whose tokens ``ChainRows`` ignores.
 """
@@ -86,7 +87,7 @@ class OverlappedDrafter(ForestDrafter):
         return last, counts, kept
 
     def propose(self, *args: Any) -> tuple[Tensor, None]:  # type: ignore[override]
-        """Where the next step's drafts will be on the device, shape (rows, longest); ``trim`` fills it."""
+        """Where the next step's drafts will be on the device, shape (rows, longest); ``upload`` fills it."""
         return self._on_device[: len(args[-1])], None
 
     def record(self, output: Any, width: int, read: int) -> None:
