@@ -17,8 +17,9 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from turntree.agents.verl.config.defaults_list import Composed, compose_defaults
 from turntree.agents.verl.config.sections import ConfigError, unknown_key
 
 TRAINER = "turntree_trainer"
@@ -31,8 +32,6 @@ REUSES = ("replay", "exact", "lenient")
 """Its options that exclude one another."""
 GROUPS = (BASE, "engine", "size", "env", "algorithm", SPECULATION)
 """The groups in the order in which they are merged; later ones override."""
-_PRIMARY = "turntree_primary"
-"""Name under which Hydra finds the configuration that is being composed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,48 +101,27 @@ def compose_options(
     overrides = [f"{group}={text!r}" for group, text in texts.items() if (group, named[group]) != ("env", None)]
     without_env = named.get("env", "") is None
     if {*own} == {"defaults"} and all(isinstance(one, str) for one in own["defaults"]):
-        config, chosen = _shipped((*own["defaults"],), (*overrides,), own_env, without_env)
-        config = deepcopy(config)
+        found = _shipped((*own["defaults"],), (*overrides,), own_env, without_env)
     else:
-        config, chosen = _composed(own, overrides, own_env, without_env)
-    return config, _choice(chosen)
+        found = _composed(own, overrides, own_env, without_env)
+    # Hydra does not count an option in a list as the choice of its group.
+    ways = tuple(path.removeprefix(f"{SPECULATION}/") for path in found.paths if path.startswith(f"{SPECULATION}/"))
+    return deepcopy(found.config), _choice({**found.choices, SPECULATION: ways})
 
 
 @lru_cache(maxsize=256)
-def _shipped(
-    defaults: tuple[str, ...], overrides: tuple[str, ...], own_env: bool, without_env: bool
-) -> tuple[DictConfig, dict[str, Any]]:
+def _shipped(defaults: tuple[str, ...], overrides: tuple[str, ...], own_env: bool, without_env: bool) -> Composed:
     """As ``_composed``, of shipped options alone, which do not change; the configuration is not to be modified."""
     return _composed({"defaults": [*defaults]}, overrides, own_env, without_env)
 
 
-def _composed(
-    own: Mapping[str, Any], overrides: Sequence[str], own_env: bool, without_env: bool
-) -> tuple[DictConfig, dict[str, Any]]:
-    """The configuration, and the chosen options by group."""
-    from hydra import compose, initialize_config_module
-    from hydra.core.config_store import ConfigStore
-    from hydra.core.global_hydra import GlobalHydra
+def _composed(own: Mapping[str, Any], overrides: Sequence[str], own_env: bool, without_env: bool) -> Composed:
     from hydra.errors import HydraException
-    from hydra.types import RunMode
 
-    ConfigStore.instance().store(_PRIMARY, own)
-    given = [*overrides]
     try:
-        with initialize_config_module("turntree.configs", version_base=None):
-            found = GlobalHydra.instance().config_loader().compute_defaults_list(_PRIMARY, given, RunMode.RUN)
-            chosen = dict(found.overrides.known_choices)
-            if without_env or (own_env and "env" not in found.overrides.override_choices):
-                given.append("~env")
-                chosen["env"] = None
-            config = compose(_PRIMARY, given)
+        return compose_defaults(own, overrides, own_env=own_env, without_env=without_env)
     except (HydraException, TypeError, ValueError) as error:
         raise _in_our_words(error) from error
-    OmegaConf.set_struct(config, False)
-    # Hydra does not count an option in a list as the choice of its group.
-    paths = [default.config_path.partition("/") for default in found.defaults]
-    chosen[SPECULATION] = tuple(option for group, _, option in paths if group == SPECULATION)
-    return config, chosen
 
 
 def check_compatible(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> None:
