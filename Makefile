@@ -23,7 +23,8 @@ HERE = not vllm and not sglang and not site and not interop
 test-engines: test-site test-vllm test-sglang
 
 test-trainings:
-	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "slow and ($(KIND)) and $(HERE)" $(TESTS)
+	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "slow and ($(KIND)) and $(HERE)" \
+	  $(or $(TESTS),$(shell grep -rl "mark.slow" tests --include=test_*.py))
 
 test-fast:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "not slow and ($(KIND)) and $(HERE)" $(TESTS)

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+import warm_driver
 from safetensors.torch import load_file
 from tables import table
 
 from turntree.agents.episodes.record import Record, read_records
+from turntree.agents.verl import launch
 from turntree.agents.verl.launch import StepReport, train
 from turntree.agents.verl.records.recording import RunFolder
 
@@ -99,6 +101,7 @@ def run_training(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOKING", str(root / "batches.jsonl"))
+        patch.setattr(launch, "command", warm_driver.command)
         status = train(
             config,
             [
