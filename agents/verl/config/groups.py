@@ -20,7 +20,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from turntree.agents.verl.config.defaults_list import Composed, compose_defaults
-from turntree.agents.verl.config.sections import ConfigError, unknown_key
+from turntree.agents.verl.config.sections import ConfigError, plain, unknown_key
 
 TRAINER = "turntree_trainer"
 """The shipped configuration with the default option of each group."""
@@ -152,10 +152,11 @@ def offered() -> Iterator[Choice]:
     names = [list_options(group) for group in ("engine", "env", "algorithm", SPECULATION)]
     for size in list_options("size"):
         config, default = compose_options({"defaults": [TRAINER]}, {"size": size})
+        requires = plain(config.requires)
         for engine, env, algorithm, way in itertools.product(*names):
             choice = replace(default, engine=engine, env=env, algorithm=algorithm, speculation=(way,))
             with suppress(Incompatible):
-                check_compatible(choice, config.requires)
+                check_compatible(choice, requires)
                 yield choice
 
 
