@@ -80,19 +80,6 @@ def test_drafts_have_at_most_twelve_tokens_and_plain_decoding_stays_possible(ask
     assert plain.verl.actor_rollout_ref.rollout.engine_kwargs.turntree.speculation is None
 
 
-def test_the_learning_rate_falls_to_nearly_nothing_until_the_last_step(asked, tmp_path):
-    run.main(out=tmp_path / "run")
-    config = asked["composition"].verl
-    assert (config.actor_rollout_ref.actor.optim.lr_scheduler_type, config.trainer.total_training_steps) == (
-        "cosine",
-        48,
-    )
-    assert config.actor_rollout_ref.actor.optim.min_lr_ratio < 0.05
-    assert asked["composition"].settings.env_kwargs["long_every"] == config.data.train_batch_size, (
-        "one long task a step"
-    )
-
-
 def test_a_models_path_reaches_verl_whole_whatever_its_characters(asked, model, tmp_path, monkeypatch):
     monkeypatch.chdir(model.parent)
     run.main(model=model.name, steps=3, out=tmp_path / "run", seed=7)
@@ -103,27 +90,24 @@ def test_a_models_path_reaches_verl_whole_whatever_its_characters(asked, model, 
 
 def test_a_real_models_copy_is_warm_started_on_the_dialogues_that_it_is_trained_on(asked, model, tmp_path):
     run.main(model=str(model), out=tmp_path / "run", seed=3)
-    start, settings = asked["warm_start"], asked["composition"].settings
+    start, composition = asked["warm_start"], asked["composition"]
     assert asked["config"] == "demo_model"
     assert (start.model, start.seed) == (str(model), 3)
-    assert start.env_kwargs == settings.env_kwargs
+    assert start.env_kwargs == composition.settings.env_kwargs
+    assert 1 <= composition.verl.actor_rollout_ref.rollout.max_num_seqs <= 8, "few requests at once"
 
 
-def test_a_real_model_is_played_with_few_requests_at_once(asked, model, tmp_path):
-    run.main(model=str(model), out=tmp_path / "run")
-    assert 1 <= asked["composition"].verl.actor_rollout_ref.rollout.max_num_seqs <= 8
-
-
-def test_without_a_model_the_tiny_one_is_warm_started(asked, model, tmp_path):
+def test_without_a_model_the_tiny_one_is_warm_started_in_the_environment_that_it_is_trained_in(asked, model, tmp_path):
     run.main(out=tmp_path / "run", seed=3)
+    config, env_kwargs = asked["composition"].verl, asked["composition"].settings.env_kwargs
     assert asked["config"] == "demo"
     assert asked["warm_start"] == run.WarmStart(seed=3)
-    assert asked["composition"].verl.actor_rollout_ref.model.path == str(model)
-
-
-def test_the_tiny_policys_demonstrations_are_of_the_environment_that_it_is_trained_in(asked, tmp_path):
-    run.main(out=tmp_path / "run")
-    assert asked["warm_start"].env_kwargs == asked["composition"].settings.env_kwargs
+    assert asked["warm_start"].env_kwargs == env_kwargs
+    assert config.actor_rollout_ref.model.path == str(model)
+    optim = config.actor_rollout_ref.actor.optim
+    assert (optim.lr_scheduler_type, config.trainer.total_training_steps) == ("cosine", 48), "it falls to the last step"
+    assert optim.min_lr_ratio < 0.05
+    assert env_kwargs["long_every"] == config.data.train_batch_size, "one long task a step"
 
 
 def test_a_training_that_fails_is_not_reported_as_a_success(asked, model, tmp_path):

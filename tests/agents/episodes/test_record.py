@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import numpy as np
 import pytest
 from adder import play
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turntree.agents.engines.protocol import TopLogprobs
@@ -62,6 +62,7 @@ async def episode(renderer: Renderer) -> Any:
     return (await play(renderer, "call 4", "call 5", "5", seed=3))[0]
 
 
+@settings(max_examples=50)
 @given(drawn(Episode), st.lists(drawn(Episode), max_size=2))
 def test_an_episode_survives_json_unchanged(episode: Episode, others: list[Episode]) -> None:
     episode = replace(episode, others=tuple(others))

@@ -76,6 +76,7 @@ def folder(chatml: Any, tmp_path: Path) -> Path:
 
 def test_the_local_engine_behind_the_gateway(folder: Path, tmp_path: Path) -> None:
     served_dialogue(folder, tmp_path / "log.txt")
+    assert "Traceback" not in (tmp_path / "log.txt").read_text(), "it ended in order at SIGTERM"
 
 
 @pytest.mark.vllm

@@ -11,7 +11,7 @@ from turntree.spec_tree.rules.ledger import StoredTurn
 from turntree.spec_tree.rules.top_law import OTHER
 from turntree.spec_tree.rules.verify import behaviour, residual
 
-GRID = 4000
+GRID = 2000
 
 
 def top(p: NDArray[np.float64], k: int) -> TopLogprobs:

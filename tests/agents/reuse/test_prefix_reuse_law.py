@@ -47,7 +47,7 @@ def released(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr(turn_verification, "redraw_known", drawn_from_p)
 
 
-@pytest.mark.parametrize("top_k", [1, 2, 4])
+@pytest.mark.parametrize("top_k", [2, *(pytest.param(k, marks=pytest.mark.release) for k in (1, 4))])
 def test_exact_reuse_says_what_the_policy_of_now_says(top_k: int) -> None:
     turns, policy, play = replayed(ReuseConfig(mode=ReuseMode.EXACT, top_k=top_k), 4)
     assert play.stats.reused > 100

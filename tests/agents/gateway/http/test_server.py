@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from gateways import SpokenEngine, gateway_at
 from machine_speed import eventually, patience
-from served_command import served_command
 
 from turntree.agents.errors import UsageError
 from turntree.agents.gateway.http.server import listen
@@ -113,15 +110,3 @@ def test_a_port_that_is_taken_is_named():
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"cannot listen at 127.0.0.1:{port}"):
             listen(GatewaySettings(model="m", max_context=8, port=port))
-
-
-def test_the_command_serves_and_ends_in_order_at_sigterm(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    log = tmp_path / "log.txt"
-    with served_command(tiny_model, log) as base_url:
-        body = {**json.loads(BODY), "max_tokens": 5}
-        answer = httpx.post(f"{base_url}/chat/completions", json=body, timeout=patience(60))
-        assert answer.json()["usage"]["completion_tokens"] >= 1
-    assert "Traceback" not in log.read_text()

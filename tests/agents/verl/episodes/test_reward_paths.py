@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from real_training import SAMPLES, Training, read_lines, run_training
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.release]  # test_rewards.py calls verl's reward loop without a training
 
 PROMPTS = 3
 REWARDS = r"{answer: 1.0, trained_envs\:brevity: 0.5}"
@@ -31,7 +31,7 @@ BY_FUNCTION = (
     ("path", "undecided", "paid", "masked"),
     [
         pytest.param(BY_MANAGER, [0.0, 0.0, 1.0], ("echo/0", "echo/2"), 0, id="manager"),
-        pytest.param(BY_FUNCTION, [0.0, 1.0], ("echo/0",), 1, id="function", marks=pytest.mark.release),
+        pytest.param(BY_FUNCTION, [0.0, 1.0], ("echo/0",), 1, id="function"),
     ],
 )
 def test_verl_trains_by_turntrees_rewards_and_what_has_no_score_is_masked(
