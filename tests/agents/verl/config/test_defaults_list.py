@@ -16,6 +16,7 @@ def test_libyaml_reads_what_is_shipped_as_omegaconf_does() -> None:
     assert len(SHIPPED) > 30
     for path in SHIPPED:
         assert yaml.load(path.read_text(), YamlLoader) == OmegaConf.to_container(OmegaConf.load(path)), path
+    assert yaml.load("1e-6", YamlLoader) == 1e-6
     assert yaml.safe_load("1e-6") == "1e-6", "the control: PyYAML alone takes that for text"
 
 
