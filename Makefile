@@ -6,7 +6,7 @@ VLLM := vllm-0.28 vllm-0.24 vllm-0.32
 SGLANG := sglang-0.5.12 sglang-0.5.23
 
 .PHONY: demo docs test test-all test-trainings test-cpu test-fast test-fast-agents test-fast-others test-engines test-site \
-  test-interop test-vllm test-sglang test-mutants dist lint env gpu-env clean
+  test-interop test-vllm test-sglang test-mutants test-times dist lint env gpu-env clean
 demo:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m turntree.agents.cli demo $(DEMO)
 
@@ -15,6 +15,9 @@ KIND := not release
 RUN_TESTS := $${PYTHON:-python3} scripts/run_tests.py
 test:
 	$(RUN_TESTS) $(PARTS) -- VLLM=$(firstword $(VLLM)) SGLANG=$(firstword $(SGLANG))
+
+test-times:  # the same, and what each file took goes to tests/cpu_seconds.toml; nothing else should run beside it
+	$(RUN_TESTS) --times $(PARTS) -- VLLM=$(firstword $(VLLM)) SGLANG=$(firstword $(SGLANG))
 
 test-all:  # every version of the engines, every combination, long statistics: before a release
 	$(RUN_TESTS) $(PARTS) test-interop -- KIND="release or not release" VLLM="$(VLLM)" SGLANG="$(SGLANG)"

@@ -1,6 +1,7 @@
 """Run parts of the tests, two at a time, each to its end whatever another one does, and sum them up: `make test`.
 
     python scripts/run_tests.py PART... [-- NAME=VALUE...]    # parts are targets of the Makefile, the rest is make's
+    python scripts/run_tests.py --times PART...    # and what each file took goes to tests/cpu_seconds.toml
 
 Most of the time one of two waits for an engine or for Ray. What a part prints goes to build/tests/PART.log; shown are
 how far each is, pytest's closing lines, and of a failure the test, its last words and the command that runs it alone.
@@ -9,8 +10,11 @@ Nothing outside the standard library is imported.
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -20,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 LOGS = Path("build/tests")
+TIMES = Path("tests/cpu_seconds.toml")
 AT_ONCE, RETELL, POLL = 2, 120.0, 0.2
 """Parts at once, seconds between two lines of how far they are, and between two looks at them."""
 INSTALLS = {"cpu": "2.4 GB, 3 minutes", "vllm-0.28": "0.9 GB, 1 minute", "vllm-0.24": "4.2 GB, 3 minutes"}
@@ -52,6 +57,12 @@ class Part:
         """Tests by outcome, of all runs of pytest in it."""
         found = (COUNT.findall(line) for line in CLOSING.findall(self.text))
         return sum((Counter({kind: int(number) for number, kind in line}) for line in found), Counter[str]())
+
+    @property
+    def seconds(self) -> Counter[str]:
+        """CPU seconds by test file, of all runs of pytest in it; what importing took is under ``imports``."""
+        runs = (json.loads(path.read_text()) for path in (LOGS / "cpu" / self.name).glob("*.json"))
+        return sum((Counter(run) for run in runs), Counter[str]())
 
     @property
     def broken(self) -> dict[str, str]:
@@ -95,6 +106,7 @@ def missing(names: Iterable[str]) -> list[str]:
 def run(parts: Sequence[str], assigned: Sequence[str]) -> list[Part]:
     """Run all parts and tell how far they are."""
     LOGS.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(LOGS / "cpu", ignore_errors=True)
     waiting, told = list(parts), time.monotonic()
     running: list[Part] = []
     ended: list[Part] = []
@@ -119,7 +131,8 @@ def start(name: str, assigned: Sequence[str]) -> Part:
     log = LOGS / f"{name}.log"
     with log.open("wb") as out:
         command = ["make", "--no-print-directory", name, *assigned]
-        return Part(name, log, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT))
+        variables = {**os.environ, "TURNTREE_CPU_SECONDS": str((LOGS / "cpu" / name).resolve())}
+        return Part(name, log, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=variables))
 
 
 def reached(text: str) -> str:
@@ -152,16 +165,23 @@ def tell_all(ended: Sequence[Part], assigned: Sequence[str]) -> None:
             print(f"  {test}\n    " + words.replace("\n", "\n    ") + f"\n    {alone(part.name, test, assigned)}")
         if not part.broken:
             print("    " + "\n    ".join(part.text.splitlines()[-TAIL:]) + f"\n    make {part.name}")
-    print(f"\n{'part':20} {'passed':>7} {'failed':>7} {'skipped':>8} {'minutes':>8}")
+    print(f"\n{'part':20} {'passed':>7} {'failed':>7} {'skipped':>8} {'minutes':>8} {'CPU minutes':>12}")
     for part in ended:
         counts = part.counts
         bad = counts["failed"] + counts["error"] or ("yes" if part.failed else 0)
-        print(f"{part.name:20} {counts['passed']:7} {bad:>7} {counts['skipped']:8} {part.minutes:8.1f}")
+        print(f"{part.name:20} {counts['passed']:7} {bad:>7} {counts['skipped']:8} {part.minutes:8.1f} {part.seconds.total() / 60:12.1f}")
+
+
+def write_times(seconds: Counter[str]) -> None:
+    """Write what each file took, in whole seconds, below the lines that lead the table."""
+    head, mark, _ = TIMES.read_text().partition("[seconds]\n")
+    files = sorted(path.as_posix() for path in Path("tests").rglob("test_*.py"))
+    TIMES.write_text(head + mark + "".join(f'"{name}" = {round(seconds[name])}\n' for name in ["imports", *files]))
 
 
 def main(words: Sequence[str]) -> int:
     """Run what the command line names; 1 if a part failed."""
-    parts = [word for word in words if "=" not in word and word != "--"]
+    parts = [word for word in words if "=" not in word and not word.startswith("--")]
     assigned = [word for word in words if "=" in word]
     engines = [
         name for word in assigned if word.startswith(("VLLM=", "SGLANG=")) for name in word.split("=")[1].split()
@@ -172,7 +192,10 @@ def main(words: Sequence[str]) -> int:
     print(f"{len(parts)} parts, {AT_ONCE} at a time; about half an hour on two cores", flush=True)
     ended = run(parts, assigned)
     tell_all(ended, assigned)
-    return int(any(part.failed for part in ended))
+    failed = any(part.failed for part in ended)
+    if "--times" in words and not failed:
+        write_times(sum((part.seconds for part in ended), Counter[str]()))
+    return int(failed)
 
 
 if __name__ == "__main__":
