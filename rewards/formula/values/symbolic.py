@@ -42,12 +42,12 @@ def equal_by_sympy(gold: Node, answer: Node) -> bool | None:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """sympy's power; exact numbers of more than ``MAX_BITS`` bits are refused, as it would write them out for minutes."""
+    """sympy's power; an exact number of more than ``MAX_BITS`` bits, which it would write out at length, is refused."""
     import sympy
 
-    if base.is_Rational and exponent.is_Rational:
-        if abs(exponent) * max(base.p.bit_length(), base.q.bit_length()) > MAX_BITS:
-            raise CannotEvaluate("a huge power")
+    exact = base.is_Rational and exponent.is_Rational
+    if exact and abs(exponent) * max(base.p.bit_length(), base.q.bit_length()) > MAX_BITS:
+        raise CannotEvaluate("a huge power")
     return sympy.Pow(base, exponent)
 
 
