@@ -72,6 +72,7 @@ def installed(dist: Path, folder: Path, extra: str = "") -> Path:
     return folder / "bin"
 
 
+@pytest.mark.release
 def test_the_wheel_runs_without_extras(dist: Path, tmp_path: Path) -> None:
     there = installed(dist, tmp_path / "bare")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from interpreter import python
@@ -17,7 +18,7 @@ def test_the_logs_of_a_failed_tests_processes_end_its_report(tmp_path: Path) -> 
     def said(*which: str) -> str:
         words = ["-m", "pytest", "-p", "no:cacheprovider", "-c", "/dev/null", "-o", f"pythonpath={support}", *which]
         words += ["--rootdir", str(tmp_path), "--basetemp", str(tmp_path / "base")]
-        return python(*words, cwd=tmp_path).stdout
+        return python(*words, cwd=tmp_path, env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}).stdout
 
     failed = said("test_it.py")
     assert "1 failed, 1 passed" in failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
     (root / "test_bad.py").write_text(table(__file__, "bad_part"))
     (root / "test_good.py").write_text(table(__file__, "good_part"))
     words = ["test-vllm", "broken", "good", "none", "--", "VLLM=vllm-0.28", "KIND=not slow"]
-    done = subprocess.run([sys.executable, SCRIPT, *words], cwd=root, capture_output=True, text=True, check=False)
+    bare = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    words = [sys.executable, SCRIPT, *words]
+    done = subprocess.run(words, cwd=root, env=bare, capture_output=True, text=True, check=False)
     assert not done.stderr
     return done.returncode, done.stdout
 

@@ -1,42 +1,68 @@
-"""README's commands run as they stand, with the model that one of them makes."""
+"""README's blocks and commands run as they stand, in a fresh clone, with the model that one of them makes."""
 
 from __future__ import annotations
 
-import os
 import re
+import shutil
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from machine_speed import patience
+from tables import table
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(python)?\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"^```(python)?\n(.*?)^```|`([^`\n]+(?:\n[^`\n]+)?)`", re.MULTILINE | re.DOTALL)
+VERBS = ("turntree ", "python ", "pip ", "make ", "export ", "import ")
+NOT_RUN: dict[str, str] = table(__file__, "not_run")
+"""Commands that are left out, and why."""
 
 
 def commands() -> list[str]:
-    """The line that makes the model, and those of the section about the command line, without their comments."""
-    (model,) = re.findall(r"`(turntree model [^`]+)`", README)
-    section = README.partition("## From the command line\n")[2].partition("\n## ")[0].replace("\\\n", "")
-    return [model, *(line.split("#")[0].strip() for line in section.splitlines() if line.startswith("turntree "))]
+    """Whatever stands there to be run, in the order of the page: commands for bash, without their comments."""
+    found = []
+    for python, block, inline in CODE.findall(README):
+        if python:
+            to_be_saved = "class Doubling" in block
+            name = "doubling.py" if to_be_saved else "twelve_lines.py"
+            found.append(f"cat > {name} <<'END'\n{block}END\n" + ("" if to_be_saved else f"python {name}"))
+        elif block:
+            found += [line.split(" #")[0].strip() for line in block.replace("\\\n", "").splitlines()]
+        elif inline.startswith(VERBS):
+            line = inline.replace("\n", " ")
+            found.append(f"python -c '{line}'" if line.startswith("import ") else line)
+    return sorted(found, key=lambda line: not line.startswith("cat > doubling.py"))  # "save this as" stands above it
 
 
-def test_there_are_commands_of_every_kind() -> None:
-    verbs = {line.split()[1] for line in commands()}
-    assert {"model", "new", "check", "eval", "bench", "train", "view", "serve"} <= verbs
+def test_there_are_commands_of_every_kind_and_what_is_left_out_is_there() -> None:
+    words = [tuple(line.split()[:2]) for line in commands()]
+    verbs = ("model", "new", "check", "eval", "bench", "train", "view", "serve")
+    assert {("turntree", verb) for verb in verbs} <= {*words}
+    assert sum(line.startswith("cat > ") for line in commands()) == sum(bool(python) for python, _ in BLOCKS) == 2
+    assert {*NOT_RUN} <= {*commands()}
 
 
 @pytest.mark.release
 def test_every_command_runs_word_for_word(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```python\n([^`]*class Doubling.*?)```", README, re.DOTALL)
-    (tmp_path / "doubling.py").write_text(block, encoding="utf-8")
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    where = {"cwd": tmp_path, "env": {**os.environ, "PATH": path, "HF_HUB_OFFLINE": "1"}, "text": True}
+    clone, exports, failed = tmp_path / "turntree", "set -e\n", {}
+    subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
+
+    def run(line: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        given = {"cwd": clone, "capture_output": True, "text": True, "timeout": patience(900), "check": False}
+        return subprocess.run(["bash", "-c", exports + line], **{**given, **options})
+
     for line in commands():
-        if line.startswith("turntree serve "):
-            with subprocess.Popen(line.split(), stdout=subprocess.PIPE, **where) as server:
-                assert "http" in (server.stdout.readline() if server.stdout else "")
-                server.terminate()
-        else:
-            done = subprocess.run(line, shell=True, capture_output=True, timeout=patience(900), check=False, **where)
-            assert done.returncode == 0, f"{line}\n{done.stdout[-1000:]}{done.stderr[-3000:]}"
+        if line in NOT_RUN:
+            continue
+        if line.startswith("export "):
+            exports += line + "\n"
+        if line.startswith("turntree serve "):  # until it says where
+            line = f"{line} > said & trap 'kill $!' EXIT; until grep -q http said; do kill -0 $!; sleep 0.2; done"
+        done = run(line)
+        if done.returncode:
+            failed[line] = done.stdout[-1000:] + done.stderr[-3000:]
+    shutil.rmtree(run("scripts/venv.sh -n cpu").stdout.strip())  # this clone's own layer of the environment
+    assert failed == {}

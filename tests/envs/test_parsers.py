@@ -168,6 +168,7 @@ tagless = st.text().filter(lambda text: "tool_call" not in text)
 class TestHermes:
     parser = HermesParser()
 
+    @settings(max_examples=30)
     @given(
         name=st.from_regex(r"\w{1,12}", fullmatch=True),
         arguments=st.dictionaries(st.text(), json_values, max_size=3),

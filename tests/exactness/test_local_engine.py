@@ -20,7 +20,7 @@ from turntree.agents.engines.protocol import Completion, Sampling
 from turntree.spec_tree.rules.verify import root
 
 SIZE, CASES = 32, 20
-MODELS = range(10)
+MODELS = [*range(3), *(pytest.param(number, marks=pytest.mark.release) for number in range(3, 10))]
 
 
 class Case(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any
 from turntree.rewards.formula.syntax.nodes import Add, Big, Call, Const, Mul, Node, Num, Pow, Quantity, Sym, Undone
 from turntree.rewards.formula.syntax.problems import CannotEvaluate
 from turntree.rewards.formula.syntax.walk import ordered
+from turntree.rewards.limits import MAX_BITS
 
 _FUNCTIONS = "sin cos tan cot sec csc sinh cosh tanh max min gcd lcm floor factorial"
 _NAMES = {
@@ -40,6 +41,16 @@ def equal_by_sympy(gold: Node, answer: Node) -> bool | None:
     return True if difference == 0 else None
 
 
+def _power(base: Any, exponent: Any) -> Any:
+    """sympy's power; an exact number of more than ``MAX_BITS`` bits, which it would write out at length, is refused."""
+    import sympy
+
+    exact = base.is_Rational and exponent.is_Rational
+    if exact and abs(exponent) * max(base.p.bit_length(), base.q.bit_length()) > MAX_BITS:
+        raise CannotEvaluate("a huge power")
+    return sympy.Pow(base, exponent)
+
+
 def _built(node: Node) -> Any:
     import sympy
 
@@ -55,7 +66,7 @@ def _built(node: Node) -> Any:
         case Mul(factors):
             return sympy.Mul(*(_built(factor) for factor in factors))
         case Pow(base, exponent):
-            return sympy.Pow(_built(base), _built(exponent))
+            return _power(_built(base), _built(exponent))
         case Quantity(value, "%"):
             return _built(value) / 100
         case Call("ln", (argument,)):

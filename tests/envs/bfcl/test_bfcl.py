@@ -222,6 +222,10 @@ class TestTheData:
         assert world["TradingBot"] == {"stocks": {}}
 
 
+EACH = [pytest.param(split, 1, marks=pytest.mark.release) for split in SPLITS]
+"""Every task of every split."""
+
+
 def _opened(folder: Path, index: int) -> dict[str, Any]:
     return BFCL(data=folder).reset(options={"index": index})[1]
 
@@ -236,11 +240,11 @@ def test_no_arguments_lead_to_a_failure(env: BFCL) -> None:
             assert not info["stop_reason"], (tool.name, arguments, info["failure"])
 
 
-@pytest.mark.parametrize("split", SPLITS)
-def test_every_path_wins_its_task_and_words_win_none(split: str) -> None:
+@pytest.mark.parametrize(("split", "every"), [*((split, 3) for split in SPLITS), *EACH])
+def test_every_path_wins_its_task_and_words_win_none(split: str, every: int) -> None:
     env = make("turntree/BFCL-v0", data=published("bfcl_multi_turn"), split=split, limits=ALL_TURNS)
     assert env.num_tasks == 200
-    for index in range(200):
+    for index in range(0, 200, every):
         assert play_as(env, WINNERS["turntree/BFCL-v0"], index).won, index
         assert play_as(env, LOSERS["sorry"], index).lost, index
 
@@ -257,12 +261,6 @@ def nearly_right_paths_lose(split: str, indices: range) -> None:
             assert follow(env, index, other).lost, (index, name, argument)
 
 
-@pytest.mark.parametrize("split", SPLITS)
-def test_a_path_with_one_call_less_or_one_other_argument_loses(split: str) -> None:
-    nearly_right_paths_lose(split, range(SPLITS.index(split), 200, 20))
-
-
-@pytest.mark.release
-@pytest.mark.parametrize("split", SPLITS)
-def test_all_paths_with_one_call_less_or_one_other_argument_lose(split: str) -> None:
-    nearly_right_paths_lose(split, range(200))
+@pytest.mark.parametrize(("split", "every"), [*((split, 20) for split in SPLITS), *EACH])
+def test_a_path_with_one_call_less_or_one_other_argument_loses(split: str, every: int) -> None:
+    nearly_right_paths_lose(split, range(SPLITS.index(split) % every, 200, every))

@@ -19,6 +19,8 @@ from turntree.envs.sandbox import CodeResult, CodeStatus, PythonSandbox, Sandbox
 from turntree.envs.sandbox.processes import descendants, ticks
 
 LIMITS = SandboxLimits(seconds=patience(1.0), memory_bytes=200 * 2**20, processes=8, output_bytes=1000)
+HASTY = replace(LIMITS, seconds=patience(0.3))
+"""For what is stopped at its deadline alone."""
 
 
 @pytest.fixture(scope="module", params=["namespaces", "process"])
@@ -130,8 +132,10 @@ def test_a_large_file_is_refused(sandbox: PythonSandbox) -> None:
 
 
 def test_sleeping_past_the_deadline_is_stopped_at_it(sandbox: PythonSandbox) -> None:
-    result = run(sandbox, "import signal, time\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\ntime.sleep(1000)")
-    assert (result.status, result.error) == (CodeStatus.TIMEOUT, f"stopped after {LIMITS.seconds:g} s")
+    code = "import signal, time\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\ntime.sleep(1000)"
+    with like(sandbox, HASTY) as hasty:
+        result = run(hasty, code)
+    assert (result.status, result.error) == (CodeStatus.TIMEOUT, f"stopped after {HASTY.seconds:g} s")
 
 
 def test_grandchildren_that_left_their_session_are_killed(sandbox: PythonSandbox) -> None:
@@ -178,7 +182,7 @@ def test_what_the_code_says_in_the_sandboxs_name_changes_nothing(
 
 @pytest.mark.parametrize(("said", "status", "reason"), table(__file__, "forged_in_sessions"))
 def test_nor_does_it_in_a_session(sandbox: PythonSandbox, said: str, status: str, reason: str) -> None:
-    with like(sandbox, LIMITS, session=True) as session:
+    with like(sandbox, HASTY, session=True) as session:
         session.run("x = 1")
         before = session.supervisor_pid
         result = run(session, CHANNEL + said)
@@ -195,7 +199,7 @@ def test_who_ends_a_call_of_a_session_early_has_the_rest_told_in_the_next(sandbo
 
 
 def test_code_that_is_not_taken_is_stopped_at_its_deadline(sandbox: PythonSandbox) -> None:
-    with like(sandbox, LIMITS, session=True) as session:  # the first run says that it has ended, and goes on
+    with like(sandbox, HASTY, session=True) as session:  # the first run says that it has ended, and goes on
         assert run(session, CHANNEL + "send(frame({'status': 'ok', 'error': ''})); time.sleep(1000)").ok
         assert run(session, "#" * (1 << 20)).status is CodeStatus.TIMEOUT
 

@@ -65,4 +65,4 @@ def test_a_sandbox_that_fails_is_a_failure_of_the_surroundings(monkeypatch: pyte
 
 def test_an_environment_with_python_keeps_the_rules() -> None:
     turn = call(Bench(), "python", code="x = 1\nx")
-    require_conformance(Bench, turns=[turn, turn, "Done."])
+    require_conformance(Bench, turns=[turn, "Done."])

@@ -223,7 +223,10 @@ def test_published_schemas_are_shown_only_if_they_fit_our_tools(shop: Path) -> N
         RetailService(data=shop).reset(seed=0)
 
 
-@pytest.mark.parametrize(("split", "count"), [("test", 115), ("dev", 20), ("train", 500)])
+@pytest.mark.parametrize(
+    ("split", "count"),
+    [("dev", 20), *(pytest.param(*more, marks=pytest.mark.release) for more in (("test", 115), ("train", 500)))],
+)
 def test_the_published_tasks_are_won_by_their_own_actions(split: str, count: int) -> None:
     env = RetailService(data=published("tau_bench"), split=split)
     assert env.num_tasks == count

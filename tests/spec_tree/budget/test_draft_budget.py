@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from combinations import every_third
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -121,8 +122,9 @@ COSTS = {
 NOISY = {"noise": 0.05, "hiccups": 0.01}
 
 
-@pytest.mark.parametrize("cost", [name for name in COSTS if name != "small cpu"])
-@pytest.mark.parametrize("policy", [SHARP, FLAT, MODEST])
+@pytest.mark.parametrize(
+    ("cost", "policy"), every_third([name for name in COSTS if name != "small cpu"], [SHARP, FLAT, MODEST])
+)
 def test_a_warm_budget_reaches_the_best_fixed_threshold(cost, policy):
     runs = {at: simulate(Fixed(at), COSTS[cost], policy, steps=500, **NOISY) for at in THRESHOLDS}
     best = max(throughput(run, WARM) for run in runs.values())
@@ -130,9 +132,10 @@ def test_a_warm_budget_reaches_the_best_fixed_threshold(cost, policy):
     assert throughput(own, WARM) >= 0.95 * best
 
 
-@pytest.mark.parametrize("rows", [1, 4, 64])
-@pytest.mark.parametrize("cost", ["linear", "steep", "accelerator", "stairs"])
-@pytest.mark.parametrize("policy", [LIAR, MISSED])
+@pytest.mark.parametrize(
+    ("cost", "policy", "rows"),
+    every_third(["linear", "steep", "accelerator", "stairs"], [LIAR, MISSED], [1, 4, 64]),
+)
 def test_where_drafts_lose_almost_nothing_is_lost(cost, policy, rows):
     without = simulate(Fixed(2.0), COSTS[cost], policy, rows=rows, steps=500, **NOISY)
     own = simulate(DraftBudget(0.05), COSTS[cost], policy, rows=rows, steps=500, **NOISY)
@@ -146,8 +149,9 @@ def test_the_careless_threshold_loses_where_the_budget_does_not():
     assert throughput(simulate(Fixed(0.4), COSTS["linear"], LIAR, steps=300)) < 0.8 * throughput(without)
 
 
-@pytest.mark.parametrize("cost", ["small cpu", "linear", "accelerator", "dear rows"])
-@pytest.mark.parametrize("early", [FLAT, LIAR, MISSED])
+@pytest.mark.parametrize(
+    ("cost", "early"), every_third(["small cpu", "linear", "accelerator", "dear rows"], [FLAT, LIAR, MISSED])
+)
 def test_a_policy_that_sharpens_is_noticed(cost, early):
     policy = lambda step: early if step < 200 else SHARP  # noqa: E731
     own = simulate(DraftBudget(0.05), COSTS[cost], policy, steps=500, **NOISY)

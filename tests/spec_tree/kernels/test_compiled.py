@@ -50,6 +50,7 @@ def stand_in(folder: Path, script: str) -> str:
     return str(path)
 
 
+@pytest.mark.release  # compiles all kernels twice
 def test_the_first_process_finds_what_the_second_one_compiled(tmp_path: Path) -> None:
     done = python(table(__file__, "first_use"), cache=tmp_path)
     of_grow, of_move_on, of_draft = (tuple(map(int, line.split())) for line in done.stdout.splitlines())

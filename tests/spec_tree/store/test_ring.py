@@ -95,7 +95,7 @@ def forest() -> SpecForest:
 
 
 @pytest.mark.parametrize(("settings", "longest"), table(__file__, "small_rings"))
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.release)])
 def test_whatever_happens_in_a_small_ring_what_is_held_is_what_was_said(
     settings: dict[str, Any], longest: int, seed: int
 ) -> None:
@@ -256,7 +256,7 @@ def test_places_in_a_full_ring_are_looked_at_once() -> None:
         assert 1 < len(places) == len(set(places))
 
 
-@pytest.mark.parametrize("pieces", [1, 40])
+@pytest.mark.parametrize("pieces", [pytest.param(1, marks=pytest.mark.release), 40])
 def test_growing_keeps_every_turn_and_finds_the_newest_first(pieces: int) -> None:
     """The log begins small: turns of all shapes stand in it when it is copied into a larger one."""
     forest = SpecForest(ForestConfig(max_tokens=1_000_000, rollouts_per_state=10_000))
