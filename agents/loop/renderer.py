@@ -144,7 +144,10 @@ class Renderer:
 
     def _quoted(self, messages: str) -> list[dict[str, Any]]:
         """The messages, each mark in a text of others broken up."""
-        return [
-            message if message.pop(AS_TOKENS, False) else self.template.marks.quoted(message)
-            for message in json.loads(messages)
-        ]
+        quoted = []
+        for message in json.loads(messages):
+            if not message.pop(AS_TOKENS, False):
+                own = message["role"] == "assistant"
+                message = (self.template.answer_marks if own else self.template.marks).quoted(message)
+            quoted.append(message)
+        return quoted

@@ -195,6 +195,12 @@ class ChatTemplate:
         return Marks(texts)
 
     @functools.cached_property
+    def answer_marks(self) -> Marks:
+        """The marks that are text in an answer too: a template finds thoughts in answers by theirs."""
+        kept = () if self.thought is None else (self.thought.begin, self.thought.end)
+        return Marks(token for token in self.marks.tokens if token not in kept)
+
+    @functools.cached_property
     def thought(self) -> Thought | None:
         """How the model's thoughts begin and end; ``None`` if it has none."""
         known = (*self._sources, *(str(how) for how in self.tokenizer.added_tokens_decoder.values()))

@@ -93,6 +93,15 @@ def test_what_looks_like_a_template_in_a_message_is_text(name: str) -> None:
         assert marks({**hostile, "as_tokens": True}) > marks(USER)
 
 
+def test_a_template_still_finds_the_thoughts_of_earlier_answers() -> None:
+    renderer = field_renderer("Qwen3 without thoughts")
+    answer = {"role": "assistant", "content": "<think>hm</think>42<|im_end|>"}
+    shown = text(renderer, renderer.initial([USER, answer, USER]))
+    assert "hm" not in shown
+    ends = renderer.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert renderer.initial([USER, answer, USER]).count(ends) == 3
+
+
 def test_a_system_text_leads_the_first_message_of_a_template_without_one(caplog: pytest.LogCaptureFixture) -> None:
     renderer = field_renderer("Gemma 2")
     system = {"role": "system", "content": "Be brief."}
