@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turntree.agents.errors import RenderError
-from turntree.agents.loop.template.chat_template import ChatTemplate, ChatTokenizer
+from turntree.agents.loop.chat_template import ChatTemplate, ChatTokenizer
 
 _CACHED = 4096
 AS_TOKENS = "as_tokens"

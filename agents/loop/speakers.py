@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 from turntree.agents.engines.chat_server import ChatServer
 from turntree.agents.engines.protocol import Engine, FinishReason, Sampling, TurnRequest
 from turntree.agents.errors import AgentError
+from turntree.agents.loop.quoted import broken_up
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.loop.template.quoted import broken_up
 
 _SPECIAL = re.compile(
     r"<\|[^\s|<>]{1,64}\|>|</?s>|<\uff5c[^\s<>]{1,64}\uff5c>|\[/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS)\]|<(?:start|end)_of_turn>"
