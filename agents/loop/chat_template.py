@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 ASKED = {"role": "user", "content": "question"}
 SAID = "turntree-dummy-answer"
-_HEARD = ("turntree-dummy-result", "turntree-other-result")
+_HEARD = "turntree-dummy-result"
 _TOLD = "turntree-dummy-system"
 _GIVEN = frozenset(("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"))
 """Names that are no user's to set."""
@@ -105,7 +105,7 @@ class ChatTemplate:
     @functools.cached_property
     def _tool(self) -> tuple[ToolRole, bool, bool]:
         """The tool role, whether its messages need ids and names, and whether ids are of nine letters."""
-        bare = [{"role": "tool", "content": text} for text in _HEARD]
+        bare = [{"role": "tool", "content": _HEARD}]
         tries: tuple[tuple[ToolRole, Callable[..., str]], ...] = (
             (ToolRole.PLAIN, self._after_dummy),
             (ToolRole.CALLED, self._after_call),
@@ -118,7 +118,7 @@ class ChatTemplate:
                     shown = [render(fitting.with_ids(one, needed=needed, nine=nine)) for one in answers]
                 except RenderError:
                     continue
-                if all(text in one for one in shown for text in _HEARD):
+                if all(_HEARD in one for one in shown):
                     return role, needed, nine
         return ToolRole.AS_USER, False, False
 
@@ -188,7 +188,7 @@ class ChatTemplate:
         system = [{"role": "system", "content": _TOLD}] if self.system else []
         shown = self._try([*system, ASKED, said, ASKED])
         if self.tool_role is not ToolRole.AS_USER:
-            shown += self.after_answer([{"role": "tool", "content": text} for text in _HEARD])
+            shown += self.after_answer([{"role": "tool", "content": _HEARD}])
         texts = [self.tokenizer.decode([token], skip_special_tokens=False) for token in self.tokenizer.all_special_ids]
         for how in self.tokenizer.added_tokens_decoder.values():
             if how.special or str(how) in shown:
@@ -245,7 +245,7 @@ class ChatTemplate:
         """Where no token ends an answer: those with which the message behind it opens."""
         following: list[list[dict[str, Any]]] = [[ASKED]]
         if self.tool_role is not ToolRole.AS_USER:
-            following.append([{"role": "tool", "content": _HEARD[0]}])
+            following.append([{"role": "tool", "content": _HEARD}])
         found = [self.tokens(self.after_answer(messages, generation_prompt=False))[:1] for messages in following]
         return tuple(token for tokens in found for token in tokens if token in self.special)
 
