@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from turntree.agents.commands.envs import EnvArgOption
-from turntree.agents.commands.serve import EngineArgsOption
+from turntree.agents.commands.serve import EngineArgsOption, TemplateOption, ThinkingOption, renderer_options
 from turntree.agents.engines.engine_choice import EngineName, parsed_engine_args
 
 _SHARES: dict[EngineName, dict[str, Any]] = {
@@ -36,6 +36,8 @@ def bench_command(
     tool_format: Annotated[
         str | None, typer.Option(help="How the policy writes tool calls: hermes or compact.")
     ] = None,
+    template: TemplateOption = None,
+    max_thinking_tokens: ThinkingOption = None,
     env_arg: EnvArgOption = None,
     device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
     dtype: Annotated[
@@ -79,6 +81,7 @@ def bench_command(
     }
     made = plan(EvalTask(env=env, env_args=arguments, count=count, **sizes))
     checkpoint = Checkpoint.open(model)
+    renderer = Renderer(checkpoint.tokenizer, **renderer_options(template, max_thinking_tokens))
     planned = made.fitted(checkpoint.max_positions)
     choice = EngineChoice(
         name=engine,
@@ -91,12 +94,11 @@ def bench_command(
     )
     if out is not None:
         ensure_writable(out)
-    found = asyncio.run(
-        bench(planned, choice, Renderer(checkpoint.tokenizer), epochs=epochs, concurrency=concurrency, seed=seed)
-    )
+    found = asyncio.run(bench(planned, choice, renderer, epochs=epochs, concurrency=concurrency, seed=seed))
     settings = {
         **{"model": model, "env": env, "engine": str(engine), "epochs": epochs, "count": planned.count, **sizes},
         **{"concurrency": concurrency, "data": data, "tool_format": tool_format, "env_args": arguments},
+        **{"template": template, "max_thinking_tokens": max_thinking_tokens},
         **{"device": device, "dtype": choice.precision, "engine_args": further, "seed": seed},
     }
     result = BenchResult(
@@ -121,7 +123,7 @@ def _command(settings: dict[str, Any], pairs: list[str]) -> str:
     words = ["turntree", "bench", settings["model"], settings["env"], "-n", str(settings["count"])]
     for name in ("engine", "epochs", "samples", "concurrency", "temperature", "max_tokens", "max_context"):
         words += _option(name, settings[name])
-    for name in ("data", "tool_format", "device", "dtype", "seed"):
+    for name in ("data", "tool_format", "template", "max_thinking_tokens", "device", "dtype", "seed"):
         words += _option(name, settings[name])
     for pair in pairs:
         words += ["--env-arg", pair]

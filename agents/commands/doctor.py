@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turntree.agents.commands.serve import TemplateOption, renderer_options
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from turntree.agents.commands.installation import Finding
 
 
@@ -18,6 +22,10 @@ def doctor_command(
         str | None, typer.Option(help="Check this training: a configuration by name, a YAML file, or the first option.")
     ] = None,
     gpu: Annotated[bool, typer.Option("--gpu", help="Check what a training on GPUs needs.")] = False,
+    model: Annotated[
+        str | None, typer.Option(help="Say what the chat template of this model needs: a folder, or an id of the hub.")
+    ] = None,
+    template: TemplateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
 ) -> None:
     """Say what is installed, which engines and devices there are, and how to get what is missing.
@@ -28,6 +36,8 @@ def doctor_command(
     that a training on GPUs needs is missing.
 
     Example: turntree doctor --gpu --config engine=vllm size=7b env=math
+
+    Example: turntree doctor --model DIR --template "{enable_thinking: false}"
     """
     import json
 
@@ -39,6 +49,8 @@ def doctor_command(
 
     checked, needed = _of_training(config, overrides or [], gpu=gpu)
     findings = [*examine(), *checked]
+    if model is not None:
+        findings += _of_template(model, template)
     console = Console()
     if as_json:
         console.print_json(json.dumps([finding._asdict() for finding in findings]))
@@ -70,3 +82,30 @@ def _of_training(config: str | None, overrides: list[str], *, gpu: bool) -> tupl
         engine = None if composition is None else str(composition.verl.actor_rollout_ref.rollout.name)
         needed = list(examine_gpus(engine))
     return [*needed, *([] if composition is None else examine_training(composition))], needed
+
+
+def _of_template(model: str, variables: str | None) -> Iterator[Finding]:
+    """What the chat template of a model needs."""
+    from turntree.agents.commands.installation import Finding, Health
+    from turntree.agents.errors import RenderError
+    from turntree.agents.evaluation.checkpoint import Checkpoint
+    from turntree.agents.loop.renderer import Renderer
+
+    tokenizer = Checkpoint.open(model).tokenizer
+    try:
+        found = Renderer(tokenizer, **renderer_options(variables, None)).template
+    except RenderError as error:
+        yield Finding("template", Health.BROKEN, str(error), "correct the template, or name another variable")
+        return
+    thought = "none" if found.thought is None else f"{found.thought.begin} to {found.thought.end}"
+    rows = {
+        "system role": "its own" if found.system else "none: its text leads the first user message",
+        "tool role": str(found.tool_role),
+        "ids of calls": "nine letters or digits" if found.nine_letter_ids else "any",
+        "end tokens": " ".join(map(str, tokenizer.convert_ids_to_tokens(found.end_tokens))),
+        "thoughts": thought + (f"; the prompt opens {found.opens}" if found.opens else ""),
+        "marks": " ".join(found.marks.tokens),
+        "variables": ", ".join(found.readable) or "none",
+    }
+    for name, what in rows.items():
+        yield Finding(f"template: {name}", Health.OK, what)

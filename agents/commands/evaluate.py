@@ -10,7 +10,7 @@ import typer
 
 from turntree.agents.commands.envs import EnvArgOption
 from turntree.agents.commands.rewards import ContractOption, RewardOption
-from turntree.agents.commands.serve import EngineArgsOption
+from turntree.agents.commands.serve import EngineArgsOption, TemplateOption, ThinkingOption, renderer_options
 from turntree.agents.engines.engine_choice import EngineName, ToolCalls, parsed_engine_args
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def eval_command(
     reward: RewardOption = None,
     contract: ContractOption = None,
     tool_format: Annotated[str | None, typer.Option(help="hermes or compact.")] = None,
+    template: TemplateOption = None,
+    max_thinking_tokens: ThinkingOption = None,
     env_arg: EnvArgOption = None,
     temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy; 0, or a suite's own.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of one turn; 256, or a suite's own.")] = None,
@@ -111,10 +113,13 @@ def eval_command(
     tasks = _tasks(what, suite, arguments, given)
     if engine is EngineName.OPENAI and max_context is not None:
         raise UsageError("--max-context is for engines that count tokens; a chat server knows its own context")
+    rendering = renderer_options(template, max_thinking_tokens)
+    if engine is EngineName.OPENAI and rendering:
+        raise UsageError("--template and --max-thinking-tokens are for engines of tokens; a chat server has its own")
     made = [plan(task) for task in tasks]
     if suite is None and count is not None and count > made[0].count:
         raise UsageError(f"-n {count}: {what} has {made[0].count} tasks here; ask for as many at most, or leave -n out")
-    planned, renderer = (made, None) if engine is EngineName.OPENAI else _fitted(made, model)
+    planned, renderer = (made, None) if engine is EngineName.OPENAI else _fitted(made, model, rendering)
     choice = EngineChoice(
         name=engine,
         model=model or "",
@@ -141,6 +146,7 @@ def eval_command(
         played_by={
             **{"reward": sorted(reward or ()), "contract": contract},
             **({"engine": engine, "tool_calls": tool_calls} if renderer is None else {"dtype": choice.precision}),
+            **rendering,
         },
     )
     try:
@@ -173,7 +179,7 @@ def _tasks(what: str, suite: Path | None, arguments: dict[str, Any], given: dict
     return [replace(task, env_args={**task.env_args, **arguments}, **given) for task in read_suite(suite)]
 
 
-def _fitted(planned: Sequence[Planned], model: str | None) -> tuple[list[Planned], Renderer]:
+def _fitted(planned: Sequence[Planned], model: str | None, rendering: dict[str, Any]) -> tuple[list[Planned], Renderer]:
     """The evaluations within the positions of the model, which is read here, and its renderer."""
     from turntree.agents.errors import UsageError
     from turntree.agents.evaluation.checkpoint import Checkpoint
@@ -182,7 +188,7 @@ def _fitted(planned: Sequence[Planned], model: str | None) -> tuple[list[Planned
     if model is None:
         raise UsageError("--model is needed: a model directory, or its id on the Hugging Face hub")
     checkpoint = Checkpoint.open(model)
-    return [one.fitted(checkpoint.max_positions) for one in planned], Renderer(checkpoint.tokenizer)
+    return [one.fitted(checkpoint.max_positions) for one in planned], Renderer(checkpoint.tokenizer, **rendering)
 
 
 def _files(planned: Sequence[Planned], out: Path | None, *, is_suite: bool) -> list[Path | None]:

@@ -14,6 +14,38 @@ EngineArgsOption = Annotated[
     str | None, typer.Option(metavar="JSON", help="Further arguments of vLLM or SGLang, an object.")
 ]
 
+TemplateOption = Annotated[
+    str | None,
+    typer.Option(metavar="{NAME: VALUE}", help="Variables of the chat template: {enable_thinking: false}."),
+]
+ThinkingOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Tokens of a turn after which a thought that goes on is closed, and the answer follows."),
+]
+
+
+def renderer_options(template: str | None, max_thinking_tokens: int | None) -> dict[str, Any]:
+    """The arguments of ``Renderer`` that options name; those that are not given are left out.
+
+    Raises:
+        UsageError: If the variables are no mapping.
+    """
+    import yaml
+
+    from turntree.agents.errors import UsageError
+
+    options: dict[str, Any] = {}
+    if template is not None:
+        try:
+            options["template_options"] = yaml.safe_load(template)
+        except yaml.YAMLError:
+            options["template_options"] = None
+        if not isinstance(options["template_options"], dict):
+            raise UsageError(f"--template is {{NAME: VALUE}}, such as {{enable_thinking: false}}, got {template!r}")
+    if max_thinking_tokens is not None:
+        options["max_thinking_tokens"] = max_thinking_tokens
+    return options
+
 
 def serve_command(
     model: Annotated[str, typer.Argument(help="Model directory, or its id on the Hugging Face hub.")],
@@ -38,6 +70,8 @@ def serve_command(
     tool_format: Annotated[
         str, typer.Option(help="How the policy writes tool calls: hermes, qwen, llama3_json, compact, tags, harmony.")
     ] = "hermes",
+    template: TemplateOption = None,
+    max_thinking_tokens: ThinkingOption = None,
     record: Annotated[Path | None, typer.Option(help="Folder of a run: sessions become its episodes.")] = None,
     max_sessions: Annotated[int, typer.Option(min=1, help="Sessions held at once.")] = 1024,
     session_seconds: Annotated[float, typer.Option(min=1, help="Time after which an idle session ends.")] = 3600.0,
@@ -99,7 +133,8 @@ def serve_command(
         dtype=dtype,
         engine_args=parsed_engine_args(engine, engine_args),
     )
-    if _event_loop()(serve(choice, checkpoint.tokenizer, settings)):
+    options = renderer_options(template, max_thinking_tokens)
+    if _event_loop()(serve(choice, checkpoint.tokenizer, settings, options)):
         raise KeyboardInterrupt
 
 

@@ -7,6 +7,7 @@ changes nothing else.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
@@ -173,6 +174,9 @@ class Completion:
     top: TopLogprobs | None = None
     """The ``Sampling.top_logprobs`` most probable tokens at each token's position, shape (tokens, k);
     ``None`` if not requested."""
+    forced: tuple[bool, ...] = ()
+    """Whether each token was put in without being sampled, shape (tokens,); empty: none was. Nothing is learnt from
+    those; their log-probability is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +200,16 @@ class Scores:
     """Version of the policy's weights that scored."""
     cached_tokens: int = 0
     """Tokens whose keys and values were reused."""
+
+
+def derive_seed(*parts: int) -> int:
+    """A seed in [0, 2**63) that depends on ``parts`` and their order alone.
+
+    >>> derive_seed(0, 1) == derive_seed(0, 1) != derive_seed(1, 0)
+    True
+    """
+    digest = hashlib.blake2b(",".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
 
 
 @runtime_checkable

@@ -23,8 +23,8 @@ from turntree.envs.failure import FailureKind
 from turntree.envs.message import Message
 from turntree.envs.task import Task
 
-_SEQUENCES = ("token_ids", "logprobs", "accepted", "behaviour_logprobs")
-"""Fields of a completion that are tuples; records of older versions lack the last one."""
+_SEQUENCES = ("token_ids", "logprobs", "accepted", "behaviour_logprobs", "forced")
+"""Fields of a completion that are tuples; records of older versions lack the last ones."""
 
 
 def episode_to_dict(episode: Episode) -> dict[str, Any]:

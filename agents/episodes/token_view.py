@@ -19,7 +19,7 @@ class TokenView:
     prompt_ids: tuple[int, ...]
     """Tokens before the first turn, shape (prompt,)."""
     response_ids: tuple[int, ...]
-    """Everything after: sampled tokens, observations and template tokens, shape (response,)."""
+    """Everything after: sampled and forced tokens, observations and template tokens, shape (response,)."""
     mask: tuple[int, ...]
     """1 where the policy sampled, 0 elsewhere, shape (response,)."""
     logprobs: tuple[float, ...]
@@ -72,13 +72,15 @@ class TokenView:
             completion = turn.completion
             added = len(turn.prompt_ids) - len(context)
             sampled = len(completion.token_ids)
-            mask += [0] * added + [1] * sampled
+            forced = completion.forced or (False,) * sampled
+            mask += [0] * added + [0 if one else 1 for one in forced]
             logprobs += [0.0] * added
             logprobs += completion.logprobs
             accepted += [False] * added
             accepted += completion.accepted or (False,) * sampled
             levels += [0] * added
-            levels += level_codes(completion.levels or "A" * sampled).tolist()
+            codes = level_codes(completion.levels or "A" * sampled).tolist()
+            levels += [0 if one else code for one, code in zip(forced, codes, strict=True)]
             behaviour += [0.0] * added
             behaviour += completion.behaviour_logprobs or completion.logprobs
             ends.append(len(mask) - 1)

@@ -23,6 +23,9 @@ from turntree.agents.files import OneWriter, is_special, write_whole
 Place = tuple[int, int]
 """Number of the task, number of the sample."""
 
+RENDERING = ("template_options", "max_thinking_tokens")
+"""Settings that each line repeats where they are given: what a reader of the tokens needs to know."""
+
 
 class EvalFile:
     """Episodes of one evaluation, on disk.
@@ -54,6 +57,7 @@ class EvalFile:
 
     def _open(self, settings: Mapping[str, Any], whole: int, restart: bool) -> None:
         path = self.path
+        self._rendering = {name: settings[name] for name in RENDERING if name in settings}
         text = json.dumps(settings, sort_keys=True, default=str)
         self._digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         lines = {} if restart or not path.exists() else self._read()
@@ -76,7 +80,7 @@ class EvalFile:
         """
         size = self.path.stat().st_size
         try:
-            self._writer.write(episode, run=self._digest, index=index, sample=sample)
+            self._writer.write(episode, run=self._digest, index=index, sample=sample, **self._rendering)
         except OSError:
             os.truncate(self.path, size)
             raise

@@ -11,6 +11,7 @@ from typing import Any
 from turntree.agents.engines.protocol import Completion, FinishReason
 from turntree.agents.gateway.tool_calls import call_arguments
 from turntree.agents.gateway.turns import SampledTurn
+from turntree.agents.loop.fitting import nine_letters
 from turntree.agents.viewer.token_bytes import token_bytes
 from turntree.envs.message import ToolCall
 
@@ -59,8 +60,8 @@ def message(content: str, calls: Sequence[ToolCall], ids: Sequence[str]) -> dict
 
 
 def call_ids(calls: Sequence[ToolCall]) -> list[str]:
-    """New identifiers for the calls of a turn."""
-    return [f"call_{uuid.uuid4().hex[:24]}" for _ in calls]
+    """New identifiers for the calls of a turn: nine letters or digits, which every chat template takes."""
+    return [nine_letters(uuid.uuid4().hex) for _ in calls]
 
 
 def _call(call: ToolCall, name: str) -> dict[str, Any]:

@@ -69,7 +69,9 @@ class Gateway:
             clock=time.monotonic,
         )
         """Sessions that have not ended."""
-        record = None if settings.record is None else SessionRecord(settings.record, model_path or settings.model)
+        record = None
+        if settings.record is not None:
+            record = SessionRecord(settings.record, model_path or settings.model, renderer.options)
         self.paths = SessionPaths(self.sessions, renderer, settings, self.metrics, record)
         """The handlers of sessions' paths."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from turntree.agents.engines.engine_choice import EngineChoice, open_engine
@@ -11,18 +12,22 @@ from turntree.agents.gateway.app import Gateway, make_app
 from turntree.agents.gateway.http.server import listen, run
 from turntree.agents.gateway.http.settings import GatewaySettings
 from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.thinking_budget import within_budget
 
 _RENDERED = 256
 """Renderings that are kept; requests come from outside, and may be large."""
 
 
-async def serve(choice: EngineChoice, tokenizer: Any, settings: GatewaySettings) -> bool:
+async def serve(
+    choice: EngineChoice, tokenizer: Any, settings: GatewaySettings, options: Mapping[str, Any] | None = None
+) -> bool:
     """Serve until SIGTERM or SIGINT.
 
     Args:
         choice: The engine.
         tokenizer: Of the model.
         settings: Bounds and names.
+        options: Further arguments of ``Renderer``.
 
     Returns:
         Whether it ended by SIGINT.
@@ -31,11 +36,11 @@ async def serve(choice: EngineChoice, tokenizer: Any, settings: GatewaySettings)
         UsageError: If the address cannot be had.
         RenderError: If the model has no chat template that can be used.
     """
-    renderer = Renderer(tokenizer, cached=_RENDERED)
+    renderer = Renderer(tokenizer, cached=_RENDERED, **(options or {}))
     with listen(settings) as at:
         host, port = at.getsockname()[:2]
         async with open_engine(choice) as engine:
-            gateway = Gateway(engine, renderer, settings, model_path=choice.model)
+            gateway = Gateway(within_budget(engine, renderer), renderer, settings, model_path=choice.model)
 
             def close() -> None:
                 gateway.admission.closing = True

@@ -114,15 +114,16 @@ class SessionRecord:
     Args:
         folder: The folder; made where missing.
         model: Model directory or id, by which the viewer finds the tokenizer.
+        rendering: How turns are rendered, JSON values.
     """
 
-    def __init__(self, folder: Path, model: str) -> None:
+    def __init__(self, folder: Path, model: str, rendering: Mapping[str, Any]) -> None:
         self._numbers: dict[str, int] = {}
         self._samples: dict[str, int] = {}
         episodes = folder / "episodes"
         episodes.mkdir(parents=True, exist_ok=True)
         if not (folder / "config.yaml").exists():
-            text = json.dumps({"actor_rollout_ref": {"model": {"path": model}}})
+            text = json.dumps({"actor_rollout_ref": {"model": {"path": model}}, "turntree": dict(rendering)})
             write_whole(folder / "config.yaml", text + "\n")
         self.step = 1
         """Number of this start."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from turntree.agents.errors import RenderError
 from turntree.agents.gateway.http.wire import WireMessage, WireTool
 from turntree.agents.loop.chat_rollout import told_of_tools
-from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.renderer import AS_TOKENS, Renderer
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers import ToolParser, get_parser
 from turntree.envs.tools.tool import Tool
@@ -84,7 +84,7 @@ class ToolFormat:
         if not calls:
             return message
         text = "\n".join([*filter(None, [message["content"]]), *map(parser.format_call, calls)])
-        return {"role": "assistant", "content": text}
+        return {"role": "assistant", "content": text, AS_TOKENS: self.special_tokens}
 
 
 def to_dictionaries(

@@ -81,6 +81,7 @@ def _cut(done: Completion, count: int) -> Completion:
         accepted=done.accepted[:count],
         levels=done.levels[:count],
         behaviour_logprobs=done.behaviour_logprobs[:count],
+        forced=done.forced[:count],
         top=top,
         finish_reason=FinishReason.STOP,
     )

@@ -22,6 +22,7 @@ from turntree.agents.harness.turns import EpisodeTurns
 from turntree.agents.loop.episode_driver import EpisodeDriver
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import derive_seed
+from turntree.agents.loop.thinking_budget import within_budget
 from turntree.envs.failure import FailureKind
 from turntree.envs.limits import Limits
 
@@ -56,7 +57,7 @@ class ProgramPlay(EpisodeDriver):
         limits = self.limits
         base = self.sampling.seed if self.sampling.seed is not None else self.seed
         turns = EpisodeTurns(
-            self.engine,
+            within_budget(self.engine, self.renderer),
             replace(self.sampling, seed=base, max_tokens=limits.max_turn_tokens or _ENDLESS),
             most=limits.max_turns,
         )

@@ -22,7 +22,7 @@ from turntree.agents.engines.protocol import Completion, Sampling
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.errors import UsageError
 from turntree.agents.loop.episode_driver import EpisodeDriver, StepOutcome
-from turntree.agents.loop.renderer import tools_as_user
+from turntree.agents.loop.fitting import tools_as_user
 from turntree.agents.loop.rollout import PlaysItself, derive_seed
 from turntree.envs.limits import Limits
 from turntree.envs.message import ToolCall

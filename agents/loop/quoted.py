@@ -1,34 +1,54 @@
-"""Texts of others in a prompt: what somebody wrote must not end a message of the template or begin another's."""
+"""Texts of others in a prompt: what somebody wrote must not end a message of the template or begin another's.
+
+A text is kept as it is, but the tokens that a template marks messages with are written in it as ordinary ones: an
+invisible seam is put into each, goes through the template with the text, and what lies between two seams is
+tokenised apart. Half a surrogate, which has no tokens, becomes a question mark.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
-from turntree.agents.loop.renderer import Renderer
+_SEAM = "\ufdd0"
+"""Not a character, by Unicode, and never one of a text that was marked."""
 
 
-class Quoted:
-    """Breaks up the special tokens of a tokenizer in texts.
+class Marks:
+    """The tokens of one tokenizer that count as marks.
 
     Args:
-        renderer: Of the tokenizer.
+        tokens: Their texts; one of a single character cannot be divided, and is left out.
     """
 
-    def __init__(self, renderer: Renderer) -> None:
-        tokenizer = renderer.tokenizer
-        tokens = {str(token) for token in tokenizer.added_tokens_decoder.values()}
-        tokens |= {renderer.decode([number], special_tokens=True) for number in tokenizer.all_special_ids}
-        longest_first = sorted((token for token in tokens if len(token) > 1), key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+    def __init__(self, tokens: Iterable[str]) -> None:
+        self.tokens = tuple(sorted({token for token in tokens if len(token) > 1}, key=lambda one: (-len(one), one)))
+        """Their texts, longest first."""
+        self._pattern = pattern_of(self.tokens)
 
-    def __call__(self, text: str) -> str:
-        """The text with a space in every special token, and without lone surrogates, which have no tokens."""
-        shown = text.encode("utf-8", "replace").decode()
-        return broken_up(shown, self._special)
+    def quoted(self, value: Any) -> Any:
+        """A message, or a part of one, with a seam in every mark of its texts."""
+        if isinstance(value, str):
+            text = value.encode("utf-8", "replace").decode().replace(_SEAM, "\ufffd")
+            return broken_up(text, self._pattern, _SEAM)
+        if isinstance(value, dict):
+            return {name: self.quoted(one) for name, one in value.items()}
+        return [self.quoted(one) for one in value] if isinstance(value, list) else value
 
 
-def broken_up(text: str, special: re.Pattern[str]) -> str:
-    """The text with a space in everything that ``special`` finds, also in what the spaces bring together."""
+def pattern_of(tokens: Iterable[str]) -> re.Pattern[str]:
+    """Finds each of ``tokens``, of which the longest come first."""
+    return re.compile("|".join(map(re.escape, tokens)) or "(?!)")
+
+
+def pieces(text: str) -> list[str]:
+    """The parts of a rendered text that are to be tokenised apart."""
+    return [piece for piece in text.split(_SEAM) if piece]
+
+
+def broken_up(text: str, special: re.Pattern[str], between: str = " ") -> str:
+    """The text with ``between`` in everything that ``special`` finds, also in what that brings together."""
     while special.search(text):
-        text = special.sub(lambda token: f"{token.group()[0]} {token.group()[1:]}", text)
+        text = special.sub(lambda token: f"{token.group()[0]}{between}{token.group()[1:]}", text)
     return text

@@ -6,12 +6,12 @@ turn before.
 
 from __future__ import annotations
 
-import hashlib
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling, TurnRequest
+from turntree.agents.engines.protocol import derive_seed as derive_seed
 from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.errors import EngineAborted
@@ -19,6 +19,7 @@ from turntree.agents.loop.early_answers import EarlyAnswers
 from turntree.agents.loop.episode_driver import EpisodeDriver
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.stored_episodes import StoredEpisodes
+from turntree.agents.loop.thinking_budget import within_budget
 from turntree.envs.limits import Limits
 from turntree.envs.task import Task
 
@@ -103,7 +104,7 @@ async def rollout(
         )
     play = _Play(
         env=env,
-        engine=engine,
+        engine=within_budget(engine, renderer),
         renderer=renderer,
         limits=limits or env.unwrapped.limits,
         task=task,
@@ -113,16 +114,6 @@ async def rollout(
         stored=stored,
     )
     return await play.to_end(play.run(index))
-
-
-def derive_seed(*parts: int) -> int:
-    """A seed in [0, 2**63) that depends on ``parts`` and their order alone.
-
-    >>> derive_seed(0, 1) == derive_seed(0, 1) != derive_seed(1, 0)
-    True
-    """
-    digest = hashlib.blake2b(",".join(map(str, parts)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 @dataclass(slots=True, kw_only=True)

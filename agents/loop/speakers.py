@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from turntree.agents.engines.chat_server import ChatServer
 from turntree.agents.engines.protocol import Engine, FinishReason, Sampling, TurnRequest
 from turntree.agents.errors import AgentError
-from turntree.agents.loop.quoted import Quoted, broken_up
+from turntree.agents.loop.quoted import broken_up
 from turntree.agents.loop.renderer import Renderer
 
 _SPECIAL = re.compile(
@@ -55,18 +55,16 @@ class EngineSpeaker:
 
     def __init__(self, engine: Engine, renderer: Renderer) -> None:
         self.engine, self.renderer = engine, renderer
-        self._quoted = Quoted(renderer)
 
     async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Said:
-        """The next message; special tokens of the template are broken up in those of others.
+        """The next message.
 
         Raises:
             SpeakerSilent: If the engine gave the turn up.
         """
-        quoted = [{**message, "content": self._quoted(message["content"])} for message in messages]
         stops = replace(sampling, stop_token_ids=self.renderer.stop_token_ids)
         # The store of drafts keys the policy's turns by their dialogue; these are somebody else's.
-        completion = await self.engine.generate(TurnRequest(self.renderer.initial(quoted), stops, reuse=False))
+        completion = await self.engine.generate(TurnRequest(self.renderer.initial(messages), stops, reuse=False))
         if completion.finish_reason is FinishReason.ABORT:
             raise SpeakerSilent("the engine of the model that speaks gave its message up")
         return Said(self.renderer.decode(completion.token_ids), completion.finish_reason is FinishReason.STOP)

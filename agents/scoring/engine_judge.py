@@ -1,7 +1,7 @@
 """A judge that is a language model: it grades an answer by a rubric, in several votes.
 
 Invariant: a grade is what the judge itself writes on a line that names the key of the grading. The key depends on the
-seed and on all that is judged, so a text cannot foresee its own; special tokens of the judge's template are broken up
+seed and on all that is judged, so a text cannot foresee its own; special tokens of the judge's template are plain text
 in what is judged. A vote without exactly one such grade does not count, and without a majority of votes that count
 there is no value.
 

@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from turntree.agents.errors import MissingExtra
+from turntree.agents.errors import MissingExtra, RenderError
 from turntree.agents.verl.config.attention import fit_attention
 from turntree.agents.verl.config.checks import check_counts, check_value, meant
 from turntree.agents.verl.config.defaults_list import YamlLoader
@@ -49,6 +49,8 @@ HIDDEN = {
 }
 """Keys that verl reads and its YAML does not have. ``fields_of`` finds those of dataclasses too, but imports verl
 for it, which takes seconds: those that shipped configurations name are listed here."""
+_SHORT = {name: f"turntree.{name}" for name in ("template", "max_thinking_tokens")}
+"""Keys that are called in a training as in the other commands."""
 _FLAT = ("trainer", "config", "_generated_ppo_trainer.yaml")
 """verl's configuration as verl itself has composed it, all but the name of its default ``model_engine``: Hydra takes
 five times as long."""
@@ -109,6 +111,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     check_counts(whole)
     fit_rows(whole, {key for key in MICRO_BATCHES if key in dict(changes) or OmegaConf.select(own, key) is not None})
     _check_sections(whole)
+    settings = _with_template(settings, whole)
     _check_rewards(settings, whole)
     _check_run_ahead(settings, whole)
     _check_own_engine(whole)
@@ -146,7 +149,7 @@ def _parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
     for override in parsed:
         if override.is_sweep_override() or override.is_delete():
             raise ConfigError(f"an override sets one value, got {override.input_line!r}")
-    return [(override.key_or_group, override.value()) for override in parsed]
+    return [(_SHORT.get(override.key_or_group, override.key_or_group), override.value()) for override in parsed]
 
 
 def check_training() -> None:
@@ -207,6 +210,24 @@ def _check_sections(config: DictConfig) -> None:
     rollout = config.actor_rollout_ref.rollout
     EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree")))
     RunSettings.parse(plain(OmegaConf.select(rollout, "custom")))
+
+
+def _with_template(settings: TrainSettings, config: DictConfig) -> TrainSettings:
+    """The settings with the template's variables that verl's key names, checked against the model's template."""
+    named = {**(plain(config.data.apply_chat_template_kwargs) or {}), **settings.template}
+    settings = dataclasses.replace(settings, template=named)
+    config.data.apply_chat_template_kwargs = named
+    model = str(config.actor_rollout_ref.model.path)
+    if (named or settings.max_thinking_tokens is not None) and Path(model).is_dir():
+        from transformers import AutoTokenizer
+
+        from turntree.agents.loop.renderer import Renderer
+
+        try:
+            Renderer(AutoTokenizer.from_pretrained(model), **settings.rendering)
+        except RenderError as error:
+            raise ConfigError(f"turntree.template, turntree.max_thinking_tokens: {error}") from error
+    return settings
 
 
 def _check_rewards(settings: TrainSettings, config: DictConfig) -> None:

@@ -108,6 +108,11 @@ class PlaySettings:
     seeds keeps its own sampler, and may choose its newer model runner."""
     memo_results: int = 0
     """Results of deterministic tools that a process caches; 0 caches none."""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """Variables of the chat template: ``{enable_thinking: false}``; verl's ``data.apply_chat_template_kwargs`` are
+    added."""
+    max_thinking_tokens: int | None = None
+    """Tokens of a turn after which a thought that goes on is closed, and the answer follows; ``null`` is no bound."""
     rewards: Mapping[str, Any] = field(default_factory=dict)
     """Rewards by name, each a weight or ``{weight, low, high}``: ``{answer: 1, few_turns: 0.1}``; weight 0 is a
     metric only. Empty leaves the reward to the environment."""
@@ -147,6 +152,11 @@ class PlaySettings:
             if name in values:
                 values[name] = from_mapping(kind, values[name] or {}, f"{where}.{name}")
         return from_mapping(cls, values, where)
+
+    @property
+    def rendering(self) -> dict[str, Any]:
+        """The arguments of ``Renderer``."""
+        return {"template_options": self.template, "max_thinking_tokens": self.max_thinking_tokens}
 
     def played(self) -> dict[str, Any]:
         """These settings as plain values, without the fields of a sub-class."""

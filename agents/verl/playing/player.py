@@ -89,11 +89,11 @@ class EpisodePlayer:
     """
 
     def __init__(self, rollout_config: Any, tokenizer: Any) -> None:
-        self._renderer = Renderer(tokenizer)
         self._filler = 0 if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         self._seed = int(rollout_config.seed)
         self._bounds = token_bounds(rollout_config.prompt_length, rollout_config.response_length)
         settings = RunSettings.parse(plain(rollout_config.get("custom")))
+        self._renderer = Renderer(tokenizer, **settings.rendering)
         self._seeded = settings.draws_by_seed
         self._last = LastEpisodes() if settings.validation.coupled else None
         recording = settings.path is not None and settings.record_episodes

@@ -123,8 +123,10 @@ def test_an_agent_cannot_speak_for_the_customer(renderer: Renderer, thread: Even
     assert customer.answer(TASK, [Message(role=Role.ASSISTANT, content=forged)]) == "Hm."
     (prompt,) = engine.prompts()
     assert LEAVE in prompt
-    assert prompt.count("<|im_start|>") == 4  # part, greeting, the agent's message, the customer's turn
-    assert "< |im_end|>" in prompt
+    opens = renderer.tokenizer.convert_tokens_to_ids("<|im_start|>")
+    # part, greeting, the agent's message, the customer's turn
+    assert engine.asked[0].prompt_ids.count(opens) == 4  # type: ignore[attr-defined]
+    assert forged in prompt
 
 
 @pytest.mark.parametrize("words", ["", " \n", LEAVE])

@@ -165,16 +165,25 @@ def test_a_template_that_cannot_work_is_refused_at_once(template: str, eos: str,
         Renderer(with_template(template or None, eos or None))
 
 
-def test_a_template_that_ends_the_last_turn_differently_is_refused_when_it_extends() -> None:
-    renderer = Renderer(with_template(table(__file__, "ends_the_last_turn_differently")))
+def test_a_template_that_ends_a_turn_before_a_tool_differently_is_refused_when_it_extends() -> None:
+    renderer = Renderer(with_template(table(__file__, "ends_a_turn_before_a_tool_differently")))
     with pytest.raises(RenderError, match="cannot be extended"):
-        renderer.extend((5,), (6,), USER)
+        renderer.extend((5,), (6,), HEARD)
+
+
+def test_a_turn_that_ended_as_a_last_one_is_not_ended_once_more() -> None:
+    renderer = Renderer(with_template(table(__file__, "ends_the_last_turn_differently")))
+    last, followed = renderer.stop_token_ids
+    after = renderer.extend((5,), (6,), USER)
+    assert after[:3] == (5, 6, followed)
+    for end in (last, followed):
+        assert renderer.extend((5,), (6, end), USER) == (5, 6, end, *after[3:])
 
 
 def test_a_refused_first_prompt_names_the_roles() -> None:
-    renderer = Renderer(with_template(NO_TOOL_ROLE.replace("'tool'", "'system'")))
+    renderer = Renderer(with_template(NO_TOOL_ROLE.replace("m.role == 'tool'", "m.content == 'never'")))
     with pytest.raises(RenderError, match="roles system, user: unknown role"):
-        renderer.initial(ASKED)
+        renderer.initial([ASKED[0], {"role": "user", "content": "never"}])
 
 
 def test_template_options_reach_the_template(chatml: Any) -> None:

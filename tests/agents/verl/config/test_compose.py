@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from interpreter import python
 from omegaconf import OmegaConf
 from tables import table
+from tiny_llama import save_chat_llama
 
 from turntree.agents.reuse.reuse_config import ReuseMode
 from turntree.agents.verl.config.compose import HIDDEN, Composition, compose, fields_of, verl_defaults
@@ -119,3 +121,25 @@ def test_reuse_is_off_until_a_run_asks_for_it() -> None:
     assert RunSettings.parse(None).reuse.mode is ReuseMode.NONE
     settings = RunSettings.parse({"turntree": {"reuse": {"mode": "lenient", "preset": "ppo", "top_k": 8}}})
     assert (settings.reuse.mode, settings.reuse.top_k) == (ReuseMode.LENIENT, 8)
+
+
+def test_variables_of_the_template_are_one_in_turntree_and_verl(composed: Compose, chatml: Any, tmp_path: Path) -> None:
+    tokenizer = copy.deepcopy(chatml)
+    tokenizer.chat_template += "{% if enable_thinking %}{{ style }}<think>{% endif %}"
+    model = save_chat_llama(tmp_path / "thinks", tokenizer)
+    ours = (f"actor_rollout_ref.model.path={model}", "template={enable_thinking: false}", "max_thinking_tokens=4")
+    composition = composed(*ours, "data.apply_chat_template_kwargs={style: brief, enable_thinking: true}")
+    named = {"style": "brief", "enable_thinking": False}
+    assert composition.settings.template == composition.verl.data.apply_chat_template_kwargs == named
+    assert RunSettings.parse({"turntree": composition.settings.played()}).rendering == {
+        "template_options": named,
+        "max_thinking_tokens": 4,
+    }
+    for override, message in (
+        ("template={enable_thinkin: false}", "reads no variable 'enable_thinkin'"),
+        ("data.apply_chat_template_kwargs={shout: 1}", "reads no variable 'shout'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            composed(ours[0], override)
+    with pytest.raises(ConfigError, match="has no thoughts"):
+        composed("max_thinking_tokens=4")

@@ -1,0 +1,160 @@
+"""Messages put into the form that a chat template takes, where it lacks a role or wants ids of a certain form.
+
+Each function takes OpenAI messages and returns others; none changes what it is given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import string
+from collections.abc import Sequence
+from typing import Any
+
+from turntree.envs.message import ToolCall
+from turntree.envs.parsers import HermesParser
+
+Messages = list[dict[str, Any]]
+_LETTERS = string.digits + string.ascii_letters
+_NINE = re.compile(r"[a-zA-Z0-9]{9}")
+
+
+def nine_letters(call_id: str) -> str:
+    """The id itself if it is nine letters or digits, as Mistral's templates want ids, else nine that stand for it.
+
+    >>> nine_letters("call00001"), nine_letters("call_8f") == nine_letters("call_8f")
+    ('call00001', True)
+    """
+    if _NINE.fullmatch(call_id):
+        return call_id
+    digest = hashlib.blake2b(call_id.encode("utf-8", "surrogatepass"), digest_size=9).digest()
+    return "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest)
+
+
+def with_ids(messages: Sequence[dict[str, Any]], *, needed: bool, nine: bool) -> Messages:
+    """Calls and answers with ids of the form that is wanted; an answer without one has its call's.
+
+    Args:
+        messages: The messages.
+        needed: Whether each has an id, and each answer the name of its tool.
+        nine: Whether ids are of nine letters.
+    """
+    fitted: Messages = []
+    waiting: list[tuple[str, str]] = []
+    number = 0
+
+    def fit(call_id: Any) -> str:
+        nonlocal number
+        if not call_id:
+            call_id, number = f"call{number:05d}", number + 1
+        return nine_letters(call_id) if nine else call_id
+
+    for message in messages:
+        if message.get("tool_calls"):
+            calls = [
+                {**one, "id": fit(one.get("id"))} if one.get("id") or needed else one for one in message["tool_calls"]
+            ]
+            waiting = [(one.get("id", ""), one["function"]["name"]) for one in calls]
+            message = {**message, "tool_calls": calls}
+        elif message["role"] == "tool" and (needed or message.get("tool_call_id")):
+            given = message.get("tool_call_id")
+            known = next((one for one in waiting if not given or one[0] == fit(given)), None)
+            if known is not None:
+                waiting.remove(known)
+            call_id, name = known or (fit(given), "tool")
+            message = {**message, "tool_call_id": call_id}
+            if needed:
+                message["name"] = message.get("name") or name
+        fitted.append(message)
+    return fitted
+
+
+def arguments_as_text(messages: Sequence[dict[str, Any]]) -> Messages:
+    """Calls whose arguments are JSON as text."""
+    return [
+        {**message, "tool_calls": [_with_text(call) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else message
+        for message in messages
+    ]
+
+
+def _with_text(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
+
+
+def tools_as_user(messages: Sequence[dict[str, Any]]) -> Messages:
+    """Each run of tool messages, and a user message behind it, as one user message.
+
+    >>> tools_as_user([{"role": "tool", "content": "4"}])
+    [{'role': 'user', 'content': '<tool_response>\\n4\\n</tool_response>'}]
+    """
+    merged: Messages = []
+    after_tool = False
+    for message in messages:
+        content = message["content"]
+        if message["role"] == "tool":
+            content = f"<tool_response>\n{content}\n</tool_response>"
+        if after_tool and message["role"] in ("tool", "user"):
+            merged[-1] = {"role": "user", "content": merged[-1]["content"] + "\n" + content}
+        elif message["role"] == "tool":
+            merged.append({"role": "user", "content": content})
+        else:
+            merged.append(message)
+        after_tool = message["role"] == "tool" or (after_tool and message["role"] == "user")
+    return merged
+
+
+def calls_as_text(messages: Sequence[dict[str, Any]]) -> Messages:
+    """Calls written in the text of their message, as Hermes writes them."""
+    parser = HermesParser()
+    written: Messages = []
+    for message in messages:
+        if message.get("tool_calls"):
+            called = [ToolCall(**_named(call["function"])) for call in message["tool_calls"]]
+            text = "\n".join([*filter(None, [message["content"]]), *map(parser.format_call, called)])
+            message = {"role": message["role"], "content": text}
+        written.append(message)
+    return written
+
+
+def _named(function: dict[str, Any]) -> dict[str, Any]:
+    return {name: function[name] for name in ("name", "arguments")}
+
+
+def system_as_user(messages: Sequence[dict[str, Any]], *, first: bool) -> Messages:
+    """System messages at the head of the user message that follows, or at the end of the one before.
+
+    Args:
+        messages: The messages.
+        first: Whether the first one, those right behind it included, stays.
+
+    >>> system_as_user([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}], first=False)
+    [{'role': 'user', 'content': 'Be brief.\\n\\nHi'}]
+    """
+    leading = next((n for n, one in enumerate(messages) if one["role"] != "system"), len(messages)) if first else 0
+    head, rest = joined(messages[:leading]), messages[leading:]
+    moved: Messages = []
+    opens = False
+    for message in rest:
+        system = message["role"] == "system"
+        if system or (opens and message["role"] == "user"):
+            message = {**message, "role": "user"}
+            if moved and moved[-1]["role"] == "user":
+                message = joined([moved.pop(), message])[0]
+        moved.append(message)
+        opens = system
+    return head + moved
+
+
+def joined(messages: Sequence[dict[str, Any]]) -> Messages:
+    """Messages of one role right behind each other, a system's or a user's, as one."""
+    merged: Messages = []
+    for message in messages:
+        if merged and message["role"] == merged[-1]["role"] and message["role"] in ("system", "user"):
+            merged[-1] = {**message, "content": f"{merged[-1]['content']}\n\n{message['content']}"}
+        else:
+            merged.append(message)
+    return merged
