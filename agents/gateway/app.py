@@ -30,7 +30,7 @@ from turntree.agents.gateway.session_episodes import SessionRecord
 from turntree.agents.gateway.session_paths import SessionPaths, named
 from turntree.agents.gateway.sessions import CONTEXT_FULL, Place, Sessions
 from turntree.agents.gateway.tool_calls import Dictionaries, ToolFormat, to_dictionaries
-from turntree.agents.gateway.turn_text import TurnText
+from turntree.agents.gateway.turn_text import TurnText, byte_token
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import derive_seed
 from turntree.spec_tree import DialogueState
@@ -59,6 +59,7 @@ class Gateway:
         self.metrics = Metrics()
         """Counters."""
         self._renderer = renderer
+        self._byte = byte_token(renderer.tokenizer)
         self._tools = ToolFormat(renderer, settings.tool_format)
         self._answering = Answering(engine=engine, metrics=self.metrics, model=settings.model, seconds=settings.seconds)
         self._created = int(time.time())
@@ -198,7 +199,7 @@ class Gateway:
         def decode(tokens: Any) -> str:
             return self._renderer.decode(tokens, special_tokens=special_tokens)
 
-        return TurnText(decode, body.stop or ())
+        return TurnText(decode, body.stop or (), byte=self._byte)
 
     def _sampling(
         self, body: SamplingFields, most: int | None, prompt: int, top: int, *, first: int | None = None

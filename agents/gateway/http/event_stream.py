@@ -15,6 +15,8 @@ from turntree.agents.gateway.http.errors import ApiError, ClientGone, broken
 from turntree.agents.gateway.http.requests import unless_gone
 
 Events = AsyncIterator[dict[str, Any]]
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+"""At these some clients end a line of an event, as ``str.splitlines`` does."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -62,7 +64,8 @@ class EventStream(Response):
 
 
 def _line(event: Mapping[str, Any]) -> bytes:
-    return b"data: " + json.dumps(event, ensure_ascii=False).encode("utf-8", "replace") + b"\n\n"
+    text = json.dumps(event, ensure_ascii=False).translate(_LINE_ENDS)
+    return b"data: " + text.encode("utf-8", "replace") + b"\n\n"
 
 
 async def _send(send: Send, body: bytes) -> None:
