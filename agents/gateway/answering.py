@@ -24,13 +24,13 @@ Put = Callable[[dict[str, Any]], None]
 
 
 class Json(Response):
-    """A JSON body; half of a character, which a policy may write, becomes a question mark."""
+    """A JSON body; half of a surrogate, which a policy may write, is escaped."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         """The body's bytes."""
-        return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+        return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,8 @@ class Plan:
     """The choices."""
     requests: Sequence[TurnRequest]
     """The turn of each."""
+    n: int
+    """Turns after each prompt, beside each other in ``requests``."""
     stream: bool
     """Whether it is answered in pieces."""
     include_usage: bool
@@ -78,7 +80,7 @@ class Answering:
         with held:
             turns = await unless_gone(http.receive, in_time(self._sample(plan, None), self.seconds))
         choices = [choice.whole(turn) for choice, turn in zip(plan.choices, turns, strict=True)]
-        body = {**answers.head(plan.kind, self.model), "choices": choices, "usage": answers.usage(turns)}
+        body = {**answers.head(plan.kind, self.model), "choices": choices, "usage": answers.usage(turns, plan.n)}
         return Json(body, headers=dict(plan.headers))
 
     async def _events(self, plan: Plan, held: ExitStack) -> AsyncIterator[dict[str, Any]]:
@@ -91,7 +93,7 @@ class Answering:
             with held:
                 turns = await in_time(self._sample(plan, put), self.seconds)
             if plan.include_usage:
-                put({"choices": [], "usage": answers.usage(turns)})
+                put({"choices": [], "usage": answers.usage(turns, plan.n)})
 
         for choice in plan.choices:
             for piece in choice.first():

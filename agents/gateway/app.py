@@ -106,9 +106,10 @@ class Gateway:
             plan = Plan(
                 kind="chat.completion",
                 choices=choices,
+                n=body.n,
                 requests=_turns(prompt, sampling, body.n, _state(prompt, place, settings.env_id)),
                 stream=bool(body.stream),
-                include_usage=body.stream_options is not None and body.stream_options.include_usage,
+                include_usage=body.stream_options is not None and body.stream_options.include_usage is True,
                 kept=lambda index, turn: self.sessions.add(place, turn, *choices[index].parsed(turn)),
                 headers={"X-Session-Id": place.session.id},
             )
@@ -132,8 +133,9 @@ class Gateway:
                 kind="text_completion",
                 choices=[TextChoice(index, self._text(body), tokenizer) for index in range(len(requests))],
                 requests=requests,
+                n=body.n,
                 stream=bool(body.stream),
-                include_usage=body.stream_options is not None and body.stream_options.include_usage,
+                include_usage=body.stream_options is not None and body.stream_options.include_usage is True,
             )
             return await self._answering.answer(http, plan, held.pop_all())
 

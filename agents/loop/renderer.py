@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from turntree.agents.errors import RenderError
 logger = logging.getLogger(__name__)
 
 _CACHED = 4096
+_HALF = re.compile("[\ud800-\udfff]")
 _ASKED = {"role": "user", "content": "question"}
 _SAID = "turntree-dummy-answer"
 _HEARD = "turntree-dummy-result"
@@ -254,6 +256,10 @@ class Renderer:
         return text
 
     def _tokens(self, text: str) -> tuple[int, ...]:
+        if half := _HALF.search(text):
+            raise RenderError(
+                f"the messages have half of a surrogate, {half[0]!r}, which no tokenizer reads; take it out"
+            )
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 

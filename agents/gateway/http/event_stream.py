@@ -65,7 +65,7 @@ class EventStream(Response):
 
 def _line(event: Mapping[str, Any]) -> bytes:
     text = json.dumps(event, ensure_ascii=False).translate(_LINE_ENDS)
-    return b"data: " + text.encode("utf-8", "replace") + b"\n\n"
+    return b"data: " + text.encode("utf-8", "backslashreplace") + b"\n\n"
 
 
 async def _send(send: Send, body: bytes) -> None:
