@@ -40,10 +40,15 @@ class TurnText:
         """Tokens so far, up to the one with which a stop string was complete."""
         self.text = ""
         """Their text, as far as it stays whatever follows, without the stop string."""
-        self.stopped = False
-        """Whether a stop string was found."""
+        self.stop: str | None = None
+        """The stop string that was found."""
         self._done = ""  # the text of the tokens before `_read`; those from `_from` on are decoded with what follows
         self._from = self._read = self._skip = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was found."""
+        return self.stop is not None
 
     def add(self, tokens: Sequence[int]) -> None:
         """Hear further tokens; those after a stop string are ignored."""
@@ -81,9 +86,10 @@ class TurnText:
             self._skip = len(self._decode(self.tokens[self._from :]))
 
     def _find_stop(self, text: str) -> bool:
-        places = [at for stop in self.stops if (at := text.find(stop)) >= 0]
+        places = [(at, stop) for stop in self.stops if (at := text.find(stop)) >= 0]
         if places:
-            self.text, self.stopped = text[: min(places)], True
+            at, self.stop = min(places)
+            self.text = text[:at]
         return self.stopped
 
 

@@ -25,7 +25,7 @@ from turntree.agents.gateway.http.neutral import without_neutral
 from turntree.envs.parsers.call_json import read_arguments
 
 Body = TypeVar("Body", bound=BaseModel)
-_MANY = 4096
+MANY = 4096
 
 
 def read(model: type[Body], body: bytes) -> Body:
@@ -81,20 +81,26 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class _Loose(BaseModel):
+class Loose(BaseModel):
     """Clients send back what they were given, and more."""
 
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
 
-class Function(_Loose):
+Content = Annotated[str, BeforeValidator(_content)]
+"""One text, of which there may be parts."""
+Stops = Annotated[list[str] | None, BeforeValidator(lambda value: _texts(value) if value else None)]
+"""Texts that end a turn."""
+
+
+class Function(Loose):
     """A called function."""
 
     name: str = Field(min_length=1)
     arguments: Annotated[dict[str, Any], BeforeValidator(_arguments)] = Field(default_factory=dict)
 
 
-class Call(_Loose):
+class Call(Loose):
     """A tool call in an earlier message."""
 
     id: str | None = None
@@ -102,32 +108,32 @@ class Call(_Loose):
     function: Function
 
 
-class WireMessage(_Loose):
+class WireMessage(Loose):
     """A message of the dialogue."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, BeforeValidator(_content)] = ""
+    content: Content = ""
     name: str | None = None
-    tool_calls: list[Call] | None = Field(None, max_length=128)
+    tool_calls: list[Call] | None = Field(default=None, max_length=128)
     tool_call_id: str | None = None
 
 
-class Described(_Loose):
+class Described(Loose):
     """A function that may be called."""
 
-    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
-class WireTool(_Loose):
+class WireTool(Loose):
     """A tool."""
 
     type: Literal["function"]
     function: Described
 
 
-class StreamOptions(_Loose):
+class StreamOptions(Loose):
     """What a stream has beside the tokens."""
 
     include_usage: bool | None = None
@@ -138,7 +144,7 @@ class SamplingFields(Strict):
 
     model: str = Field(min_length=1)
     n: int = Field(1, ge=1, le=128)
-    stop: Annotated[list[str] | None, BeforeValidator(lambda value: _texts(value) if value else None)] = None
+    stop: Stops = None
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1)
@@ -191,7 +197,7 @@ class SamplingFields(Strict):
 class ChatRequest(SamplingFields):
     """The body of ``/v1/chat/completions``."""
 
-    messages: list[WireMessage] = Field(min_length=1, max_length=_MANY)
+    messages: list[WireMessage] = Field(min_length=1, max_length=MANY)
     tools: list[WireTool] | None = Field(None, max_length=128)
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,11 @@ from chat_tokenizers import byte_fallback_tokenizer
 from gateways import Served, SpokenEngine, gateway_at
 from tables import table
 
+from turntree.agents.engines.protocol import Completion, FinishReason
+from turntree.agents.gateway.choices import ChatChoice
+from turntree.agents.gateway.messages.answer import MessageAnswer
 from turntree.agents.gateway.turn_text import TurnText, byte_token
+from turntree.agents.gateway.turns import SampledTurn
 from turntree.agents.loop.renderer import Renderer
 
 SCRIPTS: dict[str, str] = table(__file__, "scripts")
@@ -84,6 +88,7 @@ def test_text_is_shown_before_its_turn_ends(renderer: Renderer):
     assert text.text in ("一二三 四五", "一二三 ")
 
 
+@pytest.mark.parametrize("renderer", ["fall-back"], indirect=True)
 def test_the_pieces_of_a_chat_are_the_answer_and_go_on_as_it(served: Served, engine: SpokenEngine):
     for script in SCRIPTS.values():
         engine.say = lambda prompt, script=script: script
@@ -97,6 +102,7 @@ def test_the_pieces_of_a_chat_are_the_answer_and_go_on_as_it(served: Served, eng
         assert session.nodes[-1].parent in session.nodes
 
 
+@pytest.mark.parametrize("renderer", ["bytes"], indirect=True)
 def test_the_pieces_of_completions_are_the_answers(served: Served, engine: SpokenEngine):
     by_prompt = dict(zip("ABCDEFGHIJKLMNOPQRST", SCRIPTS.values(), strict=True))
     engine.say = lambda prompt: by_prompt[prompt.strip()]
@@ -105,6 +111,35 @@ def test_the_pieces_of_completions_are_the_answers(served: Served, engine: Spoke
     for piece in choices(served.client.post("/v1/completions", json=body).text):
         shown[piece["index"]] += piece["text"]
     assert shown == [script for script in SCRIPTS.values() for _ in STEPS]
+
+
+@pytest.mark.parametrize("renderer", ["bytes"], indirect=True)
+def test_the_pieces_of_messages_are_the_answers(served: Served, engine: SpokenEngine):
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 500}
+    for script in SCRIPTS.values():
+        engine.say = lambda prompt, script=script: script
+        lines = served.client.post("/v1/messages", json=body).text.splitlines()
+        assert script == "".join(deltas(json.loads(line[6:]) for line in lines if line.startswith("data: ")))
+
+
+def test_the_events_of_messages_are_the_answer_whatever_a_step_brings(renderer: Renderer):
+    for script, tokens in zip(SCRIPTS.values(), texts(renderer), strict=True):
+        zeros = (0.0,) * len(tokens)
+        done = Completion(token_ids=tuple(tokens), logprobs=zeros, finish_reason=FinishReason.STOP)
+        for step in STEPS:
+            text = TurnText(renderer.decode, byte=byte_token(renderer.tokenizer))
+            answer = MessageAnswer("tiny", ChatChoice(0, text), prompt=1, most=500)
+            shown = [*answer.begin()]
+            for at in range(0, len(tokens), step):
+                text.add(tokens[at : at + step])
+                shown += answer.grown(0)
+            text.end()
+            shown += answer.last(0, SampledTurn(prompt_ids=(1,), completion=done, text=text.text))
+            assert "".join(deltas(shown)) == script
+
+
+def deltas(events: Iterable[dict[str, Any]]) -> Iterator[str]:
+    return (event["delta"]["text"] for event in events if event["type"] == "content_block_delta")
 
 
 def choices(stream: str) -> Iterator[dict[str, Any]]:
