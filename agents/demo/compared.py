@@ -90,7 +90,7 @@ class Comparison:
     @classmethod
     def load(cls, path: Path) -> Comparison:
         """Read what ``save`` wrote."""
-        steps = json.loads(path.read_text(encoding="utf-8"))["steps"]
+        steps = json.loads(path.read_bytes())["steps"]
         return cls(steps=tuple(map(_step, steps)))
 
 

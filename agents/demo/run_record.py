@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from turntree.agents.episodes.episode import Episode
 from turntree.agents.episodes.record import read_episodes
 from turntree.agents.errors import RecordError
 from turntree.agents.verl.records.recording import RunFolder
+from turntree.envs.data.json_files import json_lines
 from turntree.spec_tree import DialogueState, TreeNode
 
 logger = logging.getLogger(__name__)
@@ -110,13 +110,8 @@ def _points(folder: RunFolder) -> tuple[Point, ...]:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            rows.append(json.loads(line))
-        except ValueError as error:
-            raise RecordError(f"{path}, line {number}: expected one JSON object, got {line[:60]!r}") from error
-    return rows
+    refuse = f"{path}, line {{}}: {{}}".format
+    return [row for _, row in json_lines(path, lambda *told: RecordError(refuse(*told)))]
 
 
 def _telling(episode: Episode) -> tuple[int, float, int]:

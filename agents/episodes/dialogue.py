@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from typing import Any
 
 from turntree.agents.episodes.episode import Episode
@@ -13,7 +14,22 @@ from turntree.spec_tree import DialogueState
 def canonical_call(call: Mapping[str, Any]) -> str:
     """A tool call (OpenAI dictionary) as text without its id, the same for the same call."""
     function = call["function"]
-    return json.dumps([function["name"], function["arguments"]], sort_keys=True, separators=(",", ":"))
+    return canonical_json([function["name"], function["arguments"]])
+
+
+def canonical_json(value: Any) -> str:
+    """JSON values as text, the same for the same values: ``1.0`` and ``1e0`` are ``1``, and ``True`` is not.
+
+    >>> canonical_json({"b": 1e3, "a": [True, "1", 0.5]})
+    '{"a":[true,"1",0.5],"b":1000}'
+    """
+    values = json.loads(json.dumps(value), parse_float=_number)
+    return json.dumps(values, sort_keys=True, separators=(",", ":"))
+
+
+def _number(digits: str) -> int | float:
+    exact = Decimal(digits)
+    return int(exact) if exact == exact.to_integral_value() else float(digits)
 
 
 def dialogue_state(prompt_ids: Iterable[int], *, task_id: str, calls: Iterable[str], env_id: str) -> DialogueState:

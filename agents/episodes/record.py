@@ -19,6 +19,7 @@ import numpy as np
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, TopLogprobs
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.errors import RecordError
+from turntree.envs.data.json_files import json_lines
 from turntree.envs.failure import FailureKind
 from turntree.envs.message import Message
 from turntree.envs.task import Task
@@ -182,24 +183,18 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
     Raises:
         RecordError: If a line is damaged; it names the file and the line.
     """
-    with Path(path).open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                row = json.loads(line.decode("utf-8", "surrogatepass"))
-            except ValueError as error:
-                raise RecordError(
-                    f"{path}, line {number}: expected one JSON object, got {line[:60]!r} ({error}); "
-                    "remove the line if a run was cut off while writing it"
-                ) from error
-            if not isinstance(row, dict) or not isinstance(row.get("episode"), dict):
-                raise RecordError(
-                    f'{path}, line {number}: expected an object with the field "episode", got {line[:60]!r}'
-                )
-            try:
-                episode = episode_from_dict(row.pop("episode"))
-            except RecordError as error:
-                raise RecordError(f"{path}, line {number}: {error}") from error
-            yield Record(row, episode)
+
+    def refuse(number: int, said: str) -> RecordError:
+        return RecordError(f"{path}, line {number}: {said}; remove the line if a run was cut off while writing it")
+
+    for number, row in json_lines(Path(path), refuse):
+        if not isinstance(row.get("episode"), dict):
+            raise RecordError(f'{path}, line {number}: expected an object with the field "episode", got {row!r:.60}')
+        try:
+            episode = episode_from_dict(row.pop("episode"))
+        except RecordError as error:
+            raise RecordError(f"{path}, line {number}: {error}") from error
+        yield Record(row, episode)
 
 
 def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -92,7 +93,7 @@ class EvalFile:
 
     def _read(self) -> dict[Place, tuple[dict[str, Any], bytes]]:
         found: dict[Place, tuple[dict[str, Any], bytes]] = {}
-        lines = self.path.read_bytes().split(b"\n")
+        lines = self.path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
         for number, line in enumerate(lines[:-1], start=1):  # the last one was cut off during writing
             try:
                 row = json.loads(line.decode("utf-8", "surrogatepass"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -13,40 +12,26 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turntree.agents.engines.protocol import Engine, TurnRequest
-from turntree.agents.gateway import answers
-from turntree.agents.gateway.choices import Choice
+from turntree.agents.gateway.choices import Answer
 from turntree.agents.gateway.http.event_stream import EventStream, as_they_come
 from turntree.agents.gateway.http.requests import in_time, unless_gone
+from turntree.agents.gateway.http.routes import Json
 from turntree.agents.gateway.metrics import Metrics
 from turntree.agents.gateway.turns import SampledTurn, sample
 
 Put = Callable[[dict[str, Any]], None]
 
 
-class Json(Response):
-    """A JSON body; half of a character, which a policy may write, becomes a question mark."""
-
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        """The body's bytes."""
-        return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What is to be sampled and how it is answered."""
 
-    kind: str
-    """``object`` of an answer in one piece."""
-    choices: Sequence[Choice]
-    """The choices."""
+    answer: Answer
+    """How it is answered."""
     requests: Sequence[TurnRequest]
-    """The turn of each."""
+    """The turns."""
     stream: bool
     """Whether it is answered in pieces."""
-    include_usage: bool
-    """Whether a stream ends with the usage."""
     kept: Callable[[int, SampledTurn], object] = lambda index, turn: None
     """Called with each finished turn."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -61,8 +46,6 @@ class Answering:
     """The engine."""
     metrics: Metrics
     """Counters."""
-    model: str
-    """Name of the model."""
     seconds: float
     """Time limit of an answer."""
 
@@ -74,33 +57,30 @@ class Answering:
             ClientGone: If the client went away.
         """
         if plan.stream:
-            return EventStream(self._events(plan, held), held, dict(plan.headers), gone=self._count_gone)
+            return EventStream(
+                self._events(plan, held), held, dict(plan.headers), gone=self._count_gone, dialect=plan.answer.dialect
+            )
         with held:
             turns = await unless_gone(http.receive, in_time(self._sample(plan, None), self.seconds))
-        choices = [choice.whole(turn) for choice, turn in zip(plan.choices, turns, strict=True)]
-        body = {**answers.head(plan.kind, self.model), "choices": choices, "usage": answers.usage(turns)}
-        return Json(body, headers=dict(plan.headers))
+        return Json(plan.answer.body(turns), headers=dict(plan.headers))
 
     async def _events(self, plan: Plan, held: ExitStack) -> AsyncIterator[dict[str, Any]]:
-        kind = "chat.completion.chunk" if plan.kind == "chat.completion" else plan.kind
-        head = answers.head(kind, self.model)
         clock, first = asyncio.get_running_loop().time, True
         began = clock()
 
         async def work(put: Put) -> None:
             with held:
                 turns = await in_time(self._sample(plan, put), self.seconds)
-            if plan.include_usage:
-                put({"choices": [], "usage": answers.usage(turns)})
+            for event in plan.answer.end(turns):
+                put(event)
 
-        for choice in plan.choices:
-            for piece in choice.first():
-                yield {**head, "choices": [piece]}
+        for event in plan.answer.begin():
+            yield event
         async for event in as_they_come(work):
             if first:
                 self.metrics.first_token_seconds.add(clock() - began)
                 first = False
-            yield {**head, **event}
+            yield event
 
     async def _sample(self, plan: Plan, put: Put | None) -> list[SampledTurn]:
         if len(plan.requests) == 1:
@@ -114,19 +94,17 @@ class Answering:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _one(self, plan: Plan, index: int, put: Put | None) -> SampledTurn:
-        choice = plan.choices[index]
-
         def show() -> None:
             assert put is not None
-            for piece in choice.grown():
-                put({"choices": [piece]})
+            for event in plan.answer.grown(index):
+                put(event)
 
-        turn = await sample(self.engine, plan.requests[index], choice.text, None if put is None else show)
+        turn = await sample(self.engine, plan.requests[index], plan.answer.text(index), None if put is None else show)
         self.metrics.add_turn(turn)
         plan.kept(index, turn)
         if put is not None:
-            for piece in choice.last(turn):
-                put({"choices": [piece]})
+            for event in plan.answer.last(index, turn):
+                put(event)
         return turn
 
     def _count_gone(self) -> None:

@@ -25,17 +25,16 @@ def head(kind: str, model: str) -> dict[str, Any]:
     return {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
 
 
-def usage(turns: Sequence[SampledTurn]) -> dict[str, Any]:
-    """Tokens of one request: the prompt's counted once, those of all its turns together."""
-    done = [turn.completion for turn in turns]
-    prompts = {turn.prompt_ids: turn.completion.cached_tokens for turn in reversed(turns)}
-    prompt, sampled = sum(map(len, prompts)), sum(len(one.token_ids) for one in done)
+def usage(turns: Sequence[SampledTurn], n: int) -> dict[str, Any]:
+    """Tokens of one request: each prompt's counted once for its ``n`` turns, those of all turns together."""
+    done, firsts = [turn.completion for turn in turns], turns[::n]
+    prompt, sampled = sum(len(turn.prompt_ids) for turn in firsts), sum(len(one.token_ids) for one in done)
     accepted, drafted = (sum(getattr(one.draft, name) for one in done) for name in ("accepted", "drafted"))
     return {
         "prompt_tokens": prompt,
         "completion_tokens": sampled,
         "total_tokens": prompt + sampled,
-        "prompt_tokens_details": {"cached_tokens": sum(prompts.values())},
+        "prompt_tokens_details": {"cached_tokens": sum(turn.completion.cached_tokens for turn in firsts)},
         "completion_tokens_details": {
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": drafted - accepted,

@@ -1,41 +1,41 @@
-"""The gateway's application: its paths, and the one place where errors become answers."""
+"""The gateway's application and the handlers of its paths."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from turntree.agents.engines.protocol import Engine, Sampling, TurnRequest
 from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.errors import RenderError
 from turntree.agents.gateway.admission import Admission
-from turntree.agents.gateway.answering import Answering, Json, Plan
-from turntree.agents.gateway.choices import ChatChoice, TextChoice
-from turntree.agents.gateway.http.errors import ApiError, ClientGone, broken
-from turntree.agents.gateway.http.requests import check_key, read_body
+from turntree.agents.gateway.answering import Answering, Plan
+from turntree.agents.gateway.choices import Answer, ChatChoice, Choices, TextChoice
+from turntree.agents.gateway.http.errors import ApiError
+from turntree.agents.gateway.http.requests import read_body
+from turntree.agents.gateway.http.routes import Json, Routes
 from turntree.agents.gateway.http.settings import GatewaySettings
 from turntree.agents.gateway.http.wire import ChatRequest, CompletionRequest, SamplingFields, read
+from turntree.agents.gateway.messages.answer import ANTHROPIC, MessageAnswer
+from turntree.agents.gateway.messages.request import CountRequest, MessagesRequest
 from turntree.agents.gateway.metrics import Metrics
 from turntree.agents.gateway.session_episodes import SessionRecord
 from turntree.agents.gateway.session_paths import SessionPaths, named
 from turntree.agents.gateway.sessions import CONTEXT_FULL, Place, Sessions
 from turntree.agents.gateway.tool_calls import Dictionaries, ToolFormat, to_dictionaries
-from turntree.agents.gateway.turn_text import TurnText
+from turntree.agents.gateway.turn_text import TurnText, byte_token
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import derive_seed
 from turntree.spec_tree import DialogueState
 
-Handler = Callable[[Request], Awaitable[Response]]
 _LONG = 1 << 15
 """Bytes of a body from which on its text is tokenised beside the event loop."""
 
@@ -59,8 +59,9 @@ class Gateway:
         self.metrics = Metrics()
         """Counters."""
         self._renderer = renderer
+        self._byte = byte_token(renderer.tokenizer)
         self._tools = ToolFormat(renderer, settings.tool_format)
-        self._answering = Answering(engine=engine, metrics=self.metrics, model=settings.model, seconds=settings.seconds)
+        self._answering = Answering(engine=engine, metrics=self.metrics, seconds=settings.seconds)
         self._created = int(time.time())
         self.sessions = Sessions(
             most=settings.max_sessions,
@@ -79,16 +80,44 @@ class Gateway:
         """``POST /v1/chat/completions``."""
         raw = await self._body(http)
         body = read(ChatRequest, raw)
+
+        def answer(choices: list[ChatChoice], prompt: int) -> Answer:
+            return Choices("chat.completion", self.settings.model, choices, **_streamed(body))
+
+        return await self._chat(http, raw, body, answer)
+
+    async def messages(self, http: Request) -> Response:
+        """``POST /v1/messages``."""
+        raw = await self._body(http)
+        body = read(MessagesRequest, raw)
+
+        def answer(choices: list[ChatChoice], prompt: int) -> Answer:
+            return MessageAnswer(self.settings.model, choices[0], prompt=prompt, most=body.max_tokens)
+
+        return await self._chat(http, raw, body.chat(), answer)
+
+    async def count_tokens(self, http: Request) -> Response:
+        """``POST /v1/messages/count_tokens``: nothing is sampled, and no session begins."""
+        raw = await self._body(http)
+        body = read(CountRequest, raw).chat()
         self._check_model(body)
+        place, tools = self._place(http, body)
+        return Json({"input_tokens": len(await self._beside(raw, lambda: self._prompt(place, tools)))})
+
+    def _place(self, http: Request, body: ChatRequest) -> tuple[Place, Dictionaries]:
+        """Where a chat stands, and its tools."""
         messages, tools = to_dictionaries(body.messages, body.tools)
-        settings = self.settings
-        names = {
-            "session_id": settings.session or named(http, "X-Session-Id"),
-            "task_id": settings.task_id or named(http, "X-Task-Id"),
-        }
+        session_id = self.settings.session or named(http, "X-Session-Id")
+        task_id = self.settings.task_id or named(http, "X-Task-Id")
+        return self.sessions.find(messages, tools, session_id=session_id, task_id=task_id), tools
+
+    async def _chat(
+        self, http: Request, raw: bytes, body: ChatRequest, answer: Callable[[list[ChatChoice], int], Answer]
+    ) -> Response:
+        self._check_model(body)
         with ExitStack() as held:
             held.enter_context(self.admission.enter(body.n))
-            place = self.sessions.find(messages, tools, **names)
+            place, tools = self._place(http, body)
             held.enter_context(self.sessions.using(place))
             prompt = await self._beside(raw, lambda: self._prompt(place, tools))
             sampling = self._sampling(body, body.most, len(prompt), body.top_logprobs or 0, first=place.first_prompt)
@@ -105,11 +134,9 @@ class Gateway:
                 for index in range(body.n)
             ]
             plan = Plan(
-                kind="chat.completion",
-                choices=choices,
-                requests=_turns(prompt, sampling, body.n, _state(prompt, place, settings.env_id)),
+                answer=answer(choices, len(prompt)),
+                requests=_turns(prompt, sampling, body.n, _state(prompt, place, self.settings.env_id)),
                 stream=bool(body.stream),
-                include_usage=body.stream_options is not None and body.stream_options.include_usage,
                 kept=lambda index, turn: self.sessions.add(place, turn, *choices[index].parsed(turn)),
                 headers={"X-Session-Id": place.session.id},
             )
@@ -129,13 +156,9 @@ class Gateway:
                     prompt, self._sampling(body, body.max_tokens, len(prompt), body.logprobs or 0), body.n
                 )
             tokenizer = self._renderer.tokenizer if body.logprobs is not None else None
-            plan = Plan(
-                kind="text_completion",
-                choices=[TextChoice(index, self._text(body), tokenizer) for index in range(len(requests))],
-                requests=requests,
-                stream=bool(body.stream),
-                include_usage=body.stream_options is not None and body.stream_options.include_usage,
-            )
+            choices = [TextChoice(index, self._text(body), tokenizer) for index in range(len(requests))]
+            answer = Choices("text_completion", self.settings.model, choices, **_streamed(body))
+            plan = Plan(answer=answer, requests=requests, stream=bool(body.stream))
             return await self._answering.answer(http, plan, held.pop_all())
 
     async def models(self, http: Request) -> Response:
@@ -200,7 +223,7 @@ class Gateway:
         def decode(tokens: Any) -> str:
             return self._renderer.decode(tokens, special_tokens=special_tokens)
 
-        return TurnText(decode, body.stop or ())
+        return TurnText(decode, body.stop or (), byte=self._byte)
 
     def _sampling(
         self, body: SamplingFields, most: int | None, prompt: int, top: int, *, first: int | None = None
@@ -220,6 +243,12 @@ class Gateway:
         return body.sampling(stops=self._renderer.stop_token_ids, most=min(room, most or room), top=top)
 
 
+def _streamed(body: SamplingFields) -> dict[str, Any]:
+    options = body.stream_options
+    usage = options is not None and options.include_usage is True
+    return {"n": body.n, "stream": bool(body.stream), "usage": usage}
+
+
 def _state(prompt: tuple[int, ...], place: Place, env_id: str) -> DialogueState:
     return dialogue_state(prompt, task_id=place.session.task_id, calls=place.calls, env_id=env_id)
 
@@ -233,45 +262,23 @@ def _turns(
 
 
 def make_app(gateway: Gateway) -> Starlette:
-    """The ASGI application; bodies are read by ``wire`` alone, so that FastAPI's layers would only take time."""
-    routes: list[Route] = []
-    key = gateway.settings.api_key
+    """The ASGI application."""
+    metrics = gateway.metrics
 
-    def path(name: str, handler: Handler, *, method: str, open_to_all: bool = False) -> None:
-        async def answer(request: Request) -> Response:
-            clock = asyncio.get_running_loop().time
-            began = clock()
-            try:
-                check_key(request, None if open_to_all else key)
-                response = await handler(request)
-            except ClientGone:
-                gateway.metrics.add("clients_gone_total")
-                return Response(status_code=499)
-            except ApiError as error:
-                response = Json(error.body, status_code=error.status, headers=error.headers)
-            except Exception:  # the boundary: whatever broke, the client is answered and the server goes on
-                failed = broken(f"a request to {name}")
-                response = Json(failed.body, status_code=failed.status)
-            gateway.metrics.add("requests_total", path=name, status=response.status_code)
-            gateway.metrics.request_seconds.add(clock() - began)
-            return response
+    def answered(path: str, status: int, seconds: float) -> None:
+        metrics.add("requests_total", path=path, status=status)
+        metrics.request_seconds.add(seconds)
 
-        routes.append(Route(name, answer, methods=[method]))
-
-    path("/v1/chat/completions", gateway.chat, method="POST")
-    path("/v1/completions", gateway.complete, method="POST")
-    path("/v1/models", gateway.models, method="GET")
-    path("/v1/models/{name:path}", gateway.one_model, method="GET")
-    path("/health", gateway.health, method="GET", open_to_all=True)
-    path("/metrics", gateway.show_metrics, method="GET")
-    path("/v1/sessions/{session:path}/reward", gateway.paths.reward, method="POST")
-    path("/v1/sessions/{session:path}", gateway.paths.show, method="GET")
-    path("/v1/sessions/{session:path}", gateway.paths.end, method="DELETE")
-    return Starlette(routes=routes, exception_handlers={HTTPException: _no_path})
-
-
-def _no_path(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    said = f"there is no {request.method} {request.url.path!r:.200} here; see docs/howto/serve.md"
-    found = ApiError(error.status_code, said, code="not_found")
-    return Json(found.body, status_code=error.status_code, headers=dict(error.headers or {}))
+    routes = Routes(gateway.settings.api_key, answered=answered, gone=lambda: metrics.add("clients_gone_total"))
+    routes.add("/v1/chat/completions", gateway.chat, method="POST")
+    routes.add("/v1/completions", gateway.complete, method="POST")
+    routes.add("/v1/messages", gateway.messages, method="POST", dialect=ANTHROPIC)
+    routes.add("/v1/messages/count_tokens", gateway.count_tokens, method="POST", dialect=ANTHROPIC)
+    routes.add("/v1/models", gateway.models, method="GET")
+    routes.add("/v1/models/{name:path}", gateway.one_model, method="GET")
+    routes.add("/health", gateway.health, method="GET", open_to_all=True)
+    routes.add("/metrics", gateway.show_metrics, method="GET")
+    routes.add("/v1/sessions/{session:path}/reward", gateway.paths.reward, method="POST")
+    routes.add("/v1/sessions/{session:path}", gateway.paths.show, method="GET")
+    routes.add("/v1/sessions/{session:path}", gateway.paths.end, method="DELETE")
+    return routes.app()

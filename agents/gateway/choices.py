@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from turntree.agents.gateway import answers
+from turntree.agents.gateway.http.event_stream import OPENAI, Dialect
 from turntree.agents.gateway.turn_text import TurnText, settled
 from turntree.agents.gateway.turns import SampledTurn
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers import ParsedTurn, ToolParser
+
+
+class Answer(Protocol):
+    """The answer to one request, as an API writes it: the turns of its ``TurnRequest``s, by their numbers."""
+
+    dialect: Dialect
+    """How its events and refusals are written."""
+
+    def text(self, index: int) -> TurnText:
+        """What was sampled so far of a turn."""
+        ...
+
+    def body(self, turns: Sequence[SampledTurn]) -> dict[str, Any]:
+        """The answer in one piece."""
+        ...
+
+    def begin(self) -> Iterator[dict[str, Any]]:
+        """The events of a stream before the first token."""
+        ...
+
+    def grown(self, index: int) -> Iterator[dict[str, Any]]:
+        """The event for what is to be shown now of a turn, if any."""
+        ...
+
+    def last(self, index: int, turn: SampledTurn) -> Iterator[dict[str, Any]]:
+        """The rest of the events of a turn, once it has ended."""
+        ...
+
+    def end(self, turns: Sequence[SampledTurn]) -> Iterator[dict[str, Any]]:
+        """The events after the last turn."""
+        ...
 
 
 class Choice(Protocol):
@@ -44,6 +76,57 @@ class ReadTurn(NamedTuple):
     """Its calls."""
     ids: list[str]
     """Their ids, which clients answer to."""
+
+
+class Choices:
+    """The choices of a request, as OpenAI's API answers with them.
+
+    Args:
+        kind: ``object`` of an answer in one piece.
+        model: Name of the model.
+        choices: The choices.
+        n: Choices of each prompt.
+        stream: Whether it is answered in pieces.
+        usage: Whether a stream ends with the usage.
+    """
+
+    dialect = OPENAI
+
+    def __init__(
+        self, kind: str, model: str, choices: Sequence[Choice], *, n: int, stream: bool = False, usage: bool = False
+    ) -> None:
+        self._choices, self._n, self._usage = choices, n, usage
+        chunk = stream and kind == "chat.completion"
+        self._head = answers.head("chat.completion.chunk" if chunk else kind, model)
+
+    def text(self, index: int) -> TurnText:
+        """What was sampled so far of a turn."""
+        return self._choices[index].text
+
+    def body(self, turns: Sequence[SampledTurn]) -> dict[str, Any]:
+        """The answer in one piece."""
+        choices = [choice.whole(turn) for choice, turn in zip(self._choices, turns, strict=True)]
+        return {**self._head, "choices": choices, "usage": answers.usage(turns, self._n)}
+
+    def begin(self) -> Iterator[dict[str, Any]]:
+        """The first piece of each choice."""
+        return self._events(piece for choice in self._choices for piece in choice.first())
+
+    def grown(self, index: int) -> Iterator[dict[str, Any]]:
+        """The piece that is to be shown now, if any."""
+        return self._events(self._choices[index].grown())
+
+    def last(self, index: int, turn: SampledTurn) -> Iterator[dict[str, Any]]:
+        """The rest of the pieces of a choice."""
+        return self._events(self._choices[index].last(turn))
+
+    def end(self, turns: Sequence[SampledTurn]) -> Iterator[dict[str, Any]]:
+        """The usage, where it is asked for."""
+        if self._usage:
+            yield {**self._head, "choices": [], "usage": answers.usage(turns, self._n)}
+
+    def _events(self, pieces: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        return ({**self._head, "choices": [piece]} for piece in pieces)
 
 
 class TextChoice:
@@ -132,20 +215,27 @@ class ChatChoice:
         """Whose turn it is."""
         yield self._piece({"role": "assistant", "content": ""})
 
-    def grown(self) -> Iterator[dict[str, Any]]:
-        """The content that stays whatever follows: no stop string, no call, no white space that a call would end."""
+    def shown(self) -> str:
+        """More of the content that stays whatever follows: no stop string, no call, no white space before a call."""
         text = settled(self.text.text, self._marks)
         if self._parser is not None:
             text = text.rstrip() if text.strip() == text.rstrip() else ""
-        if piece := self._next(text):
+        return self._next(text)
+
+    def rest(self, turn: SampledTurn) -> str:
+        """The content that was not shown."""
+        return self._next(self.parsed(turn).content)
+
+    def grown(self) -> Iterator[dict[str, Any]]:
+        """The content that is to be shown now, if any."""
+        if piece := self.shown():
             yield self._piece({"content": piece})
 
     def last(self, turn: SampledTurn) -> Iterator[dict[str, Any]]:
         """The rest of the content, the calls, and why the turn ended."""
-        parsed = self.parsed(turn)
-        if piece := self._next(parsed.content):
+        if piece := self.rest(turn):
             yield self._piece({"content": piece})
-        calls = answers.message(*parsed).get("tool_calls", ())
+        calls = answers.message(*self.parsed(turn)).get("tool_calls", ())
         for number, call in enumerate(calls):
             yield self._piece({"tool_calls": [{"index": number, **call}]})
         yield self._piece({}) | self._ended(turn)

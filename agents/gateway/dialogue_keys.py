@@ -6,11 +6,10 @@ Not compared: the ids of tool calls, which some clients replace, and whatever fi
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turntree.agents.episodes.dialogue import canonical_call
+from turntree.agents.episodes.dialogue import canonical_call, canonical_json
 
 
 def key_of(*parts: bytes | str) -> bytes:
@@ -29,7 +28,7 @@ def chain(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, An
         messages: As chat templates take them.
         tools: The tools that are offered.
     """
-    keys = [key_of(json.dumps(list(tools), sort_keys=True))]
+    keys = [key_of(canonical_json(list(tools)))]
     for message in messages:
         keys.append(next_key(keys[-1], message))
     return keys

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turntree.agents.episodes.episode import Episode
-from turntree.agents.gateway.answering import Json
 from turntree.agents.gateway.http.errors import ApiError
 from turntree.agents.gateway.http.requests import read_body
+from turntree.agents.gateway.http.routes import Json
 from turntree.agents.gateway.http.settings import GatewaySettings
 from turntree.agents.gateway.http.wire import Strict, read
 from turntree.agents.gateway.metrics import Metrics

@@ -96,7 +96,10 @@ def to_dictionaries(
         role = "system" if message.role == "developer" else message.role
         entry: dict[str, Any] = {"role": role, "content": message.content}
         if message.tool_calls and role == "assistant":
-            entry["tool_calls"] = [call.model_dump() for call in message.tool_calls]
+            entry["tool_calls"] = [
+                {"id": call.id or "", "type": "function", "function": call.function.model_dump()}
+                for call in message.tool_calls
+            ]
         if role == "tool":
             entry |= {"tool_call_id": message.tool_call_id or "", "name": message.name or _called(said, message)}
         said.append(entry)
@@ -124,5 +127,5 @@ def _called(said: Dictionaries, answer: WireMessage) -> str:
 
 
 def call_arguments(call: ToolCall) -> str:
-    """The arguments of a call as clients read them."""
-    return json.dumps(dict(call.arguments), ensure_ascii=False)
+    """The arguments of a call as clients read them; half of a surrogate stays what it is."""
+    return json.dumps(dict(call.arguments), ensure_ascii=False).encode("utf-8", "backslashreplace").decode()

@@ -1,17 +1,27 @@
 """The text of a turn while its tokens arrive: whole characters alone, stop strings found, calls held back.
 
-Invariant: what was shown is a beginning of the turn's text, unless a tokenizer decodes the same tokens otherwise
-once more follow.
+Invariant: what was shown is a beginning of the turn's text, however many tokens came at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 Decode = Callable[[Sequence[int]], str]
 _HALF = "\ufffd"
-_LONGEST = 16
-"""Tokens that may wait for the rest of a character; a character has at most four bytes."""
+_WINDOW = 8
+"""Tokens after which those before them need not be decoded again."""
+_BYTE = "<0xFF>"
+
+
+def byte_token(tokenizer: Any) -> int | None:
+    """The token of a byte that no character has, in a vocabulary that falls back to bytes; ``None`` in another one.
+
+    Such a vocabulary decodes a run of bytes as a whole: one that is in no character makes all of them ``U+FFFD``.
+    """
+    found = tokenizer.convert_tokens_to_ids(_BYTE)
+    return found if found is not None and tokenizer.convert_ids_to_tokens(found) == _BYTE else None
 
 
 class TurnText:
@@ -20,50 +30,73 @@ class TurnText:
     Args:
         decode: Text of token ids.
         stops: Texts that end the turn; they and what follows are not part of its text.
+        byte: The ``byte_token`` of the vocabulary.
     """
 
-    def __init__(self, decode: Decode, stops: Sequence[str] = ()) -> None:
-        self._decode = decode
+    def __init__(self, decode: Decode, stops: Sequence[str] = (), *, byte: int | None = None) -> None:
+        self._decode, self._byte = decode, byte
         self.stops = tuple(stops)
         self.tokens: list[int] = []
         """Tokens so far, up to the one with which a stop string was complete."""
         self.text = ""
-        """Their text, as far as its characters are whole, without the stop string."""
-        self.stopped = False
+        """Their text, as far as it stays whatever follows, without the stop string."""
+        self.stop: str | None = None
+        """The stop string that was found."""
+        self._done = ""  # the text of the tokens before `_read`; those from `_from` on are decoded with what follows
+        self._from = self._read = self._skip = 0
+
+    @property
+    def stopped(self) -> bool:
         """Whether a stop string was found."""
-        self._from = self._read = 0
+        return self.stop is not None
 
     def add(self, tokens: Sequence[int]) -> None:
         """Hear further tokens; those after a stop string are ignored."""
-        if not self.stops:
-            self.tokens += tokens
-            self._decode_new()
-            return
         for token in tokens:
             if self.stopped:
                 return
             self.tokens.append(token)
-            self._decode_new()
+            self._read_on()
 
-    def end(self) -> None:
-        """The turn is over: half characters count as they are."""
+    def end(self, tokens: Sequence[int] = ()) -> None:
+        """The turn is over with ``tokens``: half characters count as they are."""
+        if self.stops:
+            self.add(tokens)
+        else:
+            self.tokens += tokens
         if not self.stopped:
-            self.text = self._decode(self.tokens)
-            self._find_stop()
+            whole = self._decode(self.tokens)
+            if not whole.startswith(self.text):  # a decoder that looks further back than the window: shown is shown
+                whole = self._done + self._decode(self.tokens[self._from :])[self._skip :]
+            if not self._find_stop(whole):
+                self.text = whole
 
-    def _decode_new(self) -> None:
-        before = self._decode(self.tokens[self._from : self._read])
-        now = self._decode(self.tokens[self._from :])
-        if now.endswith(_HALF) and len(self.tokens) - self._read < _LONGEST:
+    def _read_on(self) -> None:
+        window = self.tokens[self._from :]
+        now = self._decode(window)
+        whole = now.rstrip(_HALF)
+        if self._find_stop(self._done + whole[self._skip :]):
             return
-        self.text += now[len(before) :]
-        self._from, self._read = self._read, len(self.tokens)
-        self._find_stop()
+        if self._byte is not None:
+            whole = _shared(whole, self._decode([*window, self._byte]))
+        self.text = self._done + whole[self._skip :]
+        if whole == now and len(now) > self._skip and len(self.tokens) - self._read >= _WINDOW:
+            self._done = self.text
+            self._from, self._read = self._read, len(self.tokens)
+            self._skip = len(self._decode(self.tokens[self._from :]))
 
-    def _find_stop(self) -> None:
-        places = [at for stop in self.stops if (at := self.text.find(stop)) >= 0]
+    def _find_stop(self, text: str) -> bool:
+        places = [(at, stop) for stop in self.stops if (at := text.find(stop)) >= 0]
         if places:
-            self.text, self.stopped = self.text[: min(places)], True
+            at, self.stop = min(places)
+            self.text = text[:at]
+        return self.stopped
+
+
+def _shared(text: str, other: str) -> str:
+    """The beginning that two texts share."""
+    same = (at for at, (a, b) in enumerate(zip(text, other, strict=False)) if a != b)
+    return text[: next(same, min(len(text), len(other)))]
 
 
 def settled(text: str, marks: Sequence[str]) -> str:

@@ -64,8 +64,7 @@ async def sample(
         raise ApiError(400, str(error), param="prompt", code="invalid_value") from error
     if done.finish_reason is FinishReason.ABORT or not done.token_ids:
         raise ApiError(503, "the engine gave the turn up; try again", code="aborted", retry_after=1)
-    text.add(done.token_ids[len(text.tokens) :])
-    text.end()
+    text.end(done.token_ids[len(text.tokens) :])
     if text.stopped:
         done = _cut(done, len(text.tokens))
     return SampledTurn(prompt_ids=tuple(request.prompt_ids), completion=done, text=text.text)

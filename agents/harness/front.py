@@ -13,9 +13,10 @@ from weakref import WeakKeyDictionary
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from turntree.agents.gateway.answering import Json
 from turntree.agents.gateway.app import Gateway, make_app
 from turntree.agents.gateway.http.errors import ApiError
+from turntree.agents.gateway.http.requests import given_key
+from turntree.agents.gateway.http.routes import Json
 from turntree.agents.gateway.http.server import listen, run
 from turntree.agents.gateway.http.settings import GatewaySettings
 
@@ -33,8 +34,7 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand a request to the gateway whose key it brings."""
-        key = Request(scope).headers.get("authorization", "").rpartition(" ")[2]
-        if (app := self._apps.get(key)) is None:
+        if (app := self._apps.get(given_key(Request(scope)))) is None:
             error = ApiError(401, "this key has no episode, or its episode has ended", code="invalid_api_key")
             app = Json(error.body, status_code=error.status, headers=error.headers)
         await app(scope, receive, send)

@@ -46,7 +46,7 @@ class Assignment:
     seed: int
     """Seed of the episode, for what the program itself draws; samples of one task have different ones."""
     base_url: str
-    """Where an OpenAI client finds the policy."""
+    """Where an OpenAI client finds the policy; one of Anthropic's finds it without the ``/v1``."""
     api_key: str
     """Names the episode."""
     model: str
@@ -59,6 +59,9 @@ class Assignment:
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_KEY": self.api_key,
             "OPENAI_MODEL": self.model,
+            "ANTHROPIC_BASE_URL": self.base_url.removesuffix("/v1"),
+            "ANTHROPIC_API_KEY": self.api_key,
+            "ANTHROPIC_MODEL": self.model,
             "TASK_PROMPT": self.prompt,
             "TASK_ID": self.task_id,
             "TASK_SEED": str(self.seed),

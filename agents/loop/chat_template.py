@@ -31,6 +31,7 @@ _HEARD = "turntree-dummy-result"
 _TOLD = "turntree-dummy-system"
 _GIVEN = frozenset(("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"))
 """Names that are no user's to set."""
+_HALF = re.compile("[\ud800-\udfff]")
 _USUAL_ID = "call_0123456789abcdef01234567"
 """An id as OpenAI's servers and this gateway's clients write it."""
 
@@ -386,7 +387,15 @@ class ChatTemplate:
         return text
 
     def tokens(self, text: str) -> tuple[int, ...]:
-        """Token ids of a rendered text, marks that others wrote as ordinary ones."""
+        """Token ids of a rendered text, marks that others wrote as ordinary ones.
+
+        Raises:
+            RenderError: If the text has half of a surrogate.
+        """
+        if half := _HALF.search(text):
+            raise RenderError(
+                f"the messages have half of a surrogate, {half[0]!r}, which no tokenizer reads; take it out"
+            )
         return tuple(
             token for piece in pieces(text) for token in self.tokenizer(piece, add_special_tokens=False)["input_ids"]
         )

@@ -18,6 +18,7 @@ from typing import Any, Self
 from turntree.agents.errors import AgentError
 from turntree.agents.files import whole_file
 from turntree.agents.scoring.scorer import ANSWER, Scored, Scorer
+from turntree.envs.data.json_files import json_lines
 from turntree.rewards import Sample, UnknownContract
 
 SCORED = "scored"
@@ -138,17 +139,7 @@ def scored_to_dict(scored: Scored) -> dict[str, Any]:
 
 
 def _rows(path: Path) -> Iterable[tuple[int, dict[str, Any]]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line.decode("utf-8", "surrogatepass"))
-            except ValueError as error:
-                raise RowError(f"{path}, line {number}: expected one JSON object ({error})") from error
-            if not isinstance(row, dict):
-                raise RowError(f"{path}, line {number}: expected one JSON object, got {type(row).__name__}")
-            yield number, row
+    return json_lines(path, lambda number, said: RowError(f"{path}, line {number}: {said}"))
 
 
 def _sample(row: Mapping[str, Any], where: str, fields: Fields) -> Sample:

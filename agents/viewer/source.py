@@ -6,7 +6,6 @@ be read is an error.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from turntree.agents.episodes.record import Record, read_records
 from turntree.agents.errors import RecordError
+from turntree.envs.data.json_files import json_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +68,14 @@ class Source:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    def refuse(number: int, said: str) -> RecordError:
+        return RecordError(f"{path}, line {number}: {said}")
+
     if not path.exists():
         return
-    with path.open("rb") as file:
-        lines = file.read().split(b"\n")
-    for number, line in enumerate(lines[:-1], start=1):  # the text after the last line end is still being written
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise RecordError(f"{path}, line {number}: expected a JSON object, got {line[:60]!r} ({error})") from error
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-            raise RecordError(f'{path}, line {number}: expected an object with the field "step", got {line[:60]!r}')
+    for number, row in json_lines(path, refuse, growing=True):
+        if not isinstance(row.get("step"), int):
+            raise refuse(number, f'expected an object with the field "step", got {row!r:.60}')
         yield row
 
 

@@ -6,7 +6,6 @@ can name file and line. The meaning of the columns is left to the environment.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from turntree.envs.data.hub import hub_asked_once
+from turntree.envs.data.json_files import json_lines
 from turntree.envs.errors import DataError, MissingExtra, pip_install
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+|[\w-]+")
@@ -147,18 +147,11 @@ def file_rows(path: Path) -> FileRows:
 
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            where = f"{path}:{number}"
-            if not line.strip():
-                continue
-            try:
-                fields = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{where}: expected one JSON object a line, got bad JSON ({error})") from error
-            if not isinstance(fields, dict):
-                raise DataError(f"{where}: expected one JSON object a line, got {type(fields).__name__}")
-            yield Row(where=where, fields=fields)
+    def refuse(number: int, said: str) -> DataError:
+        return DataError(f"{path}:{number}: {said}")
+
+    for number, fields in json_lines(path, refuse, halves=False):
+        yield Row(where=f"{path}:{number}", fields=fields)
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
@@ -169,7 +162,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         raise _missing("pyarrow", str(path)) from error
     try:
         rows = pyarrow.parquet.read_table(path).to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # halves of surrogates among others
         raise DataError(f"{path}: not a readable Parquet file: {error}") from error
     for number, fields in enumerate(rows, start=1):
         yield Row(where=f"{path}, row {number}", fields=fields)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+from turntree.envs.data.json_files import read_text
 from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows
 from turntree.envs.errors import DataError
 from turntree.envs.lookup.corpus import Corpus, Document
@@ -29,7 +30,7 @@ class _FolderRows:
     def read(self) -> Iterator[Row]:
         for path in _texts(self.folder):
             try:
-                text = path.read_text(encoding="utf-8-sig")
+                text = read_text(path)
             except (OSError, UnicodeDecodeError) as error:
                 raise DataError(f"{path}: expected a text in UTF-8, got something else ({error})") from error
             fields = {"id": str(path.relative_to(self.folder)), "title": path.stem, "text": text}

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from turntree.envs.data.json_files import half_in
 from turntree.envs.data.rows import find_rows
 from turntree.envs.errors import DataError
 
@@ -71,7 +72,7 @@ def _table_file(folder: Path, domain: str, table: str) -> Path:
 def _records(file: Path) -> dict[str, Record]:
     if file.suffix == ".json":
         try:
-            found = json.loads(file.read_text("utf-8"))
+            found = json.loads(file.read_bytes())
         except ValueError as error:
             raise DataError(f"{file}: expected one JSON object, got bad JSON ({error})") from error
         pairs = (
@@ -83,6 +84,8 @@ def _records(file: Path) -> dict[str, Record]:
     for where, (key, value) in pairs.items():
         if not isinstance(value, dict):
             raise DataError(f"{where}: the field 'value' must be an object, got {value!r:.80}")
+        if said := half_in([key, value]):
+            raise DataError(f"{where}: {said}")
         records[key] = value
     if not records:
         raise DataError(f"{file}: expected records by key, got none")

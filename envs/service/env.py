@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from turntree.envs.data.folders import data_folder
+from turntree.envs.data.json_files import read_text
 from turntree.envs.data.published import fitting_schemas
 from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows
 from turntree.envs.errors import DataError
@@ -62,7 +63,7 @@ class TauService(Service):
         self.folder = data_folder(data, name="tau_bench", holds=f"tau-bench's {self.domain} database and tasks")
         desk = self.desk(Database(read_tables(self.folder, self.domain, self.tables)))
         file = self.folder / f"{self.domain}_policy.md"
-        policy = file.read_text("utf-8").strip() if file.is_file() else "You serve the customers of a company."
+        policy = read_text(file).strip() if file.is_file() else "You serve the customers of a company."
         super().__init__(desk, policy=policy, customer=customer, limits=limits, **kwargs)
         tasks = find_rows(self.folder / f"{self.domain}_{split}_tasks.jsonl", split=split)
         self._tasks = _read_tasks(tasks, f"{self.domain}/{split}", frozenset(tool.name for tool in desk.tools))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 CORPUS = [
@@ -39,4 +39,22 @@ def make_tokenizer(template: str, *, special: list[str], eos: str, bos: str | No
     )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=eos, bos_token=bos)
     tokenizer.chat_template = template
+    return tokenizer
+
+
+def byte_fallback_tokenizer() -> Any:
+    """A tokenizer that writes what its few characters lack as runs of bytes, as those of Llama 2 and Gemma."""
+    special = ["<unk>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    characters = ["▁", "\n", *map(chr, range(0x21, 0x7F)), *"的不éи한"]
+    words = [*special, *(f"<0x{byte:02X}>" for byte in range(256)), *characters]
+    bpe = Tokenizer(
+        models.BPE(dict(zip(words, range(len(words)), strict=True)), [], byte_fallback=True, unk_token="<unk>")
+    )
+    bpe.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    bpe.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    bpe.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, unk_token="<unk>", eos_token="<|endoftext|>")
+    tokenizer.chat_template = CHATML
     return tokenizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -21,12 +21,14 @@ from turntree.agents.loop.renderer import Renderer
 
 @dataclass
 class SpokenEngine:
-    """Says ``say(prompt)``, a token a step, each step as ``turns`` allows; it has ``slots`` for live turns to leave."""
+    """Says ``say(prompt)``, several tokens a step."""
 
     tokenizer: Any
     say: Callable[[str], str] = lambda prompt: "four"
     held: bool = False
     """Whether turns wait, before their last token, until this is false or they are cancelled."""
+    steps: Sequence[int] = (1,)
+    """Tokens of a step, for one turn after the other."""
     watched: bool = True
     """Whether it shows its tokens as they come, as the local engine does; servers of other engines do not."""
     live: int = 0
@@ -48,14 +50,17 @@ class SpokenEngine:
         tokens = [*self.tokenizer(text, add_special_tokens=False)["input_ids"], *request.sampling.stop_token_ids[:1]]
         said: list[int] = []
         reason = FinishReason.STOP
-        for token in tokens:
-            while self.held and len(said) == len(tokens) - 1:
+        step = self.steps[len(self.asked) % len(self.steps)]
+        most = request.sampling.max_tokens
+        if most < len(tokens):
+            tokens, reason = tokens[:most], FinishReason.LENGTH
+        while len(said) < len(tokens):
+            while self.held and len(said) + step >= len(tokens):
                 await asyncio.sleep(0.005)
-            said.append(token)
-            if self.watched and request.watch is not None and request.watch([token]):
-                break
-            if len(said) == request.sampling.max_tokens and len(said) < len(tokens):
-                reason = FinishReason.LENGTH
+            new = tokens[len(said) : len(said) + step]
+            said += new
+            if self.watched and request.watch is not None and request.watch(new):
+                reason = FinishReason.STOP
                 break
             await asyncio.sleep(0)
         stats = DraftStats(verify_steps=len(said), drafted=2, accepted=1)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from turntree.agents.errors import AgentError
+from turntree.agents.gateway.http.neutral import NEUTRAL
 
 logger = logging.getLogger(__name__)
 _TYPES = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_error"}
@@ -71,7 +72,12 @@ def refused_field(errors: Iterable[Any], fields: Iterable[str]) -> ApiError:
     error = next(iter(errors))
     param = ".".join(map(str, error["loc"])) or None
     if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(error["loc"][-1]), list(fields), n=1)
+        name = str(error["loc"][-1])
+        if name in NEUTRAL:
+            known = ", ".join(map(repr, NEUTRAL[name]))
+            said = f"{param}: this cannot be followed here; expected {known + ' or ' if known else ''}no such field"
+            return ApiError(400, f"{said}, got {error.get('input')!r:.80}", param=param, code="unsupported_value")
+        near = difflib.get_close_matches(name, list(fields), n=1, cutoff=0.8)
         hint = f"did you mean {near[0]!r}?" if near else "leave it out"
         return ApiError(400, f"there is no field {param!r} here; {hint}", param=param, code="unknown_parameter")
     if error["type"] == "missing":

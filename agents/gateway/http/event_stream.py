@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -15,7 +15,29 @@ from turntree.agents.gateway.http.errors import ApiError, ClientGone, broken
 from turntree.agents.gateway.http.requests import unless_gone
 
 Events = AsyncIterator[dict[str, Any]]
-DONE = b"data: [DONE]\n\n"
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+"""At these some clients end a line of an event, as ``str.splitlines`` does."""
+
+
+def data_line(event: Mapping[str, Any]) -> bytes:
+    """An event without a name."""
+    text = json.dumps(event, ensure_ascii=False).translate(_LINE_ENDS)
+    return b"data: " + text.encode("utf-8", "backslashreplace") + b"\n\n"
+
+
+class Dialect(NamedTuple):
+    """How an API writes streams and refusals."""
+
+    event: Callable[[Mapping[str, Any]], bytes]
+    """An event, as it is sent."""
+    end: bytes
+    """What follows the last one."""
+    refusal: Callable[[ApiError], dict[str, Any]]
+    """The body of a refusal, or the event of an error in a stream."""
+
+
+OPENAI = Dialect(event=data_line, end=b"data: [DONE]\n\n", refusal=lambda error: error.body)
+"""Events have no names; the last one is no JSON."""
 
 
 class EventStream(Response):
@@ -26,16 +48,23 @@ class EventStream(Response):
         held: Closed at the end, whatever happened.
         headers: Further headers.
         gone: Called if the client goes away.
+        dialect: How they are written.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: Events, held: ExitStack, headers: Mapping[str, str], *, gone: Callable[[], None]
+        self,
+        events: Events,
+        held: ExitStack,
+        headers: Mapping[str, str],
+        *,
+        gone: Callable[[], None],
+        dialect: Dialect = OPENAI,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
         del self.headers["content-length"]
-        self._events, self._held, self._gone = events, held, gone
+        self._events, self._held, self._gone, self._dialect = events, held, gone, dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
@@ -50,19 +79,19 @@ class EventStream(Response):
     async def _send_all(self, send: Send) -> None:
         try:
             async for event in self._events:
-                await _send(send, _line(event))
-            await _send(send, DONE)
+                await _send(send, self._dialect.event(event))
+            if self._dialect.end:
+                await _send(send, self._dialect.end)
         except ApiError as error:
-            await _send(send, _line(error.body))
+            await self._refuse(send, error)
         except Exception:  # the boundary of a stream: the status is sent, so that the client is told in an event
-            await _send(send, _line(broken("a stream").body))
+            await self._refuse(send, broken("a stream"))
         finally:
             await self._events.aclose()  # type: ignore[attr-defined]
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-
-def _line(event: Mapping[str, Any]) -> bytes:
-    return b"data: " + json.dumps(event, ensure_ascii=False).encode("utf-8", "replace") + b"\n\n"
+    async def _refuse(self, send: Send, error: ApiError) -> None:
+        await _send(send, self._dialect.event(self._dialect.refusal(error)))
 
 
 async def _send(send: Send, body: bytes) -> None:

@@ -23,10 +23,16 @@ def check_key(request: Request, key: str | None) -> None:
     """
     if key is None:
         return
-    kind, _, given = request.headers.get("authorization", "").partition(" ")
-    if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), key.encode()):
+    given = given_key(request)
+    if not hmac.compare_digest(given.encode(), key.encode()):
         came = "another one came" if given else "none came"
         raise ApiError(401, f"expected the header Authorization: Bearer KEY, {came}", code="invalid_api_key")
+
+
+def given_key(request: Request) -> str:
+    """The key that a request brings, as OpenAI's clients or Anthropic's send it; empty without one."""
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    return given.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "").strip()
 
 
 async def read_body(request: Request, *, most: int, seconds: float) -> bytes:

@@ -5,17 +5,27 @@ Invariant: a field that would change the answer and cannot be obeyed is refused,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from turntree.agents.engines.protocol import Sampling
 from turntree.agents.gateway.http.errors import ApiError, refused_field
+from turntree.agents.gateway.http.neutral import without_neutral
+from turntree.envs.parsers.call_json import read_arguments
 
 Body = TypeVar("Body", bound=BaseModel)
-_MANY = 4096
+MANY = 4096
 
 
 def read(model: type[Body], body: bytes) -> Body:
@@ -54,9 +64,11 @@ def _content(value: Any) -> str:
 
 
 def _arguments(value: Any) -> dict[str, Any]:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return {}  # a call without arguments, as some clients write it
     try:
-        found = json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
+        found = read_arguments(value) if isinstance(value, str) else value
+    except ValueError:
         found = None
     if not isinstance(found, dict):
         raise ValueError(f"expected a JSON object as text, got {value!r:.80}")
@@ -69,56 +81,62 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class _Loose(BaseModel):
+class Loose(BaseModel):
     """Clients send back what they were given, and more."""
 
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
 
-class Function(_Loose):
+Content = Annotated[str, BeforeValidator(_content)]
+"""One text, of which there may be parts."""
+Stops = Annotated[list[str] | None, BeforeValidator(lambda value: _texts(value) if value else None)]
+"""Texts that end a turn."""
+
+
+class Function(Loose):
     """A called function."""
 
     name: str = Field(min_length=1)
-    arguments: Annotated[dict[str, Any], BeforeValidator(_arguments)]
+    arguments: Annotated[dict[str, Any], BeforeValidator(_arguments)] = Field(default_factory=dict)
 
 
-class Call(_Loose):
+class Call(Loose):
     """A tool call in an earlier message."""
 
-    id: str = ""
-    type: Literal["function"] = "function"
+    id: str | None = None
+    type: Literal["function"] | None = "function"
     function: Function
 
 
-class WireMessage(_Loose):
+class WireMessage(Loose):
     """A message of the dialogue."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, BeforeValidator(_content)] = ""
+    content: Content = ""
     name: str | None = None
-    tool_calls: list[Call] | None = Field(None, max_length=128)
+    tool_calls: list[Call] | None = Field(default=None, max_length=128)
     tool_call_id: str | None = None
 
 
-class Described(_Loose):
+class Described(Loose):
     """A function that may be called."""
 
-    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
-class WireTool(_Loose):
+class WireTool(Loose):
     """A tool."""
 
     type: Literal["function"]
     function: Described
 
 
-class StreamOptions(_Loose):
+class StreamOptions(Loose):
     """What a stream has beside the tokens."""
 
-    include_usage: bool = False
+    include_usage: bool | None = None
 
 
 class SamplingFields(Strict):
@@ -126,7 +144,7 @@ class SamplingFields(Strict):
 
     model: str = Field(min_length=1)
     n: int = Field(1, ge=1, le=128)
-    stop: Annotated[list[str] | None, BeforeValidator(lambda value: value and _texts(value))] = None
+    stop: Stops = None
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1)
@@ -141,6 +159,11 @@ class SamplingFields(Strict):
     stream_options: StreamOptions | None = None
     user: str | None = None
     logit_bias: dict[str, float] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _asked(cls, body: Any) -> Any:
+        return without_neutral(body, cls.model_fields)
 
     @field_validator("logit_bias")
     @classmethod
@@ -174,7 +197,7 @@ class SamplingFields(Strict):
 class ChatRequest(SamplingFields):
     """The body of ``/v1/chat/completions``."""
 
-    messages: list[WireMessage] = Field(min_length=1, max_length=_MANY)
+    messages: list[WireMessage] = Field(min_length=1, max_length=MANY)
     tools: list[WireTool] | None = Field(None, max_length=128)
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
@@ -224,7 +247,7 @@ class CompletionRequest(SamplingFields):
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: Literal[False] | None = None
     best_of: Literal[1] | None = None
-    suffix: None = None
+    suffix: Literal[""] | None = None
     max_tokens: int | None = Field(16, ge=1)
 
     @field_validator("prompt", mode="wrap")

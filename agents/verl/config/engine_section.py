@@ -47,7 +47,7 @@ def _positions(model: str) -> int | None:
     """Positions of a model in a folder; ``None`` if it is none, or does not say."""
     file = Path(model).expanduser() / "config.json"
     try:
-        read = json.loads(file.read_text())
+        read = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return None
     said = read.get("max_position_embeddings", (read.get("text_config") or {}).get("max_position_embeddings"))

@@ -113,7 +113,7 @@ def shape_of(model: str) -> ModelShape:
         raise ConfigError(
             f"the shape of {model} is not known; give a folder with a config.json, or one of {', '.join(SHAPES)}"
         )
-    found = json.loads(file.read_text(encoding="utf-8"))
+    found = json.loads(file.read_bytes())
     if any(key in found for key in ("num_experts", "num_local_experts", "n_routed_experts")):
         raise ConfigError(f"{file} is of a mixture of experts, expected a dense decoder; its memory is not estimated")
     absent = [key for key in _NEEDED if key not in found]

@@ -121,12 +121,13 @@ def test_several_writers_never_mix_their_lines(episode: Episode, tmp_path: Path)
     ("damage", "says"),
     [
         (lambda line: line[:40], "expected one JSON object"),
-        (lambda line: "[1]", 'the field "episode"'),
+        (lambda line: "[1]", "expected one JSON object a line, got list"),
+        (lambda line: "{}", 'the field "episode"'),
         (lambda line: line.replace('"env_id"', '"env"'), "the field 'env_id' is missing"),
         (lambda line: line.replace('"done"', '"bored"'), "'bored' is not a valid StopReason"),
         (lambda line: line.replace('"logprobs": [', '"logprobs": 3, "x": ['), "not a recorded episode"),
     ],
-    ids=["cut off", "not an object", "field missing", "unknown value", "wrong type"],
+    ids=["cut off", "not an object", "no episode", "field missing", "unknown value", "wrong type"],
 )
 def test_a_damaged_row_names_file_and_line(episode: Episode, tmp_path: Path, damage: Any, says: str) -> None:
     path = tmp_path / "episodes.jsonl"

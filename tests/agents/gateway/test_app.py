@@ -7,6 +7,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 from gateways import Served, SpokenEngine, gateway_at
 from machine_speed import eventually
@@ -14,6 +15,8 @@ from tables import table
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.protocol import Sampling, TurnRequest
+from turntree.agents.gateway.http.neutral import NEUTRAL
+from turntree.agents.gateway.http.wire import ChatRequest
 from turntree.agents.loop.renderer import Renderer
 
 CALCULATOR = {
@@ -264,3 +267,54 @@ def streamed(text: str) -> str:
     assert lines[-1] == "[DONE]"
     deltas = [choice["delta"] for line in lines[:-1] for choice in json.loads(line)["choices"]]
     return "".join(delta.get("content") or "" for delta in deltas)
+
+
+@pytest.mark.parametrize("arguments", ["", None, " ", "{}"])
+def test_a_call_without_arguments_is_read_however_it_is_written(served: Served, engine: SpokenEngine, arguments: Any):
+    engine.say = lambda prompt: '<tool_call>\n{"name": "calculator", "arguments": {}}\n</tool_call>'
+    first = served.chat("x", tools=[CALCULATOR])
+    (call,) = first.json()["choices"][0]["message"]["tool_calls"]
+    call["function"]["arguments"] = arguments
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    told = {"role": "tool", "tool_call_id": call["id"], "content": "?"}
+    second = served.chat("x", said, told, tools=[CALCULATOR])
+    assert second.headers["x-session-id"] == first.headers["x-session-id"]
+
+
+def test_fields_at_values_that_ask_for_nothing_are_accepted(served: Served, engine: SpokenEngine):
+    served.chat("x")
+    neutral = {name: values[0] for name, values in NEUTRAL.items() if values}
+    assert {"modalities": ["text"], "reasoning_effort": "none"}.items() <= neutral.items()
+    fields = dict.fromkeys([*ChatRequest.model_fields, *NEUTRAL])
+    for given in (neutral, {**fields, "model": "tiny", "messages": [{"role": "user", "content": "x"}]}, {"stop": ""}):
+        answer = served.chat("x", **given) if "messages" not in given else chat(served, given)
+        assert answer.status_code == 200, answer.text
+    assert len({request.prompt_ids for request in engine.asked}) == 1
+    completion = {"model": "tiny", "prompt": "x", "best_of": 1, "suffix": "", "echo": False, **neutral}
+    assert served.client.post("/v1/completions", json=completion).status_code == 200
+
+
+def chat(served: Served, body: dict[str, Any]) -> httpx.Response:
+    return served.client.post("/v1/chat/completions", json=body)
+
+
+def test_they_are_refused_by_name_at_any_other_value(served: Served):
+    for name, values in NEUTRAL.items():
+        for value in ([7], "other", 2.5):
+            answer = served.chat("x", **{name: value})
+            error = answer.json()["error"]
+            assert (answer.status_code, error["param"]) == (400, name)
+            assert all(repr(one) in error["message"] for one in values)
+    assert "leave it out" in served.chat("x", modalites=["text"]).json()["error"]["message"]
+    assert served.chat("x", ignore_eos=0).status_code == 400
+
+
+def test_each_prompt_of_a_list_is_counted_once_for_all_its_choices(served: Served, engine: SpokenEngine):
+    def usage(**fields: Any) -> tuple[int, int]:
+        used = served.client.post("/v1/completions", json={"model": "tiny", **fields}).json()["usage"]
+        return used["prompt_tokens"], used["prompt_tokens_details"]["cached_tokens"]
+
+    one, cached = usage(prompt="abc")
+    assert usage(prompt=["abc"] * 3) == (3 * one, 3 * cached)
+    assert usage(prompt="abc", n=4) == (one, cached)
+    assert usage(prompt=["abc", "abc"], n=2) == (2 * one, 2 * cached)

@@ -398,6 +398,56 @@ def test_recorded_sessions_are_viewed_rescored_and_exported(turntree, tiny_model
     assert turntree("tree", run_folder, "--turn", "1").status == 0
 
 
+PLAIN = r"""{"b": [1, 1.5, {"deep": 1e3}], "a": 2.0,
+    "text": "é \u00fc \ud83d\ude42", "yes": true, "big": 9007199254740993}"""
+WRITTEN = PLAIN.replace(r"\ude42", r"\ude42 \ud800")
+AGAIN = [
+    WRITTEN,
+    r"""{"yes":true,"a":2,"b":[1.0,15e-1,{"deep":1000}],"big":9007199254740993,"text":"\u00e9 ü 🙂 \uD800"}""",
+    r"""{ "a" : 2e0, "b":[1,1.50,{"deep":1000.0}],
+    "text":"é ü \uD83D\uDE42 \ud800","big":9007199254740993,"yes":true}""",
+]
+OTHER = [
+    {"yes": 1},
+    {"yes": "true"},
+    {"a": "2"},
+    {"a": True},
+    {"a": 2.0000001},
+    {"big": 9007199254740992},
+    {"big": 9007199254740993.0},
+    {"b": [1.5, 1, {"deep": 1000}]},
+    {"text": "é ü 🙂 ?"},
+    {"c": None},
+]
+
+
+def called(served: Served, engine: SpokenEngine, sampled: str, arguments: str) -> str:
+    """Three turns with a client that writes the call's arguments in its own way; the session of the last."""
+    engine.say = lambda prompt: f'<tool_call>\n{{"name": "calculator", "arguments": {sampled}}}\n</tool_call>'
+    messages: Messages = [user("12 + 34?")]
+    for _ in range(2):
+        message = said(served.chat(*messages, tools=[TOOL]))
+        (call,) = message["tool_calls"]
+        told = {"role": "tool", "tool_call_id": call["id"], "content": "46"}
+        written = {**call, "function": {"name": "calculator", "arguments": arguments}}
+        messages += [{"role": "assistant", "content": "", "tool_calls": [written]}, told]
+    return session_of(served.chat(*messages, tools=[TOOL]))
+
+
+@pytest.mark.parametrize("arguments", AGAIN)
+def test_a_call_written_again_is_in_the_same_dialogue(served, engine, run_folder, arguments: str):
+    assert scored(served, called(served, engine, WRITTEN, arguments))["episodes"] == 1
+    ((_, episode),) = records(run_folder)
+    assert len(episode.turns) == 3
+
+
+@pytest.mark.parametrize("change", OTHER)
+def test_another_value_in_a_call_is_another_dialogue(served, engine, change: dict[str, Any]):
+    """The control."""
+    called(served, engine, PLAIN, json.dumps({**json.loads(PLAIN), **change}))
+    assert len(served.gateway.sessions.live) == 3
+
+
 def test_tokens_rendered_again_would_be_noticed(
     served: Served, engine: SpokenEngine, chatml: Any, run_folder: Path, monkeypatch: Any
 ):

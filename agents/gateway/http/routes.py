@@ -1,0 +1,89 @@
+"""Paths and their handlers, and the one place where errors become answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from turntree.agents.gateway.http.errors import ApiError, ClientGone, broken
+from turntree.agents.gateway.http.event_stream import OPENAI, Dialect
+from turntree.agents.gateway.http.requests import check_key
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Json(Response):
+    """A JSON body; half of a surrogate, which a policy may write, is escaped."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """The body's bytes."""
+        return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace")
+
+
+class Routes:
+    """The paths of an application; bodies are read by ``wire`` alone, so that FastAPI's layers would only take time.
+
+    Args:
+        key: What requests must bring; ``None`` asks for none.
+        answered: Called with the path, the status and the seconds of each answer.
+        gone: Called where a client went away.
+    """
+
+    def __init__(
+        self, key: str | None, *, answered: Callable[[str, int, float], None], gone: Callable[[], None]
+    ) -> None:
+        self._key, self._answered, self._gone = key, answered, gone
+        self._routes: list[Route] = []
+
+    def add(
+        self, name: str, handler: Handler, *, method: str, open_to_all: bool = False, dialect: Dialect = OPENAI
+    ) -> None:
+        """Add a path.
+
+        Args:
+            name: The path, as Starlette has it.
+            handler: Answers its requests.
+            method: Of HTTP.
+            open_to_all: Whether no key is asked for.
+            dialect: How refusals are written.
+        """
+
+        async def answer(request: Request) -> Response:
+            clock = asyncio.get_running_loop().time
+            began = clock()
+            try:
+                check_key(request, None if open_to_all else self._key)
+                response = await handler(request)
+            except ClientGone:
+                self._gone()
+                return Response(status_code=499)
+            except ApiError as error:
+                response = Json(dialect.refusal(error), status_code=error.status, headers=error.headers)
+            except Exception:  # the boundary: whatever broke, the client is answered and the server goes on
+                failed = broken(f"a request to {name}")
+                response = Json(dialect.refusal(failed), status_code=failed.status)
+            self._answered(name, response.status_code, clock() - began)
+            return response
+
+        self._routes.append(Route(name, answer, methods=[method]))
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        return Starlette(routes=self._routes, exception_handlers={HTTPException: _no_path})
+
+
+def _no_path(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    said = f"there is no {request.method} {request.url.path!r:.200} here; see docs/howto/serve.md"
+    found = ApiError(error.status_code, said, code="not_found")
+    return Json(found.body, status_code=error.status_code, headers=dict(error.headers or {}))

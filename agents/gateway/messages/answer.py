@@ -1,0 +1,142 @@
+"""Answers of Anthropic's Messages API: a turn as a message of blocks, whole or as named events, and refusals."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from turntree.agents.engines.protocol import FinishReason
+from turntree.agents.gateway.choices import ChatChoice
+from turntree.agents.gateway.http.errors import ApiError
+from turntree.agents.gateway.http.event_stream import Dialect, data_line
+from turntree.agents.gateway.tool_calls import call_arguments
+from turntree.agents.gateway.turn_text import TurnText
+from turntree.agents.gateway.turns import SampledTurn
+
+Event = dict[str, Any]
+_ERRORS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def _refusal(error: ApiError) -> Event:
+    kind = _ERRORS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    said = str(error) if error.param is None or error.param in str(error) else f"{error.param}: {error}"
+    return {"type": "error", "error": {"type": kind, "message": said}}
+
+
+def _named(event: Mapping[str, Any]) -> bytes:
+    return b"event: " + str(event["type"]).encode() + b"\n" + data_line(event)
+
+
+ANTHROPIC = Dialect(event=_named, end=b"", refusal=_refusal)
+"""Events have names, and the last one is ``message_stop``."""
+
+
+class MessageAnswer:
+    """The answer to one request.
+
+    Args:
+        model: Name of the model.
+        choice: The turn.
+        prompt: Tokens before it.
+        most: Most tokens of it that were asked for.
+    """
+
+    dialect = ANTHROPIC
+
+    def __init__(self, model: str, choice: ChatChoice, *, prompt: int, most: int) -> None:
+        self._choice, self._prompt, self._most = choice, prompt, most
+        self._head = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "assistant", "model": model}
+        self._blocks = 0
+        self._open = False
+
+    def text(self, index: int) -> TurnText:
+        """The text of the turn."""
+        return self._choice.text
+
+    def body(self, turns: Sequence[SampledTurn]) -> dict[str, Any]:
+        """The answer in one piece."""
+        (turn,) = turns
+        content, calls, ids = self._choice.parsed(turn)
+        blocks: list[Event] = [{"type": "text", "text": content}] if content else []
+        blocks += [
+            {"type": "tool_use", "id": name, "name": call.name, "input": dict(call.arguments)}
+            for call, name in zip(calls, ids, strict=True)
+        ]
+        return {**self._head, "content": blocks, **self._reason(turn), "usage": self._usage(turn)}
+
+    def begin(self) -> Iterator[Event]:
+        """The events before the first token."""
+        usage = {"input_tokens": self._prompt, "output_tokens": 0}
+        nothing: Event = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        yield {"type": "message_start", "message": {**self._head, **nothing}}
+        yield {"type": "ping"}
+
+    def grown(self, index: int) -> Iterator[Event]:
+        """The event for the content that is to be shown now, if any."""
+        return self._shown(self._choice.shown())
+
+    def last(self, index: int, turn: SampledTurn) -> Iterator[Event]:
+        """The rest of the content, the calls, and why the turn ended."""
+        yield from self._shown(self._choice.rest(turn))
+        yield from self._close()
+        _, calls, ids = self._choice.parsed(turn)
+        for call, name in zip(calls, ids, strict=True):
+            yield from self._start({"type": "tool_use", "id": name, "name": call.name, "input": {}})
+            yield self._delta({"type": "input_json_delta", "partial_json": call_arguments(call)})
+            yield from self._close()
+        yield {"type": "message_delta", "delta": self._reason(turn), "usage": self._usage(turn)}
+        yield {"type": "message_stop"}
+
+    def end(self, turns: Sequence[SampledTurn]) -> Iterator[Event]:
+        """Nothing."""
+        return iter(())
+
+    def _shown(self, piece: str) -> Iterator[Event]:
+        if not piece:
+            return
+        if not self._open:
+            yield from self._start({"type": "text", "text": ""})
+        yield self._delta({"type": "text_delta", "text": piece})
+
+    def _start(self, block: Event) -> Iterator[Event]:
+        self._open = True
+        yield {"type": "content_block_start", "index": self._blocks, "content_block": block}
+
+    def _delta(self, delta: Event) -> Event:
+        return {"type": "content_block_delta", "index": self._blocks, "delta": delta}
+
+    def _close(self) -> Iterator[Event]:
+        if self._open:
+            yield {"type": "content_block_stop", "index": self._blocks}
+            self._open = False
+            self._blocks += 1
+
+    def _reason(self, turn: SampledTurn) -> dict[str, Any]:
+        done, stop = turn.completion, self._choice.text.stop
+        reason = "end_turn"
+        if done.finish_reason is FinishReason.LENGTH:
+            cut = len(done.token_ids) >= self._most
+            reason = "max_tokens" if cut else "model_context_window_exceeded"
+        elif self._choice.parsed(turn).calls:
+            reason = "tool_use"
+        elif stop is not None:
+            reason = "stop_sequence"
+        return {"stop_reason": reason, "stop_sequence": stop if reason == "stop_sequence" else None}
+
+    def _usage(self, turn: SampledTurn) -> dict[str, int]:
+        cached = min(turn.completion.cached_tokens, self._prompt)
+        return {
+            "input_tokens": self._prompt - cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached,
+            "output_tokens": len(turn.completion.token_ids),
+        }

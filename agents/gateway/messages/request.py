@@ -1,0 +1,173 @@
+"""Bodies of Anthropic's Messages API, as the chats that they ask for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from turntree.agents.gateway.http.errors import ApiError
+from turntree.agents.gateway.http.neutral import without_neutral
+from turntree.agents.gateway.http.wire import (
+    MANY,
+    Call,
+    ChatRequest,
+    Content,
+    Described,
+    Function,
+    Loose,
+    Stops,
+    Strict,
+    WireMessage,
+    WireTool,
+)
+
+
+class TextBlock(Loose):
+    """A text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ToolUse(Loose):
+    """A call of the policy."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str = Field(min_length=1)
+    input: dict[str, Any]
+
+
+class ToolResult(Loose):
+    """What a tool answered; whether that was an error its text says alone."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: Content = ""
+
+
+Block = Annotated[TextBlock | ToolUse | ToolResult, Field(discriminator="type")]
+
+
+def _blocks(value: Any) -> Any:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+class Message(Loose):
+    """A message: one text, or blocks."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[list[Block], BeforeValidator(_blocks)]
+
+    @model_validator(mode="after")
+    def _in_their_place(self) -> Message:
+        here, other = ("tool_use", "tool_result") if self.role == "assistant" else ("tool_result", "tool_use")
+        if any(block.type == other for block in self.content):
+            raise ValueError(f"a message with the role {self.role!r} has text and {here} blocks, got {other}")
+        return self
+
+    def wire(self) -> list[WireMessage]:
+        """The messages of a chat that say the same: results of tools are messages of their own."""
+        texts = [block.text for block in self.content if isinstance(block, TextBlock)]
+        if self.role == "assistant":
+            uses = [block for block in self.content if isinstance(block, ToolUse)]
+            calls = [Call(id=use.id, function=Function(name=use.name, arguments=use.input)) for use in uses]
+            return [WireMessage(role="assistant", content="".join(texts), tool_calls=calls or None)]
+        found: list[WireMessage] = []
+        for block in self.content:
+            if isinstance(block, ToolResult):
+                found.append(WireMessage(role="tool", content=block.content, tool_call_id=block.tool_use_id))
+            elif isinstance(block, TextBlock) and found and found[-1].role == self.role:
+                found[-1].content += block.text
+            elif isinstance(block, TextBlock):
+                found.append(WireMessage(role=self.role, content=block.text))
+        return found or [WireMessage(role=self.role)]
+
+
+class Tool(Loose):
+    """A tool of the client."""
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
+    description: str | None = None
+    input_schema: dict[str, Any]
+    type: Literal["custom"] | None = None
+
+
+class Choice(Loose):
+    """Whether the policy may call."""
+
+    type: Literal["auto", "none"]
+    disable_parallel_tool_use: bool | None = None
+
+    @field_validator("type", mode="before")
+    @classmethod
+    def _free(cls, value: Any) -> Any:
+        if value in ("any", "tool"):
+            raise ValueError("the policy is free to call or not: expected auto or none; say in a message what to call")
+        return value
+
+
+class CountRequest(Strict):
+    """The body of ``/v1/messages/count_tokens``."""
+
+    model: str = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, max_length=MANY)
+    system: Content = ""
+    tools: list[Tool] | None = Field(None, max_length=128)
+    tool_choice: Choice | None = None
+    cache_control: dict[str, Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _asked(cls, body: Any) -> Any:
+        return without_neutral(body, cls.model_fields)
+
+    def chat(self, **fields: Any) -> ChatRequest:
+        """The chat that is asked for, with further ``fields``.
+
+        Raises:
+            ApiError: 400 if the last message is the policy's: a turn cannot be begun for it.
+        """
+        if self.messages[-1].role == "assistant":
+            said = "the last message is the assistant's, and its turn cannot be begun here; end with a user's"
+            raise ApiError(400, said, param="messages", code="invalid_value")
+        system = [WireMessage(role="system", content=self.system)] if self.system else []
+        tools = [
+            WireTool(
+                type="function",
+                function=Described(name=tool.name, description=tool.description, parameters=tool.input_schema),
+            )
+            for tool in self.tools or ()
+        ]
+        choice = self.tool_choice
+        return ChatRequest(
+            model=self.model,
+            messages=[*system, *(one for message in self.messages for one in message.wire())],
+            tools=tools or None,
+            tool_choice=choice.type if choice else None,
+            parallel_tool_calls=False if choice and choice.disable_parallel_tool_use else None,
+            **fields,
+        )
+
+
+class MessagesRequest(CountRequest):
+    """The body of ``/v1/messages``."""
+
+    max_tokens: int = Field(ge=1)
+    stop_sequences: Stops = None
+    temperature: float | None = Field(None, ge=0, le=100)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=0)
+    stream: bool | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+
+    def chat(self, **fields: Any) -> ChatRequest:
+        """The chat that is asked for, with further ``fields``.
+
+        Raises:
+            ApiError: As ``CountRequest.chat``.
+        """
+        same = {name: getattr(self, name) for name in ("max_tokens", "temperature", "top_p", "top_k", "stream")}
+        return CountRequest.chat(self, stop=self.stop_sequences, **same, **fields)

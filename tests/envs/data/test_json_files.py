@@ -1,0 +1,58 @@
+"""Files of JSON as users have them: with marks, in UTF-16, with half of a surrogate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from turntree.envs import DataError
+from turntree.envs.data.json_files import json_lines, read_text
+from turntree.envs.data.rows import find_rows
+from turntree.envs.lookup.documents import read_corpus
+from turntree.envs.service.database import read_tables
+
+ENCODINGS = ["utf-8", "utf-8-sig", "utf-16"]
+ROWS = [{"text": "naïve \N{LINE SEPARATOR} 世界 👍"}, {"text": "two"}]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_rows_are_read_whatever_mark_their_file_begins_with(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes("\r\n\r\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS).encode(encoding))
+    rows = [*find_rows(path, split="x").read()]
+    assert [(row.where, row.fields) for row in rows] == [(f"{path}:1", ROWS[0]), (f"{path}:3", ROWS[1])]
+    (tmp_path / "a.txt").write_bytes("naïve\n".encode(encoding))
+    assert read_text(tmp_path / "a.txt") == "naïve\n"
+
+
+def test_half_of_a_surrogate_is_refused_with_file_and_line_where_it_is_a_task(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    whole = rb'{"text": "\ud83d\ude42", "more": "\\ud800"}'
+    for half in (rb'{"text": "a \uD83D b"}', rb'{"more": [{"\udc00": 1}]}', b'{"text": "\xed\xa0\x80"}'):
+        path.write_bytes(whole + b"\n" + half + b"\n")
+        with pytest.raises(DataError, match=r"a\.jsonl:2: .*(half of a surrogate|bad JSON)"):
+            [*find_rows(path, split="x").read()]
+        assert len([*json_lines(path, lambda number, said: ValueError(said))]) == 2  # a policy may have written it
+    path.write_bytes(whole + b'\n{"text": "\\udfff"}\n')
+    with pytest.raises(DataError, match=r"a\.jsonl:2: half of a surrogate"):
+        read_corpus(path)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_tables_of_a_service_and_texts_of_a_corpus_may_have_a_mark(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "users.json").write_bytes(json.dumps({"ada": {"name": "Ada"}}).encode(encoding))
+    tables = read_tables(tmp_path, "shop", ("users",))
+    assert tables.records == {"users": {"ada": {"name": "Ada"}}}
+    (tmp_path / "users.json").write_bytes(rb'{"ada": {"name": "\ud800"}}')
+    with pytest.raises(DataError, match=r"users\.json, key 'ada': half of a surrogate"):
+        read_tables(tmp_path, "shop", ("users",))
+
+
+def test_a_mark_that_is_not_taken_away_would_be_noticed(tmp_path: Path) -> None:
+    """The control: the same line with a mark in its middle."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "a"}\n' + "\ufeff".encode() + b'{"text": "b"}\n')
+    with pytest.raises(DataError, match=r"a\.jsonl:2: expected one JSON object a line, got bad JSON"):
+        [*find_rows(path, split="x").read()]
