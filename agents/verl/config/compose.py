@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.errors import MissingExtra
 from turntree.agents.verl.config.attention import fit_attention
-from turntree.agents.verl.config.checks import check_counts, check_value, meant
+from turntree.agents.verl.config.checks import check_counts, check_loop_keys, check_value, meant
 from turntree.agents.verl.config.env_keys import check_env
 from turntree.agents.verl.config.groups import GROUPS, TRAINER, Choice, check_compatible, compose_options, list_configs
 from turntree.agents.verl.config.micro_batches import MICRO_BATCHES, fit_rows
@@ -105,6 +105,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     whole = OmegaConf.merge(theirs, ours)
     assert isinstance(whole, DictConfig)
     check_counts(whole)
+    check_loop_keys(whole, theirs)
     fit_rows(whole, {key for key in MICRO_BATCHES if key in dict(changes) or OmegaConf.select(own, key) is not None})
     _check_sections(whole)
     _check_rewards(settings, whole)
