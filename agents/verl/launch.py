@@ -28,7 +28,9 @@ from turntree.agents.scoring.scorer import ANSWER
 from turntree.agents.verl.config.compose import Composition, compose
 from turntree.agents.verl.config.sections import ConfigError, logged_error
 from turntree.agents.verl.config.settings import TrainSettings, make_scorer
+from turntree.agents.verl.config.sizes import check_sizes
 from turntree.agents.verl.episodes.dataset import make_env, write_rows
+from turntree.agents.verl.records.lost_steps import first_failure
 from turntree.agents.verl.records.phases import Phase
 from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.records.step_reports import StepReport
@@ -88,6 +90,7 @@ def train(
         SystemExit: After SIGTERM, likewise.
     """
     composition = compose(config, overrides)
+    check_sizes(composition.verl, composition.settings)
     hub_variables(composition.verl.actor_rollout_ref.model.path)  # a model that cannot be had is found out now
     folder = RunFolder(Path(composition.settings.run_dir).absolute())
     folder.root.mkdir(parents=True, exist_ok=True)
@@ -128,6 +131,8 @@ def train(
         else:
             tail = "\n".join(log.splitlines()[-_LOG_TAIL:])
             logger.error("verl ended with status %d; the last lines of %s:\n%s", status, folder.log, tail)
+        if killed is None and (first := first_failure(folder, progress.step + 1)):
+            logger.error("before that, %s", first)  # what followed is seldom the cause
     return status
 
 

@@ -1,9 +1,11 @@
 """Every change that turntree makes to verl's own code, each for one upstream defect.
 
-They are applied by the plugin, only on the CPU platform. A patch names the
-versions that it was checked against and refuses any other, so that an upgrade
-is a decision; ``tests/agents/verl/test_patches.py`` fails as soon as upstream
-no longer has the defect. Nothing else in turntree assigns to a verl module.
+Those of ``apply_cpu_patches`` are applied by the plugin, only on the CPU platform, and
+refuse versions that they were not checked against, so that an upgrade is a decision.
+Those of ``apply_step_patches`` are applied in every trainer, by its sampler: they act
+only where verl would raise, whatever its version. ``tests/agents/verl/test_patches.py``
+fails as soon as upstream no longer has a defect. Nothing else in turntree assigns to a
+verl module.
 """
 
 from __future__ import annotations
@@ -36,6 +38,12 @@ def apply_cpu_patches() -> None:
     keep_reference_policy_unpinned()
     load_critic_without_flash_attention()
     compute_log_probabilities_at_once()
+
+
+def apply_step_patches() -> None:
+    """Apply every patch that lets a trainer go on after a step whose episodes were all lost, or all but one."""
+    take_no_variance_of_single_tokens()
+    correct_no_step_without_tokens()
 
 
 def name_one_process_group_backend() -> None:
@@ -124,6 +132,48 @@ def compute_log_probabilities_at_once() -> None:
         return ChosenLogProbabilities.apply(logits, labels)
 
     torch_functional.logprobs_from_logits_v2 = logprobs_from_logits_v2
+
+
+def take_no_variance_of_single_tokens() -> None:
+    """Compute the variance of one sampled token, or of none, as 0.
+
+    verl 0.9.1 raises in ``masked_var``, with which generalised advantages are whitened: a step in which every episode
+    is lost ends the training.
+    """
+    import verl.utils.torch_functional as torch_functional
+
+    original = torch_functional.masked_var
+    if _is_ours(original):
+        return
+
+    @_ours
+    @functools.wraps(original)
+    def masked_var(values: Any, mask: Any, unbiased: bool = True) -> Any:
+        return original(values, mask, unbiased and bool(mask.sum() > 1))
+
+    torch_functional.masked_var = masked_var
+
+
+def correct_no_step_without_tokens() -> None:
+    """Leave a batch without one sampled token as it is, where the engine's log-probabilities are corrected for.
+
+    verl 0.9.1 raises there ("response_mask must contain at least one valid token"), also where no correction is
+    configured and only its metrics are computed.
+    """
+    trainer: Any = importlib.import_module("verl.trainer.ppo.v1.trainer_base")
+
+    original = trainer.compute_rollout_correction_and_add_to_batch
+    if _is_ours(original):
+        return
+
+    @_ours
+    @functools.wraps(original)
+    def correct(batch: Any, *others: Any, **named: Any) -> Any:
+        if not batch.batch["response_mask"].any():
+            return batch, {}
+        return original(batch, *others, **named)
+
+    trainer.compute_rollout_correction_and_add_to_batch = correct
 
 
 def _ours(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,6 +23,53 @@ NAMES = {
 }
 """Names that other trainers give to verl's keys."""
 
+_TURNS = "turntree.env_kwargs.limits.max_turns bounds the policy's turns"
+_TOOLS = "the tools are the environment's: turntree.env, turntree.env_kwargs"
+_LENGTH = "the environment cuts what its tools answer"
+_TOKENS = "sampled tokens are never rendered again here; leave it out"
+_MULTI = "actor_rollout_ref.rollout.multi_turn."
+LOOP_KEYS: Mapping[str, str] = {
+    _MULTI + "max_assistant_turns": _TURNS,
+    _MULTI + "max_user_turns": _TURNS,
+    _MULTI + "max_parallel_calls": "turntree.env_kwargs.limits.max_tool_calls bounds the calls of an episode",
+    _MULTI + "max_tool_response_length": _LENGTH,
+    _MULTI + "tool_response_truncate_side": _LENGTH,
+    _MULTI + "tool_config_path": _TOOLS,
+    _MULTI + "function_tool_path": _TOOLS,
+    _MULTI + "format": "turntree.env_kwargs.tool_format names the form of tool calls",
+    _MULTI + "use_inference_chat_template": _TOKENS,
+    _MULTI + "tokenization_sanity_check_mode": _TOKENS,
+    _MULTI + "num_repeat_rollouts": "actor_rollout_ref.rollout.n is the number of samples of a task",
+    "data.tool_config_path": _TOOLS,
+    "data.function_tool_path": _TOOLS,
+    "actor_rollout_ref.rollout.ignore_eos": "a turn ends at the model's end tokens, or at "
+    "turntree.env_kwargs.limits.max_turn_tokens",
+}
+"""Keys that verl's own agent loops alone read, and what to set instead."""
+_FOLLOWED = {_MULTI + "_target_", _MULTI + "enable"}
+"""The others of ``multi_turn``: every training here is one of several turns, whatever is said."""
+
+
+def check_loop_keys(config: DictConfig, defaults: Mapping[str, Any]) -> None:
+    """Raise for a key that only verl's own agent loops read, where turntree's plays.
+
+    Args:
+        config: verl's whole configuration.
+        defaults: verl's own, plain.
+
+    Raises:
+        ConfigError: If one has another value than verl gives it.
+    """
+    if OmegaConf.select(config, "actor_rollout_ref.rollout.agent.default_agent_loop") != "turntree_env":
+        return
+    for key, instead in LOOP_KEYS.items():
+        value = OmegaConf.select(config, key)
+        default: Any = defaults
+        for part in key.split("."):
+            default = default.get(part, {})
+        if value != default:
+            raise ConfigError(f"{key}={value} is read by verl's own agent loops alone; {instead}")
+
 
 def check_value(key: str, value: Any, default: Any) -> None:
     """Raise where verl's default is a number or a truth value, and ``value`` is something else.

@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.errors import MissingExtra, RenderError
 from turntree.agents.verl.config.attention import fit_attention
-from turntree.agents.verl.config.checks import check_counts, check_value, meant
+from turntree.agents.verl.config.checks import check_counts, check_loop_keys, check_value, meant
 from turntree.agents.verl.config.defaults_list import YamlLoader
 from turntree.agents.verl.config.env_keys import check_env
 from turntree.agents.verl.config.groups import GROUPS, TRAINER, Choice, check_compatible, compose_options, list_configs
@@ -109,6 +109,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     whole = OmegaConf.unsafe_merge(pickle.loads(pickled), ours)  # OmegaConf's own copy takes eight times as long
     assert isinstance(whole, DictConfig)
     check_counts(whole)
+    check_loop_keys(whole, known)
     fit_rows(whole, {key for key in MICRO_BATCHES if key in dict(changes) or OmegaConf.select(own, key) is not None})
     _check_sections(whole)
     settings = _with_template(settings, whole)

@@ -1,8 +1,8 @@
 """An episode in the form that verl trains on.
 
 Invariant: whatever the episode, the output is valid for verl (at least one
-response token, a score, the same extra fields), and an episode that failed or
-could not be judged has a response mask of zeros, so that nothing is learnt from it.
+response token, a score, the same extra fields), and an episode that failed, could
+not be judged or has no turn has a response mask of zeros: nothing is learnt from it.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def to_output(
     return EpisodeOutput(
         prompt_ids=list(view.prompt_ids) or [filler_id],
         response_ids=list(view.response_ids) or [filler_id],
-        response_mask=[0] * max(1, len(view.mask)) if masked else list(view.mask),
+        response_mask=[0] * max(1, len(view.mask)) if masked else list(view.mask) or [0],
         response_logprobs=list(view.logprobs) or [0.0],
         token_levels=list(view.levels) or [0],
         behaviour_logprobs=list(view.behaviour_logprobs) or [0.0],

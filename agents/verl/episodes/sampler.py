@@ -7,7 +7,8 @@ that verl's synchronous sampler ignores.
 
 verl logs what a sampler returns beside the episodes: turntree's figures of the
 step are returned that way (``metrics``). And a sampler is created where advantages
-are computed, so turntree's estimators are registered from here.
+are computed, so turntree's estimators are registered from here, and verl is kept
+going through steps without a token to learn from.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 import turntree.agents.verl.episodes.advantages  # noqa: F401 - registers the estimators
 from turntree.agents.verl.config.sections import ConfigError, from_mapping, plain
+from turntree.agents.verl.patches import apply_step_patches
 from turntree.agents.verl.records.metrics import PlayedRow, engine_metrics, episode_metrics
 from turntree.agents.verl.records.phases import note_phase
 
@@ -87,6 +89,7 @@ class PromptReplayBuffer(ReplayBuffer):
             max_inflight_gen_batches=settings.max_inflight_gen_batches,
             **kwargs,
         )
+        apply_step_patches()
         note_phase("loading the model to be trained")  # a sampler is the first thing that verl's trainer creates
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
@@ -113,6 +116,22 @@ class PromptReplayBuffer(ReplayBuffer):
                 self._updates = True
             logged = {**logged, **episode_metrics(_played_rows(batch)), **engine_metrics(read_counters())}
         return batch, logged
+
+    def _dapo_filtered_keys(self, partition_id: str) -> Any:
+        """verl's groups whose scores are all equal, less those of which no episode was played: they say nothing of the
+        task, and where the environment is down their replacements are lost as well, without an end."""
+        filtered, counts = super()._dapo_filtered_keys(partition_id)
+        if not filtered:
+            return filtered, counts
+        keys = [key for key in self.partitions[partition_id] if key.split("_")[0] in filtered]
+        masks = transfer_queue.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=["response_mask"])
+        taught = zip(keys, masks["response_mask"], strict=True)
+        played = {key.split("_")[0] for key, mask in taught if mask.any()}
+        classified = self._dapo_classification_cache[partition_id]
+        for uid in filtered - played:
+            counts[classified[uid]] -= 1
+            classified[uid] = None
+        return played, +counts
 
     def _refill(self, prompts: int) -> Any:
         self._submitted += prompts

@@ -29,6 +29,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ, apply_greedy_sampling_params
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
+from turntree.agents.loop.episode_driver import describe
 from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.episodes.dataset import AGENT_NAME
@@ -180,7 +181,8 @@ def _end_run_on_error(playing: Future[None]) -> None:
     error = playing.exception()
     if error is None or not ray.is_initialized():
         return
-    logger.error("episodes are permanently lost, so the run ends here: %s", error, exc_info=error)
+    cause = describe(getattr(error, "cause", None) or error)  # Ray's own text is the worker's whole traceback
+    logger.error("episodes are permanently lost, so the run ends here: %s", cause, exc_info=error)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

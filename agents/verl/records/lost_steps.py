@@ -66,7 +66,17 @@ class LostSteps:
         return f"every episode of step {steps} was lost to the {kinds}, and nothing was learnt from them{self._cause()}"
 
     def _cause(self) -> str:
-        path = self._folder.episodes(self._lost[-1])
-        records = read_records(path) if path.exists() else ()
-        failure = next((record.episode.failure for record in records if record.episode.failure), "")
-        return f"; the first of step {self._lost[-1]}: {failure}" if failure else f"; why is in {self._folder.log}"
+        first = first_failure(self._folder, self._lost[-1])
+        return f"; {first}" if first else f"; why is in {self._folder.log}"
+
+
+def first_failure(folder: RunFolder, step: int) -> str:
+    """The first recorded failure of a step in one line, with its kind and task; empty if there is none."""
+    path = folder.episodes(step)
+    for record in read_records(path) if path.exists() else ():
+        episode = record.episode
+        if episode.failure:
+            task = f" of task {episode.task.id}" if episode.task is not None else ""
+            kind = episode.failure_kind or "surroundings"
+            return f"the first failure of step {step} is the {kind}'s{task}: {episode.failure}"
+    return ""

@@ -28,7 +28,7 @@ from turntree.agents.verl.records.recording import RunFolder
 @pytest.fixture
 def overrides(tiny_model: Path, tmp_path: Path) -> list[str]:
     places = f"actor_rollout_ref.model.path={tiny_model}", f"turntree.run_dir={tmp_path / 'run'}"
-    return [*places, "turntree.train_tasks=4", "turntree.val_tasks=2"]
+    return [*places, "turntree.train_tasks=4", "data.train_batch_size=4", "turntree.val_tasks=2"]
 
 
 Run = Callable[..., int]
@@ -255,7 +255,7 @@ def test_sigterm_stops_verl_too(tmp_path: Path, tiny_model: Path) -> None:
         "f'import os, sys, time; assert sys.stdin.readline(); "
         'open("{folder.root}/pids", "w").write(str(os.getpid())); time.sleep(1000)\']\n'
         f"launch.train('demo', ['actor_rollout_ref.model.path={tiny_model}', 'turntree.run_dir={tmp_path}', "
-        "'turntree.train_tasks=1', 'turntree.val_tasks=1'])\n"
+        "'turntree.train_tasks=1', 'data.train_batch_size=1', 'turntree.val_tasks=1'])\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
     try:

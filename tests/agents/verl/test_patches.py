@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import verl
@@ -16,6 +17,7 @@ import verl.utils.distributed
 import verl.utils.fsdp_utils
 import verl.utils.model
 import verl.utils.torch_functional
+from omegaconf import OmegaConf
 from upstream import upstream
 from verl.plugin.platform import get_platform
 from verl.workers.rollout.base import get_rollout_class
@@ -189,3 +191,50 @@ def test_upstream_still_empties_the_weights_of_linear_layers_on_the_cpu() -> Non
 def test_upstream_still_loads_again_in_place_from_an_iterator() -> None:
     source = upstream("vllm/v1/worker/gpu_model_runner.py").partition("def reload_weights(")[2]
     assert "weights_iterator" in source.partition("-> None")[0]
+
+
+def batch_of(sampled: int) -> Any:
+    """verl's batch of four rows, of which only the first has ``sampled`` tokens of the policy's."""
+    from verl.protocol import DataProto
+
+    mask = torch.zeros(4, 3, dtype=torch.int64)
+    mask[0, :sampled] = 1
+    tensors = {name: torch.rand(4, 3) for name in ("token_level_rewards", "values", "old_log_probs")}
+    tensors["rollout_log_probs"] = tensors["old_log_probs"].clone()
+    batch = DataProto.from_dict({**tensors, "response_mask": mask})
+    batch.non_tensor_batch["uid"] = np.array(["a", "a", "b", "b"], dtype=object)
+    return batch
+
+
+@pytest.mark.parametrize("sampled", [0, 1])
+@pytest.mark.parametrize("algorithm", ["gae", "grpo", "turn_returns", "rloo"])
+def test_a_step_of_which_all_or_all_but_one_token_is_lost_has_advantages(algorithm: str, sampled: int) -> None:
+    import turntree.agents.verl.episodes.advantages  # noqa: F401 - registers the estimators
+
+    patches.apply_step_patches()
+    trainer: Any = importlib.import_module("verl.trainer.ppo.v1.trainer_base")
+    correction = OmegaConf.create({"rollout_is": "token", "rollout_is_threshold": 2.0, "bypass_mode": False})
+    batch, metrics = trainer.compute_rollout_correction_and_add_to_batch(batch_of(sampled), correction)
+    assert bool(metrics) is (sampled > 0)
+    done = trainer.compute_advantage_for_multi_trajectories(
+        batch, ["a_0_0", "a_1_0", "b_0_0", "b_1_0"], algorithm, num_repeat=2, config=OmegaConf.create({})
+    )
+    sampled_tokens = done.batch["response_mask"].bool()
+    assert torch.isfinite(done.batch["advantages"][sampled_tokens]).all()
+
+
+def test_upstream_still_raises_in_a_step_without_tokens() -> None:
+    trainer: Any = importlib.import_module("verl.trainer.ppo.v1.trainer_base")
+    patches.apply_step_patches()
+    with pytest.raises(ValueError, match="has to be 1"):
+        verl.utils.torch_functional.masked_var.__wrapped__(torch.rand(2), torch.zeros(2))
+    with pytest.raises(ValueError, match="sum of the mask is one"):
+        verl.utils.torch_functional.masked_var.__wrapped__(torch.rand(2), torch.tensor([1, 0]))
+    with pytest.raises(ValueError, match="at least one valid token"):
+        trainer.compute_rollout_correction_and_add_to_batch.__wrapped__(batch_of(0), OmegaConf.create({}))
+
+
+def test_a_step_with_tokens_is_verls_own() -> None:
+    patches.apply_step_patches()
+    values, mask = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1, 1, 0])
+    assert float(verl.utils.torch_functional.masked_var(values, mask)) == pytest.approx(0.5)

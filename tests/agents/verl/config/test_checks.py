@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from turntree.agents.verl.config.checks import COUNTS
+from turntree.agents.verl.config.checks import _FOLLOWED, COUNTS, LOOP_KEYS
 from turntree.agents.verl.config.compose import compose, verl_defaults
 from turntree.agents.verl.config.sections import ConfigError
 
@@ -77,3 +77,26 @@ def kinds(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: kinds(inner) for key, inner in value.items()}
     return [kinds(inner) for inner in value] if isinstance(value, list) else (type(value), value)
+
+
+@pytest.mark.parametrize("key", LOOP_KEYS)
+def test_a_key_that_only_verls_own_loops_read_is_refused_by_name(key: str) -> None:
+    default = OmegaConf.select(verl_defaults()[0], key)
+    value = {bool: not default, int: 7}.get(type(default), "other")
+    with pytest.raises(ConfigError) as refused:
+        compose("grpo_arithmetic_cpu", [MODEL, f"{key}={value}"])
+    assert key.rpartition(".")[2] in str(refused.value)
+    assert str(refused.value).endswith(tuple(LOOP_KEYS.values()))
+
+
+def test_every_key_of_verls_loops_is_followed_or_refused() -> None:
+    section = OmegaConf.select(verl_defaults()[0], "actor_rollout_ref.rollout.multi_turn")
+    keys = {f"actor_rollout_ref.rollout.multi_turn.{key}" for key in section}
+    assert keys == {key for key in {*LOOP_KEYS, *_FOLLOWED} if ".multi_turn." in key}
+    assert all(OmegaConf.select(verl_defaults()[0], key, throw_on_missing=True) is not ... for key in LOOP_KEYS)
+
+
+def test_verls_own_loops_may_be_given_their_keys() -> None:
+    loop, turns = "actor_rollout_ref.rollout.agent.default_agent_loop", "actor_rollout_ref.rollout.multi_turn"
+    compose("grpo_arithmetic_cpu", [MODEL, f"{loop}=tool_agent", f"{turns}.max_assistant_turns=3"])
+    compose("grpo_arithmetic_cpu", [MODEL, f"{turns}.enable=true"])

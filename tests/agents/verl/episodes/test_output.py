@@ -41,6 +41,7 @@ def lay_out(episode: Episode, **options: Any) -> EpisodeOutput:
 
 FAILED = episode(stop_reason=StopReason.FAILURE, failure="the tool broke")
 UNSTARTED = episode(turns=(), messages=(), stop_reason=StopReason.FAILURE, failure="no env")
+UNPLAYED = episode(turns=(), messages=(), stop_reason=StopReason.MAX_TOKENS)
 TRUNCATED = episode(stop_reason=StopReason.MAX_TOKENS)
 UNDECIDED = episode(undecided=("answer",))
 
@@ -104,8 +105,21 @@ def test_an_episode_without_a_turn_is_still_valid_for_verl() -> None:
     assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (9, 9)
 
 
+def test_an_unmasked_episode_without_a_turn_is_a_truncated_row_of_which_nothing_is_learnt() -> None:
+    output = lay_out(UNPLAYED)
+    row, info = output.as_dict(), told(output)
+    assert len(row["responses"]) == 1
+    assert (row["response_mask"].tolist(), row["rm_scores"].tolist()) == ([0], [0.0])
+    assert (info["truncated"], info["masked"], info["turns"], info["attempts"]) == (1.0, 0.0, 0, 1)
+    scored = lay_out(UNPLAYED, score_in_verl=True)
+    scored.reward_score, scored.extra_fields["reward_extra_info"] = 0.5, {"score": 0.5}
+    assert scored.as_dict()["rm_scores"].tolist() == [0.5]
+    beside = lay_out(episode(others=(UNPLAYED,))).rows[0].as_dict()
+    assert beside["response_mask"].tolist() == [0]
+
+
 def test_every_output_has_the_same_fields() -> None:
-    outputs = [lay_out(e) for e in (episode(), UNSTARTED, TRUNCATED)]
+    outputs = [lay_out(e) for e in (episode(), UNSTARTED, UNPLAYED, TRUNCATED)]
     for fields in (lambda o: o.extra_fields, told, EpisodeOutput.as_dict):
         assert len({tuple(sorted(fields(output))) for output in outputs}) == 1
 

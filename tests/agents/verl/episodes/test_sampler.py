@@ -72,3 +72,24 @@ def test_a_training_batch_brings_turntrees_figures(
     assert logged <= set(metrics)
     assert bool(asked) == any(name.startswith("turntree/") for name in metrics) == (partition == "train")
     assert asked.get("keys", ["a_0_0"]) == ["a_0_0"]
+
+
+def test_dapos_filter_keeps_groups_of_which_no_episode_was_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    from verl.trainer.ppo.v1 import replay_buffer
+
+    keys = [f"{uid}_{session}_0" for uid in ("lost", "equal", "mixed") for session in range(2)]
+    scores = {"lost": [0.0, 0.0], "equal": [1.0, 1.0], "mixed": [0.0, 1.0]}
+
+    def rows(*, keys: list[str], partition_id: str, select_fields: list[str]) -> Any:
+        parts = [key.split("_") for key in keys]
+        rewards = [torch.tensor([0.0, scores[uid][int(session)]]) for uid, session, _ in parts]
+        masks = [torch.tensor([0, 0] if uid == "lost" else [1, 0]) for uid, *_ in parts]
+        return {"rm_scores": rewards, "response_mask": masks}
+
+    for module in (replay_buffer.tq, sampler.transfer_queue):
+        monkeypatch.setattr(module, "kv_batch_get", rows)
+    buffer = make(filter_groups_metric="reward", refill_fn=len, train_batch_size=4)
+    buffer.partitions["train"] = {key: {} for key in keys}
+    buffer.finished_keys["train"] = {"lost", "equal", "mixed"}
+    for _ in range(2):  # the second poll finds it classified
+        assert buffer._dapo_filtered_keys("train") == ({"equal"}, {1.0: 1})
