@@ -10,7 +10,7 @@ or nothing, so rarely that this costs about a hundredth of the time: a policy
 that sharpens, or a machine that becomes busy, is noticed. While nothing is worth
 verifying it rests: it decides and learns in one step of ``REST`` only, and when a
 trial is due. What drafts lose against the engine's own steps without any is paid
-from a ``LossAccount``; while it is empty there are none.
+from a ``StepAccount``; while it is empty there are none.
 
 The budget only ever leaves drafts out; it cannot change what is sampled.
 """
@@ -25,8 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.budget.choices import Choice, most_rows
-from turntree.spec_tree.budget.loss_account import LossAccount
-from turntree.spec_tree.budget.plain_seconds import PlainSeconds
+from turntree.spec_tree.budget.step_account import StepAccount
 from turntree.spec_tree.budget.step_cost import StepCost, expected_seconds
 from turntree.spec_tree.kernels.compiled import kernel, part
 
@@ -49,10 +48,6 @@ _FIRST_STEPS = 8
 """First steps, which alternate between few drafts and none, to learn what a draft costs."""
 _PROBE_SHARE = 0.01
 """Share of the time that trials may cost."""
-LOSS_SHARE = 0.01
-"""Share of the time that drafts may lose, trials included."""
-_HICCUP = 2.0
-"""Cap of the seconds by which a step is charged, as a multiple of the expected ones."""
 PROBE_PAUSE = 8
 """Least number of steps between two trials."""
 REST = 4
@@ -204,11 +199,7 @@ class DraftBudget:
         self._from_nothing = False
         """Whether the last step tried drafts although none seemed best."""
         self._choices: dict[int, Choice] = {}
-        self._account = LossAccount(LOSS_SHARE)
-        self._plain = PlainSeconds()
-        """Of steps without drafts alone: ``cost`` takes those with drafts of fewer requests for alike."""
-        self._undrafted = 0
-        """Of them, steps that do not count yet."""
+        self._account = StepAccount(self.cost, first=_FIRST_STEPS // 2)
 
     def allow(self, rows: int, *, most: int | None = None) -> Allowance:
         """Decide for the next step.
@@ -274,10 +265,8 @@ class DraftBudget:
         self._steps += 1
         if self._resting:
             self._count(rows, drafted=0, accepted=0, seconds=seconds)
-            self._weigh(rows, tokens - rows, 0, 0, seconds, seconds)
+            self._charge(rows, tokens, seconds)
             return
-        expected = float(self.cost.seconds(rows, [tokens])[0])
-        self.cost.observe(rows, tokens, seconds)
         asked = self._asked
         came = _learn(
             self._seen,
@@ -292,7 +281,8 @@ class DraftBudget:
         )
         if self._steps > _FIRST_STEPS:
             self._count(rows, drafted=len(accepted), accepted=came, seconds=seconds)
-        self._weigh(rows, tokens - rows, len(accepted), came, seconds, _HICCUP * expected)
+        self._charge(rows, tokens, seconds, drafted=len(accepted), accepted=came)
+        self.cost.observe(rows, tokens, seconds)
         if self._from_nothing and 3 * came > 2 * len(accepted):
             self._pause = _LONG_AGO  # most were accepted: try again at once
         self._window = min(self._window + 2.0 * came, 1e6)
@@ -303,17 +293,16 @@ class DraftBudget:
             chosen = self._choices.setdefault(most_rows(rows), Choice(most_rows=most_rows(rows)))
             chosen.count(rows=rows, drafted=drafted, accepted=accepted, seconds=seconds, plain=rows / rate)
 
-    def _weigh(self, rows: int, more: int, drafted: int, accepted: int, seconds: float, most: float) -> None:
-        """Charge what drafts lost against a step without any; ``more`` tokens beside those of the requests were run."""
-        plain = self._plain.seconds(rows)
-        self._account.step(seconds, plain=plain)
-        if drafted and plain > 0 and self._steps > _FIRST_STEPS:
-            self._account.pay(min(seconds, most) - plain * (rows + accepted) / rows)
-        elif not drafted and self._steps > 1:
-            self._undrafted += self._plain.observe(rows, seconds, more)
-            if self._undrafted >= (PROBE_PAUSE if plain > 0 else _FIRST_STEPS // 2):
-                self._plain.settle()
-                self._undrafted = 0
+    def _charge(self, rows: int, tokens: int, seconds: float, *, drafted: int = 0, accepted: int = 0) -> None:
+        self._account.charge(
+            rows=rows,
+            tokens=tokens,
+            emitted=rows + accepted,
+            seconds=seconds,
+            drafted=drafted > 0,
+            prompt_tokens=tokens - rows - drafted,
+            counts=self._steps > (_FIRST_STEPS if drafted else 1),
+        )
 
     def take_choices(self) -> tuple[Choice, ...]:
         """What was chosen since the last call, by the number of requests; the first steps are left out."""

@@ -81,7 +81,7 @@ class EngineChecks:
         prompts = [(*PROMPT, n) for n in range(4)]
         wanted = [policy.greedy(prompt, 16) for prompt in prompts]
         greedy = Sampling(temperature=0, max_tokens=16, top_logprobs=2)
-        for _ in range(3):
+        for _ in range(2):
             turns = await asyncio.gather(
                 *(engine.generate(TurnRequest(p, greedy, state=state("greedy"))) for p in prompts)
             )
@@ -93,7 +93,7 @@ class EngineChecks:
 
     async def test_a_seed_says_what_the_noise_says_alone_in_a_batch_drafted_replayed_and_misled(self, engine, policy):
         """The last seed is one that a JSON reader of doubles would round."""
-        seeds, here = [*range(5), 2**63 + 7], state("seeds")
+        seeds, here = [*range(3), 2**63 + 7], state("seeds")
         wanted = [policy.seeded(PROMPT, 16, seed) for seed in seeds]
         how = [Sampling(max_tokens=16, seed=seed) for seed in seeds]
         alone = [await engine.generate(TurnRequest(PROMPT, sampling, state=here)) for sampling in how]
@@ -108,7 +108,7 @@ class EngineChecks:
         assert [list(turn.token_ids) for turn in (*alone, *others)] == wanted * 4
         for turn in (*alone, *others):
             assert turn.logprobs == pytest.approx(policy.logprobs(PROMPT, turn.token_ids), abs=self.exactly)
-        assert len({turn.token_ids for turn in alone}) > 3  # control: seeds do differ
+        assert len({turn.token_ids for turn in alone}) > 2  # control: seeds do differ
 
     async def test_a_turn_is_drawn_by_its_law_and_records_it(self, engine: Any, policy: PolicyLaw) -> None:
         for asked in self.laws:
@@ -129,7 +129,7 @@ class EngineChecks:
 
     async def test_a_turn_ends_at_its_own_stop_tokens_alone(self, engine: Any) -> None:
         """Not at the model's; a second time, with the token that ends it drafted."""
-        sampling = [Sampling(max_tokens=40, seed=seed) for seed in range(12)]
+        sampling = [Sampling(max_tokens=40, seed=seed) for seed in range(6)]
         turns = await asyncio.gather(
             *(engine.generate(TurnRequest(PROMPT, how, state=state("free"))) for how in sampling)
         )
@@ -137,10 +137,11 @@ class EngineChecks:
         ends = [] if self.end is None else [self.end]
         assert all(any(end in turn.token_ids[:-1] for turn in turns) for end in ends)
         for stop in (*ends, turns[0].token_ids[9]):
-            for how, turn in zip(sampling, turns, strict=True):
-                stopped = await engine.generate(
-                    TurnRequest(PROMPT, replace(how, stop_token_ids=(stop,)), state=state("free"))
-                )
+            hows = [replace(how, stop_token_ids=(stop,)) for how in sampling]
+            again = await asyncio.gather(
+                *(engine.generate(TurnRequest(PROMPT, how, state=state("free"))) for how in hows)
+            )
+            for stopped, turn in zip(again, turns, strict=True):
                 ended = stop in turn.token_ids
                 assert stopped.token_ids == turn.token_ids[: turn.token_ids.index(stop) + 1 if ended else 40]
                 assert stopped.finish_reason is (FinishReason.STOP if ended else FinishReason.LENGTH)
@@ -185,34 +186,35 @@ class OwnEngineChecks(EngineChecks):
             assert steps(turns) < 24 * 6 / 2
             assert sum(turn.draft.accepted for turn in turns) > 24 * 6 / 2
 
-    async def test_unseeded_turns_follow_the_policys_law(self, engine: Any, policy: PolicyLaw) -> None:
-        given = [Sampling(max_tokens=4, **asked) for asked in self.laws[:4] for _ in range(1000)]
+    @pytest.mark.parametrize("count", [400, pytest.param(1000, marks=pytest.mark.release)])
+    async def test_unseeded_turns_follow_the_policys_law(self, engine: Any, policy: PolicyLaw, count: int) -> None:
+        given = [Sampling(max_tokens=4, **asked) for asked in self.laws[:4] for _ in range(count)]
         order = np.random.default_rng(0).permutation(len(given)).tolist()
         said = await asyncio.gather(
-            *(engine.generate(TurnRequest(PROMPT, given[i], state=state("drawn"))) for i in order)
+            *(engine.generate(TurnRequest(PROMPT, given[i], state=state(f"drawn {count}"))) for i in order)
         )
         drawn = [Counter[tuple[int, ...]]() for _ in self.laws[:4]]
         for i, turn in zip(order, said, strict=True):
-            drawn[i // 1000][turn.token_ids[:3]] += 1
+            drawn[i // count][turn.token_ids[:3]] += 1
         exact = [policy.turns(PROMPT, 3, **asked) for asked in self.laws[:4]]
         for seen, expected in zip(drawn, exact, strict=True):
             assert chi_square(seen, expected) > 1e-6
         assert chi_square(drawn[0], exact[1]) < 1e-9  # control: another temperature
-        assert sum(turn.draft.drafted for turn in said) > 2000
-        assert sum(turn.draft.accepted for turn in said) > 1000
+        assert sum(turn.draft.drafted for turn in said) > 2 * count
+        assert sum(turn.draft.accepted for turn in said) > count
 
     async def test_turns_that_join_and_leave_say_what_their_seeds_say(self, engine: Any, policy: PolicyLaw) -> None:
-        whole = [policy.seeded(PROMPT[: 3 + n % 4], 32, n) for n in range(20)]
-        lengths, stops = [3 + 7 * n % 30 for n in range(120)], [n % 5 for n in range(120)]
+        whole = [policy.seeded(PROMPT[: 3 + n % 4], 32, n) for n in range(12)]
+        lengths, stops = [3 + 7 * n % 30 for n in range(60)], [n % 5 for n in range(60)]
 
         async def later(n: int) -> Completion:
             await asyncio.sleep(0.01 * (n % 40))
-            sampling = Sampling(max_tokens=lengths[n], seed=n % 20, stop_token_ids=(stops[n],))
+            sampling = Sampling(max_tokens=lengths[n], seed=n % 12, stop_token_ids=(stops[n],))
             return await engine.generate(TurnRequest(PROMPT[: 3 + n % 4], sampling, state=state(f"crowd {n % 4}")))
 
-        turns = await asyncio.gather(*(later(n) for n in range(120)))
+        turns = await asyncio.gather(*(later(n) for n in range(60)))
         for n, turn in enumerate(turns):
-            wanted = whole[n % 20][: lengths[n]]
+            wanted = whole[n % 12][: lengths[n]]
             ended = stops[n] in wanted
             assert list(turn.token_ids) == (wanted[: wanted.index(stops[n]) + 1] if ended else wanted)
             assert turn.finish_reason is (FinishReason.STOP if ended else FinishReason.LENGTH)
@@ -221,7 +223,7 @@ class OwnEngineChecks(EngineChecks):
         assert sum(len(turn.token_ids) for turn in turns) / steps(turns) > 1.2
         assert (await self.settled(engine))[1] == 0
 
-    @pytest.mark.parametrize("room", [100, 6, 1])
+    @pytest.mark.parametrize("room", [pytest.param(100, marks=pytest.mark.release), 6, 1])
     async def test_turns_fill_the_context_to_its_last_place_and_others_are_drafted_beside(self, engine, policy, room):
         prompt, greedy = [1 + n % 30 for n in range(CONTEXT - room)], Sampling(temperature=0, max_tokens=2 * CONTEXT)
         wanted = policy.greedy(prompt, room)
@@ -269,7 +271,7 @@ class OwnEngineChecks(EngineChecks):
 
     async def test_a_given_turn_is_replayed_in_two_passes_at_most(self, engine: Any, policy: PolicyLaw) -> None:
         """Whole, wrong from some place on, cut by the limit or by a stop token, and up to the context's last place."""
-        for number, asked in enumerate((*self.laws, {})):
+        for number, asked in enumerate(self.laws[::2]):
             seed, here = 300 + number, state(f"given {number}")
             turn = policy.seeded(PROMPT, 40, seed, **asked)
             how = Sampling(max_tokens=40, seed=seed, **asked)

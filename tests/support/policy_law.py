@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from itertools import product
 from pathlib import Path
@@ -33,6 +33,8 @@ class PolicyLaw:
         halves = torch.arange(0, config.head_dim, 2) / config.head_dim
         wanted = config.rope_parameters["rope_theta"] ** -halves
         torch.testing.assert_close(self._model.model.rotary_emb.inv_freq, wanted)
+        self._turns: dict[tuple[Any, ...], list[int]] = {}
+        """As far as they were computed; tests ask for the same ones."""
 
     def weights(self) -> dict[str, Any]:
         """In float32, under the names of the checkpoint."""
@@ -42,6 +44,7 @@ class PolicyLaw:
         other = copy(self)
         other._model = deepcopy(self._model)
         other._model.load_state_dict(weights, strict=False)
+        other._turns = {}
         return other
 
     def logits(
@@ -64,19 +67,27 @@ class PolicyLaw:
         return np.log(laws[range(len(tokens)), list(tokens)]).tolist()
 
     def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
-        turn: list[int] = []
-        for _ in range(count):
-            turn.append(int(self.logits([[*prompt, *turn]]).argmax()))
-        return turn
+        return self._turn(prompt, count, (), lambda place, logits: logits.argmax())
 
     def seeded(self, prompt: Sequence[int], count: int, seed: int, **transforms: float) -> list[int]:
         """The turn of ``count`` tokens that a seed says after ``Transforms``: each place's clock that rings first."""
-        turn: list[int] = []
-        for place in range(count):
-            p = law(self.logits([[*prompt, *turn]]), Transforms(**transforms))[0]
+
+        def first(place: int, logits: NDArray[np.float64]) -> Any:
+            p = law(logits, Transforms(**transforms))[0]
             clocks = exponential(np.array(seed, np.uint64), np.array(place), np.arange(len(p)))
-            turn.append(int(np.divide(clocks, p, out=np.full(len(p), np.inf), where=p > 0).argmin()))
-        return turn
+            return np.divide(clocks, p, out=np.full(len(p), np.inf), where=p > 0).argmin()
+
+        return self._turn(prompt, count, (seed, *sorted(transforms.items())), first)
+
+    def _turn(self, prompt: Sequence[int], count: int, how: tuple[Any, ...], draw: Callable[..., Any]) -> list[int]:
+        turn, kept = self._turns.setdefault((*prompt, how), []), None
+        while len(turn) < count:
+            with self._torch.no_grad():
+                tokens = self._torch.tensor([turn[-1:] if kept else [*prompt, *turn]])
+                out = self._model(tokens, past_key_values=kept, use_cache=True)
+            kept = out.past_key_values
+            turn.append(int(draw(len(turn), out.logits[:, -1].double().numpy())))
+        return turn[:count]
 
     def turns(self, prompt: Sequence[int], count: int, **transforms: float) -> dict[tuple[int, ...], float]:
         """The probability of each turn of ``count`` tokens after ``Transforms``."""

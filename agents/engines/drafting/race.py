@@ -42,12 +42,6 @@ AT_ONCE = 1 << 22
 Seeds = NDArray[np.uint64] | Tensor
 """Seeds, or their bits as int64 on any device, shape (rows,)."""
 
-forced: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
-"""Puts other tokens in the place of the winners that a kernel drew, for measurements alone.
-
-It takes and returns tensors of the kernel's device: winners, the bits of the seeds, positions; int64, shape (rows,).
-"""
-
 
 def race(probabilities: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> Tensor:
     """Draw one token per row.
@@ -78,9 +72,7 @@ def race_of_logits(logits: Tensor, seeds: Seeds, positions: NDArray[np.int64] | 
     kernel = kernel_on(logits.device.type)
     if kernel is None:
         return race(logits.softmax(-1, dtype=torch.float32), seeds, positions)
-    places = _on(logits.device, seeds, positions)
-    winners = kernel(logits, *places, logits=True)
-    return winners if forced is None else forced(winners, *places)
+    return kernel(logits, *_on(logits.device, seeds, positions), logits=True)
 
 
 @cache

@@ -9,6 +9,14 @@ import pytest
 from tiny_llama import save_tiny_llama
 
 
+@pytest.fixture(scope="session")
+def small_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 32 tokens whose context is that of ``engine_checks``."""
+    from engine_checks import CONTEXT
+
+    return save_tiny_llama(tmp_path_factory.mktemp("policy"), positions=CONTEXT)
+
+
 @pytest.fixture(scope="module")
 def folder(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that chats, beside its tokenizer."""

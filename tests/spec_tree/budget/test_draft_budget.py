@@ -289,7 +289,7 @@ def test_what_drafts_lose_against_the_engines_own_steps_is_bounded_even_where_co
 
 def test_without_an_account_it_is_not(monkeypatch):
     """Control of the test above."""
-    monkeypatch.setattr(budget_module, "LOSS_SHARE", 1e9)
+    monkeypatch.setattr("turntree.spec_tree.budget.step_account.LOSS_SHARE", 1e9)
     assert against_none(OVERHEAD["any draft"], FLAT, 32, 600) < 0.93
 
 

@@ -8,7 +8,7 @@ were accepted recently, over the cost of a pass of that width.
 
 Invariant: the choice is a function of the offered and accepted nodes and of the
 reported seconds. With the same input, two choosers choose alike. What wider
-passes lose against plain ones is paid from a ``LossAccount``; while it is empty
+passes lose against plain ones is paid from a ``StepAccount``; while it is empty
 all are plain.
 """
 
@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree import DraftBatch
-from turntree.spec_tree.budget.loss_account import LossAccount
-from turntree.spec_tree.budget.plain_seconds import PlainSeconds
+from turntree.spec_tree.budget.step_account import StepAccount
 from turntree.spec_tree.budget.step_cost import StepCost
 
 Floats = NDArray[np.float64]
@@ -33,14 +32,6 @@ _RECENT = 0.98
 """Share of the counts that remains after a step with drafts."""
 _PROBE_SHARE = 0.01
 """Share of the time that trying other widths may cost."""
-
-
-LOSS_SHARE = 0.01
-"""Share of the time that drafts may lose, trials included."""
-_HICCUP = 2.0
-"""Cap of the seconds by which a pass is charged, as a multiple of the expected ones."""
-_SETTLE = 8
-"""Plain passes after which those since the last time count."""
 
 
 class WidthChooser:
@@ -58,9 +49,7 @@ class WidthChooser:
         self._drafted = np.zeros(_CLASSES)
         self._accepted = np.zeros(_CLASSES)
         self._pause = 0
-        self._account = LossAccount(LOSS_SHARE)
-        self._plain = PlainSeconds()
-        self._unsettled = 0
+        self._account = StepAccount(self.cost)
 
     def choose(self, draft: DraftBatch) -> int:
         """The width of the next step.
@@ -114,7 +103,13 @@ class WidthChooser:
             seconds: Duration of the step; NaN if unknown.
         """
         if seconds == seconds:
-            self._weigh(rows, width, rows + int(accepted.sum()), seconds)
+            self._account.charge(
+                rows=rows,
+                tokens=rows * width,
+                emitted=rows + int(accepted.sum()),
+                seconds=seconds,
+                drafted=width > self._widths[0],
+            )
             self.cost.observe(rows, rows * width, seconds)
         if not len(estimates):
             return
@@ -125,20 +120,6 @@ class WidthChooser:
         ):
             kept *= _RECENT
             kept += new
-
-    def _weigh(self, rows: int, width: int, emitted: int, seconds: float) -> None:
-        """Charge what a pass lost against a plain one."""
-        plain = self._plain.seconds(rows)
-        self._account.step(seconds, plain=plain)
-        if width > self._widths[0]:
-            if plain > 0:
-                most = _HICCUP * float(self.cost.seconds(rows, [rows * width])[0])
-                self._account.pay(min(seconds, most) - plain * emitted / rows)
-            return
-        self._unsettled += self._plain.observe(rows, seconds, 0)
-        if self._unsettled >= _SETTLE:
-            self._plain.settle()
-            self._unsettled = 0
 
     def _share(self) -> Floats:
         """Expected acceptance of a node of each class, shape (classes,)."""

@@ -80,15 +80,11 @@ def warm_up(logits: Tensor) -> None:
 
 def _sampled(runner: Any, kernels: ModuleType, rows: BatchRows, logits: Tensor, drafted: Any) -> Any:
     """vLLM's ``SamplerOutput`` of a step; ``drafted`` has its drafts."""
-    from turntree.agents.engines.drafting import race
-
     place: dict[str, Any] = {"indices": runner.query_start_loc.gpu[1:], "shift": -1}
     if drafted is not None:
         ends, width = drafted.cu_num_sampled_tokens, drafted.max_spec_len + 1
         place = {"indices": drafted.logits_indices, "ends": ends, "width": width}
     found = kernels.draw_rows(logits, rows.held, runner.positions, **place)
-    if race.forced is not None:
-        found[0] = race.forced(found[0].long(), *_noise(len(logits), rows.held, runner.positions, **place))
     if drafted is not None:
         found = kernels.match_rows(found, drafted.draft_token_ids, ends, width)
     outputs: Any = importlib.import_module("vllm.v1.outputs")
@@ -97,23 +93,6 @@ def _sampled(runner: Any, kernels: ModuleType, rows: BatchRows, logits: Tensor, 
         logprobs = StepLogprobs(found.view(3, -1), sent=not runner.use_async_scheduling)
     tokens = found[0].view(rows.held.shape[1], -1)
     return outputs.SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=logprobs)
-
-
-def _noise(
-    count: int,
-    held: Tensor,
-    positions: Tensor,
-    indices: Tensor,
-    shift: int = 0,
-    ends: Tensor | None = None,
-    width: int = 1,
-) -> tuple[Tensor, Tensor]:
-    """Bits of the seed and position in the turn of each row of logits, shape (count,); as ``draw_rows`` has them, whose
-    arguments these are."""
-    owner = torch.arange(count, device=held.device)
-    if ends is not None:
-        owner = torch.searchsorted(ends, owner, right=True)
-    return held[0, owner], positions[indices[:count] + shift] + 1 + held[1, owner]
 
 
 class StepLogprobs:

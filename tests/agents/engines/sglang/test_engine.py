@@ -16,7 +16,6 @@ from engine_checks import ATTEMPTS, CONTEXT, LAWS, PROMPT, OwnEngineChecks, new_
 from machine_speed import soon
 from policy_law import PolicyLaw, chi_square
 from run_ahead_checks import LONG, RunAheadChecks, all_of, asked
-from tiny_llama import save_tiny_llama
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.engines.sglang import turns
@@ -39,8 +38,8 @@ GREEDY = Sampling(temperature=0, max_tokens=24)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_llama(tmp_path_factory.mktemp("policy"), positions=CONTEXT)
+def folder(small_llama: Path) -> Path:
+    return small_llama
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +199,7 @@ class TestRunAhead(RunAheadChecks):
         batch, seeds = engine.config.max_batch, range(4)
         long = [policy.seeded(PROMPT, LONG, seed) for seed in seeds]
         first = False
-        for attempt in range(ATTEMPTS if by_priority else 3):
+        for attempt in range(ATTEMPTS if by_priority else 1):
             name = f"slots {by_priority} {attempt}"
             many = (engine.generate(asked(n % 4, LONG, step=2, name=name)) for n in range(batch))
             ahead = [asyncio.create_task(turn) for turn in many]

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_checks import CONTEXT, LAWS, PROMPT, OwnEngineChecks, state
+from engine_checks import LAWS, PROMPT, OwnEngineChecks, state
 from policy_law import PolicyLaw
 from run_ahead_checks import RunAheadChecks
-from tiny_llama import save_tiny_llama
 from tiny_vllm import drafting_engine
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
@@ -24,8 +23,8 @@ BLOCK = 32
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_llama(tmp_path_factory.mktemp("model"), positions=CONTEXT)
+def folder(small_llama: Path) -> Path:
+    return small_llama
 
 
 @pytest.fixture(scope="module")

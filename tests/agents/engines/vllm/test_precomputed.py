@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_checks import CONTEXT, PROMPT
+from engine_checks import PROMPT
 from machine_speed import soon
 from policy_law import PolicyLaw
 from run_ahead_checks import LONG, all_of, asked
-from tiny_llama import save_tiny_llama
 from tiny_vllm import drafting_engine
 
 from turntree.agents.engines.vllm import turns
@@ -21,8 +20,8 @@ pytestmark = [pytest.mark.vllm, pytest.mark.release]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_llama(tmp_path_factory.mktemp("model"), positions=CONTEXT)
+def folder(small_llama: Path) -> Path:
+    return small_llama
 
 
 @pytest.fixture(scope="module")

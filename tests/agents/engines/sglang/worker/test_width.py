@@ -9,7 +9,6 @@ import pytest
 from draft_trees import draft_trees
 
 from turntree.agents.engines.sglang.settings import SglangSettings, graph_sizes
-from turntree.agents.engines.sglang.worker import width as width_module
 from turntree.agents.engines.sglang.worker.passes import PassesByWidth
 from turntree.agents.engines.sglang.worker.plugin import thin_graphs
 from turntree.agents.engines.sglang.worker.refusals import RefusedSettings
@@ -76,7 +75,7 @@ def test_what_wide_trees_lose_against_plain_steps_is_bounded():
 
 def test_without_an_account_it_is_not(monkeypatch):
     """Control of the test above."""
-    monkeypatch.setattr(width_module, "LOSS_SHARE", 1e9)
+    monkeypatch.setattr("turntree.spec_tree.budget.step_account.LOSS_SHARE", 1e9)
     assert lost() < 0.97
 
 

@@ -17,7 +17,6 @@ from launches import Launches, fused_kernels  # noqa: E402
 from pretended_device import DEVICE, pretended_device  # noqa: E402
 from sampling_runner import SamplingRunner, request  # noqa: E402
 
-from turntree.agents.engines.drafting import race as race_module  # noqa: E402
 from turntree.agents.engines.vllm.drawing import fused_sampling  # noqa: E402
 from turntree.agents.engines.vllm.drawing.batch_rows import CurrentRows  # noqa: E402
 from turntree.spec_tree.rules.noise import exponential  # noqa: E402
@@ -196,21 +195,6 @@ def test_a_step_takes_eight_operations_and_one_wait_whatever_the_rows(drafted: b
     few, many = counted(4, drafted=drafted), counted(64, drafted=drafted)
     assert few.launched == many.launched == (8 if drafted else 6)
     assert few.waits == many.waits == 1
-
-
-def test_recorded_tokens_can_be_put_in_the_place_of_winners(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-
-    def forced(winners: Any, seeds: Any, positions: Any) -> Any:
-        seen.append((winners.tolist(), seeds.tolist(), positions.tolist()))
-        return torch.full_like(winners, 9)
-
-    monkeypatch.setattr(race_module, "forced", forced)
-    five = [token(5, 1), token(5, 2)]
-    runner = runner_of(request(5, said=1), request(6))
-    assert step(runner, [[9], []]) == [[9, 9], [9]]
-    assert step(runner) == [[9], [9]]
-    assert seen == [([*five, token(6, 0)], [5, 5, 6], [1, 2, 0]), ([five[0], token(6, 0)], [5, 6], [1, 0])]
 
 
 def test_the_kernels_are_compiled_after_the_dry_run_for_logits_as_the_model_gives_them(
