@@ -169,7 +169,8 @@ def tell_all(ended: Sequence[Part], assigned: Sequence[str]) -> None:
     for part in ended:
         counts = part.counts
         bad = counts["failed"] + counts["error"] or ("yes" if part.failed else 0)
-        print(f"{part.name:20} {counts['passed']:7} {bad:>7} {counts['skipped']:8} {part.minutes:8.1f} {part.seconds.total() / 60:12.1f}")
+        row = f"{part.name:20} {counts['passed']:7} {bad:>7} {counts['skipped']:8}"
+        print(f"{row} {part.minutes:8.1f} {part.seconds.total() / 60:12.1f}")
 
 
 def write_times(seconds: Counter[str]) -> None:

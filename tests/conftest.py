@@ -1,4 +1,4 @@
-"""For every test: CPU seconds, logs beside failures, no clock in Hypothesis, and SGLang's stand-ins where SGLang is installed.
+"""For every test: its CPU seconds, logs beside failures, no clock in Hypothesis, SGLang's stand-ins where SGLang is.
 
 The stand-ins must be found before anything looks for torchvision.
 """

@@ -137,7 +137,7 @@ class ChatTemplate:
     def text_arguments(self) -> bool:
         """Whether it takes a call's arguments as text alone."""
         call = {"type": "function", "id": "call00000", "function": {"name": "tool", "arguments": {"x": 1}}}
-        dialogue = [ASKED, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        dialogue: list[dict[str, Any]] = [ASKED, {"role": "assistant", "content": "", "tool_calls": [call]}]
         return not self._shows(dialogue) and self._shows(fitting.arguments_as_text(dialogue))
 
     @functools.cached_property

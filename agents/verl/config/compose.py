@@ -225,7 +225,8 @@ def _with_template(settings: TrainSettings, config: DictConfig) -> TrainSettings
         from turntree.agents.loop.renderer import Renderer
 
         try:
-            Renderer(AutoTokenizer.from_pretrained(model), **settings.rendering)
+            tokenizer: Any = AutoTokenizer.from_pretrained(model)
+            Renderer(tokenizer, **settings.rendering)
         except RenderError as error:
             raise ConfigError(f"turntree.template, turntree.max_thinking_tokens: {error}") from error
     return settings
