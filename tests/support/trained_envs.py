@@ -68,6 +68,22 @@ class Echoing(Talking):
         return "The answer is 42. \\boxed{42}\n#### 42"
 
 
+class Losing(Talking):
+    """Breaks in the tasks ``lost``; the first prompt of task ``long`` is longer than a row."""
+
+    def __init__(self, *, lost: Sequence[int], long: int = -1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.lost, self.long = lost, long
+
+    def task(self, index: int) -> Task:
+        return Task(id=f"losing/{index}", prompt="say " * (5000 if index == self.long else 1) + str(index))
+
+    def between(self, message: Message) -> str:
+        if int(self.current_task.id.partition("/")[2]) in self.lost:
+            raise OSError("the disk is full")
+        return "again"
+
+
 @reward("brevity", decides=True)
 def brevity(sample: Sample) -> float | None:
     """Pays for short answers; cannot decide on task 1."""

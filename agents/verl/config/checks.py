@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.config.sections import ConfigError, plain
 
 COUNTS = (
     *("data.train_batch_size", "data.max_prompt_length", "data.max_response_length"),
@@ -63,11 +63,12 @@ def check_loop_keys(config: DictConfig, defaults: Mapping[str, Any]) -> None:
     if OmegaConf.select(config, "actor_rollout_ref.rollout.agent.default_agent_loop") != "turntree_env":
         return
     for key, instead in LOOP_KEYS.items():
-        value = OmegaConf.select(config, key)
+        section, _, name = key.rpartition(".")
+        value = plain(OmegaConf.select(config, section)).get(name)
         default: Any = defaults
         for part in key.split("."):
             default = default.get(part, {})
-        if value != default:
+        if value != default:  # both as written: an interpolation of verl's names a key that is checked itself
             raise ConfigError(f"{key}={value} is read by verl's own agent loops alone; {instead}")
 
 
