@@ -34,6 +34,7 @@ from turntree.agents.gateway.tool_calls import Dictionaries, ToolFormat, to_dict
 from turntree.agents.gateway.turn_text import TurnText, byte_token
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import derive_seed
+from turntree.envs.data.json_files import half_in
 from turntree.spec_tree import DialogueState
 
 _LONG = 1 << 15
@@ -204,9 +205,10 @@ class Gateway:
         given = [dict(message) for message in place.given]
         try:
             if place.parent is None:
-                return self._renderer.initial(*self._tools.rendered(given, tools))
+                messages, schemas = self._tools.rendered(given, tools)
+                return self._renderer.initial(_checked(messages), schemas)
             before = place.parent.turn
-            added = self._tools.added(given, tools)
+            added = _checked(self._tools.added(given, tools))
             return self._renderer.extend(before.prompt_ids, before.completion.token_ids, added)
         except (RenderError, ValueError) as error:  # or the format of calls cannot write one of an earlier message
             raise ApiError(400, str(error), param="messages", code="invalid_value") from error
@@ -259,6 +261,12 @@ def _turns(
     """``n`` turns after one prompt, the first with the request's own seed."""
     seeds = [sampling.seed if not i or sampling.seed is None else derive_seed(sampling.seed, i) for i in range(n)]
     return [TurnRequest(prompt, replace(sampling, seed=seed), state=state) for seed in seeds]
+
+
+def _checked(messages: Dictionaries) -> Dictionaries:
+    if said := half_in(messages):
+        raise ValueError(said)
+    return messages
 
 
 def make_app(gateway: Gateway) -> Starlette:

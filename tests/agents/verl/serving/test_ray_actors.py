@@ -17,11 +17,13 @@ import pytest
 from machine_speed import eventually, soon
 from omegaconf import OmegaConf
 from one_server import rollout_config
+from warm_driver import warm_socket
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.errors import EngineLost
 from turntree.agents.verl.config.exchange_settings import ExchangeSettings
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
+from turntree.agents.verl.run.prefork import py_executable
 from turntree.agents.verl.serving.hub import HUB_NAME, HubExchange, start_hub
 from turntree.agents.verl.serving.replica import _place, _sharing
 from turntree.agents.verl.serving.router import TaskRouter
@@ -41,7 +43,7 @@ def cluster() -> Iterator[Any]:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_enable_worker_prestart", "0")
         options = {"num_cpus": 4, "num_gpus": 2, "include_dashboard": False, "object_store_memory": 100_000_000}
-        options["_temp_dir"] = folder
+        options |= {"_temp_dir": folder, "runtime_env": {"py_executable": py_executable(warm_socket())}}  # forked
         try:
             ray.init(**options)
         except Exception:  # Ray gives itself 30 seconds to start, which is short on a busy machine
