@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import cpu_seconds
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,16 +37,23 @@ def test_a_new_file_one_that_is_gone_and_a_sum_above_the_budget_are_named() -> N
     assert [line.partition(":")[0] for line in shown] == ["new.py", "gone.py", "61 s are above the budget of 1 minutes"]
 
 
-def test_seconds_of_a_process_and_of_those_that_it_started_are_counted() -> None:
+def test_seconds_of_what_inherited_the_folder_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cpu_seconds.FOLDER, "of-this-test")
+    cpu_seconds.is_ours.cache_clear()
     account = cpu_seconds.Account()
     account.look("a.py", at_once=True)
-    burn = "import time\nwhile time.process_time() < 0.4: pass"
+    burn = "import time\nwhile time.process_time() < 0.4: pass\n"
     subprocess.run([sys.executable, "-c", burn], check=True)
-    with subprocess.Popen([sys.executable, "-c", burn + "\ninput()"], stdin=subprocess.PIPE) as living:
-        while cpu_seconds.tree_seconds(living.pid) < 0.3:
-            os.sched_yield()
-        account.look("b.py", at_once=True)
-        living.communicate(b"\n")
+    orphan = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {burn + 'input()'!r}])"
+    read, write = os.pipe()
+    subprocess.run([sys.executable, "-c", orphan], check=True, stdin=read)
+    while cpu_seconds.seconds_of(lambda pid: pid != os.getpid() and cpu_seconds.is_ours(pid)) < 0.3:
+        os.sched_yield()
+    account.look("b.py", at_once=True)
+    os.write(write, b"\n")
+    os.close(read)
+    os.close(write)
     assert account.files["a.py"] >= 0.7
     account.look("b.py", at_once=True)
     assert account.files["b.py"] < 0.4, "the control: what another file's processes took is not its own"
+    cpu_seconds.is_ours.cache_clear()

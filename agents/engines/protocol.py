@@ -175,8 +175,8 @@ class Completion:
     """The ``Sampling.top_logprobs`` most probable tokens at each token's position, shape (tokens, k);
     ``None`` if not requested."""
     forced: tuple[bool, ...] = ()
-    """Whether each token was put in without being sampled, shape (tokens,); empty: none was. Nothing is learnt from
-    those; their log-probability is 0."""
+    """Whether each token was put in without being sampled, shape (tokens,), or empty if none was. Nothing is learnt
+    from those; their log-probability is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,14 @@ They are written where ``TURNTREE_CPU_SECONDS`` names a folder, one file a run o
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 FOLDER = "TURNTREE_CPU_SECONDS"
 BETWEEN = 0.5
@@ -17,24 +20,23 @@ BETWEEN = 0.5
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def tree_seconds(root: int) -> float:
-    """CPU seconds of a process, of its living descendants and of those that these have waited for."""
-    children: dict[int, list[int]] = {}
-    seconds: dict[int, float] = {}
+def seconds_of(marked: Callable[[int], bool]) -> float:
+    """CPU seconds of the living processes that are ``marked``, and of those that these have waited for."""
+    total = 0.0
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = path.read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:  # it has ended
+            if marked(int(path.parent.name)):
+                total += sum(map(int, path.read_text(errors="replace").rpartition(")")[2].split()[11:15])) / TICKS
+        except OSError:  # it has ended, or is another user's
             continue
-        pid = int(path.parent.name)
-        children.setdefault(int(fields[1]), []).append(pid)
-        seconds[pid] = sum(map(int, fields[11:15])) / TICKS
-    total, waiting = 0.0, [root]
-    while waiting:
-        pid = waiting.pop()
-        total += seconds.get(pid, 0.0)
-        waiting += children.get(pid, [])
     return total
+
+
+@functools.cache
+def is_ours(pid: int) -> bool:
+    """Whether a process inherited this one's folder, whoever its parent is by now: Ray's and forks are others'."""
+    mark = f"{FOLDER}={os.environ.get(FOLDER)}".encode()
+    return pid == os.getpid() or mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
 class Account:
@@ -43,35 +45,38 @@ class Account:
     A process that ends without its parent's waiting takes its seconds along: what was seen before stays counted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, marked: Callable[[int], bool] = is_ours) -> None:
         self.files: Counter[str] = Counter()
-        self._file, self._seen, self._looked = "", 0.0, 0.0
+        self._marked = marked
+        self._file, self._looked = "", 0.0
+        self._seen = seconds_of(lambda pid: pid != os.getpid() and marked(pid))  # left by an earlier run
 
     def look(self, file: str, *, at_once: bool = False) -> None:
         """Give what was used since the last look to the file that ran, and go on with ``file``."""
         now = time.monotonic()
         if file == self._file and not at_once and now - self._looked < BETWEEN:
             return
-        seen = tree_seconds(os.getpid())
+        seen = seconds_of(self._marked)
         self.files[self._file] += max(0.0, seen - self._seen)
         self._file, self._seen, self._looked = file, seen, now
 
 
-ACCOUNT = Account()
+ACCOUNT = Account() if FOLDER in os.environ else None
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
-    if FOLDER in os.environ:
+    if ACCOUNT:
         ACCOUNT.look(nodeid.partition("::")[0])
 
 
-def pytest_runtest_logreport() -> None:
-    if FOLDER in os.environ:
-        ACCOUNT.look(ACCOUNT._file)
+def pytest_runtest_logreport(report: Any) -> None:
+    if ACCOUNT:
+        ACCOUNT.look(report.nodeid.partition("::")[0])
 
 
 def pytest_sessionfinish() -> None:
-    if folder := os.environ.get(FOLDER):
+    if ACCOUNT:
+        folder = os.environ[FOLDER]
         ACCOUNT.look("", at_once=True)
         Path(folder).mkdir(parents=True, exist_ok=True)
         found = {file or "imports": round(seconds, 2) for file, seconds in ACCOUNT.files.items()}
