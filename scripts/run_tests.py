@@ -190,7 +190,7 @@ def main(words: Sequence[str]) -> int:
     for name in missing(["cpu", "site", *engines]):
         size = INSTALLS.get(name)
         print(f"to be installed once: {name}" + (f", {size} on two cores" if size else ""), flush=True)
-    print(f"{len(parts)} parts, {AT_ONCE} at a time; about half an hour on two cores", flush=True)
+    print(f"{len(parts)} parts, {AT_ONCE} at a time; about 25 minutes on two cores", flush=True)
     ended = run(parts, assigned)
     tell_all(ended, assigned)
     failed = any(part.failed for part in ended)

@@ -42,7 +42,8 @@ def is_ours(pid: int) -> bool:
 class Account:
     """CPU seconds, given to the file whose test runs.
 
-    A process that ends without its parent's waiting takes its seconds along: what was seen before stays counted.
+    A process that ends without its parent's waiting takes its seconds along: what was seen of them stays counted, and
+    between the reports of two tests nobody looks. Ray's workers are such, so trainings have too little.
     """
 
     def __init__(self, marked: Callable[[int], bool] = is_ours) -> None:
