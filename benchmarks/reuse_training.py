@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turntree.agents.engines.protocol import Engine, Sampling
+from turntree.agents.engines.protocol import Engine, Sampling, derive_seed
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.loop.rollout import derive_seed, rollout
+from turntree.agents.loop.rollout import rollout
 from turntree.agents.verl.episodes.dataset import make_env
 
 

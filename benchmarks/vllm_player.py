@@ -8,12 +8,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from turntree.agents.engines.protocol import DraftStats, Engine, Sampling
+from turntree.agents.engines.protocol import DraftStats, Engine, Sampling, derive_seed
 from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.settings import speculative_config
 from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.loop.rollout import derive_seed, rollout
+from turntree.agents.loop.rollout import rollout
 from turntree.agents.reuse.prefix_reuse import PrefixReuse
 from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
 from turntree.agents.verl.episodes.dataset import make_env

@@ -18,13 +18,12 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from turntree.agents.engines.engine_choice import EngineChoice, open_engine
-from turntree.agents.engines.protocol import Engine, Sampling
+from turntree.agents.engines.protocol import Engine, Sampling, derive_seed
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.errors import EngineFailed
 from turntree.agents.evaluation.evaluate import evaluate
 from turntree.agents.evaluation.run import Planned
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.loop.rollout import derive_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from turntree.agents.engines.chat_server import ChatServer
 from turntree.agents.engines.engine_choice import ToolCalls
-from turntree.agents.engines.protocol import Engine, FinishReason, Sampling
+from turntree.agents.engines.protocol import Engine, FinishReason, Sampling, derive_seed
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.loop.chat_rollout import chat_rollout
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.loop.rollout import derive_seed, rollout
+from turntree.agents.loop.rollout import rollout
 from turntree.agents.scoring.judging import judge_episodes
 from turntree.agents.scoring.scorer import Scorer
 from turntree.envs.limits import Limits

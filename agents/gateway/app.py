@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
-from turntree.agents.engines.protocol import Engine, Sampling, TurnRequest
+from turntree.agents.engines.protocol import Engine, Sampling, TurnRequest, derive_seed
 from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.errors import RenderError
 from turntree.agents.gateway.admission import Admission
@@ -33,7 +33,6 @@ from turntree.agents.gateway.sessions import CONTEXT_FULL, Place, Sessions
 from turntree.agents.gateway.tool_calls import Dictionaries, ToolFormat, to_dictionaries
 from turntree.agents.gateway.turn_text import TurnText, byte_token
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.loop.rollout import derive_seed
 from turntree.envs.data.json_files import half_in
 from turntree.spec_tree import DialogueState
 

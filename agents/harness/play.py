@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from dataclasses import dataclass, replace
 
-from turntree.agents.engines.protocol import Engine, Sampling
+from turntree.agents.engines.protocol import Engine, Sampling, derive_seed
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.gateway.app import Gateway
 from turntree.agents.gateway.http.settings import GatewaySettings
@@ -21,7 +21,6 @@ from turntree.agents.harness.program import Assignment, Program, ProgramFailed
 from turntree.agents.harness.turns import EpisodeTurns
 from turntree.agents.loop.episode_driver import EpisodeDriver
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.loop.rollout import derive_seed
 from turntree.agents.loop.thinking_budget import within_budget
 from turntree.envs.failure import FailureKind
 from turntree.envs.limits import Limits

@@ -13,10 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling, TurnRequest
+from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling, TurnRequest, derive_seed
 from turntree.agents.errors import EngineAborted
 from turntree.agents.gateway.http.errors import ApiError
-from turntree.agents.loop.rollout import derive_seed
 
 _OWN = ("max_tokens", "stop_token_ids", "top_logprobs")
 """What a program decides of the sampling of its turns."""

@@ -18,12 +18,12 @@ from typing import Any
 
 from turntree.agents.engines.chat_server import ChatServer, ChatTurn, ContextFull
 from turntree.agents.engines.engine_choice import ToolCalls
-from turntree.agents.engines.protocol import Completion, Sampling
+from turntree.agents.engines.protocol import Completion, Sampling, derive_seed
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.errors import UsageError
 from turntree.agents.loop.episode_driver import EpisodeDriver, StepOutcome
 from turntree.agents.loop.fitting import tools_as_user
-from turntree.agents.loop.rollout import PlaysItself, derive_seed
+from turntree.agents.loop.rollout import PlaysItself
 from turntree.envs.limits import Limits
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers import HermesParser, ToolParser

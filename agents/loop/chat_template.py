@@ -22,6 +22,7 @@ from turntree.agents.errors import RenderError
 from turntree.agents.loop import fitting
 from turntree.agents.loop.quoted import Marks, pieces
 from turntree.agents.loop.thoughts import THOUGHTS, Thought
+from turntree.envs.data.json_files import HALF
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,6 @@ _HEARD = "turntree-dummy-result"
 _TOLD = "turntree-dummy-system"
 _GIVEN = frozenset(("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"))
 """Names that are no user's to set."""
-_HALF = re.compile("[\ud800-\udfff]")
 _USUAL_ID = "call_0123456789abcdef01234567"
 """An id as OpenAI's servers and this gateway's clients write it."""
 
@@ -113,7 +113,7 @@ class ChatTemplate:
         )
         for role, render in tries:
             for needed, nine in ((False, False), (True, False), (True, True)):
-                given = [{**one, "tool_call_id": f"{_USUAL_ID}{n}"} for n, one in enumerate(bare)]
+                given = [{**bare[0], "tool_call_id": _USUAL_ID}]
                 answers = [given] if needed else [bare, given]
                 try:
                     shown = [render(fitting.with_ids(one, needed=needed, nine=nine)) for one in answers]
@@ -392,7 +392,7 @@ class ChatTemplate:
         Raises:
             RenderError: If the text has half of a surrogate.
         """
-        if half := _HALF.search(text):
+        if half := HALF.search(text):
             raise RenderError(
                 f"the messages have half of a surrogate, {half[0]!r}, which no tokenizer reads; take it out"
             )

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from turntree.agents.engines.event_thread import EventThread
-from turntree.agents.engines.protocol import Sampling
+from turntree.agents.engines.protocol import Sampling, derive_seed
 from turntree.agents.errors import AgentError
-from turntree.agents.loop.rollout import derive_seed
 from turntree.agents.loop.speakers import Speaker
 from turntree.envs import Message, Role, Task
 

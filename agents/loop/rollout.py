@@ -10,8 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling, TurnRequest
-from turntree.agents.engines.protocol import derive_seed as derive_seed
+from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling, TurnRequest, derive_seed
 from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.errors import EngineAborted

@@ -36,9 +36,16 @@ from typing import NamedTuple
 import numpy as np
 
 from turntree.agents.engines.judged import shared
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, ScoringEngine, TurnRequest
+from turntree.agents.engines.protocol import (
+    Completion,
+    FinishReason,
+    Sampling,
+    Scores,
+    ScoringEngine,
+    TurnRequest,
+    derive_seed,
+)
 from turntree.agents.engines.splice import join, narrowed
-from turntree.agents.loop.rollout import derive_seed
 from turntree.agents.reuse.early_passes import EarlyPasses
 from turntree.agents.reuse.foresight import Foresight
 from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode

@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from turntree.agents.engines.event_thread import EventThread
-from turntree.agents.engines.protocol import Sampling
-from turntree.agents.loop.rollout import derive_seed
+from turntree.agents.engines.protocol import Sampling, derive_seed
 from turntree.agents.loop.speakers import Speaker, SpeakerSilent
 from turntree.envs.running.executor import cut
 from turntree.rewards import Sample

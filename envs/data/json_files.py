@@ -13,7 +13,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-_HALF = re.compile("[\ud800-\udfff]")
+HALF = re.compile("[\ud800-\udfff]")
 _HEAD = 4
 """Bytes by which ``json.detect_encoding`` knows an encoding."""
 
@@ -63,7 +63,7 @@ def half_in(value: Any, written: bytes = b"\\ud") -> str:
     """What is wrong with a JSON value that has half of a surrogate, ``written`` so; empty where none has."""
     if b"\\ud" not in written.lower():  # in valid UTF-8 a half can only be an escape
         return ""
-    found = _HALF.search(json.dumps(value, ensure_ascii=False))
+    found = HALF.search(json.dumps(value, ensure_ascii=False))
     return f"half of a surrogate, {found[0]!r}, is no character; write the whole one" if found else ""
 
 

@@ -46,18 +46,17 @@ class Account:
     between the reports of two tests nobody looks. Ray's workers are such, so trainings have too little.
     """
 
-    def __init__(self, marked: Callable[[int], bool] = is_ours) -> None:
+    def __init__(self) -> None:
         self.files: Counter[str] = Counter()
-        self._marked = marked
         self._file, self._looked = "", 0.0
-        self._seen = seconds_of(lambda pid: pid != os.getpid() and marked(pid))  # left by an earlier run
+        self._seen = seconds_of(lambda pid: pid != os.getpid() and is_ours(pid))  # left by an earlier run
 
     def look(self, file: str, *, at_once: bool = False) -> None:
         """Give what was used since the last look to the file that ran, and go on with ``file``."""
         now = time.monotonic()
         if file == self._file and not at_once and now - self._looked < BETWEEN:
             return
-        seen = seconds_of(self._marked)
+        seen = seconds_of(is_ours)
         self.files[self._file] += max(0.0, seen - self._seen)
         self._file, self._seen, self._looked = file, seen, now
 

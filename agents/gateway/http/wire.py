@@ -139,7 +139,16 @@ class StreamOptions(Loose):
     include_usage: bool | None = None
 
 
-class SamplingFields(Strict):
+class Fields(Strict):
+    """A body whose fields that ask for nothing are left out, whether they are known or not."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _asked(cls, body: Any) -> Any:
+        return without_neutral(body, cls.model_fields)
+
+
+class SamplingFields(Fields):
     """The fields that chat completions and completions share."""
 
     model: str = Field(min_length=1)
@@ -159,11 +168,6 @@ class SamplingFields(Strict):
     stream_options: StreamOptions | None = None
     user: str | None = None
     logit_bias: dict[str, float] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _asked(cls, body: Any) -> Any:
-        return without_neutral(body, cls.model_fields)
 
     @field_validator("logit_bias")
     @classmethod

@@ -7,17 +7,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from turntree.agents.gateway.http.errors import ApiError
-from turntree.agents.gateway.http.neutral import without_neutral
 from turntree.agents.gateway.http.wire import (
     MANY,
     Call,
     ChatRequest,
     Content,
     Described,
+    Fields,
     Function,
     Loose,
     Stops,
-    Strict,
     WireMessage,
     WireTool,
 )
@@ -108,7 +107,7 @@ class Choice(Loose):
         return value
 
 
-class CountRequest(Strict):
+class CountRequest(Fields):
     """The body of ``/v1/messages/count_tokens``."""
 
     model: str = Field(min_length=1)
@@ -117,11 +116,6 @@ class CountRequest(Strict):
     tools: list[Tool] | None = Field(None, max_length=128)
     tool_choice: Choice | None = None
     cache_control: dict[str, Any] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _asked(cls, body: Any) -> Any:
-        return without_neutral(body, cls.model_fields)
 
     def chat(self, **fields: Any) -> ChatRequest:
         """The chat that is asked for, with further ``fields``.

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from turntree.agents.engines.protocol import Completion, Engine, Sampling, TurnRequest
+from turntree.agents.engines.protocol import Completion, Engine, Sampling, TurnRequest, derive_seed
 from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.failures import FailureKind, failure_kind
 from turntree.agents.loop.episode_driver import describe, env_id_of
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.loop.rollout import derive_seed, rollout
+from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes
 from turntree.agents.reuse.reuse_config import ReuseMode
 from turntree.agents.scoring.judging import judge_episodes

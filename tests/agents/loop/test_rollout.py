@@ -11,12 +11,12 @@ import pytest
 from adder import Adder, play
 from recording_engine import RecordingEngine, a_turn
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, derive_seed
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.dialogue import dialogue_states
 from turntree.agents.episodes.episode import StopReason
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.loop.rollout import derive_seed, rollout
+from turntree.agents.loop.rollout import rollout
 from turntree.envs import make
 from turntree.envs.limits import Limits
 from turntree.envs.message import Message, Role
