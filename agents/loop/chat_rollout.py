@@ -108,7 +108,7 @@ class _ChatPlay(EpisodeDriver):
                 self.dialogue += exchange(said, text, outcome)
 
     def open(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> None:
-        self.dialogue = tools_as_user(messages)
+        self.dialogue = tools_as_user([dict(message) for message in messages])
         if tools and not self.native:
             self.dialogue = told_of_tools(self.dialogue, tools, self.parser)
 

@@ -54,7 +54,6 @@ _SHORT = {name: f"turntree.{name}" for name in ("template", "max_thinking_tokens
 _FLAT = ("trainer", "config", "_generated_ppo_trainer.yaml")
 """verl's configuration as verl itself has composed it, all but the name of its default ``model_engine``: Hydra takes
 five times as long."""
-_SAMPLER = "pkg://turntree.agents.verl.episodes.sampler"
 _MANAGER = "turntree.agents.verl.playing.manager.EpisodeManager"
 
 
@@ -205,9 +204,9 @@ def fields_of(section: Mapping[str, Any]) -> set[str]:
 
 
 def _fit_filter(config: DictConfig) -> None:
-    """Give DAPO's filter to turntree's sampler: verl hands a custom one none. What its own section says stays."""
+    """Give DAPO's filter to a custom sampler, to which verl hands none. What its own section says stays."""
     sampler, filters = config.trainer.v1.sampler, config.algorithm.filter_groups
-    if filters.enable and sampler.custom_sampler.path == _SAMPLER:
+    if filters.enable and sampler.custom_sampler.path:
         found = {"filter_groups_metric": filters.metric, "train_batch_size": config.data.train_batch_size}
         bounds = {key: filters[key] for key in ("max_inflight_gen_batches", "max_num_gen_batches") if filters[key]}
         sampler.sampler_kwargs = {**found, **bounds, **plain(sampler.sampler_kwargs)}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -183,28 +184,18 @@ def test_each_stretch_of_a_shortened_dialogue_has_the_log_probabilities_of_its_o
     for episode in epochs[1]:
         views = TokenView.of_each(episode)
         assert [len(turns) for turns in episode.stretches] == [2, 2, 1]
-        own = [(token, value) for turn in episode.turns for token, value in zip(*both(turn.completion), strict=True)]
-        of_views = [one for view in views for *one, mine in zip(*both_of(view), view.mask, strict=True) if mine]
-        assert [tuple(one) for one in of_views] == own, "each token once, in order"
+        done = [turn.completion for turn in episode.turns]
+        tokens = [token for view in views for token in compress(view.response_ids, view.mask)]
+        assert tokens == [token for one in done for token in one.token_ids], "each token once, in order"
         for view in views:
-            computed = [p for p, mine in zip(logprobs(model, view.prompt_ids, view.response_ids), view.mask) if mine]
-            assert [p for p, mine in zip(view.behaviour_logprobs, view.mask) if mine] == pytest.approx(
-                computed, abs=1e-5
-            )
+            computed = compress(logprobs(model, view.prompt_ids, view.response_ids), view.mask)
+            assert [*compress(view.behaviour_logprobs, view.mask)] == pytest.approx([*computed], abs=1e-5)
         # The control: after the dialogue as it was, the same tokens have other probabilities.
         first, second = views[0], views[1]
         whole = (*first.prompt_ids, *first.response_ids, *second.prompt_ids)
         assert logprobs(model, whole, second.response_ids)[0] != pytest.approx(second.logprobs[0], abs=1e-5)
         with pytest.raises(ValueError, match="of turn 2 does not begin"):
             TokenView.of(episode)
-
-
-def both(done: Any) -> tuple[Any, Any]:
-    return done.token_ids, done.logprobs
-
-
-def both_of(view: TokenView) -> tuple[Any, Any]:
-    return view.response_ids, view.logprobs
 
 
 def test_a_stretch_that_outgrows_the_row_ends_the_episode_with_what_it_has(engine: LocalEngine, chatml: Any) -> None:
