@@ -55,6 +55,8 @@ class Env(gymnasium.Env[str, str], ABC):
     ``info`` of ``reset`` and ``step`` always has the same keys, and is JSON:
 
     - ``messages``: OpenAI messages that are new in this step (the policy's own are not repeated)
+    - ``history``: OpenAI messages from which the policy goes on instead, where ``compact`` has shortened the dialogue;
+      else empty
     - ``tools``: OpenAI schemas of the tools
     - ``tool_calls``: OpenAI form of the calls parsed from the action
     - ``task_id``, ``turn`` (turns of the policy so far)
@@ -143,6 +145,17 @@ class Env(gymnasium.Env[str, str], ABC):
     def reply(self, message: Message) -> Reply:
         """Answer a turn of the policy that calls no tool."""
 
+    def compact(self) -> Sequence[Message] | None:
+        """Shorten the dialogue before the policy's next turn; by default it stays as it is.
+
+        Called after each turn that does not end the episode, a tool's answers included. ``self.dialogue`` is what the
+        policy would see.
+
+        Returns:
+            The messages from which the policy goes on instead, system prompt included; ``None`` keeps the dialogue.
+        """
+        return None
+
     def default_system_prompt(self) -> str:
         """The system prompt if the caller gives none; empty for none."""
         return ""
@@ -180,6 +193,12 @@ class Env(gymnasium.Env[str, str], ABC):
     def messages(self) -> tuple[Message, ...]:
         """The dialogue so far, the policy's turns included."""
         return tuple(self._started().messages)
+
+    @property
+    def dialogue(self) -> tuple[Message, ...]:
+        """What the policy sees: ``messages``, or what ``compact`` left of them and all after that."""
+        progress = self._started()
+        return (*progress.kept, *progress.messages[progress.since :])
 
     def toolset(self, kind: type[_Toolset]) -> _Toolset:
         """The running episode's instance of one of ``toolsets``.
@@ -248,22 +267,23 @@ class Env(gymnasium.Env[str, str], ABC):
         message = Message(role=Role.ASSISTANT, content=content, tool_calls=parsed.calls)
         progress.messages.append(message)
         progress.turn += 1
+        history: list[Message] = []
         try:
             reply = self._answer(message, parsed, progress)
+            self._note_end(reply, progress)
+            progress.messages.extend(reply.messages)
+            history = self._shorten(progress)
         except Exception as error:  # the one place where an infrastructure failure becomes a stop reason
             logger.warning("%s failed in task %s", progress.doing, progress.task.id, exc_info=True)
             progress.stop = EnvStop.FAILURE
             progress.failure = _one_line(f"{progress.doing} raised {type(error).__name__}: {error}")
             progress.failure_kind = kind_of(error, progress.failure_kind)
             reply = Reply()
-        else:
-            self._note_end(reply, progress)
         if progress.stop:
             _close(progress)
-        progress.messages.extend(reply.messages)
         for name, value in reply.rewards.items():
             progress.rewards[name] = progress.rewards.get(name, 0.0) + float(value)
-        info = self._info(progress, reply.messages, parsed.calls)
+        info = self._info(progress, reply.messages, parsed.calls, history)
         stop = progress.stop
         return _text(reply.messages), float(reply.reward), stop.terminated, stop.truncated, info
 
@@ -422,14 +442,32 @@ class Env(gymnasium.Env[str, str], ABC):
         elif self._seconds_left(progress) == 0:
             progress.stop = EnvStop.MAX_SECONDS
 
+    def _shorten(self, progress: Progress) -> list[Message]:
+        """What ``compact`` puts in the place of the dialogue; empty where it stays."""
+        progress.doing = "compact()"
+        history = None if progress.stop else self.compact()
+        if history is None:
+            return []
+        progress.kept, progress.since = list(history), len(progress.messages)
+        if not history or not all(isinstance(message, Message) for message in history):
+            raise TypeError(f"compact() must return Message objects, at least one, or None, got {history!r:.200}")
+        return progress.kept
+
     def _leave(self) -> None:
         if self._progress is not None:
             _close(self._progress)
         self._progress = None
 
-    def _info(self, progress: Progress, new: Sequence[Message], calls: Sequence[ToolCall] = ()) -> dict[str, Any]:
+    def _info(
+        self,
+        progress: Progress,
+        new: Sequence[Message],
+        calls: Sequence[ToolCall] = (),
+        history: Sequence[Message] = (),
+    ) -> dict[str, Any]:
         return {
             "messages": [message.to_openai() for message in new],
+            "history": [message.to_openai() for message in history],
             "tools": self._schemas_of(progress),
             "tool_calls": [call.to_openai() for call in calls],
             "task_id": progress.task.id,

@@ -45,6 +45,10 @@ class Progress:
     """The task of the episode."""
     messages: list[Message] = field(default_factory=list)
     """The whole dialogue."""
+    kept: list[Message] = field(default_factory=list)
+    """What ``Env.compact`` last put in the place of the messages before ``since``."""
+    since: int = 0
+    """Number of messages that the policy sees no more, as they were."""
     turn: int = 0
     """Turns of the policy so far."""
     tool_calls: int = 0

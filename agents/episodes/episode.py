@@ -1,7 +1,8 @@
 """Turns with their exact tokens, and the episode around them: the result of a rollout.
 
 Invariant: the prompt of turn ``i + 1`` begins with the prompt of turn ``i``
-followed by its response, so an episode is one token sequence with a mask.
+followed by its response, so an episode is one token sequence with a mask; where
+an environment shortens the dialogue, each stretch between two such places is one.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Turn:
     """What the environment answered."""
     reward: float = 0.0
     """Reward of this turn."""
+    shortened: bool = False
+    """Whether the environment has shortened the dialogue before this turn (``Env.compact``): a stretch begins."""
 
     @property
     def text_only(self) -> bool:
@@ -83,6 +86,13 @@ class Episode:
     """Further dialogues of a program, such as a sub-agent's; they have the outcome of this one."""
     shared_turns: int = 0
     """Of such a dialogue: its first turns that an earlier one of the program has as well, and that are its turns."""
+
+    @property
+    def stretches(self) -> tuple[tuple[Turn, ...], ...]:
+        """The turns between the places where the dialogue was shortened: one token sequence each, every turn in one."""
+        starts = [0, *(number for number, turn in enumerate(self.turns) if turn.shortened and number)]
+        ends = [*starts[1:], len(self.turns)]
+        return tuple(self.turns[start:end] for start, end in zip(starts, ends, strict=True))
 
     @property
     def reward(self) -> float:

@@ -98,6 +98,7 @@ def _turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
         "text": turn.text,
         "observation": [message.to_openai() for message in turn.observation],
         "reward": turn.reward,
+        **({"shortened": True} if turn.shortened else {}),
     }
 
 
@@ -119,6 +120,7 @@ def _turn_from_dict(entry: Mapping[str, Any], context: tuple[int, ...]) -> Turn:
         text=entry["text"],
         observation=tuple(map(Message.from_openai, entry["observation"])),
         reward=entry["reward"],
+        shortened=entry.get("shortened", False),
     )
 
 

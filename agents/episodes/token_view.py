@@ -6,7 +6,7 @@ Invariant: every array but ``prompt_ids`` and ``turn_ends`` has the length of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from turntree.agents.episodes.episode import Episode
 from turntree.spec_tree.rules.level import level_codes
@@ -36,11 +36,17 @@ class TokenView:
     """Index in ``response_ids`` of the last token of each turn, shape (turns,)."""
 
     @classmethod
+    def of_each(cls, episode: Episode) -> tuple[TokenView, ...]:
+        """The views of the episode's stretches; of an episode whose dialogue was not shortened, the one of ``of``."""
+        return tuple(cls.of(replace(episode, turns=turns)) for turns in episode.stretches)
+
+    @classmethod
     def of(cls, episode: Episode) -> TokenView:
         """Concatenate the turns of ``episode``; without turns everything is empty.
 
         Raises:
-            ValueError: If the prompt of a turn does not begin with the prompt and response before it.
+            ValueError: If the prompt of a turn does not begin with the prompt and response before it. Of an episode
+                whose dialogue was shortened ``of_each`` gives the views.
         """
         if not episode.turns:
             return cls(

@@ -90,9 +90,7 @@ class _ChatPlay(EpisodeDriver):
     async def run(self, index: int | None) -> StopReason:
         info = await self.begin(index)
         tools = info["tools"]
-        self.dialogue = tools_as_user(info["messages"])
-        if tools and not self.native:
-            self.dialogue = told_of_tools(self.dialogue, tools, self.parser)
+        self.open(info["messages"], tools)
         while True:
             try:
                 with self.engine_at_work():
@@ -104,7 +102,15 @@ class _ChatPlay(EpisodeDriver):
             outcome = await self.step(Turn(prompt_ids=(), completion=completion, text=text))
             if outcome.stop_reason is not None:
                 return outcome.stop_reason
-            self.dialogue += exchange(said, text, outcome)
+            if outcome.history:
+                self.open(outcome.history, tools)
+            else:
+                self.dialogue += exchange(said, text, outcome)
+
+    def open(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> None:
+        self.dialogue = tools_as_user([dict(message) for message in messages])
+        if tools and not self.native:
+            self.dialogue = told_of_tools(self.dialogue, tools, self.parser)
 
     def drawn(self) -> Sampling:
         base = self.sampling.seed if self.sampling.seed is not None else self.seed

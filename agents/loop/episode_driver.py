@@ -41,6 +41,8 @@ class StepOutcome(NamedTuple):
     """Observation, as OpenAI messages."""
     calls: Sequence[Mapping[str, Any]]
     """The tool calls that it parsed from the turn, OpenAI dictionaries."""
+    history: Sequence[Mapping[str, Any]] = ()
+    """The messages from which the next turn goes on instead, where the environment has shortened the dialogue."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,7 +120,7 @@ class EpisodeDriver:
         if info["failure"]:
             self.failure, self.failure_kind = info["failure"], FailureKind(info["failure_kind"])
         if not (terminated or truncated):
-            return StepOutcome(None, info["messages"], calls)
+            return StepOutcome(None, info["messages"], calls, info.get("history", ()))
         # A Gymnasium wrapper (TimeLimit) may truncate an episode that the environment would continue.
         return StepOutcome(StopReason(info["stop_reason"] or StopReason.MAX_TURNS), info["messages"], calls)
 

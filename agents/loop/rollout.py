@@ -1,7 +1,7 @@
 """The episode loop: an environment, an engine and a renderer play an episode.
 
 Invariant: the prompt of a turn begins with the prompt and the response of the
-turn before.
+turn before, but where the environment has shortened the dialogue.
 """
 
 from __future__ import annotations
@@ -132,22 +132,27 @@ class _Play(EpisodeDriver):
         answers = EarlyAnswers(self.stored, key, self.env, self.ask_env)
         try:
             await answers.begin()
-            stop_reason = await self.turns_from(prompt, answers)
+            stop_reason = await self.turns_from(prompt, answers, info["tools"])
         finally:
             await answers.give_up()
         if stop_reason is not StopReason.FAILURE:
             answers.store()
         return stop_reason
 
-    async def turns_from(self, prompt: tuple[int, ...], answers: EarlyAnswers) -> StopReason:
-        first = len(prompt)
+    async def turns_from(self, prompt: tuple[int, ...], answers: EarlyAnswers, tools: list[Any]) -> StopReason:
+        first, shortened = len(prompt), False
         while (room := self.room(first, len(prompt))) > 0:
             said = await self.sample(prompt, room)
-            turn = Turn(prompt_ids=prompt, completion=said, text=self.text(said))
+            turn = Turn(prompt_ids=prompt, completion=said, text=self.text(said), shortened=shortened)
             outcome = await self.step(turn, answers.answer(turn.text))
             if outcome.stop_reason is not None:
                 return outcome.stop_reason
-            prompt = self.renderer.extend(prompt, said.token_ids, outcome.messages)
+            shortened = bool(outcome.history)
+            if shortened:
+                prompt = self.renderer.initial(outcome.history, tools)
+                first = len(prompt)
+            else:
+                prompt = self.renderer.extend(prompt, said.token_ids, outcome.messages)
         return StopReason.MAX_TOKENS
 
     def text(self, completion: Completion) -> str:

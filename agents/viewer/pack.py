@@ -103,6 +103,7 @@ def _detail(number: int, episode: Episode, packed: Packed) -> dict[str, Any]:
     turns = []
     context: tuple[int, ...] = ()
     for place, turn in enumerate(episode.turns):
+        context = () if turn.shortened else context
         key = f"{DialogueState.from_tokens(turn.prompt_ids).exact:x}"
         packed.states.setdefault(key, []).extend((number, place))
         turns.append(_turn(turn, context, key))

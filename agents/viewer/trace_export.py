@@ -109,15 +109,15 @@ def export_trace(run: Path, *, vocab: int | None = None, steps: int | None = Non
         if episode.masked or not episode.turns or any(turn.text_only for turn in episode.turns):
             left_out += 1
             continue
-        view = TokenView.of(episode)
         task = episode.task.id if episode.task is not None else ""
-        number = states.setdefault((task, view.prompt_ids), len(states))
-        if number == len(tasks):
-            tasks.append(task)
-        seen = visits.setdefault(number, [])
-        if labels["step"] not in seen:
-            seen.append(labels["step"])
-        played.append(_Played(len(seen) - 1, number, labels["session"], labels["step"], episode, view))
+        for view in TokenView.of_each(episode):
+            number = states.setdefault((task, view.prompt_ids), len(states))
+            if number == len(tasks):
+                tasks.append(task)
+            seen = visits.setdefault(number, [])
+            if labels["step"] not in seen:
+                seen.append(labels["step"])
+            played.append(_Played(len(seen) - 1, number, labels["session"], labels["step"], episode, view))
     if not played:
         raise RecordError(f"{run} has no episode that was played to an end; record a run with record_episodes=true")
     trace = _lay_out(played, [prompt for _, prompt in states], tasks, vocab)

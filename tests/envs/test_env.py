@@ -11,7 +11,10 @@ from tables import table
 from turntree.envs import Env, Limits, Message, Reply, Role, Task, ToolCall, tool
 from turntree.envs.errors import OptionsError, ResetNeeded, SnapshotError, TaskIndexError, ToolError, UnknownParser
 
-INFO_KEYS = {"messages", "tools", "tool_calls", "task_id", "turn", "rewards", "stop_reason", "failure", "failure_kind"}
+INFO_KEYS = {
+    *("messages", "history", "tools", "tool_calls", "task_id", "turn", "rewards"),
+    *("stop_reason", "failure", "failure_kind"),
+}
 
 
 class Shop(Env):
@@ -114,6 +117,20 @@ class TestReset:
             env.step("buy")
 
 
+class Forgetful(Shop):
+    """Leaves one message of more than five."""
+
+    def __init__(self, left: Any = None) -> None:
+        super().__init__(system_prompt="")
+        self.left = left
+
+    def compact(self) -> Any:
+        seen = len(self.dialogue)
+        if seen < 5:
+            return None
+        return [Message(role=Role.USER, content=f"left of {seen - 1} messages")] if self.left is None else self.left
+
+
 class TestStep:
     def test_a_call_is_answered_by_a_tool_message_and_the_episode_goes_on(self) -> None:
         [(text, reward, terminated, truncated, info)] = play(Shop(), [call("3")], 3)
@@ -166,6 +183,27 @@ class TestStep:
         rendered = env.render()
         assert rendered.startswith("[system] This is a shop.\n\n[user] Buy item 3.")
         assert rendered.endswith("[tool] 1 in the basket\n\n[assistant] buy")
+
+    def test_a_dialogue_that_was_shortened_goes_on_from_what_is_left_and_is_kept_whole(self) -> None:
+        env = Forgetful()
+        steps = play(env, [call("1"), call("2"), "haggle", "buy"], 2)
+        histories = [[message["content"] for message in step[4]["history"]] for step in steps]
+        assert histories == [[], ["left of 5 messages"], [], []]
+        assert [message.content for message in env.dialogue][:2] == ["left of 5 messages", "haggle"]
+        assert len(env.messages) == 9, "opening, four turns, three answers"
+        env.reset(seed=2)
+        assert env.dialogue == env.messages
+        copied = Forgetful()
+        play(env, [call("1"), call("2")], 2)
+        copied.restore(env.snapshot())
+        assert copied.dialogue == env.dialogue == (Message(role=Role.USER, content="left of 5 messages"),)
+
+    @pytest.mark.parametrize("left", [[], ["text"]])
+    def test_a_history_of_something_else_is_a_failure_of_the_environment(self, left: Any) -> None:
+        env = Forgetful(left)
+        steps = play(env, [call("1"), call("2")], 2)
+        assert "compact() must return Message objects" in steps[-1][4]["failure"]
+        assert steps[-1][4]["failure_kind"] == "environment"
 
     def test_stepping_before_reset_or_after_the_end_raises(self, env: Shop) -> None:
         with pytest.raises(ResetNeeded, match="call reset"):

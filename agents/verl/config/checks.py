@@ -1,13 +1,22 @@
-"""Checks of single values of verl's configuration, which verl itself would make after minutes, or never."""
+"""Checks of single values of verl's configuration, which verl itself would make after minutes, or never.
+
+Keys that would be ignored where turntree plays stand, with all others of verl's, in ``verl_keys.toml``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import logging
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from turntree.agents.verl.config.sections import ConfigError, plain
+from turntree.agents.verl.config.sections import ConfigError
+
+logger = logging.getLogger(__name__)
 
 COUNTS = (
     *("data.train_batch_size", "data.max_prompt_length", "data.max_response_length"),
@@ -23,53 +32,86 @@ NAMES = {
 }
 """Names that other trainers give to verl's keys."""
 
-_TURNS = "turntree.env_kwargs.limits.max_turns bounds the policy's turns"
-_TOOLS = "the tools are the environment's: turntree.env, turntree.env_kwargs"
-_LENGTH = "the environment cuts what its tools answer"
-_TOKENS = "sampled tokens are never rendered again here; leave it out"
-_MULTI = "actor_rollout_ref.rollout.multi_turn."
-LOOP_KEYS: Mapping[str, str] = {
-    _MULTI + "max_assistant_turns": _TURNS,
-    _MULTI + "max_user_turns": _TURNS,
-    _MULTI + "max_parallel_calls": "turntree.env_kwargs.limits.max_tool_calls bounds the calls of an episode",
-    _MULTI + "max_tool_response_length": _LENGTH,
-    _MULTI + "tool_response_truncate_side": _LENGTH,
-    _MULTI + "tool_config_path": _TOOLS,
-    _MULTI + "function_tool_path": _TOOLS,
-    _MULTI + "format": "turntree.env_kwargs.tool_format names the form of tool calls",
-    _MULTI + "use_inference_chat_template": _TOKENS,
-    _MULTI + "tokenization_sanity_check_mode": _TOKENS,
-    _MULTI + "num_repeat_rollouts": "actor_rollout_ref.rollout.n is the number of samples of a task",
-    "data.tool_config_path": _TOOLS,
-    "data.function_tool_path": _TOOLS,
-    "actor_rollout_ref.rollout.ignore_eos": "a turn ends at the model's end tokens, or at "
-    "turntree.env_kwargs.limits.max_turn_tokens",
-}
-"""Keys that verl's own agent loops alone read, and what to set instead."""
-_FOLLOWED = {_MULTI + "_target_", _MULTI + "enable"}
-"""The others of ``multi_turn``: every training here is one of several turns, whatever is said."""
+_TABLE = Path(__file__).with_name("verl_keys.toml")
 
 
-def check_loop_keys(config: DictConfig, defaults: Mapping[str, Any]) -> None:
-    """Raise for a key that only verl's own agent loops read, where turntree's plays.
+class Row(NamedTuple):
+    """What becomes of some keys of verl: a row of ``verl_keys.toml``, which says what its fields mean."""
+
+    fate: str
+    keys: tuple[str, ...]
+    where: Mapping[str, Any]
+    takes: tuple[Any, ...]
+    why: str
+
+    def holds(self, value_of: Callable[[str], Any]) -> bool:
+        """Whether the row is for a configuration in which a key's value is that of ``value_of``."""
+        return all(value_of(key) in (one if isinstance(one, list) else [one]) for key, one in self.where.items())
+
+
+@lru_cache(maxsize=1)
+def key_rows() -> tuple[Row, ...]:
+    """The table of verl's keys."""
+    rows = tomllib.loads(_TABLE.read_text(encoding="utf-8"))["row"]
+    return tuple(
+        Row(
+            row["fate"],
+            tuple(f"{above}.{key}".lstrip(".") for above in row.get("under", [""]) for key in row["keys"]),
+            row.get("where", {}),
+            tuple(row.get("takes", ())),
+            row.get("why", ""),
+        )
+        for row in rows
+    )
+
+
+def row_of(key: str, value_of: Callable[[str], Any]) -> Row | None:
+    """The row that decides about a key of verl; ``None`` if it is in none."""
+    parts = key.split(".")
+    around = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+    return next((row for row in key_rows() if not around.isdisjoint(row.keys) and row.holds(value_of)), None)
+
+
+def check_verl_keys(given: Mapping[str, Any], config: DictConfig, defaults: Mapping[str, Any], ours: Any) -> None:
+    """Raise for a key of verl that would be ignored, and warn of one that changes nothing.
 
     Args:
+        given: The differences to verl's configuration, plain.
         config: verl's whole configuration.
         defaults: verl's own, plain.
+        ours: turntree's section, ``TrainSettings``.
 
     Raises:
-        ConfigError: If one has another value than verl gives it.
+        ConfigError: If one is refused, and has another value than verl gives it.
     """
-    if OmegaConf.select(config, "actor_rollout_ref.rollout.agent.default_agent_loop") != "turntree_env":
-        return
-    for key, instead in LOOP_KEYS.items():
-        section, _, name = key.rpartition(".")
-        value = plain(OmegaConf.select(config, section)).get(name)
-        default: Any = defaults
-        for part in key.split("."):
-            default = default.get(part, {})
-        if value != default:  # both as written: an interpolation of verl's names a key that is checked itself
-            raise ConfigError(f"{key}={value} is read by verl's own agent loops alone; {instead}")
+
+    def value_of(key: str) -> Any:
+        section, _, name = key.partition(".")
+        return getattr(ours, name) if section == "turntree" else OmegaConf.select(config, key)
+
+    for key, value in _leaves(given):
+        row = row_of(key, value_of)
+        # Both as written: an interpolation of verl's names a key that is checked itself.
+        if row is None or row.fate == "followed" or value in (row.takes or (_default(key, defaults),)):
+            continue
+        if row.fate == "refused":
+            raise ConfigError(f"{key}={value} would be ignored: {row.why}")
+        logger.warning("%s=%s changes nothing: %s", key, value, row.why)
+
+
+def _leaves(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _default(key: str, defaults: Any) -> Any:
+    """verl's value; that of a key which its YAML does not have is taken for ``None``."""
+    for part in key.split("."):
+        defaults = defaults.get(part) if isinstance(defaults, Mapping) else None
+    return defaults
 
 
 def check_value(key: str, value: Any, default: Any) -> None:

@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.errors import MissingExtra, RenderError
 from turntree.agents.verl.config.attention import fit_attention
-from turntree.agents.verl.config.checks import check_counts, check_loop_keys, check_value, meant
+from turntree.agents.verl.config.checks import check_counts, check_value, check_verl_keys, meant
 from turntree.agents.verl.config.defaults_list import YamlLoader
 from turntree.agents.verl.config.env_keys import check_env
 from turntree.agents.verl.config.groups import GROUPS, TRAINER, Choice, check_compatible, compose_options, list_configs
@@ -103,13 +103,15 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     check_env(settings.env, settings.env_kwargs, "turntree.env_kwargs")
     check_env(settings.env, settings.val_env_kwargs, "turntree.val_env_kwargs")
     pickled, known = verl_defaults()
-    _check_keys(plain(ours), known, path="")
+    given = plain(ours)
+    _check_keys(given, known, path="")
     if OmegaConf.select(ours, "actor_rollout_ref.model") and OmegaConf.is_missing(ours.actor_rollout_ref.model, "path"):
         raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
     whole = OmegaConf.unsafe_merge(pickle.loads(pickled), ours)  # OmegaConf's own copy takes eight times as long
     assert isinstance(whole, DictConfig)
     check_counts(whole)
-    check_loop_keys(whole, known)
+    check_verl_keys(given, whole, known, settings)
+    _fit_filter(whole)
     fit_rows(whole, {key for key in MICRO_BATCHES if key in dict(changes) or OmegaConf.select(own, key) is not None})
     _check_sections(whole)
     settings = _with_template(settings, whole)
@@ -201,6 +203,15 @@ def fields_of(section: Mapping[str, Any]) -> set[str]:
     return {f.name for f in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
 
 
+def _fit_filter(config: DictConfig) -> None:
+    """Give DAPO's filter to a custom sampler, to which verl hands none. What its own section says stays."""
+    sampler, filters = config.trainer.v1.sampler, config.algorithm.filter_groups
+    if filters.enable and sampler.custom_sampler.path:
+        found = {"filter_groups_metric": filters.metric, "train_batch_size": config.data.train_batch_size}
+        bounds = {key: filters[key] for key in ("max_inflight_gen_batches", "max_num_gen_batches") if filters[key]}
+        sampler.sampler_kwargs = {**found, **bounds, **plain(sampler.sampler_kwargs)}
+
+
 def _check_sections(config: DictConfig) -> None:
     """Raise before the start those errors that only the running processes would find."""
     if OmegaConf.is_missing(config.actor_rollout_ref.model, "path"):
@@ -218,7 +229,8 @@ def _with_template(settings: TrainSettings, config: DictConfig) -> TrainSettings
     named = {**(plain(config.data.apply_chat_template_kwargs) or {}), **settings.template}
     settings = dataclasses.replace(settings, template=named)
     config.data.apply_chat_template_kwargs = named
-    model = str(config.actor_rollout_ref.model.path)
+    section = config.actor_rollout_ref.model
+    model = str(section.tokenizer_path or section.path)
     if (named or settings.max_thinking_tokens is not None) and Path(model).is_dir():
         from transformers import AutoTokenizer
 
@@ -226,6 +238,7 @@ def _with_template(settings: TrainSettings, config: DictConfig) -> TrainSettings
 
         try:
             tokenizer: Any = AutoTokenizer.from_pretrained(model)
+            tokenizer.chat_template = section.custom_chat_template or tokenizer.chat_template
             Renderer(tokenizer, **settings.rendering)
         except RenderError as error:
             raise ConfigError(f"turntree.template, turntree.max_thinking_tokens: {error}") from error

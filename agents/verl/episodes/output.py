@@ -8,6 +8,7 @@ not be judged or has no turn has a response mask of zeros: nothing is learnt fro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -37,7 +38,8 @@ class EpisodeOutput(AgentLoopOutput):
     behaviour_logprobs: list[float] = []
     """Log-probability of each response token under the distribution that drew it, 0 where the policy did not sample."""
     others: list[EpisodeOutput] = Field(default=[], exclude=True)
-    """Further dialogues of the same episode, rows of their own with its score; none of a masked one."""
+    """Earlier stretches of a dialogue that was shortened, and further dialogues of the same episode: rows of their own
+    with its score; none of a masked one."""
 
     @property
     def rows(self) -> list[EpisodeOutput]:
@@ -94,10 +96,11 @@ def to_output(
         rewards: Names of the components to log, the same for all episodes of a run.
         score_in_verl: Leave the score to verl's reward loop, which is given only the policy's own text.
     """
-    view = TokenView.of(episode)
+    *earlier, last = episode.stretches
+    view = TokenView.of(replace(episode, turns=last))
     masked, failed = episode.masked, episode.stop_reason is StopReason.FAILURE
     turns = episode.turns
-    versions = [turn.completion.weights_version for turn in turns] or [weights_version]
+    versions = [turn.completion.weights_version for turn in last] or [weights_version]
     score = 0.0 if masked else episode.reward
     done = episode.stop_reason is StopReason.DONE
     counts = {
@@ -118,13 +121,18 @@ def to_output(
         behaviour_logprobs=list(view.behaviour_logprobs) or [0.0],
         reward_score=None if score_in_verl else score,
         turn_ends=[] if masked else list(view.turn_ends),
-        turn_rewards=[] if masked or score_in_verl else [turn.reward for turn in turns],
+        turn_rewards=[] if masked or score_in_verl else _rewards(last, episode),
         masked=masked,
-        others=[] if masked else [_beside(other, weights_version, filler_id) for other in episode.others],
+        others=[]
+        if masked
+        else [
+            *(_stretch(turns, episode, weights_version, filler_id, score_in_verl) for turns in earlier),
+            *(_beside(other, weights_version, filler_id) for other in episode.others),
+        ],
         num_turns=len(episode.messages),
         metrics=AgentLoopMetrics(),
         extra_fields={
-            **_drafted(turns),
+            **_drafted(last),
             "min_global_steps": min(versions),
             "max_global_steps": max(versions),
             "turn_scores": [turn.reward for turn in turns],
@@ -150,6 +158,26 @@ def _beside(other: Episode, weights_version: int, filler_id: int) -> EpisodeOutp
     output.extra_fields |= {**_drafted(other.turns[other.shared_turns :]), EPISODE: {}}
     output.turn_rewards = []  # its score, the episode's, lies on its last turn
     return output
+
+
+def _stretch(
+    turns: Sequence[Turn], episode: Episode, weights_version: int, filler_id: int, score_in_verl: bool
+) -> EpisodeOutput:
+    """The row of what was said before the dialogue was shortened; the episode is counted with its last stretch."""
+    alone = replace(episode, turns=tuple(turns), others=())
+    output = to_output(alone, weights_version=weights_version, filler_id=filler_id, score_in_verl=score_in_verl)
+    output.turn_rewards = [] if score_in_verl else _rewards(turns, episode)
+    output.extra_fields[EPISODE] = {}
+    return output
+
+
+def _rewards(turns: Sequence[Turn], episode: Episode) -> list[float]:
+    """Rewards of the turns of a stretch; what the others earned lies on its last, as each row has the episode's score:
+    verl takes a session's advantage from its last row, and of other estimators each row is a sample."""
+    rewards = [turn.reward for turn in turns]
+    if len(turns) < len(episode.turns):
+        rewards[-1] += episode.reward - sum(rewards)
+    return rewards
 
 
 def _drafted(turns: Sequence[Turn]) -> dict[str, int]:

@@ -139,7 +139,7 @@ class PromptReplayBuffer(ReplayBuffer):
             raise ConfigError(
                 f"DAPO's filter asked for {self._submitted} new prompts in one step, the bound is {self._most}: in "
                 "nearly all groups all scores are equal; take easier or harder tasks, algorithm=grpo, or a larger "
-                "actor_rollout_ref.rollout.n or trainer.v1.sampler.sampler_kwargs.max_num_gen_batches"
+                "actor_rollout_ref.rollout.n or algorithm.filter_groups.max_num_gen_batches"
             )
         assert self._submit is not None
         return self._submit(prompts)

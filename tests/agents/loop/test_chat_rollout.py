@@ -15,7 +15,7 @@ from turntree.agents.episodes.record import read_episodes
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.evaluation.evaluate import evaluate
 from turntree.agents.loop.chat_rollout import chat_rollout
-from turntree.envs import Limits, make
+from turntree.envs import Limits, Message, Role, make
 from turntree.envs.failure import FailureKind
 from turntree.envs.math.arithmetic import Arithmetic
 
@@ -157,3 +157,18 @@ def test_eval_plays_a_server_and_counts_no_tokens(turntree: Any, tmp_path: Path)
     with pytest.raises(ValueError, match="played by text alone"):
         TokenView.of(next(read_episodes(out)))
     assert [episode.reward for episode in sorted(read_episodes(out), key=lambda one: one.task.id)] == [1.0, 0.0, 1.0]
+
+
+class Forgetful(Arithmetic):
+    """Leaves the question after each call."""
+
+    def compact(self) -> list[Message] | None:
+        return [Message(role=Role.USER, content="go on")] if len(self.dialogue) > 3 else None
+
+
+async def test_a_server_is_asked_with_what_is_left_of_a_shortened_dialogue() -> None:
+    episode, asked = await played(CALL, CALL, RIGHT, env=Forgetful(), tool_calls=ToolCalls.TEXT)
+    assert episode.reward == 1.0
+    assert [len(one["messages"]) for one in asked] == [2, 2, 4]
+    (told, left) = asked[1]["messages"]
+    assert ("calculator" in told["content"], left["content"]) == (True, "go on")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.protocol import Sampling
-from turntree.agents.episodes.episode import Episode
+from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.evaluation.evaluate import evaluate
 from turntree.agents.loop.renderer import Renderer
@@ -148,3 +149,59 @@ def test_reused_tokens_have_the_log_probabilities_of_the_policy_of_now(
         scores = asyncio.run(engine.score(turn.prompt_ids, done.token_ids, SAMPLING))
         assert done.behaviour_logprobs == pytest.approx(scores.logprobs, abs=1e-5)
         assert done.logprobs == pytest.approx(scores.logprobs, abs=1e-5)
+
+
+class Forgetful(Hints):
+    """Shortens the dialogue every two turns."""
+
+    def __init__(self, room: int | None = None) -> None:
+        Env.__init__(self, limits=Limits(max_turns=5, max_turn_tokens=12, max_episode_tokens=room))
+        self.changed_from_turn = 99
+
+    def compact(self) -> list[Message] | None:
+        said = sum(message.role is Role.ASSISTANT for message in self.dialogue)
+        return [Message(role=Role.USER, content=f"after {len(self.messages)}: go on")] if said == 2 else None
+
+
+def logprobs(model: Any, prompt: tuple[int, ...], response: tuple[int, ...]) -> list[float]:
+    """Log-probability of each token of a response, by one pass over the whole."""
+    with torch.no_grad():
+        logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(logits, -1)[range(len(response)), list(response)].tolist()
+
+
+def test_each_stretch_of_a_shortened_dialogue_has_the_log_probabilities_of_its_own_tokens(
+    tiny_model: Path, chatml: Any
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float64)
+    drafts = LocalEngineConfig(dtype="float64", speculation=Speculation(min_probability=0.05, adaptive=False), **SIZE)
+    how: dict[str, Any] = {"samples": 2, "sampling": Sampling(), "seed": 1}
+    with LocalEngine.from_pretrained(tiny_model, config=drafts) as engine:
+        epochs = [asyncio.run(evaluate(Forgetful, engine, Renderer(chatml), [3], **how)) for _ in range(2)]
+        assert engine.stats().accepted > 0
+    for episode in epochs[1]:
+        views = TokenView.of_each(episode)
+        assert [len(turns) for turns in episode.stretches] == [2, 2, 1]
+        done = [turn.completion for turn in episode.turns]
+        tokens = [token for view in views for token in compress(view.response_ids, view.mask)]
+        assert tokens == [token for one in done for token in one.token_ids], "each token once, in order"
+        for view in views:
+            computed = compress(logprobs(model, view.prompt_ids, view.response_ids), view.mask)
+            assert [*compress(view.behaviour_logprobs, view.mask)] == pytest.approx([*computed], abs=1e-5)
+        # The control: after the dialogue as it was, the same tokens have other probabilities.
+        first, second = views[0], views[1]
+        whole = (*first.prompt_ids, *first.response_ids, *second.prompt_ids)
+        assert logprobs(model, whole, second.response_ids)[0] != pytest.approx(second.logprobs[0], abs=1e-5)
+        with pytest.raises(ValueError, match="of turn 2 does not begin"):
+            TokenView.of(episode)
+
+
+def test_a_stretch_that_outgrows_the_row_ends_the_episode_with_what_it_has(engine: LocalEngine, chatml: Any) -> None:
+    how: dict[str, Any] = {"samples": 1, "sampling": Sampling(), "seed": 1}
+    (episode,) = asyncio.run(evaluate(lambda: Forgetful(30), engine, Renderer(chatml), [3], **how))
+    assert episode.stop_reason is StopReason.MAX_TOKENS
+    assert not episode.masked
+    (view,) = TokenView.of_each(episode)
+    assert 0 < len(view.response_ids) <= 30

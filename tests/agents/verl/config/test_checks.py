@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,8 +12,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from turntree.agents.verl.config.checks import _FOLLOWED, COUNTS, LOOP_KEYS
-from turntree.agents.verl.config.compose import compose, verl_defaults
+from turntree.agents.verl.config.checks import COUNTS, Row, _leaves, check_verl_keys, key_rows
+from turntree.agents.verl.config.compose import compose, fields_of, verl_defaults
 from turntree.agents.verl.config.sections import ConfigError
 
 MODEL = "actor_rollout_ref.model.path=some/model"
@@ -87,24 +90,102 @@ def of_verl(key: str) -> Any:
     return value
 
 
-@pytest.mark.parametrize("key", LOOP_KEYS)
-def test_a_key_that_only_verls_own_loops_read_is_refused_by_name(key: str) -> None:
-    default = of_verl(key)
-    value = {bool: not default, int: 7}.get(type(default), "other")
-    with pytest.raises(ConfigError) as refused:
-        compose("grpo_arithmetic_cpu", [MODEL, f"{key}={value}"])
-    assert key.rpartition(".")[2] in str(refused.value)
-    assert str(refused.value).endswith(tuple(LOOP_KEYS.values()))
+def of_all_dataclasses(section: dict[str, Any], above: str = "") -> list[str]:
+    """Fields of verl's dataclasses that its YAML does not have."""
+    inner = [(f"{above}{key}.", one) for key, one in section.items() if isinstance(one, dict)]
+    hidden = [f"{above}{name}" for name in fields_of(section) - section.keys()]
+    return hidden + [key for path, one in inner for key in of_all_dataclasses(one, path)]
 
 
-def test_every_key_of_verls_loops_is_followed_or_refused() -> None:
-    keys = {f"actor_rollout_ref.rollout.multi_turn.{key}" for key in of_verl("actor_rollout_ref.rollout.multi_turn")}
-    assert keys == {key for key in {*LOOP_KEYS, *_FOLLOWED} if ".multi_turn." in key}
-    for key in LOOP_KEYS:
-        of_verl(key)  # a KeyError if verl has it no more
+def without_a_row(keys: Iterable[str], rows: Iterable[Row]) -> list[str]:
+    """Keys that no row without a condition has, nor a section around them."""
+    named = {key for row in rows if not row.where for key in row.keys}
+    return [key for key in keys if not {key[: m.start()] for m in re.finditer(r"\.|$", key)} & named]
 
 
-def test_verls_own_loops_may_be_given_their_keys() -> None:
-    loop, turns = "actor_rollout_ref.rollout.agent.default_agent_loop", "actor_rollout_ref.rollout.multi_turn"
-    compose("grpo_arithmetic_cpu", [MODEL, f"{loop}=tool_agent", f"{turns}.max_assistant_turns=3"])
-    compose("grpo_arithmetic_cpu", [MODEL, f"{turns}.enable=true"])
+def test_every_key_of_verl_is_followed_refused_or_meaningless() -> None:
+    _, known = verl_defaults()
+    keys = [*(key for key, _ in _leaves(known)), *of_all_dataclasses(dict(known))]
+    assert len(keys) > 1100
+    new = without_a_row(keys, key_rows())
+    assert not new, f"verl has keys of which verl_keys.toml does not say what becomes of them: {', '.join(new)}"
+    always = Counter(key for row in key_rows() if not row.where for key in row.keys)
+    assert always.most_common(1)[0][1] == 1, "two rows for one key"
+    gone = [key for row in key_rows() for key in row.keys if not any(f"{one}.".startswith(f"{key}.") for one in keys)]
+    ours = {"actor_rollout_ref.rollout.engine_kwargs.turntree", "actor_rollout_ref.rollout.custom.turntree"}
+    below = {key for key in gone if any(key.startswith(f"{one}.") for one in keys)}  # verl keeps the section whole
+    assert set(gone) - below <= ours, "verl has these no more"
+    for row in key_rows():
+        assert row.fate in ("followed", "refused", "meaningless")
+        assert bool(row.why) == (row.fate != "followed")
+
+
+def test_a_key_of_a_new_verl_is_named() -> None:
+    keys = ["data.shuffle", "data.shuffle_again", "actor_rollout_ref.rollout.n", "trainer.v2.mode"]
+    assert without_a_row(keys, key_rows()) == ["data.shuffle_again", "trainer.v2.mode"]
+    fewer = [row for row in key_rows() if "data.shuffle" not in row.keys]
+    assert without_a_row(keys[:1], fewer) == ["data.shuffle"]
+
+
+def refused_keys() -> list[str]:
+    return [key for row in key_rows() if row.fate == "refused" and not row.where for key in row.keys]
+
+
+def composed_with(*overrides: str) -> None:
+    compose("grpo_arithmetic_cpu", [MODEL, *overrides])
+
+
+def changed(key: str) -> str:
+    """An override by which a key of verl has another value than verl gives it."""
+    try:
+        default = of_verl(key)
+    except KeyError:
+        default = None
+    value = {bool: not default, int: 7, float: 0.5, list: "[7]", dict: "{other: 7}"}.get(type(default), "other")
+    return f"{key}={value}"
+
+
+def test_a_refused_key_ends_the_start_in_one_line() -> None:
+    # Each by the check itself; compositions of all take a minute.
+    _, known = verl_defaults()
+    for key in refused_keys():
+        name, _, value = changed(key).partition("=")
+        with pytest.raises(ConfigError, match=re.escape(name)) as refused:
+            check_verl_keys({name: value}, OmegaConf.create(), known, None)
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("actor_rollout_ref.rollout.multi_turn.max_assistant_turns=3", r"limits\.max_turns bounds"),
+        ("actor_rollout_ref.rollout.agent.default_agent_loop=single_turn_agent", r"every row is played by turntree's"),
+        ("data.train_files=mine.parquet", r"turntree\.train_tasks"),
+        ("trainer.default_local_dir=here", r"turntree\.run_dir"),
+        ("reward_model.reward_manager=dapo", r"reward\.reward_manager"),
+        ("actor_rollout_ref.actor.grad_clip=0.5", r"optim\.clip_grad"),
+        ("actor_rollout_ref.rollout.quantization=fp8", r"engine=vllm"),
+        ("actor_rollout_ref.model.lora_rank=8", r"lora\.merge=true"),
+        ("reward.custom_reward_function.path=mine.py", r"turntree\.score_in_verl=true"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(overrides: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        composed_with(overrides)
+    assert overrides in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_refused_with_one_setting_is_followed_with_another() -> None:
+    composed_with("actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora.merge=true")
+    scores = ("turntree.score_in_verl=true", "reward.num_workers=1")
+    composed_with("reward.custom_reward_function.path=mine.py", *scores)
+    composed_with("actor_rollout_ref.rollout.agent.default_agent_loop=turntree_env", "trainer.use_v1=true")
+
+
+def test_what_changes_nothing_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    composed_with()
+    assert not caplog.text
+    composed_with("actor_rollout_ref.rollout.multi_turn.enable=true", "trainer.balance_batch=false")
+    assert caplog.text.count("changes nothing") == 2
+    assert "actor_rollout_ref.rollout.multi_turn.enable=True changes nothing: every training here" in caplog.text

@@ -68,6 +68,26 @@ def test_options_alone_make_a_training_named_after_them(composed: Compose) -> No
     assert composition.verl.algorithm.filter_groups.enable
 
 
+def test_verls_filter_of_groups_is_that_of_turntrees_sampler(composed: Compose) -> None:
+    def sampled(*overrides: str) -> dict[str, object]:
+        return dict(composed(*overrides).verl.trainer.v1.sampler.sampler_kwargs)
+
+    enable = "algorithm.filter_groups.enable"
+    alone = sampled("algorithm=grpo")
+    assert sampled("algorithm=dapo", f"{enable}=false") == alone == {"poll_interval": 0.1}
+    groups = {"filter_groups_metric": "reward", "train_batch_size": 2, "max_inflight_gen_batches": 2}
+    two = ("algorithm=dapo", "data.train_batch_size=2")
+    assert sampled(*two) == {**alone, **groups, "max_num_gen_batches": 20}
+    ours = "trainer.v1.sampler.sampler_kwargs.max_num_gen_batches=3"
+    assert sampled(*two, "algorithm.filter_groups.metric=acc", ours)["filter_groups_metric"] == "acc"
+    assert sampled(*two, ours)["max_num_gen_batches"] == 3
+    assert sampled("algorithm=grpo", f"{enable}=true", "data.train_batch_size=2") == {
+        **alone,
+        **groups,
+        "max_inflight_gen_batches": 1,
+    }
+
+
 def test_a_group_named_on_the_command_line_replaces_that_of_the_file(composed: Compose) -> None:
     composition = composed("algorithm=ppo")
     assert composition.verl.algorithm.adv_estimator == "gae"

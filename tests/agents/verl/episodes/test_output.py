@@ -10,6 +10,7 @@ from tables import table
 
 from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
+from turntree.agents.episodes.record import episode_from_dict, episode_to_dict
 from turntree.agents.verl.episodes.output import EpisodeOutput, neutralise, to_output
 from turntree.agents.verl.episodes.scored_text import SAMPLE
 from turntree.agents.verl.records.metrics import EPISODE
@@ -216,3 +217,64 @@ def test_the_other_dialogues_follow_what_is_said_of_the_episode_later() -> None:
         assert row.as_dict()["response_mask"].sum() == 0
     failed = replace(several(), stop_reason=StopReason.FAILURE, failure="it crashed")
     assert lay_out(failed).rows == [lay_out(failed)], "nothing is learnt from any dialogue of a failure"
+
+
+def shortened(**changes: Any) -> Episode:
+    """An episode of three stretches: two turns, one, and two."""
+    first, second = episode().turns
+    alone = replace(turn((7, 7), 6, 6, reward=0.5, version=7), shortened=True)
+    last = (
+        replace(turn((9,), 5, reward=0.0, version=8), shortened=True),
+        turn((9, 5, 8), 4, 3, reward=2.0, version=9),
+    )
+    return episode(turns=(first, second, alone, *last), **changes)
+
+
+def trained(rows: list[dict[str, Any]]) -> list[int]:
+    """The tokens of the rows that are trained on, one row after the other."""
+    return [int(token) for row in rows for token in row["responses"][row["response_mask"].bool()]]
+
+
+def sampled(one: Episode) -> list[int]:
+    return [token for turn in one.turns for token in turn.completion.token_ids]
+
+
+def test_each_stretch_of_a_shortened_dialogue_is_a_row_and_each_token_is_trained_once() -> None:
+    one = shortened()
+    rows = [row.as_dict() for row in lay_out(one).rows]
+    assert [row["prompts"].tolist() for row in rows] == [[1, 2], [7, 7], [9]]
+    assert [row["responses"].tolist() for row in rows] == [[3, 4, 8, 8, 5], [6, 6], [5, 8, 4, 3]]
+    assert [row["response_mask"].tolist() for row in rows] == [[1, 1, 0, 0, 1], [1, 1], [1, 0, 1, 1]]
+    assert [row["rollout_log_probs"].tolist() for row in rows][2] == [-0.5, 0.0, -0.5, -0.5]
+    assert trained(rows) == sampled(one)
+    kept = episode_from_dict(episode_to_dict(one))
+    assert (kept, kept.stretches) == (one, one.stretches)
+
+
+def test_a_token_that_is_trained_twice_is_noticed() -> None:
+    one = shortened()
+    again = replace(one, turns=one.stretches[1])  # as a dialogue beside it, and not as a stretch of it
+    rows = [row.as_dict() for row in lay_out(replace(one, others=(again,))).rows]
+    assert trained(rows) != sampled(one)
+    whole = replace(one, turns=tuple(replace(turn, shortened=False) for turn in one.turns))
+    with pytest.raises(ValueError, match="the prompt of turn 2 does not begin"):
+        lay_out(whole)
+
+
+def test_each_stretch_has_the_whole_reward_and_the_episode_is_counted_once() -> None:
+    output = lay_out(shortened())
+    rows = [row.as_dict() for row in output.rows]
+    assert [row["rm_scores"].tolist() for row in rows] == [
+        [0.0, 0.25, 0.0, 0.0, 3.5],
+        [0.0, 3.75],
+        [0.0, 0.0, 0.0, 3.75],
+    ]
+    assert [bool(row["extra_fields"][EPISODE]) for row in rows] == [False, False, True]
+    assert (told(output)["turns"], told(output)["score"]) == (5, 3.75)
+    assert [row["extra_fields"]["spec_num_verify_steps"] for row in rows] == [4, 2, 4]
+    assert [row["extra_fields"]["max_global_steps"] for row in rows] == [7, 7, 9]
+    scored = lay_out(shortened(), score_in_verl=True)
+    scored.reward_score = 0.5
+    assert [row.as_dict()["rm_scores"].sum().item() for row in scored.rows] == [0.5] * 3
+    failed = lay_out(shortened(stop_reason=StopReason.FAILURE, failure="it crashed"))
+    assert [row.as_dict()["response_mask"].sum() for row in failed.rows] == [0]
