@@ -102,6 +102,7 @@ def test_engines_that_share_a_folder_draft_from_each_others_turns(
     assert given == [TURN] * 5  # of each engine, and none that was taken from the other
     here.add("e", PROMPT, TURN)
     here.step()
+    assert here.drafter._shared.wait(patience(30))  # the exchange that began before the turn
     watcher.swap(TurnBatch.of([DialogueState.from_tokens([8])], [TURN]), 0)
     here.step()
     assert here.drafter.forest.finished([DialogueState.from_tokens([8])]) == [0]  # while a turn is sampled
