@@ -10,6 +10,9 @@ from typing import Any
 
 from turntree.spec_tree.config import ForestConfig
 
+_MOST_TEXT = 1 << 20
+"""Characters of a text of settings that are read."""
+
 
 def config_to_text(config: ForestConfig) -> str:
     """``config`` as a JSON object."""
@@ -22,13 +25,16 @@ def config_from_text(text: str | bytes) -> ForestConfig:
     Raises:
         ValueError: If the text is not a JSON object, or has an unknown key or a value that is not allowed.
     """
-    values = json.loads(text)
+    try:
+        values = json.loads(text[:_MOST_TEXT])
+    except RecursionError:
+        raise ValueError("settings must be a JSON object, got a text nested without end") from None
     if not isinstance(values, dict):
         raise ValueError(f"settings must be a JSON object, got {text[:60]!r}")
     check_keys(values, ForestConfig, "of ForestConfig")
     try:
         return ForestConfig(**{**values, "end_tokens": frozenset(values.get("end_tokens", ()))})
-    except TypeError as error:
+    except (TypeError, OverflowError) as error:
         raise ValueError(f"a setting of ForestConfig has the wrong type: {error}") from None
 
 

@@ -6,13 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from turntree.agents.reuse.run_ahead_stock import RunAheadStock
 from turntree.spec_tree.rules.ledger_arrays import array_keys, keys_array
 from turntree.spec_tree.rules.seen_seeds import SeenSeeds
 
 Arrays = dict[str, NDArray[Any]]
+
+KINDS: dict[str, tuple[DTypeLike, int]] = {
+    "keys": (np.uint8, 1),
+    "seeds": (np.uint64, 1),
+    "steps": (np.int64, 1),
+    "lengths": (np.int64, 1),
+    "tokens": (np.int32, 1),
+    "used_seeds": (np.uint64, 1),
+    "used_steps": (np.int64, 1),
+    "shown": (np.uint64, 1),
+    "trained": (np.uint8, 1),
+}
+"""dtype and number of dimensions of each array of ``stock_arrays``."""
 
 
 def stock_arrays(stock: RunAheadStock) -> Arrays:
@@ -33,12 +46,25 @@ def stock_arrays(stock: RunAheadStock) -> Arrays:
 
 
 def stock_of_arrays(arrays: Mapping[str, NDArray[Any]], *, max_tokens: int) -> RunAheadStock:
-    """The stock that ``stock_arrays`` was given, with capacity for ``max_tokens``."""
+    """The stock that ``stock_arrays`` was given, with capacity for ``max_tokens``.
+
+    Raises:
+        ValueError: If the arrays, which have the dtypes of ``KINDS``, do not go together.
+    """
+    lengths, tokens, turns = arrays["lengths"], arrays["tokens"], len(arrays["seeds"])
+    if not len(arrays["steps"]) == len(lengths) == turns or len(arrays["used_seeds"]) != len(arrays["used_steps"]):
+        raise ValueError("the arrays of precomputed turns do not have one entry a turn")
+    if (
+        lengths.min(initial=0) < 0
+        or sum(lengths.tolist()) != len(arrays["tokens"])
+        or arrays["tokens"].min(initial=0) < 0
+    ):
+        raise ValueError("the precomputed turns do not have the lengths that are given")
     stock = RunAheadStock(max_tokens=max_tokens, trained=SeenSeeds.of_table(arrays["trained"]))
-    ends = arrays["lengths"].cumsum().tolist()
-    tokens = arrays["tokens"].tolist()
+    ends = lengths.cumsum().tolist()
+    tokens = tokens.tolist()
     for key, seed, step, length, end in zip(
-        array_keys(arrays["keys"]),
+        array_keys(arrays["keys"], turns),
         arrays["seeds"].tolist(),
         arrays["steps"].tolist(),
         arrays["lengths"].tolist(),

@@ -12,11 +12,39 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from turntree.spec_tree.rules.ledger import Ledger, StoredTurn, _Entry
 
 Arrays = dict[str, NDArray[Any]]
+
+KINDS: dict[str, tuple[DTypeLike, int]] = {
+    "scalars": (np.int64, 1),
+    "keys": (np.uint8, 1),
+    "numbers": (np.int64, 1),
+    "steps": (np.int64, 1),
+    "ranks": (np.uint64, 1),
+    "emitted": (np.bool_, 1),
+    "trained": (np.bool_, 1),
+    "seeded": (np.bool_, 1),
+    "seeds": (np.uint64, 1),
+    "versions": (np.int64, 1),
+    "rooms": (np.int64, 1),
+    "stopped": (np.bool_, 1),
+    "lengths": (np.int64, 1),
+    "widths": (np.int64, 1),
+    "tokens": (np.int32, 1),
+    "logprobs": (np.float32, 1),
+    "top_ids": (np.int32, 1),
+    "top_logprobs": (np.float32, 1),
+}
+"""dtype and number of dimensions of each array of ``ledger_arrays``."""
+_OF_TURNS = tuple(KINDS)[2:14]
+_MOST = 1 << 62
+"""Greatest count: those that follow fit into 64 bits."""
+_MOST_NUMBERS = 32
+_MOST_KEY = 1024
+"""Characters of a key."""
 
 
 def ledger_arrays(ledger: Ledger) -> Arrays:
@@ -50,11 +78,15 @@ def ledger_arrays(ledger: Ledger) -> Arrays:
 
 
 def fill_ledger(ledger: Ledger, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Replace the contents of ``ledger`` by those that ``ledger_arrays`` returned.
+    """Replace the contents of ``ledger`` by those that ``ledger_arrays`` returned, with the dtypes of ``KINDS``.
 
     If it has less room than the saved one, the turns that would have been dropped there go.
+
+    Raises:
+        ValueError: If the arrays do not go together; the ledger stays unchanged.
     """
-    keys = array_keys(arrays["keys"])
+    keys = array_keys(arrays["keys"], len(arrays["numbers"]))
+    _check(arrays)
     ends = arrays["lengths"].cumsum()
     top_ends = (arrays["lengths"] * arrays["widths"]).cumsum()
     with ledger._lock:
@@ -91,18 +123,56 @@ def fill_ledger(ledger: Ledger, arrays: Mapping[str, NDArray[Any]]) -> None:
             ledger._drop()
 
 
+def _check(arrays: Mapping[str, NDArray[Any]]) -> None:
+    turns, tokens, tops = len(arrays["numbers"]), len(arrays["tokens"]), len(arrays["top_ids"])
+    lengths, widths, scalars = arrays["lengths"], arrays["widths"], arrays["scalars"]
+    if any(len(arrays[name]) != turns for name in _OF_TURNS) or len(scalars) != 5:
+        raise ValueError("the ledger's arrays do not have one entry a turn")
+    step, floor, following, *counts = scalars.tolist()
+    if floor < -1 or not all(0 <= count <= _MOST for count in (step, following, *counts)):
+        raise ValueError(f"the ledger's counts must be from 0 to {_MOST}")
+    for name, least, most in (
+        ("lengths", 1, tokens),
+        ("widths", 0, tops),
+        ("rooms", 1, _MOST),
+        ("steps", 0, step),
+        ("numbers", 0, following - 1),
+        ("tokens", 0, 2**31 - 1),
+    ):
+        if turns and (int(arrays[name].min()) < least or int(arrays[name].max()) > most):
+            raise ValueError(f"{name} of the ledger must be from {least} to {most}")
+    # In Python's numbers, which do not overflow.
+    needed = sum(length * width for length, width in zip(lengths.tolist(), widths.tolist(), strict=True))
+    if (sum(lengths.tolist()), needed) != (tokens, tops) or len(np.unique(arrays["numbers"])) < turns:
+        raise ValueError("the ledger's arrays do not belong to the same turns")
+    if len(arrays["logprobs"]) != tokens or len(arrays["top_logprobs"]) != tops:
+        raise ValueError("the ledger does not have one log-probability a token")
+    if not (lengths <= arrays["rooms"]).all():
+        raise ValueError("a turn of the ledger is longer than it could be")
+
+
 def keys_array(keys: Sequence[Hashable]) -> NDArray[np.uint8]:
     """Tuples of numbers as the bytes of a JSON text."""
     return np.frombuffer(json.dumps(keys).encode(), np.uint8)
 
 
-def array_keys(array: NDArray[np.uint8]) -> list[tuple[float, ...]]:
-    """The tuples of ``keys_array``.
+def array_keys(array: NDArray[np.uint8], count: int) -> list[tuple[float, ...]]:
+    """The ``count`` tuples of ``keys_array``, of at most 32 numbers each.
 
-    >>> array_keys(keys_array([(1 << 63, 0.5), (2,)]))
+    Raises:
+        ValueError: If it has something else.
+
+    >>> array_keys(keys_array([(1 << 63, 0.5), (2,)]), 2)
     [(9223372036854775808, 0.5), (2,)]
     """
-    return [tuple(key) for key in json.loads(array.tobytes())]
+    text = array.tobytes()
+    # Counted before anything is made of it: lists in lists and endless ones take many times the memory of their text.
+    if text.count(b"[") != count + 1 or text.count(b",") > _MOST_NUMBERS * count or len(text) > _MOST_KEY * (count + 1):
+        raise ValueError(f"expected {count} keys")
+    keys = json.loads(text)
+    if len(keys) != count or not all(type(key) is list and {*map(type, key)} <= {int, float} for key in keys):
+        raise ValueError("keys must be tuples of numbers")
+    return [tuple(key) for key in keys]
 
 
 def _joined(parts: Sequence[NDArray[Any]], dtype: type) -> NDArray[Any]:

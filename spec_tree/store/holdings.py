@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from turntree.spec_tree.kernels.layout import LiveTurns
 from turntree.spec_tree.store.retention import RetentionPolicy, _State
@@ -129,51 +129,78 @@ def restore(held: Holdings, rollouts: RetentionPolicy, live: LiveTurns) -> None:
 
 
 def check(held: Holdings) -> None:
-    """Check that ``restore`` can rely on the arrays.
+    """Check that ``restore`` can rely on the arrays, which have the dtypes and dimensions of ``KINDS``.
 
     Raises:
-        ValueError: If one has the wrong shape or dtype, or is inconsistent with the others.
+        ValueError: If one has the wrong shape, or is inconsistent with the others.
     """
-    for name, array, kind in zip(Holdings._fields, held, _KINDS, strict=True):
-        narrow = name == "hot_tokens" and array.dtype == np.uint16
-        if (array.dtype != kind and not narrow) or array.ndim != (2 if name == "keys" else 1):
-            raise ValueError(f"{name} has dtype {array.dtype} and shape {array.shape}, expected {np.dtype(kind)}")
     states, hot, cold = len(held.keys), len(held.hot_state), len(held.cold_state)
-    rules = {
-        "keys": held.keys.shape[1] == 4,
-        "visited": len(held.visited) == states,
-        "clock": len(held.clock) == 1,
-        "evicted": len(held.evicted) == 3,
-        "hot_state": hot == 0 or (held.hot_state[0] >= 0 and held.hot_state[-1] < states),
-        "order of hot_state": bool((np.diff(held.hot_state) >= 0).all()),
-        "hot_rank": np.array_equal(np.sort(held.hot_rank), np.arange(hot)),
-        "hot_seen": len(held.hot_seen) == hot,
-        "hot_length": len(held.hot_length) == hot and int(held.hot_length.min(initial=1)) >= 1,
-        "hot_tokens": len(held.hot_tokens) == held.hot_length.sum() and int(held.hot_tokens.min(initial=0)) >= 0,
-        "cold_state": cold == 0 or (held.cold_state.min() >= 0 and held.cold_state.max() < states),
-        "cold_size": len(held.cold_size) == cold and int(held.cold_size.min(initial=3)) >= 3,
-        "cold_packed": len(held.cold_packed) == held.cold_size.sum(),
-    }
+    _require(
+        {
+            "keys": held.keys.shape[1] == 4 and held.keys.min(initial=1) > 0 and _distinct(held.keys[:, 0]),
+            "visited": len(held.visited) == states,
+            "clock": len(held.clock) == 1,
+            "evicted": len(held.evicted) == 3 and _within(held.evicted, 0, MOST_COUNT),
+            "hot_state": _within(held.hot_state, 0, states - 1),
+            "order of hot_state": bool((held.hot_state[1:] >= held.hot_state[:-1]).all()),
+            "hot_rank": np.array_equal(np.sort(held.hot_rank), np.arange(hot)),
+            "hot_seen": len(held.hot_seen) == hot,
+            "hot_length": len(held.hot_length) == hot and _shares(held.hot_length, 1, len(held.hot_tokens)),
+            "hot_tokens": int(held.hot_tokens.min(initial=0)) >= 0,
+            "cold_state": _within(held.cold_state, 0, states - 1),
+            "cold_size": len(held.cold_size) == cold and _shares(held.cold_size, 3, len(held.cold_packed)),
+        }
+    )
+    clock = int(held.clock[0])
+    ends = np.cumsum(held.cold_size)
+    widths = held.cold_packed[ends - held.cold_size].astype(np.int64)
+    packed = bool(np.isin(widths, (2, 3, 4)).all()) and not ((held.cold_size - 1) % np.maximum(widths, 1)).any()
+    wide = np.flatnonzero(widths == 4) if packed else ()
+    _require(
+        {
+            "clock": 0 <= clock <= MOST_COUNT,
+            "visited": _within(held.visited, 0, clock),
+            "hot_seen": _within(held.hot_seen, 0, clock),
+            "cold_packed": packed
+            # The highest byte of each token: ids are not negative.
+            and all(held.cold_packed[ends[i] - held.cold_size[i] + 4 : ends[i] : 4].max() < 128 for i in wide),
+        }
+    )
+
+
+def _require(rules: dict[str, bool | np.bool_]) -> None:
     for name, holds in rules.items():
         if not holds:
             raise ValueError(f"{name} does not match the other arrays")
-    widths = held.cold_packed[np.cumsum(held.cold_size) - held.cold_size].astype(np.int64)
-    if not np.isin(widths, (2, 3, 4)).all() or ((held.cold_size - 1) % widths).any():
-        raise ValueError("cold_packed is not packed as expected")
 
 
-_KINDS = (
-    np.uint64,
-    np.int64,
-    np.int64,
-    np.int64,
-    np.int32,
-    np.int64,
-    np.int64,
-    np.int64,
-    np.int32,
-    np.int32,
-    np.int64,
-    np.uint8,
+def _within(array: NDArray[np.int64] | NDArray[np.int32], least: int, most: int) -> bool:
+    return not len(array) or (int(array.min()) >= least and int(array.max()) <= most)
+
+
+def _shares(lengths: NDArray[np.int64], least: int, whole: int) -> bool:
+    """Whether the lengths, each at least ``least``, add up to ``whole``; none is so long that their sum overflows."""
+    return _within(lengths, least, whole) and int(lengths.sum()) == whole
+
+
+def _distinct(keys: NDArray[np.uint64]) -> bool:
+    return len(np.unique(keys)) == len(keys)
+
+
+KINDS: tuple[tuple[DTypeLike, int], ...] = (
+    (np.uint64, 2),
+    (np.int64, 1),
+    (np.int64, 1),
+    (np.int64, 1),
+    (np.int32, 1),
+    (np.int64, 1),
+    (np.int64, 1),
+    (np.int64, 1),
+    (np.int32, 1),
+    (np.int32, 1),
+    (np.int64, 1),
+    (np.uint8, 1),
 )
-"""Dtypes of ``Holdings``."""
+"""dtype and number of dimensions of each array of ``Holdings``; ``hot_tokens`` may be narrower."""
+MOST_COUNT = 1 << 62
+"""Greatest clock or counter: those that follow fit into 64 bits."""

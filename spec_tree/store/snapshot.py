@@ -3,8 +3,8 @@
 The file is an uncompressed ``.npz`` without pickles: the finished turns, the
 settings, the counters, the learnt weights, and a digest over all of it. It is
 written beside the old file and replaces it when it is complete, so that a
-crash leaves one or the other. Files are validated on reading: a file that
-is incomplete, not a snapshot or of another format is rejected.
+crash leaves one or the other. Files are read within bounds (``array_file``) and
+validated: one that is incomplete, not a snapshot or of another format is rejected.
 
 Live turns are not covered, nor is the index, which is rebuilt.
 """
@@ -19,18 +19,31 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from turntree.spec_tree.array_file import ArrayFile, open_regular
 from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.config_text import config_from_text, config_to_text
-from turntree.spec_tree.errors import DamagedForest
+from turntree.spec_tree.errors import DamagedFile, DamagedForest
 from turntree.spec_tree.kernels.layout import Weights
 from turntree.spec_tree.kernels.weights import first_weights, parts
-from turntree.spec_tree.store.holdings import Holdings, check
+from turntree.spec_tree.store.holdings import KINDS, MOST_COUNT, Holdings, check
 
 FORMAT = 2
 """Version of the file's format."""
 _MAGIC = np.frombuffer(b"turntree forest\n", np.uint8)
+_MOST_BYTES = 1 << 35
+"""Of a file: more than the largest forest that settings allow."""
+_SMALL = 1 << 12
+"""Bytes of a member that may be looked at before it is known to be the expected one."""
+_KINDS: dict[str, tuple[DTypeLike, int]] = {
+    "magic": (np.uint8, 1),
+    "format": (np.int64, 1),
+    "config": (np.uint8, 1),
+    "counters": (np.int64, 1),
+    "digest": (np.uint8, 1),
+}
+"""dtypes and dimensions of what is beside the turns and the weights."""
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -83,40 +96,49 @@ def read_snapshot(path: Path) -> Snapshot:
         DamagedForest: If the file is not a snapshot, incomplete, or of another version.
         OSError: If it cannot be read.
     """
-    with open(path, "rb") as file:
-        try:
-            with np.load(file, allow_pickle=False) as archive:
-                arrays: Arrays = {name: archive[name] for name in archive.files}
-        except Exception as error:  # zipfile and numpy raise a dozen kinds on damaged files
-            raise _damaged(path, f"it cannot be read as .npz: {error or type(error).__name__}") from error
-    if "magic" not in arrays or not np.array_equal(arrays["magic"], _MAGIC):
-        raise _damaged(path, "it is a file of another kind: expected the mark of a forest's snapshot")
-    version = arrays.get("format", np.zeros(0)).tolist()
-    if version != [FORMAT]:
-        raise _damaged(path, f"it has format {version}, expected [{FORMAT}]")
-    learnt = first_weights()
-    held, weights = _names("held", Holdings._fields), _names("weights", parts(learnt))
-    expected = {"magic", "format", "config", "counters", "digest", *held, *weights}
-    if arrays.keys() != expected:
-        different = ", ".join(sorted(arrays.keys() ^ expected))
-        raise _damaged(path, f"it lacks entries or has unknown ones: {different}")
-    if not np.array_equal(arrays.pop("digest"), digest(arrays)):
-        raise _damaged(path, "its contents do not match its digest")
-    for name, like in zip(weights, parts(learnt).values(), strict=True):
-        if (arrays[name].shape, arrays[name].dtype) != (like.shape, like.dtype):
-            came = f"{arrays[name].dtype} of shape {arrays[name].shape}"
-            raise _damaged(path, f"{name} is {came}, expected {like.dtype} of shape {like.shape}")
-    if arrays["counters"].shape != (3,) or arrays["counters"].dtype != np.int64:
-        raise _damaged(path, f"it has {arrays['counters'].size} counters, expected 3")
-    turns = Holdings(*(arrays[name] for name in held))
     try:
-        config = config_from_text(arrays["config"].tobytes())
-        check(turns)
+        with open_regular(path, most=_MOST_BYTES) as file:
+            return _snapshot(ArrayFile(file))
     except ValueError as error:
-        raise _damaged(path, str(error)) from error
-    for name, like in zip(weights, parts(learnt).values(), strict=True):
+        raise DamagedForest(
+            f"{path} is no forest that this version can load: {error}. Load another copy, or start with an empty "
+            "forest and save that in its place"
+        ) from error
+
+
+def _snapshot(file: ArrayFile) -> Snapshot:
+    """The snapshot in a file.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    small = {name: file.read(name).tolist() for name, one in file.members.items() if one.size < _SMALL}
+    if small.get("magic") != _MAGIC.tolist():
+        raise DamagedFile("it is a file of another kind: expected the mark of a forest's snapshot")
+    version = small.get("format", [])
+    if version != [FORMAT]:
+        raise DamagedFile(f"it has format {version}, expected [{FORMAT}]")
+    learnt = first_weights()
+    held = dict(zip(_names("held", Holdings._fields), KINDS, strict=True))
+    weights = dict(zip(_names("weights", parts(learnt)), parts(learnt).values(), strict=True))
+    kinds: dict[str, tuple[DTypeLike, int]] = {**_KINDS, **held}
+    narrow = file.members.get("held_hot_tokens")
+    if narrow is not None and narrow.dtype == np.uint16:
+        kinds["held_hot_tokens"] = (np.uint16, 1)
+    arrays = file.read_all(kinds | {name: (like.dtype, like.ndim) for name, like in weights.items()})
+    if not np.array_equal(arrays.pop("digest"), digest(arrays)):
+        raise DamagedFile("its contents do not match its digest")
+    for name, like in weights.items():
+        if arrays[name].shape != like.shape or not np.isfinite(arrays[name]).all():
+            raise DamagedFile(f"{name} has shape {arrays[name].shape}, expected finite numbers of shape {like.shape}")
         like[...] = arrays[name]
-    return Snapshot(config, turns, learnt, arrays["counters"])
+    counters = arrays["counters"]
+    if counters.shape != (3,) or counters.min() < 0 or counters.max() > MOST_COUNT:
+        raise DamagedFile(f"it has {len(counters)} counters, expected 3 of at least 0")
+    turns = Holdings(*(arrays[name] for name in held))
+    config = config_from_text(arrays["config"].tobytes())
+    check(turns)
+    return Snapshot(config, turns, learnt, counters)
 
 
 def digest(arrays: Arrays) -> NDArray[np.uint8]:
@@ -131,13 +153,6 @@ def digest(arrays: Arrays) -> NDArray[np.uint8]:
 
 def _names(prefix: str, fields: Iterable[str]) -> list[str]:
     return [f"{prefix}_{field}" for field in fields]
-
-
-def _damaged(path: Path, why: str) -> DamagedForest:
-    return DamagedForest(
-        f"{path} is no forest that this version can load: {why}. Load another copy, or start with an empty "
-        "forest and save that in its place"
-    )
 
 
 def _sync_folder(folder: Path) -> None:

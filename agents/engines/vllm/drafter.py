@@ -176,7 +176,7 @@ class ForestDrafter:
             opened = self._open(self._runner.input_batch.req_ids, ends > 0, sampled_token_ids)
             step = self._chains.read(self._slots, token_ids_cpu, ends)
             proposed: list[list[int]] = [[] for _ in sampled_token_ids]
-        if not opened and self._shared is None and self._chain_budget.rests(step.rows):
+        if not opened and self._chain_budget.rests(step.rows):
             self._work(began, step, proposed)  # next to nothing to do: threads cost more to change than it takes
         else:
             self._drafting = self._thread.submit(self._work, began, step, proposed)
@@ -336,4 +336,4 @@ class ForestDrafter:
     def _swap_if_idle(self) -> None:
         """Exchange turns with other engines where no request would wait for it in the middle of its turn."""
         if self._shared is not None and self._chains.idle:
-            self._shared.swap()
+            self._shared.swap_aside()

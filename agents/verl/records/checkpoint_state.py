@@ -24,15 +24,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.errors import AgentError
+from turntree.agents.reuse import run_ahead_arrays
 from turntree.agents.reuse.prefix_reuse import PrefixReuse
 from turntree.agents.reuse.run_ahead import RunAhead
-from turntree.agents.reuse.run_ahead_arrays import stock_arrays, stock_of_arrays
-from turntree.spec_tree import ForestError
-from turntree.spec_tree.rules.ledger_arrays import fill_ledger, ledger_arrays
+from turntree.spec_tree.array_file import open_regular, read_array_file, read_regular
+from turntree.spec_tree.rules import ledger_arrays
 
-FORMAT = 1
+FORMAT = 2
 """Version of the folder's layout."""
 _LIST, _FOREST, _LEDGER, _AHEAD = "state.json", "forest.npz", "ledger.npz", "run_ahead.npz"
+_MOST = 1 << 35
+"""Bytes of a file."""
+_MOST_LIST = 1 << 16
+"""Bytes of the list."""
 
 
 def state_folder(checkpoint: Path, replica_rank: int) -> Path:
@@ -79,9 +83,9 @@ class ServerState:
         """Arrays that must be read while nothing changes them, by file; to be given to ``write``."""
         found: dict[str, dict[str, NDArray[Any]]] = {}
         if self._reuse is not None:
-            found[_LEDGER] = ledger_arrays(self._reuse.ledger)
+            found[_LEDGER] = ledger_arrays.ledger_arrays(self._reuse.ledger)
         if self._ahead is not None:
-            found[_AHEAD] = stock_arrays(self._ahead.stock)
+            found[_AHEAD] = run_ahead_arrays.stock_arrays(self._ahead.stock)
         return found
 
     def write(self, folder: Path, found: Mapping[str, Mapping[str, NDArray[Any]]], *, step: int) -> None:
@@ -102,7 +106,7 @@ class ServerState:
                 self._forest.save(partial / _FOREST)
             for name, arrays in found.items():
                 with (partial / name).open("xb") as file:
-                    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+                    np.savez(file, **arrays)  # type: ignore[arg-type]
             digests = {path.name: _digest(path) for path in sorted(partial.iterdir())}
             listed = {"format": FORMAT, "step": step, "files": digests}
             (partial / _LIST).write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
@@ -126,30 +130,37 @@ class ServerState:
             if self._forest is not None and _FOREST in files:
                 self._forest.restore(folder / _FOREST)
             if self._reuse is not None and _LEDGER in files:
-                fill_ledger(self._reuse.ledger, _arrays(folder / _LEDGER))
+                arrays = read_array_file(folder / _LEDGER, ledger_arrays.KINDS, most=_MOST)
+                ledger_arrays.fill_ledger(self._reuse.ledger, arrays)
             if self._ahead is not None and _AHEAD in files:
                 room = self._ahead.config.max_tokens
-                self._ahead.stock = stock_of_arrays(_arrays(folder / _AHEAD), max_tokens=room)
-        except (ForestError, KeyError, ValueError) as error:
+                arrays = read_array_file(folder / _AHEAD, run_ahead_arrays.KINDS, most=_MOST)
+                self._ahead.stock = run_ahead_arrays.stock_of_arrays(arrays, max_tokens=room)
+        except ValueError as error:  # those of damaged files are
             raise _damaged(folder, str(error)) from error
 
 
 def _checked(folder: Path, step: int) -> set[str]:
     """Names of the files, after checking that all are complete."""
     try:
-        listed = json.loads((folder / _LIST).read_text(encoding="utf-8"))
-        version, saved_step, digests = listed["format"], listed["step"], listed["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        listed = json.loads(read_regular(folder / _LIST, most=_MOST_LIST))
+        version, saved_step, digests = listed["format"], listed["step"], dict(listed["files"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(folder, f"{_LIST} cannot be read: {error}") from error
     if version != FORMAT:
         raise _damaged(folder, f"it has format {version}, expected {FORMAT}")
     if saved_step != step:
         raise _damaged(folder, f"it is of step {saved_step}, expected {step}")
     for name, digest in digests.items():
-        path = folder / name
-        if not path.is_file():
-            raise _damaged(folder, f"{name} is missing")
-        if _digest(path) != digest:
+        if name not in (_FOREST, _LEDGER, _AHEAD):
+            raise _damaged(folder, f"{_LIST} names {name!r}, a file of another version")
+        try:
+            found = _digest(folder / name)
+        except FileNotFoundError:
+            raise _damaged(folder, f"{name} is missing") from None
+        except (OSError, ValueError) as error:
+            raise _damaged(folder, f"{name} cannot be read: {error}") from error
+        if found != digest:
             raise _damaged(folder, f"{name} does not have the digest that {_LIST} names")
     return set(digests)
 
@@ -161,13 +172,8 @@ def _damaged(folder: Path, why: str) -> DamagedCheckpoint:
     )
 
 
-def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
-
-
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path, most=_MOST) as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
 
 

@@ -1,4 +1,5 @@
 import logging
+import os
 import threading
 from pathlib import Path
 
@@ -6,8 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machine_speed import patience
 
 from turntree.spec_tree import DialogueState, SpecForest
+from turntree.spec_tree.exchange import folder_exchange
 from turntree.spec_tree.exchange.exchange import ExchangeLost, SharedTurns, SwapCounts, Swapped
 from turntree.spec_tree.exchange.folder_exchange import FolderExchange
 from turntree.spec_tree.exchange.turn_batch import TurnBatch
@@ -132,15 +135,65 @@ def test_a_members_files_stay_within_the_bound_over_all_its_lives(tmp_path: Path
     assert said(FolderExchange(tmp_path, "r1").swap(batch(), 0)) == [5, 6, 7, 8]
 
 
-def test_a_damaged_file_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def damage(folder: Path, kind: str) -> None:
+    """An entry of the folder that is no batch of turns, between two that are."""
+    path = folder / "evil-00000000000000000001-0-0.turns"
+    whole = batch(7).to_bytes()
+    match kind:
+        case "incomplete":
+            path.write_bytes(whole[:-5])
+        case "another version":
+            path.write_bytes(b"turntree turns 1\n" + whole[17:])
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "loop":
+            path.symlink_to(path)
+        case "link":
+            (folder / "whole").write_bytes(whole)
+            path.symlink_to(folder / "whole")
+        case "endless":
+            with path.open("wb") as file:
+                file.truncate(1 << 35)
+
+
+@pytest.mark.parametrize("kind", ["incomplete", "another version", "pipe", "folder", "loop", "link", "endless"])
+def test_what_is_no_batch_is_counted_named_once_and_left_out_and_the_others_are_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
     FolderExchange(tmp_path, "r0").swap(batch(0), 0)
-    (file,) = tmp_path.iterdir()
-    file.write_bytes(file.read_bytes()[:-5])
+    damage(tmp_path, kind)
     other = FolderExchange(tmp_path, "r1")
     with caplog.at_level(logging.WARNING):
-        assert said(other.swap(batch(), 0)) == []
-    assert "left out" in caplog.text
-    assert said(other.swap(batch(), 0)) == []
+        assert said(other.swap(batch(), 0)) == [0]
+        assert caplog.text.count("left out") == 1
+        assert "version '1'" in caplog.text or kind != "another version"
+        FolderExchange(tmp_path, "evil", max_bytes=1).swap(batch(2), 0)  # its bound deletes regular files alone
+        FolderExchange(tmp_path, "r2").swap(batch(3), 0)
+        caplog.clear()
+        assert said(other.swap(batch(), 0)) == [3]
+    assert (other.damaged, caplog.text) == (1, "")
+
+
+def test_many_turns_are_given_in_several_files_and_read_in_as_many_exchanges_as_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_exchange, "_MOST_BYTES", 2000)
+    many = batch(*range(100))
+    FolderExchange(tmp_path, "r0").swap(many, 0)
+    assert len(list(tmp_path.iterdir())) > 3
+    assert max(file.stat().st_size for file in tmp_path.iterdir()) < 2000 + 1200  # and the names of the arrays
+    monkeypatch.setattr(folder_exchange, "_MOST_BYTES", 1 << 20)
+    other = FolderExchange(tmp_path, "r1")
+    monkeypatch.setattr(folder_exchange, "_MOST_AT_ONCE", 3000)
+    first = said(other.swap(batch(), 0))
+    assert 0 < len(first) < 100
+    while len(first) < 100:
+        more = said(other.swap(batch(), 0))
+        assert more
+        first += more
+    assert first == list(range(100))
 
 
 def test_a_folder_that_cannot_be_used_loses_the_exchange_and_no_turn(tmp_path: Path) -> None:
@@ -262,3 +315,24 @@ def test_threads_may_note_at_once(log: TurnLog) -> None:
     while any(thread.is_alive() for thread in threads):
         shared.swap()
     assert shared.swap().given == 2000 == log.held
+
+
+def test_no_step_waits_for_an_exchange(log: TurnLog) -> None:
+    forest, wire, shared = member(log, "a")
+    plain, begun, go_on = wire.swap, threading.Event(), threading.Event()
+
+    def slow(own: TurnBatch, first: int) -> Swapped:
+        begun.set()
+        assert go_on.wait(patience(30))
+        return plain(own, first)
+
+    wire.swap = slow  # type: ignore[method-assign]
+    log.append("b", 0, batch(4))
+    shared.swap_aside()
+    assert begun.wait(patience(30))
+    shared.swap_aside()  # one at a time
+    assert not shared.wait(0)
+    assert forest.stats().rollouts == 0
+    go_on.set()
+    assert shared.wait(patience(30))
+    assert (forest.stats().rollouts, shared.counts.swaps) == (1, 2)

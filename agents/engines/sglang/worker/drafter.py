@@ -162,7 +162,7 @@ class TreeDrafter:
         self._learn()
         self._end(list(self._live.values()))
         if self._shared is not None:
-            self._shared.swap()
+            self._shared.swap_aside()
 
     def _chosen(self, turns: list[LiveTurn], offered: DraftBatch) -> _Step:
         """The nodes to verify: the store's offers after the callers' guesses."""

@@ -177,13 +177,20 @@ async def test_turns_of_another_engine_come_in_at_a_flush(
     prompt, sampling = [9, 8, 7, 6, 5], Sampling(max_tokens=24, seed=7)
     turn, other = policy.seeded(prompt, 24, 7), FolderExchange(exchange, "other")
     other.swap(TurnBatch.of([state("exchanged")], [turn]), 0)
+    known = engine.figures()["forest_rollouts"]
     engine.reset_prefix_cache()
+    await soon(lambda: engine.figures()["forest_rollouts"] == known + 1)  # no step waits for the exchange
     found = await engine.generate(TurnRequest(prompt, sampling, state=state("exchanged")))
     assert list(found.token_ids) == turn
     assert found.draft.verify_steps <= 5
     engine.reset_prefix_cache()
-    heard = other.swap(TurnBatch.of([], []), 1).batches
-    assert turn in [list(said) for batch in heard for said in batch.turns]
+    heard: list[list[int]] = []
+
+    def given() -> bool:
+        heard.extend(list(said) for batch in other.swap(TurnBatch.of([], []), 1).batches for said in batch.turns)
+        return turn in heard
+
+    await soon(given)
 
 
 class TestRunAhead(RunAheadChecks):

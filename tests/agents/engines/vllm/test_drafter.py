@@ -18,6 +18,7 @@ from turntree.agents.engines.state_wire import KEY, to_wire
 from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.spec_tree import DialogueState, ForestConfig
+from turntree.spec_tree.exchange.exchange import Swapped
 from turntree.spec_tree.exchange.folder_exchange import FOLDER, FolderExchange
 from turntree.spec_tree.exchange.turn_batch import TurnBatch
 
@@ -84,21 +85,46 @@ def test_engines_that_share_a_folder_draft_from_each_others_turns(
 ) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path))
     here, there, silent = ScriptedRunner(), ScriptedRunner(), ScriptedRunner(leads=False)
-    here.say("a", PROMPT, TURN)
-    assert there.say("b", PROMPT, TURN) == 3
-    assert silent.say("c", PROMPT, TURN) == len(TURN)  # its drafts are not verified: it neither gives nor takes
+
+    def say(runner: ScriptedRunner, name: str, prompt: list[int]) -> int:
+        passes = runner.say(name, prompt, TURN)
+        assert runner.drafter._shared is None or runner.drafter._shared.wait(patience(30))
+        return passes
+
+    say(here, "a", PROMPT)
+    say(there, "z", [4])  # no step waits for the exchange that begins with it
+    assert say(there, "b", PROMPT) == 3
+    assert say(silent, "c", PROMPT) == len(TURN)  # its drafts are not verified: it neither gives nor takes
     for _ in range(2):
-        here.say("d", [9], TURN)
+        say(here, "d", [9])
     watcher = FolderExchange(tmp_path, "watcher")
     given = [turn.tolist() for batch in watcher.swap(TurnBatch.of([], []), 0).batches for turn in batch.turns]
-    assert given == [TURN] * 4  # of each engine, and none that was taken from the other
+    assert given == [TURN] * 5  # of each engine, and none that was taken from the other
     here.add("e", PROMPT, TURN)
     here.step()
+    assert here.drafter._shared.wait(patience(30))  # the exchange that began before the turn
     watcher.swap(TurnBatch.of([DialogueState.from_tokens([8])], [TURN]), 0)
     here.step()
     assert here.drafter.forest.finished([DialogueState.from_tokens([8])]) == [0]  # while a turn is sampled
     here.play("e")
+    say(here, "f", [9])
     assert here.drafter.forest.finished([DialogueState.from_tokens([8])]) == [1]
+
+
+def test_no_step_waits_for_a_folder_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    answer = threading.Event()
+
+    def swap(*_: Any) -> Swapped:
+        assert answer.wait(patience(30))
+        return Swapped([])
+
+    monkeypatch.setattr(FolderExchange, "swap", swap)
+    runner = ScriptedRunner()
+    assert [runner.say(name, PROMPT, TURN) for name in "ab"] == [len(TURN), 3]
+    assert not runner.drafter._shared.wait(0)
+    answer.set()
+    assert runner.drafter._shared.wait(patience(30))
 
 
 def test_the_same_id_given_anew_is_another_turn(runner: ScriptedRunner) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from engine_checks import LAWS, PROMPT, OwnEngineChecks, state
+from machine_speed import soon
 from policy_law import PolicyLaw
 from run_ahead_checks import RunAheadChecks
 from tiny_vllm import drafting_engine
@@ -54,13 +55,20 @@ async def test_turns_of_another_engine_come_in_through_the_folder(
     prompt, sampling = [9, 8, 7, 6, 5], Sampling(max_tokens=24, seed=7)
     turn, other = policy.seeded(prompt, 24, 7), FolderExchange(exchange, "other")
     other.swap(TurnBatch.of([state("exchanged")], [turn]), 0)
+    known = engine.figures()["held_rollouts"]
+    unknown = await engine.generate(TurnRequest(prompt, Sampling(max_tokens=24, seed=8), state=state("of nobody")))
+    await soon(lambda: engine.figures()["held_rollouts"] == known + 2)  # no step waits for the exchange
     found = await engine.generate(TurnRequest(prompt, sampling, state=state("exchanged")))
     assert list(found.token_ids) == turn
     # 6 steps, a token and then four drafts and one more each, if nothing else that is known looks likelier at a step.
-    unknown = await engine.generate(TurnRequest(prompt, Sampling(max_tokens=24, seed=8), state=state("of nobody")))
     assert found.draft.verify_steps <= 9 < unknown.draft.verify_steps
-    heard = other.swap(TurnBatch.of([], []), 1).batches
-    assert turn in [list(said) for batch in heard for said in batch.turns]
+    heard: list[list[int]] = []
+
+    def given() -> bool:
+        heard.extend(list(said) for batch in other.swap(TurnBatch.of([], []), 1).batches for said in batch.turns)
+        return turn in heard
+
+    await soon(given)
 
 
 async def test_scoring_reads_the_cache_as_far_as_nothing_is_asked_there(engine: VllmEngine, policy: PolicyLaw) -> None:

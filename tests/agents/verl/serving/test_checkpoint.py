@@ -142,7 +142,7 @@ async def test_a_newer_state_takes_the_place_of_an_older_one(tmp_path: Path) -> 
 
 async def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = await save(tmp_path / "state")
-    monkeypatch.setattr(np, "savez_compressed", Mock(side_effect=OSError("no space left on device")))
+    monkeypatch.setattr(np, "savez", Mock(side_effect=OSError("no space left on device")))
     with pytest.raises(OSError, match="no space"):
         server.state.write(tmp_path / "state", server.state.collect(), step=2)
     Server().state.read(tmp_path / "state", step=1)
@@ -154,7 +154,7 @@ def flipped(whole: bytes) -> bytes:
     return whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
 
 
-def relisted(**changes: int) -> Callable[[bytes], bytes]:
+def relisted(**changes: Any) -> Callable[[bytes], bytes]:
     return lambda text: json.dumps(json.loads(text) | changes).encode()
 
 
@@ -164,7 +164,10 @@ def relisted(**changes: int) -> Callable[[bytes], bytes]:
         *((f"{part}.npz", flipped, rf"{part}\.npz does not have the digest .*resume_from_path") for part in PARTS),
         ("ledger.npz", None, r"ledger\.npz is missing"),
         ("state.json", lambda text: text[: len(text) // 2], r"state\.json cannot be read"),
-        ("state.json", relisted(format=9), "format 9, expected 1"),
+        ("state.json", relisted(format=9), "format 9, expected 2"),
+        ("state.json", relisted(files={"../a": ""}), r"names '\.\./a'"),
+        ("state.json", relisted(files=3), r"state\.json cannot be read"),
+        ("state.json", lambda _: b"[" * 60_000, r"state\.json cannot be read"),
         ("state.json", relisted(step=4), "of step 4"),
     ],
 )

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from machine_speed import patience
 
 from turntree.agents.engines.request_wire import DRAFT
 from turntree.agents.engines.sglang.settings import SglangSettings
@@ -157,18 +159,24 @@ def test_two_hundred_requests_join_and_leave():
 
 def test_others_hear_of_finished_turns_when_all_rest():
     given: list[Any] = []
+    answer = threading.Event()
 
     class Listener:
         def swap(self, own, first):
+            assert answer.wait(patience(30))
             given.extend(own.turns)
             return Swapped([])
 
     forest = SpecForest()
-    drafts = TreeDrafter(EVERYTHING, forest, 8, shared=SharedTurns(forest, Listener()))
+    shared = SharedTurns(forest, Listener())
+    drafts = TreeDrafter(EVERYTHING, forest, 8, shared=shared)
     run(drafts, Request("a"))
     left = Request("b")
     step(drafts, [left])
     drafts.idle()
+    assert not shared.wait(0), "no step waits for an exchange"
+    answer.set()
+    assert shared.wait(patience(30))
     assert [list(turn) for turn in given] == [SPEECH]
     assert forest.stats().live == 0
 

@@ -104,6 +104,18 @@ def test_a_drafted_token_stays_exactly_if_the_seed_says_it(upstream: Any, said: 
     assert verified(runner_of(request(5, said=said)), upstream, [wrong]) == [turn[:3]]
 
 
+def test_nothing_after_a_mismatch_is_said_though_it_was_drafted_rightly(upstream: Any) -> None:
+    turn = [winner(5, place) for place in range(4)]
+    drafted = [turn[0], (turn[1] + 1) % VOCABULARY, turn[2]]
+    assert verified(runner_of(request(5), request(5)), upstream, [drafted, turn[:3]]) == [turn[:2], turn]
+
+
+def test_given_tokens_are_positions_of_the_turn() -> None:
+    runner = runner_of(request(5, said=2, given=4), request(5, said=2))
+    seeded_draws.install(runner)
+    assert drawn(runner, [6, 2]) == [winner(5, 6), winner(5, 2)]
+
+
 def test_each_row_of_a_batch_is_verified_for_itself(upstream: Any) -> None:
     runner = runner_of(request(5), request(None), request(6, said=2), request(7))
     five, six = [winner(5, n) for n in range(3)], [winner(6, 2 + n) for n in range(2)]

@@ -1,0 +1,220 @@
+"""Arrays in a file from outside, read within bounds: what is not as expected is refused before anything is built.
+
+The format is that of ``numpy.savez``, a zip archive of uncompressed ``.npy`` members. ``ArrayFile`` reads the members'
+names, dtypes and shapes, and each member's data when it is asked for. Invariant: whatever a file holds, reading takes
+no more memory than it has bytes and a constant, runs nothing that it holds, and raises ``DamagedFile`` alone.
+
+Not covered: what the arrays mean together, which whoever reads them checks.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import stat
+import struct
+import zlib
+from collections.abc import Mapping
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from turntree.spec_tree.errors import DamagedFile
+
+_MOST_MEMBERS = 64
+_MOST_NAME = 64
+_MOST_HEADER = 512
+"""Bytes of a member's ``.npy`` header, or of its zip header's extra fields."""
+_DIRECTORY_ENTRY = 46 + 2 * _MOST_NAME
+_LOCAL = struct.Struct("<4s5H3I2H")
+"""Local header of a zip member: mark, version, flags, method, time, date, CRC, packed size, size, name, extra."""
+_ZIP64 = struct.Struct("<HHQQ")
+"""Extra field with a member's sizes in 64 bits: id, length, size, packed size."""
+_HEADER = re.compile(
+    rb"\{'descr': '([<|][biuf][1248])', 'fortran_order': (True|False), 'shape': \(((?:\d{1,18},? ?){0,4})\), \} *\n"
+)
+
+
+class Member(NamedTuple):
+    """An array of a file."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+    """Whether the first index changes fastest."""
+    begin: int
+    """Place of its ``.npy`` header in the file."""
+    header: int
+    """Bytes of that header."""
+    size: int
+    """Bytes of header and data."""
+    crc: int
+    """CRC-32 of both."""
+
+
+def open_regular(path: str | os.PathLike[str], *, most: int, links: bool = True) -> BufferedReader:
+    """Open a regular file for reading, without waiting for what is none, such as a pipe.
+
+    Args:
+        path: The file.
+        most: Most bytes that it may have.
+        links: Whether it may be a symbolic link.
+
+    Raises:
+        DamagedFile: If it is no regular file, or longer.
+        OSError: If it cannot be opened.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, flags if links else flags | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise DamagedFile("it is no regular file")
+        if status.st_size > most:
+            raise DamagedFile(f"it has {status.st_size} bytes, expected at most {most}")
+        return open(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_regular(path: str | os.PathLike[str], *, most: int, links: bool = True) -> bytes:
+    """The contents of a regular file; the arguments and errors are those of ``open_regular``."""
+    with open_regular(path, most=most, links=links) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise DamagedFile(f"it grew beyond {most} bytes")
+    return data
+
+
+class ArrayFile:
+    """The arrays of an open file.
+
+    Args:
+        file: As ``numpy.savez`` writes it; the whole of it is the archive.
+
+    Raises:
+        DamagedFile: If it is something else, or incomplete.
+
+    Example:
+        >>> from io import BytesIO
+        >>> file = BytesIO()
+        >>> np.savez(file, lengths=np.array([3, 4]))
+        >>> arrays = ArrayFile(file)
+        >>> arrays.members["lengths"].shape, arrays.read("lengths").tolist()
+        ((2,), [3, 4])
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._size = file.seek(0, os.SEEK_END)
+        self.members: dict[str, Member] = {}
+        """The arrays by name."""
+        at = file.seek(0)
+        while (mark := self._bytes(at, 4)) == b"PK\3\4":
+            name, member = self._member(at)
+            if name in self.members or len(self.members) == _MOST_MEMBERS:
+                raise DamagedFile(f"it has {name} twice, or more than {_MOST_MEMBERS} arrays")
+            self.members[name] = member
+            at = member.begin + member.size
+        left, count = self._size - at, len(self.members)
+        # The directory behind them is not read; that it is there shows that the file is whole.
+        if mark not in (b"PK\1\2", b"PK\5\6") or not 22 <= left <= (count + 1) * _DIRECTORY_ENTRY:
+            raise DamagedFile("it cannot be read as .npz: expected uncompressed arrays and their directory")
+        if self._bytes(self._size - 22, 12) != struct.pack("<4s4H", b"PK\5\6", 0, 0, count, count):
+            raise DamagedFile(f"it cannot be read as .npz: its directory is not of the {count} arrays before it")
+
+    def read(self, name: str) -> NDArray[Any]:
+        """One of ``members``; read-only.
+
+        Raises:
+            DamagedFile: If its contents do not have its check sum.
+            OSError: If the file cannot be read.
+        """
+        member = self.members[name]
+        data = self._bytes(member.begin, member.size)
+        if zlib.crc32(data) != member.crc:
+            raise DamagedFile(f"{name} does not have its check sum")
+        array = np.frombuffer(data, member.dtype, offset=member.header)
+        if member.dtype == np.bool_ and array.view(np.uint8).max(initial=0) > 1:
+            raise DamagedFile(f"{name} has truth values other than 0 and 1")
+        return array.reshape(member.shape[::-1]).T if member.fortran else array.reshape(member.shape)
+
+    def read_all(self, kinds: Mapping[str, tuple[DTypeLike, int]]) -> dict[str, NDArray[Any]]:
+        """All of ``members``, if they are these alone.
+
+        Args:
+            kinds: dtype and number of dimensions of each.
+
+        Raises:
+            DamagedFile: If one is missing, unknown, or of another kind, or as ``read``.
+        """
+        if self.members.keys() != kinds.keys():
+            different = ", ".join(sorted(self.members.keys() ^ kinds.keys()))
+            raise DamagedFile(f"it lacks entries or has unknown ones: {different}")
+        for name, (dtype, dimensions) in kinds.items():
+            member = self.members[name]
+            if member.dtype != dtype or len(member.shape) != dimensions:
+                raise DamagedFile(
+                    f"{name} has dtype {member.dtype} and shape {member.shape}, expected {np.dtype(dtype)} and "
+                    f"{dimensions} dimension(s)"
+                )
+        return {name: self.read(name) for name in kinds}
+
+    def _member(self, at: int) -> tuple[str, Member]:
+        _, _, flags, method, _, _, crc, packed, size, name_size, extra_size = _LOCAL.unpack(
+            self._bytes(at, _LOCAL.size)
+        )
+        if flags & ~0x800 or method:  # 0x800: the name is UTF-8
+            raise DamagedFile("it cannot be read as .npz: one of its arrays is compressed or encrypted")
+        if name_size > _MOST_NAME or extra_size > _MOST_HEADER:
+            raise DamagedFile("it cannot be read as .npz: the name of one of its arrays is too long")
+        at += _LOCAL.size
+        name = self._bytes(at, name_size).decode("ascii", "backslashreplace")
+        extra, begin = self._bytes(at + name_size, extra_size), at + name_size + extra_size
+        if extra_size >= _ZIP64.size and size == packed == 0xFFFFFFFF:
+            field, length, size, packed = _ZIP64.unpack_from(extra)
+            if (field, length) != (1, 16):
+                raise DamagedFile(f"it cannot be read as .npz: the size of {name} is not given")
+        if size != packed or not name.endswith(".npy"):
+            raise DamagedFile(f"it cannot be read as .npz: {name} is no array")
+        name = name.removesuffix(".npy")
+        start = self._bytes(begin, min(size, 10))
+        header = 10 + int.from_bytes(start[8:], "little")
+        if start[:8] != b"\x93NUMPY\1\0" or header > _MOST_HEADER or header > size:
+            raise DamagedFile(f"{name} is no array of format 1.0")
+        told = _HEADER.fullmatch(self._bytes(begin + 10, header - 10))
+        if told is None:
+            raise DamagedFile(f"{name} has a dtype or shape that is not read; objects (allow_pickle) never are")
+        try:
+            dtype = np.dtype(told[1].decode())
+        except TypeError:
+            raise DamagedFile(f"{name} has the dtype {told[1]!r}") from None
+        shape = tuple(int(number) for number in told[3].replace(b",", b" ").split())
+        if header + math.prod(shape) * dtype.itemsize != size or begin + size > self._size:
+            raise DamagedFile(f"{name} of shape {shape} and dtype {dtype} does not have {size} bytes")
+        return name, Member(dtype, shape, told[2] == b"True", begin, header, size, crc)
+
+    def _bytes(self, at: int, count: int) -> bytes:
+        """``count`` bytes from ``at`` on.
+
+        Raises:
+            DamagedFile: If the file has fewer.
+        """
+        data = b""
+        if 0 <= at <= self._size - count:
+            self._file.seek(at)
+            data = self._file.read(count)
+        if len(data) < count:
+            raise DamagedFile("it cannot be read as .npz: it is incomplete")
+        return data
+
+
+def read_array_file(path: Path, kinds: Mapping[str, tuple[DTypeLike, int]], *, most: int) -> dict[str, NDArray[Any]]:
+    """The arrays of a file: ``open_regular`` and ``ArrayFile.read_all``, with their arguments and errors."""
+    with open_regular(path, most=most) as file:
+        return ArrayFile(file).read_all(kinds)
