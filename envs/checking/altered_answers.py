@@ -48,6 +48,10 @@ def _shortened(answer: str) -> str:
     return _one_number(answer, lambda number: number[:-1] if number[:-1].isdigit() and number != "0" else "")
 
 
+def _reversed(answer: str) -> str:
+    return answer[::-1].lstrip("0") if answer.isdigit() and not _is_zero(answer) else ""
+
+
 def _doubled(answer: str) -> str:
     return f"2*({answer})" if _PLAIN.fullmatch(answer) and not _is_zero(answer) else ""
 
@@ -141,6 +145,7 @@ WRONG_CHANGES: Mapping[str, Policy] = {
             "its last digit changed": _last_digit,
             "its first digit changed": _first_digit,
             "a digit less": _shortened,
+            "its digits reversed": _reversed,
             "and one": _neighbour,
             "and a hundredth": _barely,
             "its parts exchanged": _order,

@@ -5,7 +5,7 @@ Each takes the turns of a solution and says them so that a reader would not take
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from turntree.envs.checking.attempts import Attempt, Target
@@ -40,12 +40,15 @@ def _taken_back(target: Target) -> Iterator[Attempt]:
             yield Attempt((f"{form(target.answer)}\nNo, that is wrong.\n{form(other)}",))
 
 
-def _listed(write: Callable[[list[str]], str]) -> Policy:
-    """All candidates in one answer, the right one neither first nor last."""
+def _listed(*separators: str) -> Policy:
+    """All candidates in one answer, the right one in the middle, first or last."""
 
     def policy(target: Target) -> Iterator[Attempt]:
         if target.answer:
-            yield from (Attempt((text,)) for text in target.written(write(_candidates(target))))
+            middle, (other,) = _candidates(target), _others(target, 1)
+            lists = (middle, [target.answer, other], [other, target.answer])
+            written = (separator.join(answers) for separator in separators for answers in lists)
+            yield from (Attempt((text,)) for answer in written for text in target.written(answer))
 
     return policy
 
@@ -86,9 +89,9 @@ def _core(answer: str) -> str:
 HIDDEN_ANSWERS: Mapping[str, Policy] = {
     **{f"the right answer {where}": _hidden(where, manners) for where, manners in _HIDINGS.items()},
     "the right answer, taken back": _taken_back,
-    "all candidates, with commas": _listed(", ".join),
-    "all candidates, with or": _listed(" or ".join),
-    "all candidates, with blanks": _listed(" ".join),
+    "all candidates, with commas": _listed(", ", ","),
+    "all candidates, with or": _listed(" or "),
+    "all candidates, with blanks": _listed(" "),
     "all candidates, one by one": _one_by_one,
     "all candidates, in a sentence": _in_words,
     "all numbers": _all_numbers,
