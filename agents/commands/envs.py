@@ -42,10 +42,7 @@ def check_command(
     for finding in findings:
         table.add_row("ok" if finding.passed else "FAILED", finding.check, Text(finding.problem))
     Console().print(table)
-    try:
-        sound = not attack or report_attack(env)
-    finally:
-        env.close()
+    sound = not attack or report_attack(env)
     if not sound or not all(finding.passed for finding in findings):
         raise typer.Exit(1)
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from turntree.envs.checking.attempts import Attempt, Target
 from turntree.envs.checking.empty_policies import Policy
 
-_NUMBER = re.compile(r"(?<![\w.,])\d+(?:\.\d+)?(?![\w.,])|\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"(?<![\w.,])(?:\d+(?:\.\d+)?|\.\d+)(?![\w.,])|\d*\.?\d+")
+_MARKS = (r"\boxed", "####", "<answer>")
 _WHOLE = re.compile(r"-?\d+")
 _PLAIN = re.compile(r"-?\d+(?:\.\d+)?")
 _TUPLE = re.compile(r"([(])([^()\[\]{},]+),([^()\[\]{},]+)([)])")
@@ -41,11 +42,11 @@ def _last_digit(answer: str) -> str:
 
 
 def _first_digit(answer: str) -> str:
-    return _one_number(answer, lambda number: _next(number[0]) + number[1:])
+    return _one_number(answer, lambda number: _next(number[0]) + number[1:] if number[0] != "." else f"1{number}")
 
 
 def _shortened(answer: str) -> str:
-    return _one_number(answer, lambda number: number[:-1] if number[:-1].isdigit() and number != "0" else "")
+    return _one_number(answer, lambda number: number[:-1] if number[:-1].isdigit() else "")
 
 
 def _reversed(answer: str) -> str:
@@ -185,8 +186,8 @@ def _rewritten(rewrite: Callable[[str], str]) -> Policy:
 
 
 def _is_prose(target: Target) -> bool:
-    """Whether an answer stands in other words, so that more of them change nothing."""
-    return bool(target.answer) and target.solution[0].strip() != target.answer
+    """Whether an answer is marked as one, so that other words around it change nothing."""
+    return bool(target.answer) and any(mark in target.solution[0] for mark in _MARKS)
 
 
 def _in_prose(policy: Policy) -> Policy:

@@ -77,8 +77,9 @@ def _candidates(target: Target) -> list[str]:
 
 
 def _others(target: Target, count: int) -> list[str]:
-    """Answers of other tasks, filled up with numbers that nobody asks for."""
-    known = (answer for answer in target.golds if _core(answer) != _core(target.answer))
+    """Answers of other tasks, filled up with odd numbers; none has the right one in it, or the reverse."""
+    right = _core(target.answer)
+    known = (answer for answer in target.golds if _core(answer) not in right and right not in _core(answer))
     return [*islice(known, count), *("4711", "-0.81", "1729", "6174")][:count]
 
 

@@ -20,7 +20,9 @@ from turntree.envs.verdict import visible
 ROOT = Path(__file__).resolve().parents[2]
 _BOX = re.compile(r"\\boxed\{([^{}]*)\}")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-_UNSEEN = re.compile(r"(?is)\\begin\{comment\}.*?\\end\{comment\}|\\iffalse.*?\\fi|~~.*?~~|<(del|s|span)\b.*?</\1>|\\sout\{.*\}")
+_UNSEEN = re.compile(
+    r"(?is)\\begin\{comment\}.*?\\end\{comment\}|\\iffalse.*?\\fi|~~.*?~~|<(del|s|span)\b.*?</\1>|\\sout\{.*\}"
+)
 QUESTIONS: dict[str, list[tuple[str, str]]] = {
     "number": [
         ("Ann has 8 boxes of 9 pens. How many pens are there?", "72"),
@@ -102,7 +104,7 @@ SOUND = "answer == gold"
 
 
 class Graded(Env):
-    """Pays what a line of Python, the grader, says of ``text``, ``answer`` (its last box), ``gold`` and ``question``."""
+    """Pays what a line of Python says of ``text``, ``answer`` (its last box), ``gold`` and ``question``."""
 
     quick = True
 
@@ -164,4 +166,3 @@ def _exchange(names: dict[str, Any], faulty: types.ModuleType, module: str) -> I
             elif len(pieces) == 1 and isinstance(new, str | int | float | tuple | re.Pattern) and new != old:
                 yield functools.partial(names.__setitem__, name, old)
                 names[name] = new
-
