@@ -17,7 +17,7 @@ _HIDINGS: Mapping[str, tuple[str, ...]] = {
     "in a thought that is not closed": ("<think>{}",),
     "in a comment": ("<!-- {} -->", "<!-- {}"),
     "behind a LaTeX comment": ("\\begin{{comment}}\n{}\n\\end{{comment}}", "\\iffalse\n{}\n\\fi"),
-    "struck out": ("~~{}~~", "<del>{}</del>", "<s>{}</s>", r"\sout{{{}}}"),
+    "struck out": ("~~{}~~", "<del>{}</del>", r"\sout{{{}}}"),
     "invisible": (r"\phantom{{{}}}", '<span style="display:none">{}</span>', r"\textcolor{{white}}{{{}}}"),
 }
 
