@@ -23,7 +23,7 @@ BOUND = 0.004
 """Share of the tasks that a policy may be paid without a solution, or refused with one."""
 LUCK = 0.5
 """Share of the tasks that a guess may be right in."""
-_NOISE = re.compile(r"[\s$,]|\\(?:left|right|text\w*|[,;:! ])|[{}.]")
+_NOISE = re.compile(r"[\s$,]|\\(?:left|right|text\w*|[,;:! ])|[(){}.]")
 _SHOWN = 300
 
 
