@@ -156,6 +156,13 @@ class Env(gymnasium.Env[str, str], ABC):
         """
         return None
 
+    def solution(self) -> Sequence[str]:
+        """Turns that earn the full reward of the current task, for ``turntree attack``; never shown to the policy.
+
+        Empty, as here, where the task's ``answer``, in a form that the attack knows, is all that there is to say.
+        """
+        return ()
+
     def default_system_prompt(self) -> str:
         """The system prompt if the caller gives none; empty for none."""
         return ""

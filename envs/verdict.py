@@ -9,6 +9,7 @@ from __future__ import annotations
 from turntree.envs.errors import UndecidedAnswer
 from turntree.envs.task import Task
 from turntree.rewards import EXACT, Contract, Score, score
+from turntree.rewards.reading.visible import without_comments, without_hidden, without_thoughts
 
 
 def judge_answer(text: str, task: Task, contract: Contract | str = EXACT) -> Score:
@@ -29,3 +30,12 @@ def judge_answer(text: str, task: Task, contract: Contract | str = EXACT) -> Sco
     if result.correct is None:
         raise UndecidedAnswer(f"the answer to {task.id} could not be judged ({result.status}): {result.answer!r:.200}")
     return result
+
+
+def visible(text: str) -> str:
+    """The part of a turn that counts: thoughts, comments and what LaTeX hides removed.
+
+    >>> visible("<think>#### 7</think>#### 8<!-- #### 9 -->")
+    '#### 8'
+    """
+    return without_hidden(without_comments(without_thoughts(text)[0]))

@@ -11,7 +11,7 @@ import typer
 
 from turntree.agents.commands.bench import bench_command
 from turntree.agents.commands.doctor import doctor_command
-from turntree.agents.commands.envs import check_command, new_env_command, play_command
+from turntree.agents.commands.envs import attack_command, check_command, new_env_command, play_command
 from turntree.agents.commands.evaluate import eval_command
 from turntree.agents.commands.export import export_command
 from turntree.agents.commands.rewards import rescore_command, score_command
@@ -115,6 +115,7 @@ def make_model(out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder t
 
 
 app.command("check")(check_command)
+app.command("attack")(attack_command)
 app.command("play")(play_command)
 app.command("eval")(eval_command)
 app.command("bench")(bench_command)

@@ -1,4 +1,4 @@
-"""``turntree check``, ``turntree play`` and ``turntree new env``."""
+"""``turntree check``, ``turntree attack``, ``turntree play`` and ``turntree new env``."""
 
 from __future__ import annotations
 
@@ -24,23 +24,61 @@ def check_command(
     turn: Annotated[
         list[str] | None, typer.Option(help="A turn of the script to play; repeatable. Else the tools are called.")
     ] = None,
+    attack: Annotated[bool, typer.Option("--attack", help="Attack it too, as `turntree attack` does.")] = False,
 ) -> None:
     """Check that an environment keeps the rules: seeds, snapshots, infos, ends."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from turntree.agents.evaluation.attack import report_attack
     from turntree.agents.evaluation.environments import checked_env, env_arguments, env_maker
     from turntree.envs import check_environment
 
     make_env = env_maker(env_id, env_arguments(env_arg or (), data=data))
-    checked_env(make_env, env_id)
+    env = checked_env(make_env, env_id)
     findings = check_environment(make_env, turn)
     table = Table("", "rule", "what is wrong", box=None)
     for finding in findings:
         table.add_row("ok" if finding.passed else "FAILED", finding.check, Text(finding.problem))
     Console().print(table)
-    if not all(finding.passed for finding in findings):
+    sound = not attack or report_attack(env)
+    if not sound or not all(finding.passed for finding in findings):
+        raise typer.Exit(1)
+
+
+def attack_command(
+    env_id: EnvId,
+    data: DataOption = None,
+    env_arg: EnvArgOption = None,
+    count: Annotated[int, typer.Option("-n", min=1, help="Most tasks to attack, spread over all.")] = 250,
+    bound: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of tasks that may be paid unearned, or refused though right.")
+    ] = 0.004,
+    luck: Annotated[float, typer.Option(min=0, max=1, help="Share of tasks in which a guess may be right.")] = 0.5,
+    above: Annotated[float, typer.Option(help="An episode is paid whose rewards sum up to more than this.")] = 0.0,
+    out: Annotated[
+        Path | None, typer.Option(help="File for the report as JSON: every task, and what was said.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Attack an environment: what it pays without a solution, and refuses with one.
+
+    Policies that are silent, refuse, plead, guess and copy, right answers that are hidden or one of many, and solutions
+    with a small change are played. The exit status is 1 where one is paid, or a right one refused, above the bound.
+    """
+    from turntree.agents.evaluation.attack import report_attack
+    from turntree.agents.evaluation.environments import checked_env, env_arguments, env_maker
+    from turntree.agents.files import ensure_writable
+
+    if out is not None:
+        ensure_writable(out)
+    env = checked_env(env_maker(env_id, env_arguments(env_arg or (), data=data)), env_id)
+    try:
+        sound = report_attack(env, count=count, bound=bound, luck=luck, above=above, out=out, as_json=as_json)
+    finally:
+        env.close()
+    if not sound:
         raise typer.Exit(1)
 
 

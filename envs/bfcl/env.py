@@ -6,7 +6,7 @@ among the results that the policy has got. What the policy writes is not judged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -96,6 +96,14 @@ class BFCL(Env):
             "What you write without a call is said to the user and ends your turn: write it when everything is done, "
             "or when a tool or something that you must know is missing. The user then goes on."
         )
+
+    def solution(self) -> Sequence[str]:
+        """The task's own calls, turn after turn."""
+        turns: list[str] = []
+        for path in self.current_task.metadata["path"]:
+            calls = [ToolCall(name=call["name"], arguments=call["arguments"]) for call in path]
+            turns += [*map(self.parser.format_call, calls), "Done."]
+        return turns
 
     @cached_property
     def parser(self) -> ToolParser:

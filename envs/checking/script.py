@@ -13,12 +13,12 @@ from typing import Any
 
 from turntree.envs.env import Env
 from turntree.envs.message import ToolCall
+from turntree.envs.tools.tool import Tool
 
 MAX_STEPS = 24
 """Most turns played of an episode that does not end."""
 _WORDS = ("Let me think.", "3", "#### 2", r"The answer is \boxed{1}.", "")
 _FILLINGS: Mapping[str, Any] = {
-    "string": "1+1",
     "integer": 1,
     "number": 1.5,
     "boolean": True,
@@ -55,8 +55,14 @@ def script_for(env: Env) -> tuple[str, ...]:
     Args:
         env: Any environment; it is not reset.
     """
-    calls = [env.parser.format_call(ToolCall(name=tool.name, arguments=_arguments(tool.schema))) for tool in env.tools]
-    return (*calls, *_WORDS)
+    return (*calls_of(env, env.tools), *_WORDS)
+
+
+def calls_of(env: Env, tools: Sequence[Tool], text: str = "1+1") -> list[str]:
+    """A call of each tool, as the policy writes it; arguments that are texts are ``text``."""
+    fillings = {**_FILLINGS, "string": text}
+    calls = [ToolCall(name=tool.name, arguments=_arguments(tool.schema, fillings)) for tool in tools]
+    return [env.parser.format_call(call) for call in calls]
 
 
 def begin(env: Env, *, seed: int | None) -> Step:
@@ -102,20 +108,20 @@ def difference(expected: Sequence[Step], got: Sequence[Step]) -> str:
     return ""
 
 
-def _arguments(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(schema: Mapping[str, Any], fillings: Mapping[str, Any]) -> dict[str, Any]:
     parameters = schema["function"]["parameters"]
-    return {name: _filling(parameters["properties"][name]) for name in parameters.get("required", ())}
+    return {name: _filling(parameters["properties"][name], fillings) for name in parameters.get("required", ())}
 
 
-def _filling(schema: Mapping[str, Any]) -> Any:
+def _filling(schema: Mapping[str, Any], fillings: Mapping[str, Any]) -> Any:
     if schema.get("enum"):
         return schema["enum"][0]
     kind = schema.get("type", "string")
     if isinstance(kind, list):
         kind = kind[0]
     if kind == "array" and "prefixItems" in schema:
-        return [_filling(member) for member in schema["prefixItems"]]
-    return _FILLINGS[kind]
+        return [_filling(member, fillings) for member in schema["prefixItems"]]
+    return fillings[kind]
 
 
 def _short(value: Any) -> str:

@@ -88,6 +88,13 @@ class KeyValue(Env):
             metadata={"store": store, "expected": expected, "operations": count},
         )
 
+    def solution(self) -> Sequence[str]:
+        """Calls that make the expected store."""
+        given, expected = self.current_task.metadata["store"], self.current_task.metadata["expected"]
+        calls = [ToolCall(name="delete", arguments={"key": key}) for key in given if key not in expected]
+        calls += [ToolCall(name="set", arguments={"key": key, "value": number}) for key, number in expected.items()]
+        return [*map(self.parser.format_call, calls), "Done."]
+
     def start(self, task: Task) -> Sequence[Message]:
         """Fill the store."""
         self.store = dict(task.metadata["store"])

@@ -22,7 +22,7 @@ from turntree.envs.tools.tool import tool
 from turntree.rewards import extract
 
 _SHOWN = 160
-_NOISE = re.compile(r"\b(a|an|the)\b|[^\w\s]")
+_NOISE = re.compile(r"\b(a|an|the)\b|(?!(?<!\w)-\d)[^\w\s]")  # all but the sign of a number
 
 
 class Search(Env):
@@ -104,10 +104,10 @@ class Search(Env):
 
     def reply(self, message: Message) -> Reply:
         """Compare the answer and end the episode."""
-        said = extract(message.content).answer
+        said = extract(message.content).found
         task = self.current_task
         answers = task.metadata.get("answers", [task.answer])
-        right = float(said is not None and _plain(said) in map(_plain, answers))
+        right = float(said is not None and not said.prose and _plain(said.text) in map(_plain, answers))
         return Reply(reward=right, done=True, rewards={"correct": right})
 
     @tool(deterministic=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from turntree.envs.reply import Reply
+from turntree.envs.verdict import visible
 from turntree.rewards import final_answer, same_number
 
 
@@ -13,6 +14,6 @@ def score_final_answer(text: str, gold: str) -> Reply:
         text: The policy's last turn.
         gold: The right number.
     """
-    answer = final_answer(text)
+    answer = final_answer(visible(text))
     correct = float(answer is not None and same_number(answer, gold))
     return Reply(reward=correct, done=True, rewards={"correct": correct})

@@ -78,6 +78,10 @@ class Adventure(Env):
             metadata={"world": world.to_json()},
         )
 
+    def solution(self) -> Sequence[str]:
+        """The commands of the walkthrough."""
+        return self.current_task.answer.split("; ")
+
     def start(self, task: Task) -> Sequence[Message]:
         """Put the player into the first room."""
         self.world = World(**task.metadata["world"])

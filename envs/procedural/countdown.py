@@ -16,6 +16,7 @@ from turntree.envs.message import Message, Role
 from turntree.envs.procedural.final_line import final_line
 from turntree.envs.reply import Reply
 from turntree.envs.task import Task
+from turntree.envs.verdict import visible
 
 OPERATORS = ("+", "-", "*", "/")
 _ATTEMPTS = 1000
@@ -81,7 +82,7 @@ class Countdown(Env):
         )
 
     def task(self, index: int) -> Task:
-        """The puzzle with this index; it has a solution, which ``answer`` holds.
+        """The puzzle with this index; it has a solution, which ``answer`` holds, and no number alone is one.
 
         Raises:
             ValueError: If the settings leave (almost) no puzzle that can be solved.
@@ -112,7 +113,8 @@ class Countdown(Env):
         """Check the expression; report the problem while attempts are left."""
         self.attempt += 1
         task = self.current_task
-        wrong = complaint(final_line(message.content), task.metadata["numbers"], task.metadata["target"], self.use_all)
+        answer = final_line(visible(message.content))
+        wrong = complaint(answer, task.metadata["numbers"], task.metadata["target"], self.use_all)
         if not wrong or self.attempt == self.attempts:
             right = float(not wrong)
             return Reply(reward=right, done=True, rewards={"correct": right})
@@ -128,7 +130,7 @@ class Countdown(Env):
             terms = [term for term in terms if term is not left and term is not right]
             terms.append(rng.choice(_combined(left, right)))
         value, expression = terms[0]
-        fits = value.denominator == 1 and 1 <= value <= self.max_target
+        fits = value.denominator == 1 and 1 <= value <= self.max_target and value not in numbers
         return int(value), expression if fits else ""
 
 

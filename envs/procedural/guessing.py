@@ -12,6 +12,7 @@ from turntree.envs.limits import Limits
 from turntree.envs.message import Message, Role
 from turntree.envs.reply import Reply
 from turntree.envs.task import Task
+from turntree.envs.verdict import visible
 
 _INTEGER = re.compile(r"(?<![\d.])-?\d{1,12}(?![\d.]*\d)")
 
@@ -69,6 +70,10 @@ class NumberGuessing(Env):
             id=f"guessing/{name}", prompt="What is your first guess?", answer=str(secret), data_source="guessing"
         )
 
+    def solution(self) -> Sequence[str]:
+        """The secret at once."""
+        return [self.current_task.answer]
+
     def start(self, task: Task) -> Sequence[Message]:
         """Ask for the first guess."""
         self.guess = 0
@@ -78,7 +83,7 @@ class NumberGuessing(Env):
         """Compare the guess."""
         self.guess += 1
         secret = int(self.current_task.answer)
-        found = _INTEGER.findall(message.content)
+        found = _INTEGER.findall(visible(message.content))
         right = bool(found) and int(found[-1]) == secret
         if right or self.guess == self.guesses:
             return Reply(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from turntree.envs.env import Env
@@ -73,6 +74,13 @@ class Repair(Env):
             data_source="repair",
             metadata={"program": name, "fault": fault},
         )
+
+    def solution(self) -> Sequence[str]:
+        """The one edit that takes the fault away."""
+        facts = self.current_task.metadata
+        fault = find_program(facts["program"]).faults[facts["fault"]]
+        edit = ToolCall(name="edit", arguments={"path": fault.path, "old": fault.wrong, "new": fault.right})
+        return [self.parser.format_call(edit), "Done."]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin an episode with the files of its task; arguments, results and errors are ``Env``'s."""

@@ -54,6 +54,13 @@ class Service(Env):
             "asks nothing ends the conversation."
         )
 
+    def solution(self) -> Sequence[str]:
+        """The task's own actions and what they must tell; nothing where a refusal has to look first."""
+        facts = self.current_task.metadata
+        calls = [ToolCall(name=action["name"], arguments=action["kwargs"]) for action in facts["actions"]]
+        told = ", ".join(facts["outputs"]) or "I am sorry, nothing more is possible"
+        return [*map(self.parser.format_call, calls), f"Done: {told}."] if calls else ()
+
     def start(self, task: Task) -> Sequence[Message]:
         """Let the customer begin."""
         return [Message(role=Role.USER, content=self.customer.open(task))]

@@ -197,6 +197,37 @@ def test_check_prints_each_rule_and_fails_where_one_is_broken(turntree: Any, mon
     assert any("FAILED" in line and "ZeroDivisionError" in line for line in said.out.splitlines())
 
 
+def test_attack_says_what_is_paid_unearned_and_ends_with_1_above_the_bound(
+    turntree: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "attacked_here.py").write_text(
+        "from turntree.envs import Env, Reply, Task\n\n\nclass Sound(Env):\n    num_tasks = 4\n\n"
+        "    def task(self, index):\n        return Task(id=str(index), prompt='?', answer='abcd'[index] * 5)\n\n"
+        "    def reply(self, message):\n        right = message.content.strip() == self.current_task.answer\n"
+        "        return Reply(reward=right, done=True, rewards={'right': right})\n\n\n"
+        "class Faulty(Sound):\n    def reply(self, message):\n"
+        "        return Reply(reward=message.content in self.current_task.answer, done=True)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    try:
+        said = turntree("attack", "attacked_here:Sound", "--out", "report.json")
+        assert (said.status, "saying nothing earns: reward 0, right 0" in said.out) == (0, True), said.out + said.err
+        report = json.loads((tmp_path / "report.json").read_text())
+        assert report["findings"] == {}
+        assert next(row for row in report["rows"] if row["policy"] == "a solution")["tasks"] == 4
+        assert turntree("attack", "attacked_here:Sound", "-n", 2, "--json").json["tasks"] == 2
+        assert turntree("check", "attacked_here:Sound", "--attack").status == 0
+        said = turntree("attack", "attacked_here:Faulty")
+        assert said.status == 1
+        assert "silence: paid in 4 of 4 tasks without a solution" in said.out.splitlines()
+        said = turntree("check", "attacked_here:Faulty", "--attack")
+        assert (said.status, "FAILED" in said.out, "FOUND" in said.out) == (1, False, True)
+        assert turntree("check", "attacked_here:Faulty").status == 0
+        assert turntree("attack", "attacked_here:Faulty", "--bound", 1, "--luck", 1).status == 0
+    finally:
+        sys.modules.pop("attacked_here", None)
+
+
 @pytest.mark.parametrize("name", ["doubling_here:Doubling", "doubling_here:here/Doubling-v0"])
 def test_every_command_takes_a_module_of_the_folder_as_train_does(
     turntree: Any, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

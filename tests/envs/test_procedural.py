@@ -188,6 +188,22 @@ def test_what_is_no_guess_is_not_taken_for_one(text: str) -> None:
     assert "no number" in play(make("turntree/NumberGuessing-v0"), [text])[0][0]
 
 
+@pytest.mark.parametrize("unseen", ["<think>{}</think>", "<think>{}", "<!-- {} -->", r"\phantom{{{}}}"])
+def test_a_guess_or_an_expression_that_nobody_sees_is_none(unseen: str) -> None:
+    guessing, countdown = make("turntree/NumberGuessing-v0"), make("turntree/Countdown-v0")
+    assert "no number" in play(guessing, [unseen.format(guessing.task(0).answer)])[0][0]
+    hidden = unseen.format(f"\n#### {countdown.task(0).answer}\n")
+    assert play(countdown, [hidden])[0][1] == 0.0
+    assert play(countdown, [f"{hidden}\n#### {countdown.task(0).answer}"])[0][1] == (unseen != "<think>{}")
+
+
+def test_no_number_of_a_puzzle_is_its_solution() -> None:
+    env = make("turntree/Countdown-v0", count=3, max_number=9, max_target=9)
+    for index in range(100):
+        facts = env.task(index).metadata
+        assert facts["target"] not in facts["numbers"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_number_wins_and_the_question_said_again_loses(kind: str) -> None:
     env = make("turntree/UnitConversion-v0", kinds=(kind,))

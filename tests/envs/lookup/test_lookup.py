@@ -96,6 +96,15 @@ def test_an_answer_that_was_looked_up_wins_and_another_loses(files: dict[str, Pa
     assert play(env, ["the cat"], 0)[0][1:3] == (0.0, True)
 
 
+def test_the_answer_stands_in_a_box_and_keeps_its_sign() -> None:
+    env = make("turntree/Search-v0")
+    number = next(n for n in range(99) if env.task(n).answer.isdigit())
+    year = env.task(number).answer
+    said = (f"\\boxed{{{year}}}", f"\\boxed{{-{year}}}", f"It may be salt or {year} or wool.", f"\\boxed{{In {year}}}")
+    assert [play(env, [text], number)[0][1] for text in said] == [1.0, 0.0, 0.0, 0.0]
+    assert play(env, [f"\\boxed{{({year}).}}"], number)[0][1] == 1.0
+
+
 def test_questions_about_the_island_can_be_answered_from_its_texts() -> None:
     env = make("turntree/Search-v0")
     seen = set()

@@ -92,7 +92,10 @@ def test_a_whole_episode_in_the_compact_format() -> None:
     assert info["rewards"] == {"correct": 1.0}
 
 
-@pytest.mark.parametrize("answer", ["#### 9", "8", "", "The result is 8", "#### 8 or 9", "####"])
+@pytest.mark.parametrize(
+    "answer",
+    ["#### 9", "8", "", "The result is 8", "#### 8 or 9", "####", "<think>#### 8", "<!-- #### 8", "<!--\n#### 8\n-->"],
+)
 def test_any_other_last_turn_earns_nothing(answer: str) -> None:
     [(_, reward, terminated, _, info)] = play(Arithmetic(), [answer], 5)
     assert (reward, terminated, info["rewards"]) == (0.0, True, {"correct": 0.0})

@@ -1,0 +1,96 @@
+"""The report of an attack on an environment: printed, as JSON, in a file."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from turntree.agents.files import json_value, write_whole
+from turntree.envs import Env
+from turntree.envs.checking.attack import BOUND, LUCK, Attack, Row, attack
+
+_NAMED = 3
+"""Tasks that the table names; the file names all."""
+
+
+def report_attack(
+    env: Env,
+    *,
+    count: int = 250,
+    bound: float = BOUND,
+    luck: float = LUCK,
+    above: float = 0.0,
+    out: Path | None = None,
+    as_json: bool = False,
+) -> bool:
+    """Attack an environment and print the report.
+
+    Args:
+        env: Any environment.
+        count: Most tasks.
+        bound: Share of the tasks that a policy may be paid without a solution, or refused with one.
+        luck: Share of the tasks that a guess may be right in.
+        above: The sum of an episode's rewards above which it counts as paid.
+        out: File for the report as JSON.
+        as_json: Whether JSON is printed in place of the table.
+
+    Returns:
+        Whether nothing was found.
+
+    Raises:
+        DataError: If the environment has no task, or fewer than it says.
+        OSError: If ``out`` cannot be written.
+    """
+    logger = logging.getLogger("turntree.envs")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # failures stand in the report
+    try:
+        with Console(stderr=True).status("attacking") as status:
+            report = attack(env, count=count, above=above, on_policy=lambda policy: status.update(f"saying: {policy}"))
+    finally:
+        logger.setLevel(level)
+    findings = report.findings(bound, luck)
+    written = json.dumps(json_value({"findings": findings, **asdict(report)}), indent=1, ensure_ascii=False)
+    if out is not None:
+        write_whole(out, written + "\n")
+    if as_json:
+        Console().print_json(written)
+    else:
+        _print(report, findings)
+    return not findings
+
+
+def _print(report: Attack, findings: Mapping[str, str]) -> None:
+    table = Table("", "policy", "tasks", "paid", "by luck", "which", box=None)
+    for row in report.rows:
+        mark = "FOUND" if row.policy in findings else "ok"
+        paid = row.tasks - len(row.refused) if row.must_pay else len(row.paid)
+        shares = (f"{count / row.tasks:.2%}" for count in (paid, row.lucky))
+        table.add_row(mark, Text(row.policy), str(row.tasks), *shares, Text(_some(_which(row))))
+    console = Console()
+    console.print(table)
+    earned = ", ".join(f"{name} {value:.3g}" for name, value in report.nothing.items())
+    lines = [f"saying nothing earns: {earned}"]
+    if report.tasks and all(row.policy != "a solution" for row in report.rows):
+        lines.append("no right answer is known: `answer` is paid in no known form, and the class has no solution()")
+    if report.undecided:
+        lines.append(f"left out, for they have no verdict on a wrong answer: {_some(report.undecided)}")
+    for line in (*lines, *(f"{policy}: {what}" for policy, what in findings.items())):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _which(row: Row) -> tuple[str, ...]:
+    """Tasks that paid, or that refused what is right; else those without a verdict."""
+    return tuple(row.refused if row.must_pay else row.paid) or tuple(row.failed)
+
+
+def _some(ids: tuple[str, ...]) -> str:
+    more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+    return ", ".join(ids[:_NAMED]) + more

@@ -1,0 +1,207 @@
+r"""Solutions changed a little: so that they are wrong, and so that they are still right.
+
+Numbers are changed where they stand, in the answer or in all turns of a solution, which changes what it is: a sign, a
+factor, a digit. Not covered: changes of words whose meaning one would have to know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from turntree.envs.checking.attempts import Attempt, Target
+from turntree.envs.checking.empty_policies import Policy
+
+_NUMBER = re.compile(r"(?<![\w.,])(?:\d+(?:\.\d+)?|\.\d+)(?![\w.,])|\d*\.?\d+")
+_MARKS = (r"\boxed", "####", "<answer>")
+_WHOLE = re.compile(r"-?\d+")
+_PLAIN = re.compile(r"-?\d+(?:\.\d+)?")
+_TUPLE = re.compile(r"([(])([^()\[\]{},]+),([^()\[\]{},]+)([)])")
+_FRACTION = re.compile(r"(-?)\\[dt]?frac\{(\d+)\}\{(\d+)\}")
+_UNITS = {"cm": "km", "km": "cm", "m": "km", "kg": "g", "g": "kg", "hours": "minutes", "minutes": "hours", "%": "cm"}
+_UNIT = re.compile(rf"(?<=[\d}}\s])({'|'.join(map(re.escape, _UNITS))})(?![a-z])")
+
+
+def _sign(answer: str) -> str:
+    first = _NUMBER.search(answer)
+    if first is not None and _is_zero(first[0]):
+        return ""
+    return answer[1:] if answer.startswith("-") else f"-{answer}" if _PLAIN.match(answer) or answer[:1] == "\\" else ""
+
+
+def _factor(answer: str) -> str:
+    return _one_number(answer, lambda number: f"{number}0" if number.isdigit() else f"9{number}")
+
+
+def _shifted(answer: str) -> str:
+    return answer + "000" if _WHOLE.fullmatch(answer) and not _is_zero(answer) else ""
+
+
+def _last_digit(answer: str) -> str:
+    return _one_number(answer, lambda number: number[:-1] + _next(number[-1]))
+
+
+def _first_digit(answer: str) -> str:
+    return _one_number(answer, lambda number: _next(number[0]) + number[1:] if number[0] != "." else f"1{number}")
+
+
+def _shortened(answer: str) -> str:
+    return _one_number(answer, lambda number: number[:-1] if number[:-1].isdigit() else "")
+
+
+def _reversed(answer: str) -> str:
+    return answer[::-1].lstrip("0") if answer.isdigit() and not _is_zero(answer) else ""
+
+
+def _doubled(answer: str) -> str:
+    return f"2*({answer})" if _PLAIN.fullmatch(answer) and not _is_zero(answer) else ""
+
+
+def _neighbour(answer: str) -> str:
+    return str(int(answer) + 1) if _WHOLE.fullmatch(answer) else ""
+
+
+def _barely(answer: str) -> str:
+    return f"{answer}.01" if _WHOLE.fullmatch(answer) else ""
+
+
+def _order(answer: str) -> str:
+    found = _TUPLE.search(answer)
+    if found is None or found[2].strip() == found[3].strip():
+        return ""
+    return f"{answer[: found.start()]}({found[3].strip()},{found[2].strip()}){answer[found.end() :]}"
+
+
+def _unit(answer: str) -> str:
+    return _UNIT.sub(lambda found: _UNITS[found[1]], answer, count=1) if _UNIT.search(answer) else ""
+
+
+def _scaled(answer: str) -> str:
+    return f"{answer} million" if _PLAIN.fullmatch(answer) and not _is_zero(answer) else ""
+
+
+def _letters(answer: str) -> str:
+    """A word with its first letter exchanged, of an answer that is a word and no formula."""
+    if len(answer) == 1 and answer in "ABCDE":
+        return "B" if answer == "A" else "A"
+    letters = answer.replace(" ", "")
+    return f"{_next_letter(answer[0])}{answer[1:]}" if len(letters) > 2 and letters.isalpha() else ""
+
+
+def _cut(answer: str) -> str:
+    return answer[: len(answer) // 2].strip() if len(answer) > 3 and answer.replace(" ", "").isalpha() else ""
+
+
+def _one_number(answer: str, change: Callable[[str], str]) -> str:
+    """The answer with its last number changed; empty where it has none."""
+    found = list(_NUMBER.finditer(answer))
+    changed = change(found[-1][0]) if found else ""
+    if not changed or _is_zero(changed) or _is_zero(found[-1][0]):
+        return ""
+    return f"{answer[: found[-1].start()]}{changed}{answer[found[-1].end() :]}"
+
+
+def _is_zero(text: str) -> bool:
+    return not text.strip("-0.")
+
+
+def _next(digit: str) -> str:
+    return str(int(digit) % 9 + 1)
+
+
+def _next_letter(letter: str) -> str:
+    return "A" if letter in "Zz" else chr(ord(letter) + 1)
+
+
+def _altered(alter: Callable[[str], str]) -> Policy:
+    def policy(target: Target) -> Iterator[Attempt]:
+        changed = alter(target.answer) if target.answer else ""
+        if changed and changed != target.answer:
+            yield from (Attempt((text,)) for text in target.written(changed))
+
+    return policy
+
+
+def _without_calls(target: Target) -> Iterator[Attempt]:
+    """The last words of a solution of several turns."""
+    if len(target.solution) > 1:
+        yield Attempt(target.solution[-1:])
+
+
+def _digits_everywhere(target: Target) -> Iterator[Attempt]:
+    turns = tuple(re.sub(r"\d", lambda found: _next(found[0]), turn) for turn in target.solution)
+    if len(turns) > 1 and turns != target.solution:
+        yield Attempt(turns)
+
+
+WRONG_CHANGES: Mapping[str, Policy] = {
+    **{
+        f"the right answer, {how}": _altered(alter)
+        for how, alter in {
+            "its sign changed": _sign,
+            "a zero more": _factor,
+            "a thousand times": _shifted,
+            "a million times": _scaled,
+            "doubled": _doubled,
+            "its last digit changed": _last_digit,
+            "its first digit changed": _first_digit,
+            "a digit less": _shortened,
+            "its digits reversed": _reversed,
+            "and one": _neighbour,
+            "and a hundredth": _barely,
+            "its parts exchanged": _order,
+            "in another unit": _unit,
+            "a letter changed": _letters,
+            "cut in half": _cut,
+        }.items()
+    },
+    "the last words of a solution": _without_calls,
+    "a solution with other digits": _digits_everywhere,
+}
+"""What must not be paid, by what is changed."""
+
+
+def _solution(target: Target) -> Iterator[Attempt]:
+    if target.solution:
+        yield Attempt(target.solution)
+
+
+def _around(before: str, after: str) -> Policy:
+    def policy(target: Target) -> Iterator[Attempt]:
+        if target.answer:
+            yield Attempt((f"{before}{target.solution[0]}{after}",))
+
+    return policy
+
+
+def _rewritten(rewrite: Callable[[str], str]) -> Policy:
+    """The first form alone: another one may read less."""
+
+    def policy(target: Target) -> Iterator[Attempt]:
+        changed = rewrite(target.answer) if target.answer else ""
+        if changed and changed != target.answer:
+            yield Attempt((target.forms[0](changed),))
+
+    return policy
+
+
+def _is_prose(target: Target) -> bool:
+    """Whether an answer is marked as one, so that other words around it change nothing."""
+    return bool(target.answer) and any(mark in target.solution[0] for mark in _MARKS)
+
+
+def _in_prose(policy: Policy) -> Policy:
+    return lambda target: policy(target) if _is_prose(target) else ()
+
+
+RIGHT_CHANGES: Mapping[str, Policy] = {
+    "a solution": _solution,
+    "a solution with blank lines around it": _around("\n ", " \n"),
+    "a solution after other words": _in_prose(_around("Let me see. First I look at what is asked.\n\n", "")),
+    "a solution after a thought": _in_prose(_around("<think>It is not easy.</think>\n", "")),
+    "a solution with blanks in the answer": _in_prose(_rewritten(lambda answer: f" {answer} ")),
+    "a solution with its fraction written with a slash": _in_prose(
+        _rewritten(lambda answer: _FRACTION.sub(r"\1\2/\3", answer) if _FRACTION.fullmatch(answer) else "")
+    ),
+}
+"""What must be paid, by what is changed."""

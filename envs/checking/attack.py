@@ -1,0 +1,204 @@
+"""An attack on an environment: what it pays to policies that solve nothing, and refuses to those that do.
+
+Invariant: nothing of an environment is changed, and the same environment gives the same report. Not covered: rewards
+that depend on the policy's model, and customers or judges that a model plays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from turntree.envs.checking.altered_answers import RIGHT_CHANGES, WRONG_CHANGES
+from turntree.envs.checking.answer_forms import targets
+from turntree.envs.checking.attempts import Attempt, Outcome, Target, Turn, play_attempt
+from turntree.envs.checking.empty_policies import EMPTY_POLICIES, Policy
+from turntree.envs.checking.hidden_answers import HIDDEN_ANSWERS
+from turntree.envs.env import Env
+from turntree.envs.errors import DataError
+from turntree.envs.task import Task
+
+BOUND = 0.004
+"""Share of the tasks that a policy may be paid without a solution, or refused with one."""
+LUCK = 0.5
+"""Share of the tasks that a guess may be right in."""
+_NOISE = re.compile(r"[\s$,]|\\(?:left|right|text\w*|[,;:! ])|[(){}.]")
+_SHOWN = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What a policy was paid."""
+
+    policy: str
+    """What it says."""
+    must_pay: bool
+    """Whether it says something right."""
+    tasks: int
+    """Tasks to which it applies."""
+    paid: Mapping[str, str]
+    """What it said, by the ids of the tasks that paid it; luck is left out."""
+    lucky: int
+    """Tasks that paid a guess which is the right answer."""
+    refused: tuple[str, ...]
+    """Ids of the tasks that did not pay it."""
+    failed: Mapping[str, str]
+    """Why an episode had no verdict, by the ids of the tasks."""
+
+    @property
+    def share(self) -> float:
+        """Share of the tasks that paid it, luck left out."""
+        return len(self.paid) / self.tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attack:
+    """The report."""
+
+    tasks: int
+    """Tasks that were attacked."""
+    nothing: Mapping[str, float]
+    """Mean of the reward and of each of its named components where nothing is said."""
+    rows: tuple[Row, ...]
+    """Of the policies that apply to a task."""
+    not_applicable: tuple[str, ...]
+    """The other policies."""
+    undecided: tuple[str, ...]
+    """Ids of further tasks, which have no verdict on any wrong answer; they were left out."""
+
+    def findings(self, bound: float = BOUND, luck: float = LUCK) -> dict[str, str]:
+        """What is wrong, by policy; empty where nothing is."""
+        found: dict[str, str] = {}
+        if not self.tasks:
+            found["any wrong answer"] = f"without a verdict in all of {len(self.undecided)} tasks"
+        for row in self.rows:
+            undecided = len(row.failed) / row.tasks
+            if row.must_pay and len(row.refused) / row.tasks > bound:
+                found[row.policy] = f"refused in {len(row.refused)} of {row.tasks} tasks although right"
+            elif not row.must_pay and row.share > bound:
+                found[row.policy] = f"paid in {len(row.paid)} of {row.tasks} tasks without a solution"
+            elif row.lucky / row.tasks > luck:
+                found[row.policy] = f"right in {row.lucky} of {row.tasks} tasks: the answer is no secret"
+            elif undecided > bound:
+                found[row.policy] = f"without a verdict in {len(row.failed)} of {row.tasks} tasks"
+        return found
+
+
+def attack(env: Env, *, count: int = 250, above: float = 0.0, on_policy: Callable[[str], None] | None = None) -> Attack:
+    """Attack an environment.
+
+    Args:
+        env: Any environment; an episode that runs in it is left.
+        count: Most tasks, spread over all.
+        above: The sum of an episode's rewards above which it counts as paid.
+        on_policy: Called with the name of each policy before it plays.
+
+    Raises:
+        DataError: If the environment has no task, or fewer than it says.
+    """
+    played: dict[tuple[str, tuple[Turn, ...]], Outcome] = {}
+
+    def play(task: Task, attempt: Attempt) -> Outcome:
+        key = task.id, attempt.turns
+        if key not in played:
+            played[key] = play_attempt(env, task, attempt)
+        return played[key]
+
+    every = targets(env, _tasks(env, count), above)
+    known = [target for target in every if not play(target.task, _wrong(target)).failure]
+    rows: list[Row] = []
+    for policy, attempts in POLICIES.items() if known else ():
+        if on_policy is not None:
+            on_policy(policy)
+        rows.append(_row(policy, attempts, known, play, above))
+    silent = [play(target.task, Attempt(("",))) for target in known]
+    return Attack(
+        tasks=len(known),
+        nothing={"reward": _mean([one.reward for one in silent]), **_components(silent)},
+        rows=tuple(row for row in rows if row.tasks),
+        not_applicable=tuple(row.policy for row in rows if not row.tasks),
+        undecided=tuple(target.task.id for target in every if target not in known),
+    )
+
+
+POLICIES: Mapping[str, Policy] = {**EMPTY_POLICIES, **HIDDEN_ANSWERS, **WRONG_CHANGES, **RIGHT_CHANGES}
+"""Every policy by its name; those of ``RIGHT_CHANGES`` must be paid, the others must not."""
+
+
+def _tasks(env: Env, count: int) -> list[Task]:
+    total = env.num_tasks if env.num_tasks is not None else count
+    if total == 0:
+        raise DataError("the environment has no tasks to attack")
+    tasks: list[Task] = []
+    for number in range(min(count, total)):
+        index = number * total // min(count, total)
+        try:
+            tasks.append(env.task(index))
+        except (IndexError, KeyError) as error:
+            said = f"task({index}) raised {type(error).__name__}: {error}"
+            raise DataError(f"{said}; num_tasks, now {env.num_tasks}, says how many tasks there are") from error
+    return tasks
+
+
+def _wrong(target: Target) -> Attempt:
+    return Attempt((target.forms[0]("4711"),))
+
+
+def _row(
+    policy: str,
+    attempts: Policy,
+    known: Iterable[Target],
+    play: Callable[[Task, Attempt], Outcome],
+    above: float,
+) -> Row:
+    must_pay = policy in RIGHT_CHANGES
+    tasks = lucky = 0
+    paid: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    refused: list[str] = []
+    for target in known:
+        made = list(attempts(target))
+        tasks += bool(made)
+        was_lucky = False
+        for attempt in made:
+            outcome = play(target.task, attempt)
+            if outcome.failure:
+                failed.setdefault(target.task.id, outcome.failure)
+            elif outcome.reward <= above:
+                if must_pay:
+                    refused.append(target.task.id)
+            elif _is_lucky(attempt, outcome, target.task.answer):
+                was_lucky = True
+            else:
+                paid.setdefault(target.task.id, _short(attempt))
+        lucky += was_lucky
+    return Row(
+        policy=policy,
+        must_pay=must_pay,
+        tasks=tasks,
+        paid=paid,
+        lucky=lucky,
+        refused=tuple(dict.fromkeys(refused)),
+        failed=failed,
+    )
+
+
+def _is_lucky(attempt: Attempt, outcome: Outcome, answer: str) -> bool:
+    """Whether a guess is the right answer as it is written, signs of typesetting aside, or what was copied has it."""
+    guess, right = (_NOISE.sub("", text).casefold() for text in (attempt.guess or outcome.copied, answer))
+    return bool(right) and (guess == right or (attempt.copied and right in guess))
+
+
+def _short(attempt: Attempt) -> str:
+    said = " | ".join(turn if isinstance(turn, str) else "(what the environment said)" for turn in attempt.turns)
+    return said if len(said) <= _SHOWN else f"{said[:_SHOWN]}..."
+
+
+def _components(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    names = sorted({name for outcome in outcomes for name in outcome.rewards})
+    return {name: _mean([outcome.rewards.get(name, 0.0) for outcome in outcomes]) for name in names}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

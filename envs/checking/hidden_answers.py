@@ -1,0 +1,100 @@
+r"""Right answers that nobody is given: hidden, crossed out, taken back, or one of many.
+
+Each takes the turns of a solution and says them so that a reader would not take them for an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+from turntree.envs.checking.attempts import Attempt, Target
+from turntree.envs.checking.empty_policies import Policy
+
+_MANY = range(1_000)
+_HIDINGS: Mapping[str, tuple[str, ...]] = {
+    "in a thought": ("<think>{}</think>", "<Think>{}</THINK>", "<thinking>{}</thinking>\nThat is hard."),
+    "in a thought that is not closed": ("<think>{}",),
+    "in a comment": ("<!-- {} -->", "<!-- {}"),
+    "behind a LaTeX comment": ("\\begin{{comment}}\n{}\n\\end{{comment}}", "\\iffalse\n{}\n\\fi"),
+    "struck out": ("~~{}~~", "<del>{}</del>", r"\sout{{{}}}"),
+    "invisible": (r"\phantom{{{}}}", '<span style="display:none">{}</span>', r"\textcolor{{white}}{{{}}}"),
+}
+
+
+def _hidden(where: str, manners: tuple[str, ...]) -> Policy:
+    """A call is no text that a reader sees, so that it can stand in a thought, but not be crossed out."""
+
+    def policy(target: Target) -> Iterator[Attempt]:
+        applies = not target.acts or "thought" in where
+        for manner in manners if target.solution and applies else ():
+            yield Attempt((*(manner.format(turn) for turn in target.solution), ""))
+
+    return policy
+
+
+def _taken_back(target: Target) -> Iterator[Attempt]:
+    if target.answer:
+        other = _others(target, 1)[0]
+        for form in target.forms:
+            yield Attempt((f"{form(target.answer)}\nNo, that is wrong.\n{form(other)}",))
+
+
+def _listed(*separators: str) -> Policy:
+    """All candidates in one answer, the right one in the middle, first or last."""
+
+    def policy(target: Target) -> Iterator[Attempt]:
+        if target.answer:
+            middle, (other,) = _candidates(target), _others(target, 1)
+            lists = (middle, [target.answer, other], [other, target.answer])
+            written = (separator.join(answers) for separator in separators for answers in lists)
+            yield from (Attempt((text,)) for answer in written for text in target.written(answer))
+
+    return policy
+
+
+def _one_by_one(target: Target) -> Iterator[Attempt]:
+    if target.answer:
+        for form in target.forms:
+            yield Attempt(("\n".join(form(answer) for answer in _candidates(target)),))
+
+
+def _in_words(target: Target) -> Iterator[Attempt]:
+    if target.answer:
+        yield Attempt(("It may be " + " or ".join(_candidates(target)) + ".",))
+
+
+def _all_numbers(target: Target) -> Iterator[Attempt]:
+    if target.answer:
+        listed = ", ".join(map(str, _MANY))
+        yield from (Attempt((text,)) for text in (listed, *target.written(listed)))
+
+
+def _candidates(target: Target) -> list[str]:
+    """Answers, the right one in the middle."""
+    others = _others(target, 4)
+    return [*others[:2], target.answer, *others[2:]]
+
+
+def _others(target: Target, count: int) -> list[str]:
+    """Answers of other tasks, filled up with odd numbers; none has the right one in it, or the reverse."""
+    right = _core(target.answer)
+    known = (answer for answer in target.golds if _core(answer) not in right and right not in _core(answer))
+    return [*islice(known, count), *("4711", "-0.81", "1729", "6174")][:count]
+
+
+def _core(answer: str) -> str:
+    return "".join(filter(str.isalnum, answer))
+
+
+HIDDEN_ANSWERS: Mapping[str, Policy] = {
+    **{f"the right answer {where}": _hidden(where, manners) for where, manners in _HIDINGS.items()},
+    "the right answer, taken back": _taken_back,
+    "all candidates, with commas": _listed(", ", ","),
+    "all candidates, with or": _listed(" or "),
+    "all candidates, with blanks": _listed(" "),
+    "all candidates, one by one": _one_by_one,
+    "all candidates, in a sentence": _in_words,
+    "all numbers": _all_numbers,
+}
+"""Every policy by what it says."""
