@@ -142,7 +142,7 @@ def _scorer(body: RewardRequest) -> Scorer | None:
     if ANSWER in body.by and body.contract is None:
         raise ApiError(400, "an answer is compared by the rules of a data set; name one", param="contract")
     try:
-        return Scorer(body.by, contract=body.contract)
+        return Scorer(body.by, contract=body.contract, imports=False)
     except RewardError as error:
         raise ApiError(400, str(error), param="by", code="invalid_value") from error
 
