@@ -93,14 +93,18 @@ def unregister(name: str) -> None:
     _registered.pop(name, None)
 
 
-def get_reward(name: str) -> Reward:
+def get_reward(name: str, *, load: bool = True) -> Reward:
     """The reward of a name; entry points of installed packages are included.
+
+    Args:
+        name: Its name.
+        load: Whether an entry point may be imported; a name from outside may not do that.
 
     Raises:
         UnknownReward: Neither a registered reward nor an entry point has the name.
         RewardDefinitionError: An entry point loads something that is not a function.
     """
-    if name not in _registered:
+    if name not in _registered and load:
         for entry in entry_points(group=GROUP, name=name):
             loaded = entry.load()
             if name in _registered:
@@ -112,7 +116,7 @@ def get_reward(name: str) -> Reward:
             else:
                 raise RewardDefinitionError(f"entry point {entry.value!r} of reward {name!r} is no function")
     if name not in _registered:
-        known = reward_names()
+        known = reward_names() if load else sorted(_registered)
         close = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
         raise UnknownReward(f"no reward is called {name!r}; {hint}")

@@ -73,6 +73,10 @@ def serve_command(
     template: TemplateOption = None,
     max_thinking_tokens: ThinkingOption = None,
     record: Annotated[Path | None, typer.Option(help="Folder of a run: sessions become its episodes.")] = None,
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE:NAME", help="A reward of your own that verdicts may name; repeatable."),
+    ] = None,
     max_sessions: Annotated[int, typer.Option(min=1, help="Sessions held at once.")] = 1024,
     session_seconds: Annotated[float, typer.Option(min=1, help="Time after which an idle session ends.")] = 3600.0,
     speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True,
@@ -92,6 +96,7 @@ def serve_command(
     from turntree.agents.engines.engine_choice import EngineChoice
     from turntree.agents.errors import MissingExtra, UsageError
     from turntree.agents.evaluation.checkpoint import Checkpoint
+    from turntree.agents.scoring.scorer import Scorer
     from turntree.spec_tree import ForestConfig
 
     try:
@@ -103,6 +108,8 @@ def serve_command(
         raise MissingExtra("turntree serve", "serve") from error
     if engine is EngineName.OPENAI:
         raise UsageError("--engine openai is such a server already; serve with local, vllm or sglang")
+    for one in reward or ():
+        Scorer({one: 0})  # registers it: a request imports nothing
     checkpoint = Checkpoint.open(model)
     positions = checkpoint.max_positions
     if max_context is not None and positions is not None and max_context > positions:

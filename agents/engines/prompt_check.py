@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def checked_prompt(tokens: Sequence[int], max_context: int | None) -> list[int]:
+def checked_prompt(tokens: Sequence[int], max_context: int | None, vocabulary: int | None = None) -> list[int]:
     """The tokens of a prompt, and those given after it, as Python integers.
 
     Args:
         tokens: Token ids, shape (tokens,).
         max_context: Tokens of prompt and response together; ``None`` leaves the bound to the engine.
+        vocabulary: Tokens that the model knows; ``None`` if that is not known.
 
     Raises:
-        ValueError: If there are none, or if they leave no room for a sampled token.
+        ValueError: If there are none, if they leave no room for a sampled token, or if the model knows one not: an
+            engine's process would end at it.
     """
     if not tokens:
         raise ValueError("the prompt is empty; the policy needs at least one token to go on from")
@@ -22,4 +24,9 @@ def checked_prompt(tokens: Sequence[int], max_context: int | None) -> list[int]:
             f"prompt and given tokens are {len(tokens)}, max_context is {max_context}: no room is left to sample; "
             "raise max_context or shorten the dialogue"
         )
-    return [int(token) for token in tokens]
+    found = [int(token) for token in tokens]
+    last = (vocabulary or 1 << 31) - 1
+    if min(found) < 0 or max(found) > last:
+        strange = next(token for token in found if not 0 <= token <= last)
+        raise ValueError(f"prompt and given tokens hold token {strange}, the model knows 0 to {last}")
+    return found

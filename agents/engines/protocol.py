@@ -35,7 +35,7 @@ class Sampling:
     """Sampling parameters. Names and meanings follow vLLM's ``SamplingParams``."""
 
     temperature: float = 1.0
-    """0 is greedy."""
+    """0 is greedy; below 1e-4 float32 cannot hold what is drawn from."""
     top_p: float = 1.0
     """Nucleus mass, in (0, 1]."""
     top_k: int = -1
@@ -43,7 +43,8 @@ class Sampling:
     min_p: float = 0.0
     """Tokens below this share of the most probable token's probability are excluded, in [0, 1]; 0 keeps all."""
     repetition_penalty: float = 1.0
-    """Logits of tokens in the prompt or the turn so far are divided by it if positive, else multiplied; above 0."""
+    """Logits of tokens in the prompt or the turn so far are divided by it if positive, else multiplied; in
+    [0.01, 100]."""
     presence_penalty: float = 0.0
     """Taken from the logit of each token that the turn has already, in [-2, 2]."""
     frequency_penalty: float = 0.0
@@ -58,16 +59,16 @@ class Sampling:
     """Most probable tokens recorded at each position, after all transforms; 0 records none."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < np.inf:
-            raise ValueError(f"temperature must be 0 (greedy) or positive, got {self.temperature}")
+        if not (self.temperature == 0 or 1e-4 <= self.temperature < np.inf):
+            raise ValueError(f"temperature must be 0 (greedy) or at least 0.0001, got {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}")
-        if self.top_k != -1 and self.top_k < 1:
-            raise ValueError(f"top_k must be -1 (all) or at least 1, got {self.top_k}")
+        if self.top_k != -1 and not 1 <= self.top_k < 1 << 31:
+            raise ValueError(f"top_k must be -1 (all) or lie in [1, 2**31), got {self.top_k}")
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p must lie in [0, 1], got {self.min_p}")
-        if not 0 < self.repetition_penalty < np.inf:
-            raise ValueError(f"repetition_penalty must be positive (1 is none), got {self.repetition_penalty}")
+        if not 0.01 <= self.repetition_penalty <= 100:
+            raise ValueError(f"repetition_penalty must lie in [0.01, 100] (1 is none), got {self.repetition_penalty}")
         for name in ("presence_penalty", "frequency_penalty"):
             if not -2 <= getattr(self, name) <= 2:
                 raise ValueError(f"{name} must lie in [-2, 2], got {getattr(self, name)}")
@@ -75,6 +76,8 @@ class Sampling:
             raise ValueError(f"top_logprobs must be 0 (none) or positive, got {self.top_logprobs}")
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if not all(0 <= token < 1 << 31 for token in self.stop_token_ids):
+            raise ValueError(f"stop_token_ids must lie in [0, 2**31), got {self.stop_token_ids}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,6 +285,8 @@ def make_app(gateway: Gateway) -> Starlette:
     routes.add("/v1/models/{name:path}", gateway.one_model, method="GET")
     routes.add("/health", gateway.health, method="GET", open_to_all=True)
     routes.add("/metrics", gateway.show_metrics, method="GET")
+    if gateway.settings.session is not None:  # whoever made the one session ends it
+        return routes.app()
     routes.add("/v1/sessions/{session:path}/reward", gateway.paths.reward, method="POST")
     routes.add("/v1/sessions/{session:path}", gateway.paths.show, method="GET")
     routes.add("/v1/sessions/{session:path}", gateway.paths.end, method="DELETE")

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.gateway.http.errors import ApiError
+from turntree.agents.gateway.http.ranges import Figure
 from turntree.agents.gateway.http.requests import read_body
 from turntree.agents.gateway.http.routes import Json
 from turntree.agents.gateway.http.settings import GatewaySettings
@@ -32,9 +33,9 @@ _NAME = re.compile(r"[\w.:/@+-]{1,200}", re.ASCII)
 class RewardRequest(Strict):
     """The body of ``/v1/sessions/ID/reward``: a figure, rewards by name, or a failure of the program."""
 
-    reward: float | None = None
-    parts: dict[str, float] = Field(default_factory=dict, max_length=64)
-    by: dict[str, float] | None = Field(default=None, min_length=1, max_length=64)
+    reward: Figure | None = None
+    parts: dict[str, Figure] = Field(default_factory=dict, max_length=64)
+    by: dict[str, Figure] | None = Field(default=None, min_length=1, max_length=64)
     answer: str = ""
     contract: str | None = None
     failure: str | None = Field(default=None, min_length=1, max_length=2000)
@@ -142,7 +143,7 @@ def _scorer(body: RewardRequest) -> Scorer | None:
     if ANSWER in body.by and body.contract is None:
         raise ApiError(400, "an answer is compared by the rules of a data set; name one", param="contract")
     try:
-        return Scorer(body.by, contract=body.contract)
+        return Scorer(body.by, contract=body.contract, imports=False)
     except RewardError as error:
         raise ApiError(400, str(error), param="by", code="invalid_value") from error
 

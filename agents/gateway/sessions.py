@@ -85,8 +85,6 @@ class Session:
     """When it was last asked for something."""
     failure: str = ""
     """What the last request was lost to, in one line; empty if it was answered."""
-    full: bool = False
-    """Whether a request was refused as its dialogue had no room for a further token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +129,8 @@ class Sessions:
     ) -> None:
         self.live: OrderedDict[str, Session] = OrderedDict()
         """By name; the one that was idle longest comes first."""
+        self.full = False
+        """Whether a request was refused as its dialogue had no room for a further token."""
         self._most, self._seconds, self._report, self._clock = most, seconds, ended, clock
         self._by_key: defaultdict[bytes, list[Node]] = defaultdict(list)
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -183,7 +183,7 @@ class Sessions:
             if not isinstance(error, ApiError) or error.status >= 500:
                 session.failure = describe(error)
             elif error.code == CONTEXT_FULL:
-                session.full = True
+                self.full = True
             raise
         finally:
             session.running -= 1

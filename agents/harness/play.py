@@ -1,7 +1,8 @@
 """One program played as an episode: its task in, its dialogues and the verdict on its answer out.
 
-Invariant: a failure of the program, of the engine or of the gateway is a failure of the episode and never a reward,
-also where the program went on in spite of it. What a limit of the task ended, the policy answers for: reward 0.
+Invariant: a failure of the machine, that is of the engine or of whatever runs the program, is a failure of the episode
+and never a reward, also where the program went on in spite of it. What the program can cause by itself, and what a
+limit of the task ended, the policy answers for: reward 0.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from turntree.agents.gateway.http.settings import GatewaySettings
 from turntree.agents.gateway.session_episodes import dialogues, episode_of
 from turntree.agents.gateway.sessions import Session
 from turntree.agents.harness.front import admitted
-from turntree.agents.harness.program import Assignment, Program, ProgramFailed
+from turntree.agents.harness.program import Assignment, NoAnswer, Program, ProgramFailed
 from turntree.agents.harness.turns import EpisodeTurns
 from turntree.agents.loop.episode_driver import EpisodeDriver
 from turntree.agents.loop.renderer import Renderer
@@ -27,6 +28,8 @@ from turntree.envs.limits import Limits
 
 PROGRAM_ANSWER = "program_answer"
 """Key of the task's metadata in a played episode: the program's final answer."""
+PROGRAM_ERROR = "program_error"
+"""The same for a program without an answer: why there is none."""
 _ENDLESS = 1 << 30
 
 
@@ -68,6 +71,7 @@ class ProgramPlay(EpisodeDriver):
             seconds=self.seconds,
             tool_format=self.tool_format,
             session="episode",
+            session_seconds=float("inf"),
             task_id=self.task_id,
             env_id=self.env_id,
         )
@@ -88,31 +92,33 @@ class ProgramPlay(EpisodeDriver):
                 try:
                     async with asyncio.timeout(min(self.seconds, limits.max_seconds or self.seconds)):
                         answer = await self.program.run(given, self.off_loop)
-                except (ProgramFailed, TimeoutError) as error:
+                except (ProgramFailed, NoAnswer, TimeoutError) as error:
                     failed = error
                 finally:
                     turns.close()
         finally:
-            sessions = gateway.sessions.take_all()
-            for session in sessions:
+            for session in gateway.sessions.take_all():
                 self.take(session)
         if turns.lost is not None:
             self.failure_kind = FailureKind.ENGINE
             raise turns.lost
         if answer is not None and self.turns:
             return await self.judge(answer)
-        if not self.turns:
-            raise failed or ProgramFailed("the program answered without a turn of the policy")
         if isinstance(failed, TimeoutError):
             if limits.max_seconds is not None and limits.max_seconds <= self.seconds:
                 return StopReason.MAX_SECONDS
             raise TimeoutError(f"the program had no answer after {self.seconds:g} s")
+        if isinstance(failed, ProgramFailed):
+            raise failed
+        self.note(PROGRAM_ERROR, str(failed or "the program answered without a turn of the policy"))
         if turns.full:
             return StopReason.MAX_TURNS
-        if any(session.full for session in sessions):
-            return StopReason.MAX_TOKENS
-        assert failed is not None
-        raise failed
+        return StopReason.MAX_TOKENS if gateway.sessions.full else StopReason.DONE
+
+    def note(self, key: str, text: str) -> None:
+        """Keep a text with the task."""
+        assert self.task is not None
+        self.task = replace(self.task, metadata={**self.task.metadata, key: text})
 
     def take(self, session: Session) -> None:
         """Take the turns of the dialogue that ended last as the episode's own, and the other dialogues beside it."""
@@ -141,8 +147,7 @@ class ProgramPlay(EpisodeDriver):
 
     async def judge(self, answer: str) -> StopReason:
         """Give the final answer to the environment."""
-        assert self.task is not None
-        self.task = replace(self.task, metadata={**self.task.metadata, PROGRAM_ANSWER: answer})
+        self.note(PROGRAM_ANSWER, answer)
         _, reward, _, _, info = await self.ask_env(self.env, answer)
         self.turns[-1] = replace(self.turns[-1], reward=float(reward))
         self.rewards = {name: float(value) for name, value in info["rewards"].items()}

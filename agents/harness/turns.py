@@ -69,6 +69,8 @@ class EpisodeTurns:
             if self._closed and task.cancelled():
                 raise _ended() from None
             raise
+        except ValueError:  # the program asked for what the engine cannot do
+            raise
         except Exception as error:
             self._lost[key] = error
             raise

@@ -65,15 +65,17 @@ class Scorer:
             first, which registers the reward. ``judge`` with ``criteria`` is a model: ``JudgeSettings``.
         contract: Data set whose rules compare answers if a sample's own has none; ``None``
             refuses such samples.
+        imports: Whether names may import what they belong to. Names that a request brings may not: they are those of
+            rewards that are registered already.
 
     Raises:
-        UnknownReward: A name is not registered, or its module cannot be imported.
+        UnknownReward: A name is not registered, or its module cannot be imported, or may not be.
         UnknownContract: ``contract`` names no data set.
         RewardDefinitionError: The rewards cannot be combined.
     """
 
-    def __init__(self, rewards: Mapping[str, Any], *, contract: str | None = None) -> None:
-        self._parts = tuple(_part(name, value) for name, value in rewards.items())
+    def __init__(self, rewards: Mapping[str, Any], *, contract: str | None = None, imports: bool = True) -> None:
+        self._parts = tuple(_part(name, value, imports=imports) for name, value in rewards.items())
         self._rubric = Rubric(self._parts)
         self._default = contract_for(contract) if contract is not None else None
 
@@ -166,8 +168,8 @@ def environment(sample: Sample) -> float | None:
     return None if value is None else float(value)
 
 
-def _part(name: str, value: Any) -> Part:
-    module, _, own = name.rpartition(":")
+def _part(name: str, value: Any, *, imports: bool) -> Part:
+    module, _, own = name.rpartition(":") if imports else ("", "", name)
     if module:
         try:
             importlib.import_module(module)
@@ -180,7 +182,7 @@ def _part(name: str, value: Any) -> Part:
         found = judging({key: setting for key, setting in value.items() if key not in known})
         value = {key: number for key, number in value.items() if key in known}
     else:
-        found = get_reward(own)
+        found = get_reward(own, load=imports)
     for key, number in value.items():
         if key not in known:
             raise RewardDefinitionError(f"reward {own!r} takes {', '.join(known)}, got {key!r}")

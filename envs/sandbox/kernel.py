@@ -78,9 +78,9 @@ def detach(target: str) -> None:
     checked(_libc.umount2(target.encode(), 2), f"umount {target}")
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies."""
-    checked(_libc.prctl(_PDEATHSIG, 9, 0, 0, 0), "PR_SET_PDEATHSIG")
+def die_with_parent(number: int = 9) -> None:
+    """Ask the kernel to kill this process, by a signal, when its parent dies."""
+    checked(_libc.prctl(_PDEATHSIG, number, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
 def adopt_orphans() -> None:

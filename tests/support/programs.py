@@ -22,13 +22,13 @@ class Policy:
     """A client of one episode."""
 
     def __init__(self, base_url: str, api_key: str, model: str) -> None:
-        self.base_url, self.api_key, self.model = base_url, api_key, model
+        self.base_url, self.model = base_url, model
+        self.headers = {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"}
 
     def ask(self, messages: Messages, **fields: Any) -> dict[str, Any]:
         """The next message."""
         body = json.dumps({"model": self.model, "messages": messages, **fields}).encode()
-        headers = {"Authorization": f"Bearer {self.api_key}", "Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.base_url}/chat/completions", body, headers)
+        request = urllib.request.Request(f"{self.base_url}/chat/completions", body, self.headers)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=300) as answer:
             message: dict[str, Any] = json.load(answer)["choices"][0]["message"]
@@ -92,17 +92,59 @@ def silent() -> str:
 
 
 def hangs(prompt: str, base_url: str, api_key: str) -> str:
-    """Has no answer in time, and asks once more when nobody waits for it."""
+    """Has no answer in time; a thread of its own asks once more when nobody waits for it."""
     policy = Policy(base_url, api_key, "policy")
     policy.ask([user(prompt)])
+
+    def asks_late() -> None:
+        RELEASED.wait(300)
+        try:
+            policy.ask([user("more")])
+        except urllib.error.HTTPError as error:
+            ANSWERS.append(error.code)
+        except OSError:
+            ANSWERS.append(0)
+
+    threading.Thread(target=asks_late, daemon=True).start()
     RELEASED.wait(300)
-    try:
-        policy.ask([user("more")])
-    except urllib.error.HTTPError as error:
-        ANSWERS.append(error.code)
-    except OSError:
-        ANSWERS.append(0)
     return "#### 4"
+
+
+def spins(prompt: str, base_url: str, api_key: str) -> str:
+    """Never returns, whatever is raised in it for a while."""
+    Policy(base_url, api_key, "policy").ask([user(prompt)])
+    ANSWERS.append(threading.get_ident())
+    for _ in range(3):
+        try:
+            while True:
+                pass
+        except BaseException:
+            ANSWERS.append(0)
+    while True:
+        pass
+
+
+def asks_many(prompt: str, base_url: str, api_key: str) -> str:
+    """Asks for more turns at once than the episode has."""
+    return str(Policy(base_url, api_key, "policy").ask([user(prompt)], n=20)["content"])
+
+
+def begins_too_long(prompt: str, base_url: str, api_key: str) -> str:
+    """Its first prompt leaves no room."""
+    return str(Policy(base_url, api_key, "policy").ask([user("word " * 5000)])["content"])
+
+
+def ends_itself(prompt: str, base_url: str, api_key: str) -> str:
+    """Scores and ends the session of its own turn, and breaks."""
+    policy = Policy(base_url, api_key, "policy")
+    policy.ask([user(prompt)])
+    for path, method, body in (("/reward", "POST", b'{"failure": "x"}'), ("", "DELETE", None)):
+        request = urllib.request.Request(f"{base_url}/sessions/episode{path}", body, policy.headers, method=method)
+        try:
+            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=300)
+        except urllib.error.HTTPError as error:
+            ANSWERS.append(error.code)
+    raise RuntimeError("it is over")
 
 
 def shrugs(prompt: str, base_url: str, api_key: str) -> str:
@@ -137,7 +179,7 @@ def talks(prompt: str, base_url: str, api_key: str, rounds: int = 100) -> str:
 def main() -> None:
     """As a command: the prompt on standard input, the rest in the environment."""
     prompt = sys.stdin.read()
-    assert prompt == os.environ["TASK_PROMPT"]
+    assert prompt == os.environ.get("TASK_PROMPT", prompt)
     sys.stdout.write("thinking\n" if "--loud" in sys.argv else "")
     answer = checks_twice(prompt, os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"])
     if "--fail" in sys.argv:

@@ -8,6 +8,7 @@ draft is empty; nothing else differs.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,6 +35,8 @@ from turntree.spec_tree.rules.verify import Verified
 
 if TYPE_CHECKING:
     from turntree.spec_tree import SpecForest
+
+log = logging.getLogger(__name__)
 
 
 class EngineCore:
@@ -142,7 +145,28 @@ class EngineCore:
         self._finish(requests, FinishReason.ABORT)
         return len(requests)
 
-    def _run(self, rows: list[Request]) -> _Step:
+    def _run(self, rows: list[Request]) -> _Step | None:
+        """One pass; where it breaks, each request goes through one alone, and those at which that breaks, fail."""
+        back = [request.mark() for request in rows]
+        try:
+            step = self._draw(rows)
+        except Exception as error:  # the boundary of a pass: one request's fault is none of the others'
+            for undo in back:
+                undo()
+            if len(rows) > 1:
+                for request in rows:
+                    self._run([request])
+                return None
+            log.exception("a request failed in a pass of the local engine")
+            (request,) = rows
+            request.error, request.computed = error, 0  # its keys and values may be broken
+            self._finish(rows, FinishReason.ABORT)
+            return None
+        self._settle(rows, step)
+        return step
+
+    def _draw(self, rows: list[Request]) -> _Step:
+        """Run the model, draw and score; the store is told nothing yet."""
         chunk = self.config.prefill_chunk
         left = np.array([r.pending for r in rows], np.int64)
         pending, ready = np.minimum(left, chunk), left <= chunk
@@ -160,9 +184,14 @@ class EngineCore:
             request.computed += n
             request.version = self.version
         scores = np.array([r.scoring for r in rows])
-        verified = self._emit(rows, plan, np.flatnonzero(ready & ~scores), guessed, who, logits)
-        self._score(rows, plan, np.flatnonzero(ready & scores), who, logits)
-        return _Step(plan, verified, bool(guessed.any()))
+        drawing, scoring = np.flatnonzero(ready & ~scores), np.flatnonzero(ready & scores)
+        verified = None
+        if len(drawing):
+            verified = self._emit([rows[b] for b in drawing], plan, drawing, guessed, who, logits)
+        if len(scoring):
+            own = _logits_of(scoring, who, plan, logits)
+            score([rows[b] for b in scoring], select(plan.draft, scoring), own)
+        return _Step(plan, verified, bool(guessed.any()), drawing, scoring)
 
     def _forward(self, step: StepPlan, who: Ints) -> Tensor:
         began = time.perf_counter()
@@ -182,38 +211,31 @@ class EngineCore:
         return logits
 
     def _emit(
-        self, rows: list[Request], plan: StepPlan, at: Ints, guessed: Ints, who: Ints, logits: Tensor
-    ) -> Verified | None:
+        self, drawing: list[Request], plan: StepPlan, at: Ints, guessed: Ints, who: Ints, logits: Tensor
+    ) -> Verified:
         """Draw tokens for the rows ``at``."""
-        if not len(at):
-            return None
-        drawing = [rows[b] for b in at]
-        before = [len(r.tokens) for r in drawing]
         room = np.array([self._drafter.room(r) for r in drawing], np.int64)
-        draft = select(plan.draft, at)
         own = _logits_of(at, who, plan, logits)
-        verified = emit(drawing, draft, guessed[at], room, own, monitors=self.config.monitors)
-        self._keep_path(plan.slot[at], (plan.computed + plan.pending)[at], verified)
-        drawn = [r.tokens[n:] for r, n in zip(drawing, before, strict=True)]
-        self._drafter.commit(drawing, drawn)
-        stopped, full = [], []
-        for request, tokens, left in zip(drawing, drawn, (room - verified.emitted).tolist(), strict=True):
-            watched = request.ended_by_watch(tokens)
-            if watched or request.tokens[-1] in request.sampling.stop_token_ids:
-                stopped.append(request)
-            elif left <= 0:
-                full.append(request)
-        self._finish(stopped, FinishReason.STOP)
-        self._finish(full, FinishReason.LENGTH)
-        return verified
+        return emit(drawing, select(plan.draft, at), guessed[at], room, own, monitors=self.config.monitors)
 
-    def _score(self, rows: list[Request], plan: StepPlan, at: Ints, who: Ints, logits: Tensor) -> None:
-        """Score the rows ``at``."""
-        if not len(at):
-            return
-        scoring = [rows[b] for b in at]
-        score(scoring, select(plan.draft, at), _logits_of(at, who, plan, logits))
-        self._finish([r for r in scoring if self._drafter.room(r) <= 0], FinishReason.LENGTH)
+    def _settle(self, rows: list[Request], step: _Step) -> None:
+        """Tell the store what was drawn, and end what is over."""
+        stopped, full = [], []
+        if step.verified is not None:
+            at, plan = step.drawing, step.plan
+            drawing = [rows[b] for b in at]
+            self._keep_path(plan.slot[at], (plan.computed + plan.pending)[at], step.verified)
+            drawn = [r.tokens[-n:] for r, n in zip(drawing, step.verified.emitted.tolist(), strict=True)]
+            self._drafter.commit(drawing, drawn)
+            for request, tokens in zip(drawing, drawn, strict=True):
+                watched = request.ended_by_watch(tokens)
+                if watched or request.tokens[-1] in request.sampling.stop_token_ids:
+                    stopped.append(request)
+                elif self._drafter.room(request) <= 0:
+                    full.append(request)
+        self._finish(stopped, FinishReason.STOP)
+        full += [rows[b] for b in step.scoring if self._drafter.room(rows[b]) <= 0]
+        self._finish(full, FinishReason.LENGTH)
 
     def _keep_path(self, slot: Ints, base: Ints, verified: Verified) -> None:
         """Move the keys and values of accepted nodes to the columns that follow the row's tokens."""
@@ -260,6 +282,10 @@ class _Step(NamedTuple):
     """The drawn tokens, if any."""
     guessed: bool
     """Whether it contained guesses of callers or tokens to score."""
+    drawing: Ints
+    """Rows that drew."""
+    scoring: Ints
+    """Rows that were scored."""
 
 
 def _logits_of(at: Ints, who: Ints, plan: StepPlan, logits: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,6 +130,22 @@ class Request(DraftTurn):
             self.error = error
             return True
 
+    def mark(self) -> Callable[[], None]:
+        """What takes back everything that a pass does to the request after this call, before the store is told."""
+        grown = [getattr(self, name) for name in _GROWN]
+        lengths = [len(one) for one in grown]
+        figures = [(name, getattr(self, name)) for name in _FIGURES]
+        monitored = replace(self.monitored)
+
+        def undo() -> None:
+            for some, length in zip(grown, lengths, strict=True):
+                del some[length:]
+            for name, value in figures:
+                setattr(self, name, value)
+            self.monitored = monitored
+
+        return undo
+
     def start_over(self) -> None:
         """Discard scores, since the weights have changed."""
         self.tokens, self.committed, self.scored = list(self.prompt), 0, 0
@@ -174,3 +190,7 @@ class Request(DraftTurn):
         ids = np.concatenate([np.zeros((0, k), np.int32), *(ids for ids, _ in self.top)])
         logprobs = np.concatenate([np.zeros((0, k), np.float32), *(logprobs for _, logprobs in self.top)])
         return TopLogprobs(ids=ids, logprobs=logprobs)
+
+
+_GROWN = ("tokens", "logprobs", "behaviour", "entropies", "entropy_variances", "top", "accepted")
+_FIGURES = ("guess", "committed", "scored", "computed", "verify_steps", "drafted", "version")

@@ -9,8 +9,6 @@ from typing import Any
 from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.engines.sglang.wire import custom_params
 
-_COLDEST = 1e-6
-"""SGLang treats lower temperatures as greedy."""
 _RECORDED = 64
 """Most probable tokens requested to compute the distribution after top-p or min-p from."""
 
@@ -46,10 +44,6 @@ def turn_arguments(
             "SGLang applies the same penalties to all nodes of a draft tree, got repetition_penalty="
             f"{sampling.repetition_penalty}, presence_penalty={sampling.presence_penalty}, frequency_penalty="
             f"{sampling.frequency_penalty}; use 1, 0 and 0, or an engine without speculation (draft_tokens=0)"
-        )
-    if 0 < sampling.temperature < _COLDEST:
-        raise UnsupportedSampling(
-            f"SGLang treats temperatures below {_COLDEST} as greedy, got {sampling.temperature}; use 0 for greedy"
         )
     parameters = {
         "temperature": sampling.temperature,

@@ -103,7 +103,7 @@ class SglangTurns(PrecomputedRequests, ABC):
         ``None`` if the context is not known."""
         if self.max_context is None:
             return None
-        room = self.max_context - len(checked_prompt(request.prompt_ids, self.max_context))
+        room = self.max_context - len(checked_prompt(request.prompt_ids, self.max_context, self._vocabulary))
         sampling = replace(request.sampling, max_tokens=min(request.sampling.max_tokens, room))
         known = range(self._vocabulary) if self._vocabulary else range(1 << 31)
         draft = tuple(takewhile(lambda token: token in known, map(int, request.draft[: room - 1])))
@@ -129,7 +129,7 @@ class SglangTurns(PrecomputedRequests, ABC):
 
     async def _sample(self, request: TurnRequest, given: int = 0) -> Completion:
         """Sample a turn whose first ``given`` tokens stand at the end of the prompt."""
-        prompt = checked_prompt(request.prompt_ids, self.max_context)
+        prompt = checked_prompt(request.prompt_ids, self.max_context, self._vocabulary)
         version = self.version
         arguments = turn_arguments(
             replace(request, prompt_ids=prompt),
@@ -168,7 +168,7 @@ class SglangTurns(PrecomputedRequests, ABC):
         """
         check_scorable(sampling)
         prompt, tokens = checked_prompt(prompt_ids, self.max_context), [int(token) for token in token_ids]
-        checked_prompt([*prompt, *tokens], self.max_context)
+        checked_prompt([*prompt, *tokens], self.max_context, self._vocabulary)
         version = self.version
         width = self.vocabulary if reshapes(sampling) else top
         answer = await self._run_request(scoring_request(prompt, tokens, width))

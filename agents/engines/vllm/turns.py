@@ -74,7 +74,7 @@ class VllmTurns(PrecomputedRequests, ABC):
                 vLLM does not schedule by priority.
         """
         self._check_ahead(request)
-        prompt = checked_prompt(request.prompt_ids, self.max_context)
+        prompt = checked_prompt(request.prompt_ids, self.max_context, self.vocabulary)
         room = min(request.sampling.max_tokens, self.max_context - len(prompt))
         known = tuple(takewhile(lambda token: 0 <= token < self.vocabulary, request.draft))
         request = replace(request, prompt_ids=prompt, draft=known, sampling=replace(request.sampling, max_tokens=room))
@@ -170,7 +170,7 @@ class VllmTurns(PrecomputedRequests, ABC):
             EngineAborted: If all requests were aborted meanwhile.
         """
         check_scorable(sampling)
-        whole = checked_prompt((*prompt_ids, *token_ids), self.max_context)
+        whole = checked_prompt((*prompt_ids, *token_ids), self.max_context, self.vocabulary)
         checked_prompt(prompt_ids, self.max_context)
         width = self.vocabulary if reshapes(sampling) else top
         fields = scoring_parameters(width)

@@ -46,7 +46,7 @@ class GatewaySettings:
     session_seconds: float = 3600.0
     """Time after which an idle session ends."""
     session: str | None = None
-    """The one session of all requests; ``None`` tells sessions apart."""
+    """The one session of all requests, which none of them ends; ``None`` tells sessions apart."""
     task_id: str | None = None
     """The task of all requests; ``None`` takes each session's own."""
     env_id: str = ENV_ID

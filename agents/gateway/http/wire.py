@@ -22,6 +22,7 @@ from pydantic import (
 from turntree.agents.engines.protocol import Sampling
 from turntree.agents.gateway.http.errors import ApiError, refused_field
 from turntree.agents.gateway.http.neutral import without_neutral
+from turntree.agents.gateway.http.ranges import MOST, Penalty, Temperature, Token, Tokens, Top, TopP, whole, within
 from turntree.envs.parsers.call_json import read_arguments
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -152,18 +153,18 @@ class SamplingFields(Fields):
     """The fields that chat completions and completions share."""
 
     model: str = Field(min_length=1)
-    n: int = Field(1, ge=1, le=128)
+    n: Annotated[int, whole(1, 128)] = 1
     stop: Stops = None
-    temperature: float | None = Field(None, ge=0, le=100)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1)
-    min_p: float | None = Field(None, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0, le=100)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    max_tokens: int | None = Field(None, ge=1)
-    stop_token_ids: list[int] | None = Field(None, max_length=64)
-    seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 64)
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: Annotated[int, whole(-1, MOST)] | None = None
+    min_p: Annotated[float, within(0, 1)] | None = None
+    repetition_penalty: Annotated[float, within(0.01, 100)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    max_tokens: Tokens | None = None
+    stop_token_ids: list[Token] | None = Field(None, max_length=64)
+    seed: Annotated[int, whole(-(1 << 63), (1 << 64) - 1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
@@ -205,9 +206,9 @@ class ChatRequest(SamplingFields):
     tools: list[WireTool] | None = Field(None, max_length=128)
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: Tokens | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=20)
+    top_logprobs: Top | None = None
     response_format: dict[str, Any] | None = None
     store: bool | None = None
     metadata: dict[str, Any] | None = None
@@ -247,12 +248,12 @@ class ChatRequest(SamplingFields):
 class CompletionRequest(SamplingFields):
     """The body of ``/v1/completions``."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
-    logprobs: int | None = Field(None, ge=0, le=20)
+    prompt: str | list[str] | list[Token] | list[list[Token]]
+    logprobs: Top | None = None
     echo: Literal[False] | None = None
     best_of: Literal[1] | None = None
     suffix: Literal[""] | None = None
-    max_tokens: int | None = Field(16, ge=1)
+    max_tokens: Tokens | None = 16
 
     @field_validator("prompt", mode="wrap")
     @classmethod
@@ -262,7 +263,8 @@ class CompletionRequest(SamplingFields):
         except ValidationError:
             found = []
         if not found or [] in (found if isinstance(found, list) else ()):
-            raise ValueError(f"expected a text, token ids, or a list of either, none empty, got {value!r:.80}")
+            said = f"expected a text, token ids from 0 to {MOST}, or a list of either, none empty"
+            raise ValueError(f"{said}, got {value!r:.80}")
         return found
 
     @property

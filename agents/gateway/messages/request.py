@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from turntree.agents.gateway.http.errors import ApiError
+from turntree.agents.gateway.http.ranges import MOST, Temperature, Tokens, TopP, whole
 from turntree.agents.gateway.http.wire import (
     MANY,
     Call,
@@ -148,11 +149,11 @@ class CountRequest(Fields):
 class MessagesRequest(CountRequest):
     """The body of ``/v1/messages``."""
 
-    max_tokens: int = Field(ge=1)
+    max_tokens: Tokens
     stop_sequences: Stops = None
-    temperature: float | None = Field(None, ge=0, le=100)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=0)
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: Annotated[int, whole(0, MOST)] | None = None
     stream: bool | None = None
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None

@@ -32,8 +32,14 @@ def test_a_prompt_that_leaves_room_for_a_token_comes_back_as_plain_numbers() -> 
 
 
 @pytest.mark.parametrize(
-    ("tokens", "message"), [([], "the prompt is empty"), ([1] * 4, "given tokens are 4, max_context is 4: no room")]
+    ("tokens", "message"),
+    [
+        ([], "the prompt is empty"),
+        ([1] * 4, "given tokens are 4, max_context is 4: no room"),
+        ([1, -1], "hold token -1, the model knows 0 to 8"),
+        ([1, 9], "hold token 9, the model knows 0 to 8"),
+    ],
 )
 def test_a_prompt_that_cannot_go_on_is_refused(tokens: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        checked_prompt(tokens, 4)
+        checked_prompt(tokens, 4, 9)

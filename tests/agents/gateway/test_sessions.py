@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from turntree.agents.episodes.record import Record, read_records
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.gateway import sessions as sessions_module
 from turntree.agents.loop.renderer import Renderer
+from turntree.agents.scoring.scorer import Scorer
+from turntree.rewards import registry
 
 TOOL = {
     "type": "function",
@@ -312,6 +316,34 @@ def test_a_verdict_that_is_none_is_refused_and_the_session_goes_on(served: Serve
     answer = served.client.post(f"/v1/sessions/{session_of(first)}/reward", json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
     assert session_of(served.chat(user("a"), said(first), user("b"))) == session_of(first)
+
+
+@pytest.fixture
+def evil_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_rewards: None) -> Iterator[str]:
+    """A module that is found, with a reward ``x``."""
+    name = "evil_of_this_test"
+    (tmp_path / f"{name}.py").write_text("from turntree.rewards import reward\nreward('x')(lambda sample: 0.5)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    sys.modules.pop(name, None)
+
+
+def test_a_verdict_imports_nothing(served: Served, evil_module: str, monkeypatch: pytest.MonkeyPatch):
+    entry = EntryPoint(name="plugged", value=f"{evil_module}:x", group=registry.GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda **wanted: [entry])
+    name = session_of(served.chat(user("a")))
+    for by in (f"{evil_module}:x", f"{evil_module}:gone", f"{evil_module}:", "plugged", f"{evil_module}:answer", ":x"):
+        answer = served.client.post(f"/v1/sessions/{name}/reward", json={"by": {by: 1.0}})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "by")
+        assert evil_module not in sys.modules
+    assert scored(served, name)["reward"] == 1.0
+
+
+def test_what_the_operator_imports_a_verdict_may_name(served: Served, evil_module: str):
+    name = session_of(served.chat(user("a")))
+    Scorer({f"{evil_module}:x": 0})
+    assert evil_module in sys.modules
+    assert scored(served, name, by={"x": 1.0})["reward"] == 0.5
 
 
 def test_infinite_rewards_are_refused(served: Served):

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hiding
 import programs
 import pytest
 from gateways import SpokenEngine
-from machine_speed import eventually, patience
+from machine_speed import eventually, patience, soon
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.protocol import Sampling, TurnRequest
@@ -19,10 +24,13 @@ from turntree.agents.episodes.dialogue import dialogue_states
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.record import episode_from_dict, episode_to_dict
 from turntree.agents.episodes.token_view import TokenView
+from turntree.agents.harness import supervisor
 from turntree.agents.harness.env import HarnessEnv
-from turntree.agents.harness.play import PROGRAM_ANSWER
+from turntree.agents.harness.play import PROGRAM_ANSWER, PROGRAM_ERROR
+from turntree.agents.harness.program import Assignment, CommandProgram
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
+from turntree.agents.verl.episodes.output import to_output
 from turntree.envs import Limits
 from turntree.envs.failure import FailureKind
 
@@ -116,22 +124,106 @@ async def test_a_branch_shares_its_first_turns(engine: SpokenEngine, renderer: R
     assert other.messages[2].content == "Are you sure?"
 
 
-@pytest.mark.parametrize(
-    ("program", "said"),
-    [
-        ({"program": "crashes"}, "RuntimeError: the disk is full"),
-        ({"command": [*COMMAND, "--fail"]}, "status 1: arithmetic/train/3 has no answer"),
-        ({"command": "/nowhere/agent {prompt}"}, "'/nowhere/agent' cannot be run"),
-        ({"program": "silent"}, "without a turn of the policy"),
-    ],
-)
-async def test_a_program_without_an_answer_is_a_failure_and_no_reward(
-    engine: SpokenEngine, renderer: Renderer, program: dict[str, Any], said: str
+async def test_a_command_that_cannot_be_run_is_a_failure_and_no_reward(
+    engine: SpokenEngine, renderer: Renderer
 ) -> None:
-    episode = await play(engine, renderer, **program)
+    episode = await play(engine, renderer, command="/nowhere/agent {prompt}")
     assert (episode.stop_reason, episode.failure_kind) == (StopReason.FAILURE, FailureKind.ENVIRONMENT)
-    assert said in episode.failure
+    assert "'/nowhere/agent' cannot be run: No such file" in episode.failure
     assert episode.masked
+
+
+def shell(script: str) -> list[str]:
+    return ["sh", "-c", script]
+
+
+BY_ITSELF = [
+    ({"program": "crashes"}, StopReason.DONE, 1, "RuntimeError: the disk is full"),
+    ({"program": "silent"}, StopReason.DONE, 0, "without a turn of the policy"),
+    ({"program": "asks_many", "limits": Limits(max_turns=3)}, StopReason.MAX_TURNS, 0, "400"),
+    ({"program": "begins_too_long"}, StopReason.MAX_TOKENS, 0, "400"),
+    ({"program": "ends_itself"}, StopReason.DONE, 1, "it is over"),
+    ({"command": [*COMMAND, "--fail"]}, StopReason.DONE, 2, "status 1: arithmetic/train/3 has no answer"),
+    ({"command": shell("exit 1")}, StopReason.DONE, 0, "status 1: it said nothing"),
+    ({"command": shell("kill -9 $$")}, StopReason.DONE, 0, "status -9"),
+    ({"command": shell("kill -9 0")}, StopReason.DONE, 0, "status -9"),
+    ({"command": shell("kill -9 1; kill -9 $PPID; sleep 1; exit 3")}, StopReason.DONE, 0, "status"),
+]
+"""What a program does by itself, how its episode ends, its turns, and what is noted."""
+
+
+@pytest.mark.parametrize(("fields", "stop", "turns", "said"), BY_ITSELF)
+async def test_what_a_program_causes_by_itself_is_0_and_never_masked(
+    engine: SpokenEngine, renderer: Renderer, fields: dict[str, Any], stop: StopReason, turns: int, said: str
+) -> None:
+    episode = await play(engine, renderer, **fields)
+    assert (episode.stop_reason, episode.reward, episode.masked) == (stop, 0.0, False)
+    assert len(episode.turns) == turns
+    assert said in episode.task.metadata[PROGRAM_ERROR]
+    assert all(status in (404, 405) for status in programs.ANSWERS)
+    output = to_output(episode, weights_version=0, filler_id=0)
+    assert (output.reward_score, output.masked) == (0.0, False)
+
+
+async def test_what_the_engine_refuses_is_the_programs_fault(engine: SpokenEngine, renderer: Renderer) -> None:
+    engine.error = ValueError("the prompt holds token -1")
+    episode = await play(engine, renderer, "checks_twice")
+    assert (episode.stop_reason, episode.reward, episode.masked) == (StopReason.DONE, 0.0, False)
+
+
+@pytest.mark.parametrize("prompt", ["a\0b", "long " * 40_000])
+def test_a_prompt_that_no_argument_can_be_goes_by_standard_input(prompt: str) -> None:
+    given = Assignment(prompt=prompt, task_id="t", seed=1, base_url="http://x/v1", api_key="k", model="m")
+    counts = [sys.executable, "-c", "import sys; print(len(sys.stdin.read()), sys.argv[1:])", "{prompt}", "{task_id}"]
+    answer = asyncio.run(CommandProgram(counts).run(given, in_thread=None))  # type: ignore[arg-type]
+    assert answer == f"{len(prompt)} ['-', 't']"
+    assert "TASK_PROMPT" not in given.variables
+    assert "TASK_PROMPT" in replace(given, prompt="long " * 20_000).variables
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    """A mark of processes, which are gone at the end."""
+    mark = f"{time.time_ns()}"
+    yield mark
+    for pid in hiding.alive(mark):
+        os.kill(pid, signal.SIGKILL)
+
+
+def below(monkeypatch: pytest.MonkeyPatch, supervised: str) -> None:
+    """How commands are supervised: as the kernel allows, or by adopting orphans alone."""
+    if supervised == "adopting":
+        alone = "from turntree.agents.harness import supervisor; supervisor._run_apart = lambda *_: False; main()"
+        monkeypatch.setattr(supervisor, "_BOOT", supervisor._BOOT.replace("main()", alone))
+
+
+@pytest.mark.parametrize("then", ["answers", "waits"])
+@pytest.mark.parametrize("supervised", ["apart", "adopting"])
+async def test_nothing_that_a_program_began_is_left_however_it_hides(
+    engine: SpokenEngine, renderer: Renderer, mark: str, monkeypatch: pytest.MonkeyPatch, supervised: str, then: str
+) -> None:
+    below(monkeypatch, supervised)
+    command = [sys.executable, hiding.__file__, mark, then]
+    playing = asyncio.create_task(
+        play(engine, renderer, command=command, seconds=patience(3 if then == "waits" else 60))
+    )
+    await soon(lambda: len(hiding.alive(mark)) >= 12 or playing.done(), 30)
+    episode = await playing
+    assert hiding.alive(mark) == []
+    stop = StopReason.FAILURE if then == "waits" else StopReason.DONE
+    assert (episode.stop_reason, episode.failure_kind) == (stop, FailureKind.TIMEOUT if then == "waits" else None)
+
+
+async def test_a_callable_that_never_returns_ends_with_its_episode(engine: SpokenEngine, renderer: Renderer) -> None:
+    episode = await play(engine, renderer, "spins", seconds=2.0)
+    assert (episode.stop_reason, episode.failure_kind) == (StopReason.FAILURE, FailureKind.TIMEOUT)
+    await soon(lambda: len(programs.ANSWERS) == 4)
+    await soon(lambda: not _spinning())
+
+
+def _spinning() -> bool:
+    frames = sys._current_frames().values()
+    return any(frame.f_code is programs.spins.__code__ for frame in frames)
 
 
 async def test_a_lost_turn_is_a_failure_although_the_program_went_on(engine: SpokenEngine, renderer: Renderer) -> None:
@@ -173,22 +265,6 @@ async def test_the_tasks_own_time_is_a_verdict(engine: SpokenEngine, renderer: R
     limits = Limits(max_seconds=2.0, max_context_tokens=2000)
     episode = await play(engine, renderer, "hangs", limits=limits)
     assert (episode.stop_reason, episode.reward, episode.masked) == (StopReason.MAX_SECONDS, 0.0, False)
-
-
-async def test_a_command_is_killed_with_what_it_began(engine: SpokenEngine, renderer: Renderer, tmp_path: Path) -> None:
-    note = tmp_path / "child"
-    script = f"sleep 600 & echo $! > {note}; wait"
-    episode = await play(engine, renderer, command=["sh", "-c", script], seconds=1.0)
-    assert episode.masked
-    child = int(note.read_text())
-    eventually(lambda: not Path(f"/proc/{child}").exists() or "Z" in _state(child), 20)
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "Z"
 
 
 @pytest.mark.parametrize(

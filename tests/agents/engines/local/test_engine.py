@@ -11,6 +11,7 @@ from machine_speed import patience, soon
 from tables import table
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
+from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.protocol import Engine, FinishReason, Sampling, TurnRequest
 from turntree.spec_tree import ForestConfig
@@ -103,6 +104,42 @@ async def test_a_step_that_breaks_fails_its_callers_and_not_the_engine(model, pr
             await engine.generate(TurnRequest(prompts[0], Sampling(max_tokens=3)))
         policy.breaks = False
         assert len((await engine.generate(TurnRequest(prompts[0], Sampling(max_tokens=3)))).token_ids) == 3
+
+
+def unholdable(**fields):
+    """A sampling that torch cannot hold, which checks let through."""
+    sampling = Sampling(**fields)
+    object.__setattr__(sampling, "top_k", 1 << 63)
+    return sampling
+
+
+async def beside_one_that_fails(engine, prompts, sampling):
+    """Six turns and the scores of a text, and what became of a request among them."""
+    odd = asyncio.create_task(engine.generate(TurnRequest(prompts[0], sampling)))
+    turns = [engine.generate(TurnRequest(prompts[n % 2], Sampling(max_tokens=6, seed=n))) for n in range(6)]
+    *turns, scores = await asyncio.gather(
+        *turns, engine.score(prompts[1], [5, 6, 7], Sampling()), return_exceptions=True
+    )
+    (failed,) = await asyncio.gather(odd, return_exceptions=True)
+    return [getattr(turn, "token_ids", turn) for turn in turns], getattr(scores, "logprobs", scores), failed
+
+
+@pytest.mark.parametrize("forest", [None, AdversarialForest(32)])
+async def test_a_request_that_fails_in_a_pass_fails_alone(prompts, forest):
+    with LocalEngine(tiny_llama(), config=CONFIG, forest=forest) as engine:
+        turns, scores, well = await beside_one_that_fails(engine, prompts, Sampling(max_tokens=3, seed=9))
+        again, same, failed = await beside_one_that_fails(engine, prompts, unholdable(max_tokens=3, seed=9))
+        assert (again, same) == (turns, pytest.approx(scores))
+        assert isinstance(failed, RuntimeError)
+        assert len(well.token_ids) == 3
+        assert engine.live == 0
+
+
+async def test_a_pass_that_is_not_gone_through_again_fails_them_all(prompts, monkeypatch):
+    monkeypatch.setattr(EngineCore, "_run", lambda core, rows: core._settle(rows, core._draw(rows)))
+    with LocalEngine(tiny_llama(), config=CONFIG) as engine:
+        turns, _, failed = await beside_one_that_fails(engine, prompts, unholdable(max_tokens=3, seed=9))
+        assert all(isinstance(one, RuntimeError) for one in (*turns, failed))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,130 @@
+"""The process above a program: what the program began is gone when it ends, and when its episode does.
+
+A fresh interpreter that imports the standard library alone. Where the kernel allows it, the program has process ids and
+a ``/proc`` of its own: nothing leaves that, and it sees no other program's environment, in which keys stand. Elsewhere
+this process adopts what the program's processes leave behind, and kills it; a program may then kill this process first.
+Not covered: what a program has others begin for it, such as ``cron``, ``systemd`` or Docker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+
+from turntree.envs.sandbox import kernel, processes
+
+_BOOT = """
+import sys, types
+for name, path in {packages!r}:
+    package = types.ModuleType(name)
+    package.__path__ = path
+    sys.modules[name] = package
+from turntree.agents.harness.supervisor import main
+main()
+"""
+CANNOT = "cannot "
+"""Begins the report of a command that could not be run; else it is the program's wait status."""
+
+
+def supervised(command: list[str], report: int) -> list[str]:
+    """The command line that runs ``command`` below a supervisor, which writes its report to a descriptor.
+
+    SIGTERM ends all of it.
+    """
+    sandbox, harness = os.path.dirname(kernel.__file__), os.path.dirname(os.path.abspath(__file__))
+    packages: list[tuple[str, list[str]]] = [(name, []) for name in ("turntree", "turntree.envs", "turntree.agents")]
+    packages += [("turntree.envs.sandbox", [sandbox]), ("turntree.agents.harness", [harness])]
+    return [sys.executable, "-I", "-S", "-c", _BOOT.format(packages=packages), str(report), *command]
+
+
+def main() -> None:
+    """Run the command of the arguments, and end with it."""
+    report, command = int(sys.argv[1]), sys.argv[2:]
+    os.set_inheritable(report, False)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    kernel.die_with_parent(signal.SIGTERM)
+    kernel.adopt_orphans()
+    try:
+        if not _run_apart(command, report):
+            _run(command, report)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        processes.kill_descendants()
+
+
+def _run(command: list[str], report: int) -> None:
+    """Run a command to its end, and report that."""
+    program = os.fork()
+    if not program:
+        os.setsid()  # signals to its group are for the program alone
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            os.execvp(command[0], command)
+        except OSError as error:
+            os.write(report, f"{CANNOT}{error.strerror}\n".encode())
+        os._exit(127)
+    os.write(report, str(_reaped(program)).encode())
+
+
+def _reaped(program: int) -> int:
+    """The wait status of a child, once it has ended; orphans are reaped meanwhile."""
+    while True:
+        pid, status = os.wait()
+        if pid == program:
+            return status
+
+
+def _run_apart(command: list[str], report: int) -> bool:
+    """Run a command with process ids of its own, if the kernel allows it; returns whether it does."""
+    heard, ready = os.pipe()
+    inner = os.fork()
+    if not inner:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        kernel.die_with_parent()
+        with contextlib.suppress(OSError):
+            _leave_processes()
+            first = os.fork()
+            if not first:
+                kernel.die_with_parent()
+                _mount_own_proc()
+                os.write(ready, b"1")
+                os.close(ready)
+                _run(command, report)
+                os._exit(0)  # the kernel kills whatever is left below the first process
+            os.close(ready)
+            os.waitpid(first, 0)
+        os._exit(0)
+    os.close(ready)
+    allowed = bool(os.read(heard, 1))
+    _reaped(inner)
+    return allowed
+
+
+def _leave_processes() -> None:
+    """Let children have process ids of their own, and mounts."""
+    user, group, flags = os.getuid(), os.getgid(), kernel.CLONE_NEWNS | kernel.CLONE_NEWPID
+    if user == 0:  # in a user namespace root would lose the files of others
+        kernel.unshare(flags)
+        return
+    kernel.unshare(flags | kernel.CLONE_NEWUSER)
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        _put(f"/proc/self/{name}", text)
+
+
+def _mount_own_proc() -> None:
+    kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
+    with contextlib.suppress(OSError):  # else it is covered, and cannot be uncovered
+        kernel.detach("/proc")
+    kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    with contextlib.suppress(OSError):  # two programs' files that are named by process ids are two
+        with open("/proc/sys/kernel/pid_max") as file:
+            most = int(file.read())
+        _put("/proc/sys/kernel/ns_last_pid", str(most // 2 + int.from_bytes(os.urandom(4), "little") % (most // 3)))
+
+
+def _put(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
