@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from turntree.rewards.contract import Contract, Kind
+from turntree.rewards.formula.clock import same_time
 from turntree.rewards.formula.options import compare_option, is_option
 from turntree.rewards.formula.restated import is_restated
 from turntree.rewards.formula.syntax.nodes import Group, Node, Num, Quantity, Rel, Words
@@ -26,7 +27,6 @@ from turntree.rewards.reading.visible import without_hidden
 from turntree.rewards.result import Status, Verdict
 
 _ROW = 3
-_TIME = re.compile(r"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?(?![\d:])")
 _NUMBER_OR_FORMULA = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?")
 
 
@@ -100,8 +100,8 @@ def _compare_text(gold: str, text: str, contract: Contract, *, prose: bool) -> V
             return option
     if plain(text) == plain(gold) and plain(gold):
         return Verdict(correct=True, method="string")
-    if _other_time(gold, text):
-        return Verdict(correct=False, method="string")
+    if (same := same_time(gold, text)) is not None:
+        return Verdict(correct=same, method="string")
     bare = commands_stripped(text)
     if not bare or bare in flags.PLACEHOLDERS:
         return _suspect(flags.PLACEHOLDER)
@@ -175,14 +175,6 @@ def _against_unreadable(gold: str, text: str) -> Verdict:
     if _is_worded(gold):
         return Verdict(correct=False, method="string")
     return Verdict(correct=None, status=Status.UNPARSEABLE)
-
-
-def _other_time(gold: str, text: str) -> bool:
-    """Whether both tell a time of the day, and not the same: read as ratios, 3:00 and 6:00 would be equal."""
-    right, ours = _TIME.match(gold.strip()), _TIME.match(text.strip())
-    if right is None or ours is None:
-        return False
-    return [int(part or 0) for part in right.groups()] != [int(part or 0) for part in ours.groups()]
 
 
 def _is_worded(gold: str) -> bool:

@@ -29,7 +29,7 @@ from turntree.rewards.formula.syntax.nodes import (
 )
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Suspect, Undefined
 from turntree.rewards.formula.syntax.walk import holds, is_undone, ordered, walk
-from turntree.rewards.formula.units import check_words, read_unit, singular
+from turntree.rewards.formula.units import check_words, opposed, read_unit, singular, spelled_out
 from turntree.rewards.formula.values.numeric import equal
 from turntree.rewards.formula.values.realset import is_set_like, real_set, same_set
 from turntree.rewards.reading import flags
@@ -78,6 +78,7 @@ class Comparison:
             if is_set_like(gold) or (isinstance(answer, Rel) and not set(answer.signs) <= {"=", "~"}):
                 return self._sets(gold, answer)
             return self._relations(gold, answer)
+        gold, answer = spelled_out(gold, answer), spelled_out(answer, gold)
         if isinstance(gold, Quantity) or isinstance(answer, Quantity):
             return self._quantities(gold, answer)
         gold, answer = both_signs(gold), both_signs(answer)
@@ -260,6 +261,8 @@ class Comparison:
         right, right_words = (gold.value, gold.unit) if isinstance(gold, Quantity) else (gold, "")
         ours, our_words = (answer.value, answer.unit) if isinstance(answer, Quantity) else (answer, "")
         check_words(our_words)
+        if opposed(right_words, our_words):
+            return False
         unit, other = read_unit(right_words), read_unit(our_words)
         kinds = {item.dimension if item is not None else "" for item in (unit, other)}
         if unit is not None and other is not None:

@@ -10,7 +10,9 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
+from turntree.rewards.formula.syntax.nodes import Mul, Node, Quantity, Sym
 from turntree.rewards.formula.syntax.problems import Suspect
+from turntree.rewards.formula.syntax.walk import free_variables
 from turntree.rewards.reading import flags
 
 
@@ -27,30 +29,44 @@ class Unit(NamedTuple):
 
 _TABLE = {
     "length": "m meter metre; 1/100 cm centimeter centimetre; 1/1000 mm millimeter millimetre; "
-    "1000 km kilometer kilometre; "
-    "0.3048 ft foot feet; 0.0254 in inch inches; 0.9144 yd yard; 1609.344 mi mile",
-    "time": "s sec second; 60 min minute; 3600 h hr hour; 86400 day; 604800 week; 1/1000 ms millisecond",
-    "month": "month; 12 year yr",
-    "mass": "g gram; 1000 kg kilogram; 1/1000 mg milligram; 453.59237 lb lbs pound; "
-    "28.349523125 oz ounce; 1000000 ton tonne",
-    "volume": "l liter litre; 1/1000 ml milliliter millilitre; "
-    "3.785411784 gallon gal; 0.946352946 quart; 0.473176473 pint",
-    "money": "$ dollar usd; 1/100 cent",
+    "1000 km kilometer kilometre; 1/10 dm decimeter decimetre; 1/1000000 \u00b5m micrometer; "
+    "1/1000000000 nm nanometer; "
+    "0.3048 ft foot feet; 0.0254 in inch inches; 0.9144 yd yard; 1609.344 mi mile; 1852 nmi",
+    "time": "s sec second; 60 min minute; 3600 h hr hour; 86400 day; 604800 week; 1/1000 ms millisecond; "
+    "1/1000000 \u00b5s microsecond; 1/1000000000 ns nanosecond",
+    "month": "month; 12 year yr; 120 decade; 1200 century centuries",
+    "mass": "g gram; 1000 kg kilogram; 1/1000 mg milligram; 1/1000000 \u00b5g microgram; 453.59237 lb lbs pound; "
+    "28.349523125 oz ounce; 1000000 t ton tonne",
+    "volume": "l liter litre; 1/1000 ml milliliter millilitre; 1/100 cl centiliter centilitre; "
+    "1/10 dl deciliter decilitre; "
+    "3.785411784 gallon gal; 0.946352946 quart qt; 0.473176473 pint pt",
+    "money": "$ dollar usd buck; 1/100 cent \u00a2",
     "euro": "\u20ac euro eur",
+    "yuan": "yuan rmb cny",
+    "yen": "yen jpy",
+    "rupee": "rupee rs inr",
+    "ruble": "ruble rub",
     "pound sterling": "\u00a3 gbp",
-    "speed": "mph; 1.609344000000 kmh kph",
-    "force": "N newton newtons",
-    "energy": "J joule; 1000 kJ kilojoule; eV",
-    "power": "W watt; 1000 kW kilowatt",
-    "voltage": "V volt",
-    "frequency": "Hz hertz",
-    "pressure": "Pa pascal",
+    "force": "N newton newtons; 1000 kN kilonewton",
+    "energy": "J joule; 1000 kJ kilojoule; 1000000 MJ; 1/1000 mJ; 0.0000000000000000001602176634 eV",
+    "power": "W watt; 1000 kW kilowatt; 1000000 MW megawatt; 1/1000 mW milliwatt",
+    "voltage": "V volt; 1000 kV kilovolt; 1/1000 mV millivolt",
+    "current": "A amp ampere; 1/1000 mA milliamp; 1/1000000 \u00b5A microamp",
+    "capacitance": "F farad; 1/1000000 \u00b5F microfarad; "
+    "1/1000000000 nF nanofarad; 1/1000000000000 pF picofarad; 1/1000 mF",
+    "resistance": "ohm \u03a9; 1000 k\u03a9 kilohm",
+    "charge": "C coulomb; 1/1000000 \u00b5C microcoulomb",
+    "frequency": "Hz hertz; 1000 kHz kilohertz; 1000000 MHz megahertz; 1000000000 GHz",
+    "pressure": "Pa pascal; 1000 kPa kilopascal; 101325 atm",
     "temperature": "K kelvin",
-    "angle": "deg degree \u00b0",
+    "celsius": "\u00b0C celsius",
+    "fahrenheit": "\u00b0F fahrenheit",
+    "angle": "deg degree \u00b0; 1/60 arcmin arcminute; 1/3600 arcsec arcsecond",
     "radian": "rad radian",
     "percent": "% percent percentage pct",
+    "substance": "mol mole; 1/1000 mmol",
 }
-_EXACT_CASE = frozenset(str.split("N J W V K Pa Hz eV kJ kW"))
+_EXACT_CASE = frozenset(str.split("N J W V K A F C Pa Hz eV kJ kW MJ mJ MW mW kV mV mA mF nF pF kHz MHz GHz kPa kN"))
 _FILLERS = frozenset(
     str.split(
         "the a an is are was be exactly equal equals to of in total just simply only precisely value answer "
@@ -74,6 +90,68 @@ def _known_units() -> dict[str, Unit]:
 
 
 _UNITS = _known_units()
+_WRITTEN_OUT = {
+    "mph": "mi / h", "kmh": "km / h", "kph": "km / h", "mps": "m / s", "fps": "ft / s", "sqft": "ft ^2", "sqm": "m ^2",
+    "cc": "cm ^3", "rpm": "revolution / min", "hz": "Hz",
+}  # fmt: skip
+_AXES = tuple(
+    {word: pole for pole, words in enumerate(row.split(" / ")) for word in words.split()}
+    for row in """am morning / pm afternoon evening night
+noon / midnight
+north northward / south southward / east eastward / west westward / northeast / northwest / southeast / southwest
+left leftward leftwards / right rightward rightwards
+up upward upwards upstairs uphill / down downward downwards downstairs downhill
+high higher / deep deeper low lower
+early earlier before ago prior / late later after afterwards hence
+profit gain gained surplus won win credit earned ahead / loss lost lose deficit debt debit owed behind
+increase increased rise rose growth grew more / decrease decreased fall fell drop dropped decline less fewer
+clockwise cw / counterclockwise anticlockwise ccw counter-clockwise anti-clockwise
+bc bce / ad ce
+inside within / outside
+fast faster / slow slower
+old older / young younger
+tall taller long longer / short shorter
+heavy heavier / light lighter
+forward forwards / backward backwards back
+upstream / downstream
+deposit deposited received / withdrawal withdrawn paid spent
+hot hotter warm warmer / cold colder cool cooler
+odd / even
+positive / negative
+boys boy men man male males sons / girls girl women woman female females daughters
+heads head / tails tail
+celsius \u00b0c / fahrenheit \u00b0f / kelvin
+red / blue / green / yellow / black / white / orange / purple / pink / brown
+monday / tuesday / wednesday / thursday / friday / saturday / sunday
+maximum / minimum
+simple / compound
+in entering / out leaving""".splitlines()
+)
+"""Words that oppose each other, a row an axis."""
+
+
+def opposed(unit: str, other: str) -> bool:
+    """Whether the words around two values oppose each other: ``km east`` and ``km west``.
+
+    Example:
+        >>> opposed("km east", "km west"), opposed("km east", "km")
+        (True, False)
+    """
+    one, two = (set(words.lower().replace(".", "").split()) for words in (unit, other))
+    for axis in _AXES:
+        poles = [{axis[word] for word in words if word in axis} for words in (one, two)]
+        if all(poles) and not poles[0] & poles[1]:
+            return True
+    return False
+
+
+def spelled_out(node: Node, other: Node) -> Node:
+    """A quantity as a product where the letters of its unit are the other's variables: ``4 V`` beside ``4V``."""
+    if isinstance(node, Quantity) and not isinstance(other, Quantity):
+        letters = [letter for word in node.unit.split() for letter in word]
+        if letters and set(letters) == free_variables(other):
+            return Mul((node.value, *map(Sym, letters)))
+    return node
 
 
 def check_words(text: str) -> None:
@@ -99,7 +177,8 @@ def read_unit(text: str) -> Unit | None:
         >>> read_unit("square cm").dimension
         'length^2'
     """
-    parts = [part for part in text.replace("-", " -").split() if part.lower() not in _FILLERS]
+    words = [_WRITTEN_OUT.get(part.lower(), part) for part in text.replace("-", " -").split()]
+    parts = [part for part in " ".join(words).split() if part.lower() not in _FILLERS]
     dimensions: dict[str, int] = {}
     factor = Fraction(1)
     over, exponent, nouns, place = 1, 1, [], 0

@@ -10,14 +10,22 @@ from typing import NamedTuple
 
 from turntree.rewards.limits import MAX_ANSWER
 from turntree.rewards.reading import flags
+from turntree.rewards.reading.visible import HIDING
 from turntree.rewards.result import Status
 
 _BOX = re.compile(r"\\(?:d?boxed|fbox|framebox|ovalbox)(?![a-zA-Z])\s*(?:\[[^\]\n]{0,20}\]\s*)*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+NUMERALS = (
+    "(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|"
+    "eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million|half)"
+)
+"""A pattern of the words of numbers."""
 _BARE = re.compile(r"-?\d+(?:\.\d+)?|[A-Za-z]\b|\\[A-Za-z]+")
 _BETWEEN = re.compile(
-    r"(?:\s|[,;.$&~]|\\[()\[\],;:! ]|\\q?quad|\\\\|\band\b|(?P<either>\bor\b)|"
-    r"\\(?:text|mathrm|textrm)\s*\{\s*,?\s*(?:and|(?P<or>or))?\s*,?\s*\})*"
+    r"(?:\s|[,;.$&~]|\\[()\[\],;:! ]|\\q?quad|\\\\|(?P<either>\b(?:and|or|and/or|else|or else|otherwise|maybe|perhaps|"
+    r"or maybe|or perhaps|possibly|alternatively|also|resp)\b|[/|]|"
+    r"\\(?:text|mathrm|textrm)\s*\{\s*,?\s*(?:and|or)\s*,?\s*\})|"
+    r"\\(?:text|mathrm|textrm)\s*\{[\s,]*\})*"
 )
 _NEGATED_BEFORE = re.compile(
     r"(?:\bnot|n't|\bnever|\bnor|\\neq?|\\not|\u2260)(?:\s|\\?[$(\[{]|\\text|\bequal(?: to)?|\bbe\b|[:*])*$",
@@ -29,11 +37,16 @@ _NEGATED_AFTER = re.compile(
     re.IGNORECASE,
 )
 _OR_AFTER = re.compile(
-    r"(?:[\s,;$*(]|\\[)\],;])*\b(?:or|else|otherwise|alternatively|maybe|perhaps|possibly)\b[\s,]*"
-    r"(?:(?:maybe|perhaps|possibly|else|otherwise|alternatively|it is|it's|even)\b[\s,]*)*"
-    r"(?:\$|\\\(|\\\[)?\s*(?:\\boxed\s*\{)?"
-    r"(-?(?:\d[\d,]*(?:\.\d+)?(?:/\d+)?|\\d?frac\s*\{[^{}]{1,40}\}\s*\{[^{}]{1,40}\}))(?![A-Za-z])"
+    r"(?:[\s,;$*(.]|\\[)\],;])*\b(?P<word>(?:and/)?or|else|otherwise|alternatively|maybe|perhaps|possibly)\b[\s,/]*"
+    r"(?:(?:maybe|perhaps|possibly|else|otherwise|alternatively|it is|it's|it could be|even|just|simply)\b[\s,]*)*"
+    r"(?:(?:\$|\\\(|\\\[)(?P<formula>[^$]{1,80}?)(?:\$|\\\)|\\\])|(?:[$]|\\boxed\s*\{)?(?P<plain>[a-z]\s?=\s?)?"
+    r"(?P<value>-?\s?(?:\d[\d,]*(?:\.\d+)?(?:/\d+)?|[\u221a\u03c0\u00bd\u221e\u00bc\u00be]\s?\d*|"
+    r"\\d?frac\s*\{[^{}]{1,40}\}\s*\{[^{}]{1,40}\}|\\(?:sqrt|pi|infty)(?:\s*\{[^{}]{1,40}\})?)|(?:"
+    + NUMERALS
+    + r")\b))",
+    re.IGNORECASE,
 )
+_SENTENCE = re.compile(r"\W*(?:$|\n)")
 _LOOK_BACK = 64
 _GAP = 60
 
@@ -60,8 +73,10 @@ class _Box(NamedTuple):
 def lone_number(text: str) -> str | None:
     """The whole number in the only box of a text, if nothing else needs checking; the common case, fast."""
     start = text.find("\\boxed{")
-    if start < 0 or "think" in text or "%" in text or "<!" in text or text.count("box") != 1:
+    if start < 0 or "<" in text or "%" in text or text.count("box") != 1:
         return None
+    if "\\if" in text or "\\begin" in text or "~~" in text or "def\\" in text or "command" in text or "]:" in text:
+        return None  # parts of it may not be shown
     end = text.find("}", start)
     number = text[start + 7 : end]
     if not (number.isdecimal() and number.isascii() and len(number) < 40):
@@ -71,7 +86,9 @@ def lone_number(text: str) -> str | None:
         return None
     if "not" in before or "n't" in before or "never" in before or "nor" in before or "\u2260" in before:
         return None
-    return None if text[end + 1 : end + 121].strip(" .$)]\\\n*") else number
+    if text[end + 1 :].strip(" .$)]\\\n*") or (start > 60 and HIDING.search(text, 0, start)):
+        return None
+    return number
 
 
 def find_boxes(text: str) -> Boxes | None:
@@ -105,14 +122,14 @@ def find_boxes(text: str) -> Boxes | None:
         if not isinstance(before, _Box):
             break
         if before.end >= row[0].end:
-            row[0] = before
+            row[0] = before._replace(content=row[0].content) if _fills(before, row[0]) else before
             continue
         if row[0].start - before.end > _GAP:
             break
         between = _BETWEEN.fullmatch(text, before.end, row[0].start)
         if between is None:
             break
-        either |= bool(between["either"] or between["or"])
+        either |= bool(between["either"])
         row.insert(0, before)
     last = row[-1]
     if not last.content.strip():
@@ -122,9 +139,20 @@ def find_boxes(text: str) -> Boxes | None:
     ):
         return Boxes((), (), Status.HACK_SUSPECT, (flags.NEGATION,))
     contents = tuple(box.content.strip() for box in row)
-    beside = _OR_AFTER.match(text, last.end, last.end + 120)
-    alternatives = (contents[:-1] if either else ()) + ((beside[1],) if beside else ())
-    return Boxes(contents, alternatives)
+    return Boxes(contents, (contents[:-1] if either else ()) + offered(text, last.end))
+
+
+def offered(text: str, place: int) -> tuple[str, ...]:
+    """The value that an "or" offers directly behind a place, if there is one."""
+    beside = _OR_AFTER.match(text, place, place + 120)
+    if beside is None or ("." in text[place : beside.start("word")] and not _SENTENCE.match(text, beside.end())):
+        return ()
+    return (beside["formula"] or beside["value"],)
+
+
+def _fills(outer: _Box, inner: _Box) -> bool:
+    """Whether a box holds another one and nothing else."""
+    return len(outer.content.strip()) == inner.end - inner.start
 
 
 def _content(text: str, match: re.Match[str]) -> _Box | Status | None:

@@ -63,7 +63,7 @@ def extract(text: str, contract: Contract = EXACT) -> Extraction:
     """
     if (number := lone_number(text)) is not None:
         return Extraction(Answer(number), Status.OK, (flags.GRADER_TALK,) if flags.speaks_to_grader(text) else ())
-    spoken, thought = without_thoughts(text[-MAX_TEXT:]) if "think" in text else (text[-MAX_TEXT:], "")
+    spoken, thought = without_thoughts(text[-MAX_TEXT:]) if "<" in text else (text[-MAX_TEXT:], "")
     raised: tuple[str, ...] = ()
     shown = without_hidden(without_comments(spoken) if "<!--" in spoken else spoken)
     if shown != spoken:
@@ -80,10 +80,11 @@ def extract(text: str, contract: Contract = EXACT) -> Extraction:
         run = boxes.contents if len(boxes.contents) > 1 else ()
         return Extraction(Answer(last, run, boxes.alternatives), Status.OK, raised)
     phrase = from_tag(spoken) or from_mark(spoken)
+    beside: tuple[str, ...] = ()
     if phrase is None and (anchored := from_anchor(spoken)) is not None:
         if anchored.negated:
             return Extraction(None, Status.HACK_SUSPECT, (*raised, flags.NEGATION))
-        phrase = anchored.phrase
+        phrase, beside = anchored.phrase, anchored.beside
     if phrase is None:
         if flags.GRADER_TALK in raised:
             return Extraction(None, Status.HACK_SUSPECT, raised)
@@ -96,4 +97,4 @@ def extract(text: str, contract: Contract = EXACT) -> Extraction:
         return Extraction(None, Status.NO_ANSWER, (*raised, flags.THINK_ONLY) if in_thought else raised)
     if len(phrase) > MAX_ANSWER:
         return Extraction(None, Status.REJECTED_LIMITS, (*raised, flags.HUGE))
-    return Extraction(Answer(phrase, prose=True), Status.OK, raised)
+    return Extraction(Answer(phrase, (), beside, prose=True), Status.OK, raised)

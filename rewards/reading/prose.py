@@ -9,19 +9,38 @@ import re
 from typing import NamedTuple
 
 from turntree.rewards.limits import MAX_ANSWER
+from turntree.rewards.reading import flags
 from turntree.rewards.reading.answer import final_answer
+from turntree.rewards.reading.boxes import offered
+from turntree.rewards.reading.scales import SCALES
 
 _TAG = "<answer>"
 _ANCHOR = re.compile(
     r"\b(?:answer|result)\b(?:\s*\([^()\n]{0,40}\))?(?:\s+(?:to|of|for)\s[^.\n]{0,60}?)?[ \t]*\**\s?"
-    r"(?:\b(?:is|are|was|equals|would be|should be|must be)\b|isn't|=|:)\s*[:*]*[ \t]*",
+    r"(?:\b(?:is|are|was|equals|would be|should be|must be)\b|isn't|=|:|"
+    r"\s?[\u2013\u2014-](?=[ \t]+[-$\\(*]*(?:\d|[A-Z]\b)))\s*[:*]*[ \t]*|"
+    r"(?:\u7b54\u6848|\u7ed3\u679c|\u7d50\u679c|\u7b54\u3048?)(?:\u662f|\u4e3a|\u70ba|\u7b49\u4e8e|\u306f|[:\uff1a])+\s*|"
+    r"(?:\uc815\ub2f5|\ub2f5|\uacb0\uacfc)(?:\uc740|\ub294|\uc774|[:\uff1a])+\s*|"
+    r"\b(?:\u043e\u0442\u0432\u0435\u0442|respuesta|r\u00e9ponse|antwort|risposta|resposta|l\u00f6sung|soluci\u00f3n)\b"
+    r"(?:\s+(?:es|est|ist|lautet|\u00e8|\u00e9|\u2014)(?!\w)|\s*[:=])+\s*",
     re.IGNORECASE,
 )
+_ANCHORS = ("nswer", "esult", "NSWER", "ESULT", "espuesta", "ntwort", "isposta", "esposta")
 _HEADING = re.compile(r"\s*(?:step|final|answer|solution|conclusion|part|case|summary)\b", re.IGNORECASE)
-_END = re.compile(r"\n|[.!?](?=\s|$|\*)|;\s|,?\s+(?:because|since|which|so that|as required|where|I hope)\b")
+_END = re.compile(
+    r"\n|(?<!\bi\.e)(?<!\be\.g)[.!?](?=\s|$|\*)|;\s|\u3002|,?\s+(?:because|since|which|so that|as required|where|"
+    r"I hope)\b|"
+    r",?\s+(?:(?:and|but) not|not|rather than|instead of)\s+(?=[-$\\(*]{0,3}(?:\d|[A-Z]\b))"
+)
+_BULLET = re.compile(r"[-*\u2022\u2013]\s+(?=\S)")
+_THAT_IS = re.compile(r"\W*\b(?:i\.\s?e\.|that is(?: to say)?,|in other words)\W*?(?=[-$\\]?\w|[$\\(-])")
+_ASIDE = re.compile(r"(?<=[\w$)}%*])\s+\(([^()\n]{3,120})\)$")
+_CHANGING = re.compile(r"\b(?:mod|modulo|base|or|not|if|in|times|e?x?10|more|less|than)\b|[-+*/^=<>]", re.IGNORECASE)
 _NEGATED = re.compile(r"\s*(?:definitely |certainly |clearly )?(?:not\b|never\b|n't\b|anything but\b)", re.IGNORECASE)
 _FORMULA = re.compile(r"\$\$?([^$]{1,400}?)\$\$?|\\\((.{1,400}?)\\\)|\\\[(.{1,400}?)\\\]", re.DOTALL)
-_NUMBER = re.compile(r"(?<![\w.])-?\s?\\?\$?(?:\d[\d,]*\d|\d)(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?")
+_NUMBER = re.compile(
+    r"(?<![A-Za-z0-9_.])(?:-(?!\s)|(?<!^)(?<!\n)-\s)?\\?\$?(?:\d[\d,]*\d|\d)(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?"
+)
 _LIST = re.compile(r"(?:-?\d+[\s,;]+){5,}-?\d+\s*\.?\s*$")
 _OPTION = re.compile(r"\(([A-Z])\)|\b([B-HJ-Z]|A(?!\s+[a-z]))\b(?!')")
 _TAIL = 1_500
@@ -34,6 +53,8 @@ class Anchored(NamedTuple):
     """The rest of the sentence."""
     negated: bool
     """Whether it states what the answer is not."""
+    beside: tuple[str, ...] = ()
+    """Other values that the sentence offers or gives in other words."""
 
 
 class Tail(NamedTuple):
@@ -64,20 +85,39 @@ def from_mark(text: str) -> str | None:
 def from_anchor(text: str) -> Anchored | None:
     """The text after the last "answer is", to the end of its sentence."""
     match = None
-    if "nswer" in text or "esult" in text or "NSWER" in text:
+    if any(part in text for part in _ANCHORS) or not text.isascii():
         for found in _ANCHOR.finditer(text):
             match = found
     if match is None:
         return None
-    rest = text[match.end() : match.end() + MAX_ANSWER].lstrip(" \t\r\n*:")
+    after = text[match.end() : match.end() + MAX_ANSWER]
+    rest = after.lstrip(" \t\r\n*:")
+    if "\n" in after[: len(after) - len(rest)] or match[0].endswith("\n"):
+        rest = _BULLET.sub("", rest, count=1) if _BULLET.match(rest) else rest
+    start, negated = 0, match[0].lower().find("isn't") >= 0
     for opening, closing in (("\\[", "\\]"), ("$$", "$$"), ("\\(", "\\)"), ("$", "$")):
         if rest.startswith(opening) and (end := rest.find(closing, len(opening))) > 0:
-            after = _END.search(rest, end + len(closing))
-            return Anchored(rest[: after.start() if after else len(rest)].strip(" *"), False)
-    negated = bool(_NEGATED.match(rest)) or match[0].lower().find("isn't") >= 0
-    end_match = _END.search(rest)
-    phrase = rest[: end_match.start() if end_match else len(rest)].strip(" *,")
-    return Anchored(phrase, negated)
+            start = end + len(closing)
+            break
+    else:
+        negated = negated or bool(_NEGATED.match(rest))
+    stop = _END.search(rest, start)
+    end = stop.start() if stop else len(rest)
+    phrase = rest[:end].strip(" *,")
+    beside = offered(rest, end)
+    if not start:
+        if (aside := _ASIDE.search(phrase)) and not _changes(aside[1]):
+            phrase = phrase[: aside.start()]
+        *others, phrase = _THAT_IS.split(phrase)
+        beside += tuple(other for other in others if other.strip())
+        phrase = phrase[2:-2] if len(phrase) > 4 and phrase[:2] == phrase[-2:] == "__" else phrase
+    return Anchored(phrase, negated, beside)
+
+
+def _changes(words: str) -> bool:
+    """Whether words in brackets may change the value before them."""
+    known = flags.HEDGING_WORDS | flags.NEGATIVE_WORDS | SCALES.keys()
+    return bool(_CHANGING.search(words)) or any(word in known for word in words.lower().split())
 
 
 def from_tail(text: str) -> Tail:

@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import re
 
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+from turntree.rewards.reading.markup import end_of_group, is_boxed, without_markup
+
 _WHITE = (
     r"(?:\[[^\]]*\])?\s*\{\s*(?:white|transparent|none|background|#?[fF]{3,8}|1(?:\s*,\s*1){0,2}|"
     r"255\s*,\s*255\s*,\s*255)\s*\}"
 )
-_HIDING = re.compile(
-    r"\\(?:(?:[hv]?phantom|[bx]?cancel|sout|st|[rl]lap|math[rl]lap)\*?(?![a-zA-Z])|textcolor" + _WHITE + "|"
+HIDING = re.compile(
+    r"\\(?:(?:[hv]?phantom|[bx]?cancel|sout|xout|st|strike|[rl]lap|math[rl]lap|comment|hide|hidden|ignore|invisible|"
+    r"@?gobble)\*?(?![a-zA-Z])|textcolor" + _WHITE + "|"
+    r"texttransparent\s*\{\s*0(?:\.0*)?\s*\}|set[a-z]*box\s*\d*\s*=?\s*\\[hv]box|s(?:ave)?box\s*(?:\{[^{}]{0,40}\}|\d+|\\[a-zA-Z]+)|"
+    r"(?:(?:re)?new|provide)command\*?\s*(?:\{[^{}]{0,40}\}|\\[a-zA-Z]+)(?:\[[^\]]{0,9}\])*|"
+    r"[gex]?def\s*\\[a-zA-Z]+[#\d]*|"
     r"(?:style|class|cssId|html(?:Class|Style)|scalebox)(?![a-zA-Z])\s*\{[^{}]*\}|resizebox\s*\{[^{}]*\}\s*\{[^{}]*\}|"
     r"(?P<ink>color" + _WHITE + r"))\s*"
 )
+"""A command whose argument does not show, or not as it stands."""
 _COMMENT = re.compile(r"(?:^|(?<=[})\]$.]))[ \t]*%", re.MULTILINE)
 _COUNTED = re.compile(r"\d\s*(?:\$|\\\)|\)|\\\])+$")
 _ANSWER = re.compile(r"box|####|answer", re.IGNORECASE)
-_LOOK_BACK = 400
-_THINK = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
+_THINK = re.compile(r"<(/?)\s*(?:think(?:ing)?|thoughts?|reasoning|scratchpad)\s*>", re.IGNORECASE)
 
 
 def without_thoughts(text: str) -> tuple[str, str]:
@@ -76,21 +81,16 @@ def without_hidden(text: str) -> str:
         >>> without_hidden(r"It is 8 \phantom{\boxed{7}}"), without_hidden("50% of 4 is 2")
         ('It is 8 ', '50% of 4 is 2')
     """
+    text = without_markup(text)
     if "%" in text:
         text = _without_comments_that_answer(text)
     kept, position = [], 0
-    for match in _HIDING.finditer(text):
-        if match.start() < position or _is_boxed(text, match.start()):
+    for match in HIDING.finditer(text):
+        if match.start() < position or is_boxed(text, match.start()):
             continue
         kept.append(text[position : match.start()])
-        position = _end_of_group(text, match.end(), depth=1 if match["ink"] else 0)
+        position = end_of_group(text, match.end(), depth=1 if match["ink"] else 0)
     return "".join(kept) + text[position:]
-
-
-def _is_boxed(text: str, place: int) -> bool:
-    """Whether a position lies in a box: hidden text there is part of an answer, which is refused for it."""
-    box = text.rfind("box", max(0, place - _LOOK_BACK), place)
-    return box >= 0 and _end_of_group(text[box:place] + "}", 0, depth=0) > place - box
 
 
 def _without_comments_that_answer(text: str) -> str:
@@ -107,12 +107,3 @@ def _without_comments_that_answer(text: str) -> str:
         else:
             searched = end
     return "".join(kept) + text[position:]
-
-
-def _end_of_group(text: str, start: int, *, depth: int) -> int:
-    """The end of the group that opens here, or that is already open; the end of the text if it never closes."""
-    for brace in _BRACE.finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(brace[0], 0)
-        if depth <= 0:
-            return brace.end() if brace[0] == "}" else start
-    return len(text)

@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 
 from turntree.rewards.formula.syntax.commands import Commands
-from turntree.rewards.formula.syntax.nodes import Based, Const, Group, Node, Quantity, Ratio, Rel, SetOp, Words
+from turntree.rewards.formula.syntax.nodes import Based, Const, Group, Node, Num, Ratio, Rel, SetOp, Words
+from turntree.rewards.formula.syntax.plain import HALF_OF_DAY
 from turntree.rewards.formula.syntax.problems import Malformed
 from turntree.rewards.formula.syntax.terms import negated
 from turntree.rewards.formula.syntax.tokens import tokenize
+from turntree.rewards.formula.syntax.worded import worded
 from turntree.rewards.limits import MAX_ELEMENTS, LimitExceeded
+from turntree.rewards.reading.scales import numeral
 
 _RELATIONS = {
     "=": "=", "<": "<", ">": ">", "lt": "<", "gt": ">", "le": "<=", "leq": "<=", "leqslant": "<=", "ge": ">=",
@@ -24,6 +27,7 @@ _RELATIONS = {
 _SETS = {"cup": "cup", "cap": "cap", "setminus": "minus", "backslash": "minus", "bigcup": "cup"}
 _MONEY = {"$": "$", "euro": "\u20ac", "pounds": "\u00a3", "pound": "\u00a3"}
 _LETTER_DIGITS = re.compile(r"\s*([0-9A-Za-z]{1,60})_\{?\s*(?:\\text\s*\{\s*)?([0-9]{1,2})\s*\}{0,2}\s*")
+_WORDS = re.compile(r"\s*(?:\\text(?:bf|it|rm)?\s*\{)?\s*([A-Za-z][a-z -]{1,80}?)\s*\}?\s*\.?\s*")
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "langle": "rangle", "]": "["}
 
 
@@ -39,6 +43,9 @@ def parse(text: str, *, thousands: bool = True) -> Node:
         Suspect: The answer hides something.
         Malformed: The answer is not well-formed.
     """
+    text = HALF_OF_DAY.sub(r"\1m", text)
+    if (words := _WORDS.fullmatch(text)) and (number := numeral(words[1])) is not None:
+        return Num(number)
     if (match := _LETTER_DIGITS.fullmatch(text)) and not match[1].isdigit() and match[1][0].isdigit():
         base = int(match[2])
         if 11 <= base <= 36 and all(int(digit, 36) < base for digit in match[1]):
@@ -149,8 +156,7 @@ class Parser(Commands):
         if negative:
             node = negated(node)
         after = self._unit()
-        unit = " ".join((*before, *after)).strip()
-        return Quantity(node, unit) if unit else node
+        return worded(before, node, after) if before or after else node
 
     def _ends_quantity(self) -> bool:
         token = self.next

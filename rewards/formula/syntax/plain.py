@@ -8,7 +8,7 @@ _STYLE = re.compile(
     r"\\(?:left|right|displaystyle|textstyle|limits|[bB]igg?[lr]?)(?![a-zA-Z])|\\(?:text(?:bf|it|rm|normal|sf)?|mathrm|mathbf|"
     r"mbox|operatorname)(?![a-zA-Z])|\\[,!;: ]|\\q?quad(?![a-zA-Z])|(?<!\\)[${}~\s]|\\[()]|\\ "
 )
-_HALF_OF_DAY = re.compile(r"\b([ap])\.\s?m\b\.?", re.IGNORECASE)
+HALF_OF_DAY = re.compile(r"\b([ap])\.\s?m\b\.?", re.IGNORECASE)
 _COMMAND = re.compile(
     r"\\(?:text(?:bf|it|rm|normal|sf)?|mathrm|mathbf|mathit|mbox|operatorname|boxed)\s*(?![a-zA-Z])|\\[,!;:()\[\]]|[${}~]"
 )
@@ -21,7 +21,7 @@ def plain(text: str) -> str:
         >>> plain(r"\text{Odd}") == plain("odd")
         True
     """
-    text = _HALF_OF_DAY.sub(r"\1m", text)
+    text = HALF_OF_DAY.sub(r"\1m", text)
     if re.fullmatch(r"[^\\^_]*", text := text.strip().rstrip(".")) or "\\text" in text:
         words = _STYLE.sub("", text).strip().rstrip(".")
         if re.fullmatch(r"[A-Za-z' -]+", words):
@@ -33,4 +33,4 @@ def plain(text: str) -> str:
 
 def commands_stripped(text: str) -> str:
     """A text in lower case without styling, its words kept apart."""
-    return " ".join(_COMMAND.sub(" ", _HALF_OF_DAY.sub(r"\1m", text)).split()).strip(" .").lower()
+    return " ".join(_COMMAND.sub(" ", HALF_OF_DAY.sub(r"\1m", text)).split()).strip(" .").lower()

@@ -10,6 +10,7 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
+from turntree.rewards.formula.syntax.nouns import ABBREVIATIONS, can_be_noun
 from turntree.rewards.formula.syntax.problems import Malformed, Suspect
 from turntree.rewards.limits import MAX_ANSWER, MAX_DIGITS, MAX_TOKENS, LimitExceeded
 from turntree.rewards.reading import flags
@@ -72,8 +73,11 @@ _SPACING = frozenset(
         "it tt sf emph scriptstyle allowbreak nobreak hfill relax"
     )
 )
-_PRINTED = {"asin": "arcsin", "acos": "arccos", "atan": "arctan"}
-"""Names of operators as sympy prints them."""
+_PRINTED = {
+    "asin": "arcsin", "acos": "arccos", "atan": "arctan", "tg": "tan", "ctg": "cot", "cosec": "csc", "arctg": "arctan",
+    "sh": "sinh", "ch": "cosh", "th": "tanh",
+}  # fmt: skip
+"""Names of operators as sympy and other countries print them."""
 KNOWN_WORDS = frozenset(
     str.split(
         "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp sqrt max min gcd lcm det lim "
@@ -112,11 +116,13 @@ def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
 
 def _name_unit(tokens: list[Token]) -> None:
     """Read a last letter as a unit if a number precedes it: ``0.64N``, ``5 m``."""
+    if len(tokens) > 1 and tokens[-1][:3] == ("word", "mg", False) and tokens[-2].kind != "word":
+        tokens[-1:] = [Token("sym", "m"), Token("sym", "g")]  # as in a force
     if len(tokens) < 2 or tokens[-1].kind != "sym":
         return
     before, (_, letter, spaced, _, _) = tokens[:-1], tokens[-1]
     measured = before[-1].kind == "num" or (before[-1].text == "}" and all(token.kind != "sym" for token in before))
-    if measured and letter in ("mgLNJWVK" if spaced else "NJWV"):
+    if measured and letter in ("mgLNJWVKtsh" if spaced else "NJWV" if before[-1].decimals > 0 else ""):
         tokens[-1] = Token("word", letter, spaced)
 
 
@@ -229,7 +235,7 @@ def _read_letters(text: str, position: int, tokens: list[Token], spaced: bool, i
     match = _LETTERS.match(text, position)
     assert match is not None
     run = match[0]
-    if in_text or run.lower() in KNOWN_WORDS or _is_word(run):
+    if in_text or run.lower() in KNOWN_WORDS or _is_word(run) or (spaced and _names_counted(tokens, run)):
         end = match.end()
         if text[end : end + 2] in ("'t", "'s"):
             run, end = text[position : end + 2], end + 2
@@ -239,6 +245,16 @@ def _read_letters(text: str, position: int, tokens: list[Token], spaced: bool, i
         tokens.append(Token("sym", letter, spaced))
         spaced = False
     return match.end()
+
+
+def _names_counted(tokens: list[Token], run: str) -> bool:
+    """Whether letters behind a number, or behind its noun, are a noun or a unit."""
+    before = tokens[-1] if tokens else None
+    if before is None or (before.kind == "word" and before.text.lower() in KNOWN_WORDS - ABBREVIATIONS):
+        return False
+    return (before.kind in ("num", "word") or before.text in ("}", "$")) and (
+        can_be_noun(run) or (before.kind == "word" and len(run) > 1)
+    )
 
 
 def _is_word(run: str) -> bool:

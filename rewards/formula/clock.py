@@ -1,0 +1,74 @@
+"""Times of the day: ``8:34 p.m.``, ``16:30``, ``9 a.m.``, ``noon``.
+
+Invariant: two times that differ, or name other halves of the day, are never equal; a half left out or added is.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_WRAPPED = re.compile(r"\\(?:text(?:bf|it|rm)?|mathrm|mbox)\s*\{([^{}]*)\}")
+_SPACING = re.compile(r"\\[,!;: ]|\\q?quad(?![a-zA-Z])|[{}$~]")
+_CLOCK = re.compile(
+    r"(?:at )?(?P<hour>[01]?\d|2[0-4])(?:\s*[:\uff1a]\s*(?P<minute>[0-5]\d)(?:\s*[:\uff1a]\s*(?P<second>[0-5]\d))?)?\s*"
+    r"(?P<half>a\.?\s?m\.?|p\.?\s?m\.?|noon|midnight|in the (?:morning|afternoon|evening)|at night|o'? ?clock|hours|h)?"
+    r"(?: on| sharp)?\.?",
+    re.IGNORECASE,
+)
+_SPANS = re.compile(r"hours?|h", re.IGNORECASE)
+
+
+class Clock(NamedTuple):
+    """A time of the day."""
+
+    seconds: int
+    """Since midnight, of the half that it names; of the hour as written where it names none."""
+    half: str
+    """``a`` or ``p``; nothing where none is named."""
+    written: tuple[int, int, int]
+    """Hour, minute and second as written."""
+
+
+def read_clock(text: str) -> Clock | None:
+    """The time of the day that a text is; a number alone is none."""
+    if len(text) > 80 or not (
+        "m" in text.lower() or ":" in text or "\uff1a" in text or "clock" in text or "noon" in text
+    ):
+        return None
+    words = " ".join(
+        _SPACING.sub(" ", _WRAPPED.sub(r" \1 ", text).replace("\\!", "").replace("{:}", ":")).split()
+    ).strip(" .,")
+    words = re.sub(r"\s*:\s*", ":", words)
+    if words.lower() in ("noon", "midnight"):
+        words = f"12 {words}"
+    match = _CLOCK.fullmatch(words)
+    if match is None:
+        return None
+    half = (match["half"] or "").lower()
+    if match["minute"] is None and (not half or _SPANS.fullmatch(half)):
+        return None
+    named = "a" if (half.startswith("a") and "night" not in half) or half == "midnight" or "morning" in half else ""
+    if not named and (
+        half.startswith("p") or half == "noon" or "afternoon" in half or "evening" in half or "night" in half
+    ):
+        named = "p"
+    hour, minute, second = int(match["hour"]), int(match["minute"] or 0), int(match["second"] or 0)
+    if named and hour > 12:
+        named = "p" if named == "p" else "?"
+    whole = hour % 12 + (12 if named == "p" else 0) if named and hour <= 12 else hour
+    return Clock(whole * 3600 + minute * 60 + second, named, (hour, minute, second))
+
+
+def same_time(gold: str, text: str) -> bool | None:
+    """Whether two texts tell the same time of the day; ``None`` where one tells none."""
+    right = read_clock(gold)
+    ours = read_clock(text) if right is not None else None
+    if right is None or ours is None or "?" in right.half + ours.half:
+        return None if right is None or ours is None else False
+    if right.half and ours.half:
+        return right.seconds == ours.seconds
+    if right.written == ours.written:
+        return True
+    whole = ours if right.half else right
+    return right.seconds == ours.seconds and bool(right.half or ours.half) and not 1 <= whole.written[0] <= 12

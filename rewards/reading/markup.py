@@ -1,0 +1,131 @@
+r"""Text that Markdown, HTML and LaTeX do not show: struck out, not displayed, commented out, kept in a macro.
+
+Invariant: linear in the text; what is left is a subsequence of it. Text in a box is left as it is: hidden text there
+is part of an answer, which is refused for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_LOOK_BACK = 400
+_STRUCK = re.compile(r"~~(?=[^\s~])([^~]{1,2000}?)(?<=\S)~~(?!~)")
+_ANSWERS = re.compile(r"box|####|answer|\d", re.IGNORECASE)
+_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]{0,15})(?=[\s/>])([^<>]{0,600})>")
+_NEVER_SHOWN = frozenset(str.split("s del strike template script style noscript title head details"))
+_NOT_DISPLAYED = re.compile(
+    r"""\bhidden\b|display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse)|opacity\s*:\s*0(?:\.0*)?(?![.\d])|"""
+    r"""font-size\s*:\s*0|line-through|text-indent\s*:\s*-|(?:^|[\s;"'-])color\s*[:=]\s*["']?\s*"""
+    r"""(?:white|transparent|#f{3,8}\b|rgba?\(\s*255\s*,\s*255\s*,\s*255)""",
+    re.IGNORECASE,
+)
+_BRANCH = re.compile(r"\\(if[a-zA-Z]*|else|fi)(?![a-zA-Z])")
+_FALSE = ("iffalse", "ifx")
+_LEFT_OUT = re.compile(r"\\begin\s*\{(comment|hidden|hide|invisible|filecontents\*?|lrbox|nodisplay)\}")
+_NOTE = re.compile(
+    r"^[ \t]*\[[^\]\n]{0,80}\]:[^\n]*$|\[(?://|comment|_)\]:[^\n]*$|%%.*?%%|!\[[^\]\n]{0,400}\]",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def without_markup(text: str) -> str:
+    r"""The text without what its markup does not show.
+
+    Example:
+        >>> without_markup(r"8 ~~\boxed{7}~~"), without_markup(r"8 \iffalse \boxed{7} \fi")
+        ('8 ', '8 ')
+    """
+    if "~~" in text:
+        text = _cut(
+            text, ((match.start(), match.end()) for match in _STRUCK.finditer(text) if _ANSWERS.search(match[1]))
+        )
+    if "]" in text or "%%" in text:
+        text = _cut(text, ((match.start(), match.end()) for match in _NOTE.finditer(text) if _ANSWERS.search(match[0])))
+    if "<" in text:
+        text = _cut(text, _elements(text))
+    if "\\if" in text:
+        text = _cut(text, _branches(text))
+    return _cut(text, _environments(text)) if "\\begin" in text else text
+
+
+def is_boxed(text: str, place: int) -> bool:
+    """Whether a position lies in a box."""
+    box = text.rfind("box", max(0, place - _LOOK_BACK), place)
+    return box >= 0 and end_of_group(text[box:place] + "}", 0, depth=0) > place - box
+
+
+def end_of_group(text: str, start: int, *, depth: int) -> int:
+    """The end of the group that opens here, or that is already open; the end of the text if it never closes."""
+    for brace in _BRACE.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth <= 0:
+            return brace.end() if brace[0] == "}" else start
+    return len(text)
+
+
+def _cut(text: str, parts: Iterator[tuple[int, int]]) -> str:
+    kept, position = [], 0
+    for start, end in parts:
+        if start >= position and not is_boxed(text, start):
+            kept.append(text[position:start])
+            position = end
+    return "".join(kept) + text[position:]
+
+
+def _elements(text: str) -> Iterator[tuple[int, int]]:
+    """Elements of HTML that are not displayed, and tags that keep an answer in an attribute."""
+    start, name, depth = -1, "", 0
+    for tag in _TAG.finditer(text):
+        own = tag[2].lower()
+        if start >= 0:
+            depth += 0 if own != name or tag[3].endswith("/") else -1 if tag[1] else 1
+            if depth == 0:
+                yield start, tag.end()
+                start = -1
+        elif not tag[1] and _is_hidden(own, tag[3]) and not (own == "s" and not text[: tag.start()].strip()):
+            start, name, depth = tag.start(), own, 1  # a text that begins with <s> has the mark of a tokenizer
+        elif "=" in tag[3] and _ANSWERS.search(tag[3]):
+            yield tag.start(), tag.end()
+    if start >= 0 and name != "s":
+        yield start, len(text)
+
+
+def _is_hidden(name: str, attributes: str) -> bool:
+    if name == "details":
+        return re.search(r"\bopen\b", attributes) is None
+    return name in _NEVER_SHOWN or (bool(attributes) and _NOT_DISPLAYED.search(attributes) is not None)
+
+
+def _branches(text: str) -> Iterator[tuple[int, int]]:
+    r"""What lies between ``\iffalse`` and its ``\else`` or ``\fi``, between ``\else`` of ``\iftrue`` and ``\fi``."""
+    opened: list[bool] = []
+    start = -1
+    for mark in _BRANCH.finditer(text):
+        if mark[1] == "fi":
+            if opened:
+                opened.pop()
+        elif mark[1] == "else":
+            if opened:
+                opened[-1] = not opened[-1]
+        elif mark[1] == "iff":  # an arrow
+            continue
+        else:
+            opened.append(mark[1] not in _FALSE and not (mark[1] == "if" and text[mark.end() : mark.end() + 1] == "0"))
+        shown = all(opened)
+        if not shown and start < 0:
+            start = mark.start()
+        elif shown and start >= 0:
+            yield start, mark.end()
+            start = -1
+    if start >= 0:
+        yield start, len(text)
+
+
+def _environments(text: str) -> Iterator[tuple[int, int]]:
+    position = 0
+    while (begin := _LEFT_OUT.search(text, position)) is not None:
+        end = text.find(f"\\end{{{begin[1]}}}", begin.end())
+        position = len(text) if end < 0 else end + len(begin[1]) + 6
+        yield begin.start(), position

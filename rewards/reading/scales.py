@@ -1,0 +1,121 @@
+"""Words that change a number: multipliers, operations on it, words of numbers.
+
+Invariant: a word of these tables is never a unit or a noun. Text is turned into fractions and names of operations;
+nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_TABLE = """
+10 ten tens; 100 hundred hundreds; 1000 thousand thousands; 1000000 million millions mil mn mio;
+1000000000 billion billions bn milliard mrd; 1000000000000 trillion trillions tn; 1000000000000000 quadrillion;
+100000 lakh lakhs; 10000000 crore crores; 12 dozen dozens; 20 score; 144 gross; 2 couple;
+1/2 half halves; 1/3 third thirds; 1/4 quarter quarters fourths; 1/5 fifth fifths; 1/6 sixth sixths;
+1/7 seventh sevenths; 1/8 eighth eighths; 1/9 ninth ninths; 1/10 tenth tenths; 1/100 hundredth hundredths;
+1/1000 thousandth thousandths; 1/1000000 millionth millionths; 1/1000 permille; 1/1000000 ppm
+"""
+SCALES = {
+    word: Fraction(number)
+    for number, *words in (entry.split() for entry in _TABLE.replace("\n", " ").split(";"))
+    for word in words
+}
+"""Multipliers by word."""
+OPERATIONS = (
+    (re.compile(r"\b(?:negative|minus|opposite of|negation of|negative of|additive inverse of)$"), "negated"),
+    (re.compile(r"\b(?:square of|squared)$"), "square"),
+    (re.compile(r"\b(?:cube of|cubed)$"), "cube"),
+    (re.compile(r"\b(?:square )?root(?: of)?$"), "root"),
+    (re.compile(r"\bcube root(?: of)?$"), "cube root"),
+    (re.compile(r"\b(?:reciprocal of|inverse of|one over|multiplicative inverse of)$"), "reciprocal"),
+    (re.compile(r"\b(?:twice|double|two times|doubled)$"), "2"),
+    (re.compile(r"\b(?:thrice|triple|three times|tripled)$"), "3"),
+    (re.compile(r"\b(?:quadruple|four times)$"), "4"),
+    (re.compile(r"\b(?:one|a)?[ -]?half(?: of)?$"), "1/2"),
+    (re.compile(r"\b(?:one|a)[ -]third(?: of)?$"), "1/3"),
+    (re.compile(r"\b(?:(?:one|a)[ -])?quarter(?: of)?$"), "1/4"),
+)
+"""What words directly before a number do with it; the cube root stands behind the root and is tried first."""
+CHANGING = (
+    frozenset(
+        str.split(
+            "plus minus times over divided multiplied mod modulo base point recurring repeating inverse "
+            "reciprocal opposite prime root roots square cube squared cubed power log ln logarithm sine cosine "
+            "tangent sin cos tan factorial choose complement predecessor successor negative minus half double "
+            "twice thrice triple quadruple exponential exp floor ceiling sqrt derivative integral next previous "
+            "anti fold sum product difference quotient digits integers digit divisor divisors factors multiple"
+        )
+    )
+    | SCALES.keys()
+)
+"""Words before or behind a number that may change it."""
+_ENDS = frozenset(str.split("of to from by in than after before until on past at with without within between for per"))
+_MEASURES = re.compile(
+    r"\b(?:equals?|equal|comes|amounts|evaluates|simplifies|reduces|works out|adds up) to$|"
+    r"\b(?:total|area|volume|length|width|height|depth|distance|radius|diameter|circumference|perimeter|speed|rate|angle|"
+    r"measure|mass|weight|age|value|price|cost|profit|temperature|probability|maximum|minimum|average|mean|median|amount|"
+    r"answer|result|solution|range|slope|time|duration|charge|change|sum total|balance|salary|number|score|count) of$|"
+    r"\b(?:cost|price|pay|paid|sold|bought|go|goes|went|year|day|week|month|hour|in|for) (?:for|at)$|\btotal in$"
+)
+_UNITS = {
+    word: number
+    for number, word in enumerate(
+        str.split(
+            "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+            "seventeen eighteen nineteen"
+        )
+    )
+} | {word: 10 * n for n, word in enumerate(str.split("twenty thirty forty fifty sixty seventy eighty ninety"), 2)}
+_POWERS = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_MAX_WORDS = 12
+
+
+def changes_unknown(words: str) -> bool:
+    """Whether words directly before a number may change it in a way that is not known here."""
+    parts = words.split()
+    if not parts or _MEASURES.search(words):
+        return False
+    return parts[-1] in _ENDS or any(part in CHANGING for part in parts)
+
+
+def numeral(text: str) -> Fraction | None:
+    """The number that words say: ``twenty-five``, ``one half``, ``minus three``, ``two million``.
+
+    Example:
+        >>> numeral("one hundred and twenty-five"), numeral("two thirds"), numeral("two of them")
+        (Fraction(125, 1), Fraction(2, 3), None)
+    """
+    words = text.lower().replace("-", " ").split()
+    if not words or len(words) > _MAX_WORDS:
+        return None
+    if words[0] in ("minus", "negative"):
+        value = numeral(" ".join(words[1:]))
+        return None if value is None else -value
+    if words[-3:] == ["and", "a", "half"]:
+        value = numeral(" ".join(words[:-3]))
+        return None if value is None else value + Fraction(1, 2)
+    if len(words) > 1 and words[-1] in SCALES and words[-1] not in _POWERS:
+        value = numeral(" ".join(words[:-1])) if words[:-1] != ["a"] else Fraction(1)
+        return None if value is None else value * SCALES[words[-1]]
+    total, group, last = 0, 0, 10**15
+    for place, word in enumerate(words):
+        if word in _UNITS:
+            number = _UNITS[word]
+            if (group % 100 and not (group % 10 == 0 and group % 100 >= 20 and 0 < number < 10)) or (
+                group and not number
+            ):
+                return None
+            group += number
+        elif word in _POWERS and group:
+            power = _POWERS[word]
+            if power == 100:
+                group *= 100
+            elif power < last:
+                total, group, last = total + group * power, 0, power
+            else:
+                return None
+        elif word != "and" or place in (0, len(words) - 1):
+            return None
+    return Fraction(total + group)
