@@ -112,7 +112,7 @@ class Countdown(Env):
         """Check the expression; report the problem while attempts are left."""
         self.attempt += 1
         task = self.current_task
-        wrong = complaint(final_line(message.content), task.metadata["numbers"], task.metadata["target"], self.use_all)
+        wrong = complaint(final_line(message.spoken), task.metadata["numbers"], task.metadata["target"], self.use_all)
         if not wrong or self.attempt == self.attempts:
             right = float(not wrong)
             return Reply(reward=right, done=True, rewards={"correct": right})

@@ -78,7 +78,7 @@ class NumberGuessing(Env):
         """Compare the guess."""
         self.guess += 1
         secret = int(self.current_task.answer)
-        found = _INTEGER.findall(message.content)
+        found = _INTEGER.findall(message.spoken)
         right = bool(found) and int(found[-1]) == secret
         if right or self.guess == self.guesses:
             return Reply(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from turntree.rewards.limits import MAX_ANSWER
 from turntree.rewards.reading import flags
+from turntree.rewards.reading.thoughts import may_think
 from turntree.rewards.result import Status
 
 _BOX = re.compile(r"\\(?:d?boxed|fbox|framebox|ovalbox)(?![a-zA-Z])\s*(?:\[[^\]\n]{0,20}\]\s*)*")
@@ -60,7 +61,7 @@ class _Box(NamedTuple):
 def lone_number(text: str) -> str | None:
     """The whole number in the only box of a text, if nothing else needs checking; the common case, fast."""
     start = text.find("\\boxed{")
-    if start < 0 or "think" in text or "%" in text or "<!" in text or text.count("box") != 1:
+    if start < 0 or may_think(text) or "%" in text or "<!" in text or text.count("box") != 1:
         return None
     end = text.find("}", start)
     number = text[start + 7 : end]
