@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from turntree.rewards.reading.thoughts import without_thoughts
+
 
 class Role(StrEnum):
     """The speaker of a message."""
@@ -50,13 +52,19 @@ class Message:
     role: Role
     """Speaker."""
     content: str
-    """Text; for the policy exactly the text that it sampled, tool calls included."""
+    """Text; for the policy exactly the text that it sampled, tool calls included, behind what its prompt had opened of
+    a thought."""
     tool_calls: tuple[ToolCall, ...] = ()
     """Calls parsed from ``content`` (assistant only)."""
     tool_call_id: str = ""
     """The call that a tool message answers."""
     name: str = ""
     """Name of the tool that answered (tool only)."""
+
+    @property
+    def spoken(self) -> str:
+        """The text without thoughts: what an environment acts on."""
+        return without_thoughts(self.content)[0]
 
     def to_openai(self) -> dict[str, Any]:
         """The message as an OpenAI dictionary; empty optional fields are left out."""

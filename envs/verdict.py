@@ -9,7 +9,8 @@ from __future__ import annotations
 from turntree.envs.errors import UndecidedAnswer
 from turntree.envs.task import Task
 from turntree.rewards import EXACT, Contract, Score, score
-from turntree.rewards.reading.visible import without_comments, without_hidden, without_thoughts
+from turntree.rewards.reading.thoughts import without_thoughts
+from turntree.rewards.reading.visible import without_comments, without_hidden
 
 
 def judge_answer(text: str, task: Task, contract: Contract | str = EXACT) -> Score:

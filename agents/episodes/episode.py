@@ -44,7 +44,8 @@ class Turn:
     completion: Completion
     """What the engine returned: token ids, log-probabilities, draft counters."""
     text: str
-    """The response decoded, special tokens left out; the action given to the environment."""
+    """What its prompt opened of a thought, then the response decoded, special tokens left out; the action given to the
+    environment."""
     observation: tuple[Message, ...] = ()
     """What the environment answered."""
     reward: float = 0.0

@@ -128,6 +128,7 @@ class Gateway:
                     self._text(body, special_tokens=parses and self._tools.special_tokens),
                     parser=self._tools.parser(tools) if parses else None,
                     openings=self._tools.openings(tools) if parses else (),
+                    opened=self._renderer.template.opened,
                     several=body.parallel_tool_calls is not False,
                     tokenizer=self._renderer.tokenizer if body.logprobs else None,
                 )

@@ -182,6 +182,7 @@ class ChatChoice:
         text: Its text.
         parser: Reads tool calls; ``None`` where all of the turn is content.
         openings: Texts with which a call may begin.
+        opened: What the prompt opened of a thought.
         several: Whether more than one call may be answered with.
         tokenizer: Of the model, for log-probabilities; ``None`` if none are asked for.
     """
@@ -193,21 +194,24 @@ class ChatChoice:
         *,
         parser: ToolParser | None = None,
         openings: tuple[str, ...] = (),
+        opened: str = "",
         several: bool = True,
         tokenizer: Any = None,
     ) -> None:
         self.text = text
         self._index, self._parser, self._several, self._tokenizer = index, parser, several, tokenizer
         self._marks = text.stops + openings
+        self._opened = opened
         self._shown = 0
         self._parsed: ReadTurn | None = None
 
     def parsed(self, turn: SampledTurn) -> ReadTurn:
         """Content and calls of the turn."""
         if self._parsed is None:
-            found = ParsedTurn(content=turn.text) if self._parser is None else self._parser.parse(turn.text)
+            whole = self._opened + turn.text
+            found = ParsedTurn(content=whole) if self._parser is None else self._parser.parse(whole)
             calls = found.calls if self._several else found.calls[:1]
-            content = found.content if calls and not found.error else turn.text
+            content = found.content.removeprefix(self._opened.strip()).strip() if calls else turn.text
             self._parsed = ReadTurn(content, calls, answers.call_ids(calls))
         return self._parsed
 

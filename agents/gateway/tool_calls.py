@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 from turntree.agents.errors import RenderError
 from turntree.agents.gateway.http.wire import WireMessage, WireTool
@@ -30,6 +30,15 @@ class OfferedTool(NamedTuple):
     """Its name."""
     properties: dict[str, Any]
     """JSON schema of each parameter, by name."""
+    definitions: dict[str, Any]
+    """Schemas that those refer to, by name."""
+
+    @classmethod
+    def of(cls, function: Mapping[str, Any]) -> Self:
+        """A tool as OpenAI's clients describe it."""
+        parameters = function["parameters"]
+        named = {**(parameters.get("definitions") or {}), **(parameters.get("$defs") or {})}
+        return cls(function["name"], parameters.get("properties") or {}, named)
 
 
 class ToolFormat:
@@ -52,9 +61,7 @@ class ToolFormat:
 
     def parser(self, tools: Sequence[Mapping[str, Any]]) -> ToolParser:
         """The parser of calls of ``tools``."""
-        offered = [
-            OfferedTool(t["function"]["name"], t["function"]["parameters"].get("properties") or {}) for t in tools
-        ]
+        offered = [OfferedTool.of(tool["function"]) for tool in tools]
         return get_parser(self._name, cast(Sequence[Tool], offered))
 
     def rendered(self, messages: Dictionaries, tools: Dictionaries) -> tuple[Dictionaries, Dictionaries]:

@@ -134,7 +134,18 @@ def written(said: ChatTurn, parser: ToolParser) -> str:
     >>> written(ChatTurn(content="Let me see.", calls=(call,), finish_reason=FinishReason.STOP), HermesParser())
     'Let me see.\\n<tool_call>\\n{"name": "now", "arguments": {}}\\n</tool_call>'
     """
-    return "\n".join([*filter(None, [said.content]), *map(parser.format_call, said.calls)])
+    calls = [parser.format_call(call) for call in said.calls]
+    whole = "\n".join([*filter(None, [said.content]), *calls])
+    # Words may hold marks of the format, and some formats have calls alone in a turn.
+    for text in (whole, "\n".join(calls), "; ".join(calls)):
+        read = parser.parse(text).calls
+        if [_call(one) for one in read[len(read) - len(calls) :]] == [_call(one) for one in said.calls]:
+            return text
+    return whole
+
+
+def _call(call: ToolCall) -> tuple[str, dict[str, Any]]:
+    return call.name, dict(call.arguments)
 
 
 def exchange(said: ChatTurn, text: str, outcome: StepOutcome) -> list[dict[str, Any]]:

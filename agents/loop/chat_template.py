@@ -21,8 +21,8 @@ from typing import Any, Protocol
 from turntree.agents.errors import RenderError
 from turntree.agents.loop import fitting
 from turntree.agents.loop.quoted import Marks, pieces
-from turntree.agents.loop.thoughts import THOUGHTS, Thought
 from turntree.envs.data.json_files import HALF
+from turntree.rewards.reading.thoughts import THOUGHTS, Thought
 
 logger = logging.getLogger(__name__)
 
@@ -211,11 +211,20 @@ class ChatTemplate:
     @functools.cached_property
     def opens(self) -> str:
         """What the generation prompt opens for the policy: ``thought``, ``no thought`` (a closed one), or nothing."""
-        asked = self.render([ASKED])
-        prompt = self.render([ASKED], generation_prompt=True).removeprefix(asked)
+        prompt = self._generation_prompt
         if self.thought is None or self.thought.begin not in prompt:
             return ""
         return "thought" if self.thought.is_open(prompt) else "no thought"
+
+    @functools.cached_property
+    def opened(self) -> str:
+        """The text of the thought that the generation prompt opens, from its mark on; empty if it opens none."""
+        prompt = self._generation_prompt
+        return prompt[prompt.rfind(self.thought.begin) :] if self.thought and self.opens == "thought" else ""
+
+    @functools.cached_property
+    def _generation_prompt(self) -> str:
+        return self.render([ASKED], generation_prompt=True).removeprefix(self.render([ASKED]))
 
     @property
     def _sources(self) -> list[str]:

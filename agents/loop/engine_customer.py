@@ -17,6 +17,7 @@ from turntree.agents.engines.protocol import Sampling, derive_seed
 from turntree.agents.errors import AgentError
 from turntree.agents.loop.speakers import Speaker
 from turntree.envs import Message, Role, Task
+from turntree.rewards.reading.thoughts import without_thoughts
 
 LEAVE = "###STOP###"
 """What a customer writes to leave, as in tau-bench (arXiv 2406.12045)."""
@@ -81,7 +82,7 @@ class EngineCustomer:
         digest = hashlib.blake2b(task.id.encode(), digest_size=8).digest()
         seed = derive_seed(self.seed, int.from_bytes(digest), len(messages))
         speaking = self.speaker.say(messages, replace(self.sampling, seed=seed))
-        said = self.thread.call(asyncio.wait_for(speaking, self.seconds)).text.strip()
+        said = without_thoughts(self.thread.call(asyncio.wait_for(speaking, self.seconds)).text)[0].strip()
         if LEAVE in said:
             return None
         if not said:
@@ -101,5 +102,5 @@ def as_heard(dialogue: Sequence[Message]) -> list[dict[str, str]]:
         if message.role is Role.USER:
             heard.append({"role": "assistant", "content": message.content})
         elif message.role is Role.ASSISTANT and not answered:
-            heard.append({"role": "user", "content": message.content})
+            heard.append({"role": "user", "content": message.spoken})
     return heard

@@ -157,7 +157,7 @@ class _Play(EpisodeDriver):
 
     def text(self, completion: Completion) -> str:
         special_tokens = getattr(self.env.unwrapped, "wants_special_tokens", False)
-        return self.renderer.decode(completion.token_ids, special_tokens=special_tokens)
+        return self.renderer.said(completion.token_ids, special_tokens=special_tokens)
 
     def room(self, first: int, length: int) -> int:
         """Most tokens that the next turn may have after a prompt of ``length`` tokens, the first one ``first``."""

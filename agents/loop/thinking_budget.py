@@ -43,7 +43,7 @@ class ThinkingBudget:
         self._engine, self._renderer = engine, renderer
         self._most, self._thought = renderer.max_thinking_tokens, renderer.template.thought
         self._closing = renderer.template.tokens(self._thought.closing)
-        self._opened = self._thought.begin if renderer.template.opens == "thought" else ""
+        self._opened = renderer.template.opened
 
     async def generate(self, request: TurnRequest) -> Completion:
         """One turn; a turn that leaves no room for an answer after its thought is cut as without a bound."""

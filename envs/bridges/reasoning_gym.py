@@ -11,6 +11,7 @@ from turntree.envs.message import Message
 from turntree.envs.reply import Reply
 from turntree.envs.task import Task
 from turntree.rewards import final_answer
+from turntree.rewards.reading.thoughts import without_thoughts
 
 _GOLD = ("answer", "possible_answer", "example_answer", "example_correct_answer")
 """Where an entry has its gold answer: in itself, or in its metadata where there are many right ones."""
@@ -77,7 +78,7 @@ class ReasoningGym(Env):
 
 def _readings(text: str) -> list[str]:
     """What a turn may mean by its answer: all behind the mark, or its first line without the full stop."""
-    spoken = text.rpartition("</think>")[2]
+    spoken = without_thoughts(text)[0]
     after = spoken.rpartition("####")[2].strip()
     line = final_answer(spoken)
     return [after] if line in (None, after) else [after, line]  # type: ignore[list-item]

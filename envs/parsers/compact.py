@@ -6,12 +6,14 @@ import re
 from collections.abc import Sequence
 
 from turntree.envs.message import ToolCall
+from turntree.envs.parsers.finding import readings
 from turntree.envs.parsers.turn import ParsedTurn
 from turntree.envs.tools.tool import Tool
+from turntree.rewards.reading.thoughts import next_thought
 
 
 class CompactParser:
-    """The whole turn is ``name(argument)``: one call of a tool with exactly one string parameter.
+    """The whole turn, thoughts apart, is ``name(argument)``: one call of a tool with exactly one string parameter.
 
     Everything between the first ``(`` and the last ``)`` is the argument, unquoted.
     A turn of any other form, or with an undeclared name, is not a call.
@@ -30,10 +32,11 @@ class CompactParser:
 
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn of the policy."""
-        match = self._CALL.fullmatch(text)
-        if match is None or match.group(1) not in self._parameters:
+        read = [match.groups() for words in readings(text) if (match := self._CALL.fullmatch(words))]
+        read = [(name, argument) for name, argument in read if name in self._parameters]
+        if not read:
             return ParsedTurn(content=text.strip())
-        name, argument = match.groups()
+        name, argument = next((one for one in read if not _ends_thought(one[1])), read[0])
         return ParsedTurn(content="", calls=(ToolCall(name=name, arguments={self._parameters[name]: argument}),))
 
     def format_call(self, call: ToolCall) -> str:
@@ -49,3 +52,9 @@ class CompactParser:
                 "use the hermes format"
             )
         return f"{call.name}({values[0]})"
+
+
+def _ends_thought(text: str) -> bool:
+    """Whether a text ends a thought that it does not begin."""
+    span = next_thought(text)
+    return span is not None and not span.opened

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from turntree.envs.message import ToolCall
-from turntree.envs.parsers.call_json import read_arguments
+from turntree.envs.parsers.call_json import read_object
 from turntree.envs.parsers.turn import ParsedTurn, unreadable
 from turntree.envs.tools.tool import Tool
 
@@ -16,7 +16,8 @@ class HarmonyParser:
     """``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>``.
 
     The content of a turn is the text on the channel ``final`` (and ``commentary`` without a recipient);
-    ``analysis`` is thinking and left out. The text must contain the special tokens, which ``rollout`` ensures.
+    ``analysis`` is thinking and left out. The text must contain the special tokens, which ``rollout`` ensures. Written
+    within a message they are text: one ends where another begins, or the turn ends.
 
     Example:
         >>> HarmonyParser().parse("<|channel|>final<|message|>Hello<|return|>").content
@@ -26,8 +27,9 @@ class HarmonyParser:
     special_tokens = True
 
     _EXAMPLE = "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>"
-    _END = re.compile(r"<\|(?:end|return|call)\|>")
-    _RECIPIENT = re.compile(r"to=functions\.([^\s<]+)")
+    _MARK = re.compile(r"<\|(?:end|return|call)\|>")
+    _END = re.compile(rf"{_MARK.pattern}\s*(?=<\||\Z)|\Z")
+    _RECIPIENT = re.compile(r"\bto=(?:functions\.)?(?!assistant\b|user\b|all\b)([^\s<]+)")
     _CHANNEL = re.compile(r"<\|channel\|>(\w+)")
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
@@ -35,25 +37,36 @@ class HarmonyParser:
 
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn of the policy."""
-        if "<|message|>" not in text and "to=functions." not in text:
-            return ParsedTurn(content=self._END.sub("", text).strip())
-        content, calls = [], []
-        for message in self._END.split(text):
-            header, opened, body = message.partition("<|message|>")
+        if "<|message|>" not in text and "to=functions." not in text and "<|channel|>" not in text:
+            return ParsedTurn(content=self._MARK.sub("", text).strip())
+        content: list[str] = []
+        calls: list[ToolCall] = []
+        position = 0
+        while position < len(text):
+            body = text.find("<|message|>", position)
+            header = text[position : body if body >= 0 else len(text)]
             recipient = self._RECIPIENT.search(header)
-            if not opened:
+            if body < 0:
                 if recipient is not None:
                     return unreadable(text, "<|message|> is missing", self._EXAMPLE)
-                continue
+                break
+            body += len("<|message|>")
+            ends = self._END.search(text, body)
+            assert ends is not None
             if recipient is not None:
                 try:
-                    calls.append(ToolCall(name=recipient.group(1), arguments=read_arguments(body)))
+                    arguments, end = read_object(text, body)
+                    ends = self._END.match(text, end)
+                    if ends is None:
+                        raise ValueError(f"expected <|call|> behind the arguments, got {text[end : end + 40]!r}")
                 except ValueError as error:
                     return unreadable(text, str(error), self._EXAMPLE)
-                continue
-            channel = self._CHANNEL.search(header)
-            if channel is None or channel.group(1) != "analysis":
-                content.append(body.strip())
+                calls.append(ToolCall(name=recipient.group(1), arguments=arguments))
+            else:
+                channel = self._CHANNEL.search(header)
+                if channel is None or channel.group(1) != "analysis":
+                    content.append(text[body : ends.start()].strip())
+            position = ends.end()
         return ParsedTurn(content="\n".join(content).strip(), calls=tuple(calls))
 
     def format_call(self, call: ToolCall) -> str:

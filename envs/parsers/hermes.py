@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 from turntree.envs.message import ToolCall
-from turntree.envs.parsers.call_json import read_call
-from turntree.envs.parsers.turn import ParsedTurn, unreadable
+from turntree.envs.parsers.call_json import read_call, read_value
+from turntree.envs.parsers.finding import Found, read_marked
+from turntree.envs.parsers.turn import ParsedTurn
 from turntree.envs.tools.tool import Tool
 
 
@@ -21,28 +23,23 @@ class HermesParser:
 
     _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
     _EXAMPLE = '<tool_call>{"name": "...", "arguments": {...}}</tool_call>'
+    _OPENING = re.compile(re.escape(_OPEN))
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         """Make the parser; the format needs no knowledge of ``tools``."""
 
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn of the policy."""
-        if self._OPEN not in text:
-            return ParsedTurn(content=text.strip())
-        before, *blocks = text.split(self._OPEN)
-        content, calls = [before], []
-        for block in blocks:
-            body, closed, after = block.partition(self._CLOSE)
-            if not closed:
-                return unreadable(text, f"{self._CLOSE} is missing", self._EXAMPLE)
-            try:
-                calls.append(read_call(body))
-            except ValueError as error:
-                return unreadable(text, str(error), self._EXAMPLE)
-            content.append(after)
-        return ParsedTurn(content="".join(content).strip(), calls=tuple(calls))
+        return read_marked(text, self._OPENING, self._read, lambda opened: self._EXAMPLE)
 
     def format_call(self, call: ToolCall) -> str:
         """Write a call in the form that ``parse`` reads."""
         body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
         return f"{self._OPEN}\n{body}\n{self._CLOSE}"
+
+    def _read(self, text: str, opened: re.Match[str]) -> Found:
+        value, end = read_value(text, opened.end())
+        call = read_call(value)
+        if not text.startswith(self._CLOSE, end):
+            raise ValueError(f"{self._CLOSE} is missing" + (f" before {text[end : end + 40]!r}" if text[end:] else ""))
+        return Found(call, end + len(self._CLOSE))

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from turntree.envs.message import ToolCall
-from turntree.envs.parsers.call_json import read_call
+from turntree.envs.parsers.call_json import ARGUMENT_KEYS, read_call, read_value
+from turntree.envs.parsers.finding import readings
 from turntree.envs.parsers.turn import ParsedTurn, unreadable
 from turntree.envs.tools.tool import Tool
 
 
 class Llama3JsonParser:
-    """``{"name": ..., "parameters": {...}}``, with ``;`` between several, and nothing else in the turn.
+    """``{"name": ..., "parameters": {...}}``, with ``;`` between several, and nothing else in the turn but thoughts.
 
-    ``<|python_tag|>`` may precede it. A turn that does not begin like such an object, or whose object has
-    no ``name``, is not a call.
+    ``<|python_tag|>`` may precede it. A turn that does not begin like such an object is not a call, nor is one whose
+    object has no parameters and names no tool.
 
     Example:
         >>> Llama3JsonParser().parse('{"name": "now", "parameters": {}}').calls[0].name
@@ -26,37 +28,40 @@ class Llama3JsonParser:
     _EXAMPLE = '{"name": "...", "parameters": {...}}'
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
-        """Make the parser; the format needs no knowledge of ``tools``."""
+        """Make the parser; an object that names one of ``tools`` is a call, also without parameters."""
+        self._names = [tool.name for tool in tools]
 
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn of the policy."""
-        tagged = text.strip().startswith(self._TAG)
-        rest = text.strip().removeprefix(self._TAG).strip()
-        if not tagged and not (rest.startswith("{") and '"name"' in rest):
-            return ParsedTurn(content=text.strip())
-        calls: list[ToolCall] = []
-        while True:
+        for words in readings(text):
             try:
-                end = _end_of_object(rest)
-                calls.append(read_call(rest[:end], arguments_key="parameters"))
+                calls, wrong = self._read(words), ""
             except ValueError as error:
-                return unreadable(text, str(error), self._EXAMPLE)
-            rest = rest[end:].lstrip()
-            if not rest:
+                calls, wrong = [], str(error)
+            if calls:
                 return ParsedTurn(content="", calls=tuple(calls))
-            if not rest.startswith(";"):
-                return unreadable(text, f"expected ';' or the end after a call, got {rest[:40]!r}", self._EXAMPLE)
-            rest = rest[1:].lstrip()
+        return unreadable(text, wrong, self._EXAMPLE) if wrong else ParsedTurn(content=text.strip())
 
     def format_call(self, call: ToolCall) -> str:
         """Write a call in the form that ``parse`` reads."""
         return json.dumps({"name": call.name, "parameters": dict(call.arguments)}, ensure_ascii=False)
 
+    def _read(self, words: str) -> list[ToolCall]:
+        rest = words.strip().removeprefix(self._TAG).strip()
+        tagged = rest != words.strip()
+        if not tagged and not (rest.startswith("{") and '"name"' in rest):
+            return []
+        calls: list[ToolCall] = []
+        at = -1
+        while at < len(rest):
+            value, at = read_value(rest, at + 1)
+            if not (calls or tagged or self._is_call(value)):
+                return []
+            calls.append(read_call(value, arguments_key="parameters"))
+            if at < len(rest) and rest[at] != ";":
+                raise ValueError(f"expected ';' or the end after a call, got {rest[at : at + 40]!r}")
+        return calls
 
-def _end_of_object(text: str) -> int:
-    try:
-        return json.JSONDecoder().raw_decode(text)[1]
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON ({error.msg} at character {error.pos})") from error
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    def _is_call(self, value: dict[str, Any]) -> bool:
+        """Whether an object is meant as a call."""
+        return "name" in value and (value["name"] in self._names or any(key in value for key in ARGUMENT_KEYS))

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from turntree.envs.message import ToolCall
-from turntree.envs.parsers.call_json import read_json
-from turntree.envs.parsers.turn import ParsedTurn, unreadable
+from turntree.envs.parsers.finding import Found, end_of_nested, read_marked
+from turntree.envs.parsers.turn import ParsedTurn
+from turntree.envs.parsers.typed_text import read_typed
 from turntree.envs.tools.tool import Tool
-
-_PYTHON_WORDS = {"True": True, "False": False, "None": None}
 
 
 class QwenXmlParser:
     """``<tool_call><function=name><parameter=key>value</parameter></function></tool_call>``, any number a turn.
 
     A value is text. Where the tool's schema expects anything but text it is read as JSON; a value that is not
-    JSON stays text, and the tool rejects it.
+    JSON stays text, and the tool rejects it. Marks of the format in a value are text: pairs of them, and what does not
+    fit where it stands.
 
     Example:
         >>> QwenXmlParser().parse("<tool_call><function=now></function></tool_call>").calls[0].name
@@ -28,27 +27,19 @@ class QwenXmlParser:
 
     _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
     _EXAMPLE = "<tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n</function>\n</tool_call>"
-    _FUNCTION = re.compile(r"\s*<function=([^<>\s]+)>(.*)</function>\s*", re.DOTALL)
-    _PARAMETER = re.compile(r"\s*<parameter=([^<>\s]+)>(.*?)</parameter>\s*(?=<parameter=|\Z)", re.DOTALL)
+    _OPENING = re.compile(re.escape(_OPEN))
+    _FUNCTION = re.compile(r"\s*<function=([^<>\s]+)>")
+    _CALL, _CALL_END = re.compile(rf"{_OPEN}{_FUNCTION.pattern}"), re.compile(rf"</function>\s*{_CLOSE}")
+    _PARAMETER, _PARAMETER_END = re.compile(r"<parameter=([^<>\s]+)>"), re.compile(r"</parameter>\s*")
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         """Make the parser; the schemas of ``tools`` determine which values are not text."""
         self._schemas = {tool.name: tool.properties for tool in tools}
+        self._definitions = {tool.name: tool.definitions for tool in tools}
 
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn of the policy."""
-        before, *blocks = text.split(self._OPEN)
-        content, calls = [before], []
-        for block in blocks:
-            body, closed, after = block.rpartition(self._CLOSE)
-            if not closed:
-                return unreadable(text, f"{self._CLOSE} is missing", self._EXAMPLE)
-            try:
-                calls.append(self._read(body))
-            except ValueError as error:
-                return unreadable(text, str(error), self._EXAMPLE)
-            content.append(after)
-        return ParsedTurn(content="".join(content).strip(), calls=tuple(calls))
+        return read_marked(text, self._OPENING, self._read, lambda opened: self._EXAMPLE)
 
     def format_call(self, call: ToolCall) -> str:
         """Write a call in the form that ``parse`` reads."""
@@ -58,33 +49,33 @@ class QwenXmlParser:
             lines += [f"<parameter={name}>", written, "</parameter>"]
         return "\n".join([*lines, "</function>", self._CLOSE])
 
-    def _read(self, body: str) -> ToolCall:
-        function = self._FUNCTION.fullmatch(body)
-        if function is None:
-            raise ValueError("expected <function=NAME> ... </function> in <tool_call>")
-        name, rest = function.groups()
+    def _read(self, text: str, opened: re.Match[str]) -> Found:
+        function = self._FUNCTION.match(text, opened.end())
+        ends = None if function is None else end_of_nested(text, function.end(), self._CALL, self._CALL_END)
+        if function is None or ends is None:
+            closed = text.find(self._CLOSE, opened.end()) >= 0
+            raise ValueError(
+                "expected <function=NAME> ... </function> in <tool_call>" if closed else f"{self._CLOSE} is missing"
+            )
+        return Found(self._call(function.group(1), text[function.end() : ends.start()].strip()), ends.end())
+
+    def _call(self, name: str, body: str) -> ToolCall:
         schemas = self._schemas.get(name, {})
-        arguments: dict[str, Any] = {}
-        rest = rest.strip()
-        while rest:
-            parameter = self._PARAMETER.match(rest)
-            if parameter is None:
-                raise ValueError(f"expected <parameter=KEY> ... </parameter>, got {rest[:40]!r}")
-            key, value = parameter.groups()
-            arguments[key] = _value(value.removeprefix("\n").removesuffix("\n"), schemas.get(key, {}))
-            rest = rest[parameter.end() :]
+        written: dict[str, str] = {}
+        at = 0
+        while at < len(body):
+            opened = self._PARAMETER.match(body, at)
+            ends = opened and end_of_nested(body, opened.end(), self._PARAMETER, self._PARAMETER_END, thoughts=False)
+            if opened is None or ends is None:
+                raise ValueError(f"expected <parameter=KEY> ... </parameter>, got {body[at : at + 40]!r}")
+            written[opened.group(1)] = body[opened.end() : ends.start()].removeprefix("\n").removesuffix("\n")
+            at = ends.end()
+        for value in written.values():
+            names = self._PARAMETER.findall(value)
+            if len(names) > len(self._PARAMETER_END.findall(value)):
+                for missing in names:
+                    if missing not in written and (missing in schemas or name not in self._schemas):
+                        raise ValueError(f"</parameter> is missing before <parameter={missing}>")
+        definitions = self._definitions.get(name, {})
+        arguments = {key: read_typed(value, schemas.get(key, {}), definitions) for key, value in written.items()}
         return ToolCall(name=name, arguments=arguments)
-
-
-def _value(text: str, schema: Mapping[str, Any]) -> Any:
-    kinds = schema.get("type", "string" if not schema or "anyOf" not in schema else [])
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    if kinds == ["string"] and not schema.get("nullable"):
-        return text
-    if text.strip() in _PYTHON_WORDS:
-        return _PYTHON_WORDS[text.strip()]
-    try:
-        value = read_json(text)
-    except ValueError:
-        return text
-    return text if isinstance(value, str) or ("string" in kinds and value is not None) else value

@@ -7,16 +7,17 @@ import re
 from collections.abc import Sequence
 
 from turntree.envs.message import ToolCall
-from turntree.envs.parsers.call_json import read_arguments
-from turntree.envs.parsers.turn import ParsedTurn, unreadable
+from turntree.envs.parsers.call_json import read_object
+from turntree.envs.parsers.finding import Found, end_of_nested, read_marked
+from turntree.envs.parsers.turn import ParsedTurn
 from turntree.envs.tools.tool import Tool
 
 
 class TagsParser:
     """``<name>argument</name>`` for every tool, any number a turn; other tags are text.
 
-    The argument of a tool with exactly one parameter, a text, is unquoted, without surrounding white space;
-    other tools take a JSON object.
+    The argument of a tool with exactly one parameter, a text, is unquoted, without surrounding white space; where that
+    does not say it, a JSON object stands there as for other tools.
     """
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
@@ -31,33 +32,35 @@ class TagsParser:
 
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn of the policy."""
-        content, calls, at = [], [], 0
-        while (opened := self._open.search(text, at)) is not None:
-            name = opened.group(1)
-            end = text.find(f"</{name}>", opened.end())
-            if end < 0:
-                return unreadable(text, f"</{name}> is missing", self._example(name))
-            body = text[opened.end() : end]
-            try:
-                calls.append(self._read(name, body))
-            except ValueError as error:
-                return unreadable(text, str(error), self._example(name))
-            content.append(text[at : opened.start()])
-            at = end + len(f"</{name}>")
-        content.append(text[at:])
-        return ParsedTurn(content="".join(content).strip(), calls=tuple(calls))
+        return read_marked(text, self._open, self._read, lambda opened: self._example(opened.group(1)))
 
     def format_call(self, call: ToolCall) -> str:
         """Write a call in the form that ``parse`` reads."""
         parameter = self._text_parameter.get(call.name)
-        value = call.arguments.get(parameter) if parameter is not None and len(call.arguments) == 1 else None
-        body = value if isinstance(value, str) else json.dumps(dict(call.arguments), ensure_ascii=False)
-        return f"<{call.name}>{body}</{call.name}>"
+        if parameter is not None and [*call.arguments] == [parameter]:
+            plain = f"<{call.name}>{call.arguments[parameter]}</{call.name}>"
+            if self.parse(plain).calls == (call,):
+                return plain
+        return f"<{call.name}>{json.dumps(dict(call.arguments), ensure_ascii=False)}</{call.name}>"
 
-    def _read(self, name: str, body: str) -> ToolCall:
+    def _read(self, text: str, opened: re.Match[str]) -> Found:
+        name, closing = opened.group(1), f"</{opened.group(1)}>"
         parameter = self._text_parameter[name]
-        arguments = read_arguments(body or "{}") if parameter is None else {parameter: body.strip()}
-        return ToolCall(name=name, arguments=arguments)
+        try:
+            arguments, end = read_object(text, opened.end())
+            if not text.startswith(closing, end):
+                raise ValueError(f"{closing} is missing")
+            if parameter is None or ([*arguments] == [parameter] and isinstance(arguments[parameter], str)):
+                return Found(ToolCall(name=name, arguments=arguments), end + len(closing))
+        except ValueError:
+            if parameter is None and text[opened.end() :].lstrip().startswith(closing):
+                return Found(ToolCall(name=name), text.index(closing, opened.end()) + len(closing))
+            if parameter is None:
+                raise
+        ends = end_of_nested(text, opened.end(), self._open, re.compile(re.escape(closing)))
+        if ends is None:
+            raise ValueError(f"{closing} is missing")
+        return Found(ToolCall(name=name, arguments={parameter: text[opened.end() : ends.start()].strip()}), ends.end())
 
     def _example(self, name: str) -> str:
         parameter = self._text_parameter[name]

@@ -93,7 +93,7 @@ class Adventure(Env):
 
     def reply(self, message: Message) -> Reply:
         """Execute the command."""
-        lines = message.content.strip().lower().splitlines()
+        lines = message.spoken.strip().lower().splitlines()
         verb, _, rest = (lines[-1] if lines else "").strip(" >.!`\"'").partition(" ")
         command = {"look": self._look, "inventory": self._inventory}.get(verb)
         with_word = {"go": self._go, "take": self._take, "drop": self._drop, "unlock": self._unlock}.get(verb)

@@ -58,7 +58,7 @@ def said_to_customer(dialogue: Sequence[Message]) -> list[str]:
     """The agent's messages that no tool answered: neither calls nor failed attempts at one."""
     following = [*(message.role for message in dialogue[1:]), None]
     return [
-        message.content
+        message.spoken
         for message, after in zip(dialogue, following, strict=True)
         if message.role is Role.ASSISTANT and after is not Role.TOOL
     ]

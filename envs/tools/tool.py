@@ -63,6 +63,12 @@ class Tool:
         properties: dict[str, Any] = self.schema["function"]["parameters"]["properties"]
         return properties
 
+    @property
+    def definitions(self) -> dict[str, Any]:
+        """Schemas that those of the parameters refer to, by name."""
+        parameters = self.schema["function"]["parameters"]
+        return {**parameters.get("definitions", {}), **parameters.get("$defs", {})}
+
     def run(self, arguments: Mapping[str, Any], *, owner: object | None = None, context: Context | None = None) -> str:
         """Run the tool for the model.
 

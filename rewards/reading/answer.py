@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from turntree.rewards.reading.thoughts import may_think, without_thoughts
+
 _MARK = "####"
-_THINK_END = "</think>"
 _MAX_LENGTH = 200
 _MONEY = re.compile(r"\s*([+-]?)\s*\\?\$")
 _MARKS = re.compile(r"(?:\s*\\?[$%])+\s*$")
@@ -20,7 +21,7 @@ _NUMBER = re.compile(rf"([+-]?)\s*({_DIGITS})(?:\s*/\s*({_DIGITS}))?")
 
 
 def final_answer(text: str) -> str | None:
-    """The text after the last ``####`` on its line, outside of ``<think>``.
+    """The text after the last ``####`` on its line, outside of thoughts.
 
     Args:
         text: The policy's own text, without text of the environment.
@@ -32,7 +33,7 @@ def final_answer(text: str) -> str | None:
         >>> final_answer("3*4 is 12, so\\n#### 12")
         '12'
     """
-    spoken = text.rpartition(_THINK_END)[2]
+    spoken = without_thoughts(text)[0] if may_think(text) else text
     _, mark, rest = spoken.rpartition(_MARK)
     line = rest.strip(" \t").split("\n", 1)[0].strip()
     answer = line.removesuffix(".").strip()

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from turntree.rewards.limits import MAX_ANSWER
 from turntree.rewards.reading import flags
+from turntree.rewards.reading.thoughts import may_think
 from turntree.rewards.reading.visible import HIDING
 from turntree.rewards.result import Status
 
@@ -73,7 +74,7 @@ class _Box(NamedTuple):
 def lone_number(text: str) -> str | None:
     """The whole number in the only box of a text, if nothing else needs checking; the common case, fast."""
     start = text.find("\\boxed{")
-    if start < 0 or "<" in text or "%" in text or text.count("box") != 1:
+    if start < 0 or "<" in text or may_think(text) or "%" in text or text.count("box") != 1:
         return None
     if "\\if" in text or "\\begin" in text or "~~" in text or "def\\" in text or "command" in text or "]:" in text:
         return None  # parts of it may not be shown

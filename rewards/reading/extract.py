@@ -14,7 +14,8 @@ from turntree.rewards.limits import MAX_ANSWER, MAX_TEXT
 from turntree.rewards.reading import flags
 from turntree.rewards.reading.boxes import find_boxes, lone_number
 from turntree.rewards.reading.prose import from_anchor, from_mark, from_tag, from_tail, last_option
-from turntree.rewards.reading.visible import without_comments, without_hidden, without_thoughts
+from turntree.rewards.reading.thoughts import may_think, without_thoughts
+from turntree.rewards.reading.visible import without_comments, without_hidden
 from turntree.rewards.result import Status
 
 
@@ -63,7 +64,7 @@ def extract(text: str, contract: Contract = EXACT) -> Extraction:
     """
     if (number := lone_number(text)) is not None:
         return Extraction(Answer(number), Status.OK, (flags.GRADER_TALK,) if flags.speaks_to_grader(text) else ())
-    spoken, thought = without_thoughts(text[-MAX_TEXT:]) if "<" in text else (text[-MAX_TEXT:], "")
+    spoken, thought = without_thoughts(text[-MAX_TEXT:]) if may_think(text) else (text[-MAX_TEXT:], "")
     raised: tuple[str, ...] = ()
     shown = without_hidden(without_comments(spoken) if "<!--" in spoken else spoken)
     if shown != spoken:

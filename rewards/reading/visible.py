@@ -1,4 +1,4 @@
-"""The part of a text that counts: thoughts and comments removed.
+"""The part of a text that counts: comments and what LaTeX hides removed. Thoughts: ``thoughts``.
 
 Invariant: one pass over the text; what is left is a subsequence of it.
 """
@@ -26,40 +26,6 @@ HIDING = re.compile(
 _COMMENT = re.compile(r"(?:^|(?<=[})\]$.]))[ \t]*%", re.MULTILINE)
 _COUNTED = re.compile(r"\d\s*(?:\$|\\\)|\)|\\\])+$")
 _ANSWER = re.compile(r"box|####|answer", re.IGNORECASE)
-_THINK = re.compile(r"<(/?)\s*(?:think(?:ing)?|thoughts?|reasoning|scratchpad)\s*>", re.IGNORECASE)
-
-
-def without_thoughts(text: str) -> tuple[str, str]:
-    """Split a text into its visible part and its thoughts.
-
-    A thought that is never closed extends to the end; one that is never opened (chat templates open it in
-    the prompt) begins with the text.
-
-    Args:
-        text: The policy's own text.
-
-    Returns:
-        The visible text, and the thoughts.
-
-    Example:
-        >>> without_thoughts("<think>a</think>b")
-        ('b', 'a')
-    """
-    said: list[str] = []
-    thought: list[str] = []
-    position, inside = 0, False
-    for mark in _THINK.finditer(text):
-        part = text[position : mark.start()]
-        position = mark.end()
-        if mark[1] and not inside:
-            thought += said
-            said = []
-            thought.append(part)
-        else:
-            (thought if inside else said).append(part)
-        inside = not mark[1]
-    (thought if inside else said).append(text[position:])
-    return "".join(said), "".join(thought)
 
 
 def without_comments(text: str) -> str:

@@ -3,14 +3,18 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared_cases import shared_rows
 from tables import table
 
-from turntree.envs import CompactParser, HermesParser, Tool, ToolCall, get_parser, tool
+from turntree.envs import CompactParser, HermesParser, ParsedTurn, Tool, ToolCall, get_parser, tool
 from turntree.envs.math.calculator import calculator
+from turntree.envs.parsers import finding
+from turntree.envs.parsers.typed_text import read_typed
 
 
 @tool
@@ -29,8 +33,8 @@ def book(title: str, pages: int, price: float | None = None, tags: list[str] | N
 
 TOOLS: tuple[Tool, ...] = (calculator, book)
 FORMATS = ("hermes", "llama3_json", "qwen", "harmony", "tags")
-# A text that holds the closing tag of a format cannot be said in it; nor can outer white space in plain tags.
-words = st.text(st.characters(blacklist_characters="<>|", blacklist_categories=["Cs"]), max_size=12).map(str.strip)
+marks = st.sampled_from(["</tool_call>", "</calculator>", "<|call|>", "</think>", "<think>", "</parameter>", "a", " "])
+words = st.text(st.characters(blacklist_categories=["Cs"]), max_size=12) | st.lists(marks, max_size=4).map("".join)
 book_arguments = st.fixed_dictionaries(
     {"title": words, "pages": st.integers()},
     optional={
@@ -132,6 +136,72 @@ def test_thinking_of_harmony_is_left_out_and_the_recipient_may_stand_in_the_role
     assert get_parser("harmony").parse(final).content == "14"
 
 
+@tool
+def calc(expression: str) -> str:
+    """Compute.
+
+    Args:
+        expression: What
+    """
+    return expression
+
+
+@tool
+def edit(path: str, text: str) -> str:
+    """Write a file.
+
+    Args:
+        path: Its path
+        text: What it is to hold
+    """
+    return text
+
+
+@tool
+def put(n: int = 0, flag: bool = False, tags: list[str] | None = None) -> str:
+    """Put values.
+
+    Args:
+        n: A number
+        flag: A flag
+        tags: Words
+    """
+    return ""
+
+
+def meant(turn: ParsedTurn) -> Any:
+    """What a turn was read as, in the form of the tables."""
+    return "error" if turn.error else [[call.name, dict(call.arguments)] for call in turn.calls] or "text"
+
+
+@pytest.mark.parametrize(("name", "text", "right"), table(__file__, "calls_as_meant"))
+def test_thoughts_are_not_acted_on_and_marks_in_an_argument_are_text(name: str, text: str, right: Any) -> None:
+    assert meant(get_parser(name, (calc, edit, put)).parse(text)) == right
+
+
+def test_calls_of_other_projects_reports_are_read_as_they_were_meant() -> None:
+    for row in shared_rows("env_cases_3.jsonl", "parser:"):
+        read = meant(get_parser(row["contract"].partition(":")[2], (calc, edit, put)).parse(row["prediction"]))
+        assert read == row["right"] or read in row["right"], row["id"]
+
+
+@pytest.mark.parametrize(("schema", "text", "value"), table(__file__, "typed_texts"))
+def test_a_value_of_qwen_has_a_type_that_its_schema_allows(schema: dict[str, Any], text: str, value: Any) -> None:
+    definitions = {"Size": {"enum": [1, 2, "all"]}, "Loop": {"anyOf": [{"$ref": "#/$defs/Loop"}, {"type": "integer"}]}}
+    read = read_typed(text, schema, definitions)
+    assert (read, type(read)) == ((value, type(value)) if value != "null" else (None, type(None)))
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen", "tags", "harmony", "llama3_json"])
+def test_texts_that_are_made_to_be_slow_are_read_in_bounded_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks = ("<tool_call>", "<tool_call><function=a>", "<calc>", "<calc></think>", "</think>", "<parameter=a>")
+    tried = Mock(side_effect=finding.next_thought)
+    monkeypatch.setattr(finding, "next_thought", tried)
+    for mark in marks:
+        get_parser(name, (calc, edit)).parse(mark * 2000)
+        assert tried.call_count < 20_000
+
+
 TEMPLATES = {path.stem: path.read_text().removesuffix("\n") for path in Path(__file__).parent.glob("templates/*.jinja")}
 """The part of a chat template that writes calls, as published with the models."""
 
@@ -162,7 +232,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-tagless = st.text().filter(lambda text: "tool_call" not in text)
+tagless = st.text().filter(lambda text: "tool_call" not in text and "think" not in text.lower())
 
 
 class TestHermes:
@@ -178,8 +248,6 @@ class TestHermes:
     def test_reads_what_it_writes_between_any_text(self, name: str, arguments: dict, before: str, after: str) -> None:
         call = ToolCall(name=name, arguments=arguments)
         written = self.parser.format_call(call)
-        if written.count("</tool_call>") > 1:
-            return  # a string argument that holds the closing tag: the format cannot say it
         turn = self.parser.parse(before + written + after)
         assert (turn.error, turn.calls) == ("", (call,))
         assert turn.content == (before + after).strip()

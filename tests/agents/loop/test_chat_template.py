@@ -47,13 +47,26 @@ async def test_an_episode_that_uses_a_tool_goes_on_under_every_template(name: st
     renderer = field_renderer(name, tmp_path)
     env = make("turntree/Arithmetic-v0", system_prompt="Reckon.")
     task = env.unwrapped.task(0)
-    episode = await rollout(
-        env, ScriptedEngine([CALL + CALL, f"#### {task.answer}"], renderer.tokenizer), renderer, task=task
-    )
+    close = renderer.template.thought.end if renderer.template.opened else ""
+    said = [close + CALL + CALL, f"{close}#### {task.answer}"]
+    episode = await rollout(env, ScriptedEngine(said, renderer.tokenizer), renderer, task=task)
     assert (episode.failure, episode.reward > 0) == ("", True)
     prompt = text(renderer, episode.turns[1].prompt_ids)
     assert prompt.count("42") == 2
     assert "Reckon." in prompt
+
+
+@pytest.mark.parametrize(("closed", "reward"), [("", 0.0), ("</think>", 1.0)])
+async def test_a_thought_that_the_prompt_opens_is_neither_run_nor_paid_before_it_is_closed(
+    closed: str, reward: float, tmp_path: Path
+) -> None:
+    renderer = field_renderer("DeepSeek R1", tmp_path)
+    env = make("turntree/Arithmetic-v0")
+    task = env.unwrapped.task(0)
+    engine = ScriptedEngine([f"Perhaps {closed}{CALL}", f"So {closed}#### {task.answer}"], renderer.tokenizer)
+    episode = await rollout(env, engine, renderer, Limits(max_turn_tokens=200), task=task)
+    assert episode.turns[0].text.startswith("<think>")
+    assert (len(episode.turns), episode.reward) == (2 if closed else 1, reward)  # without a call the first one ends it
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -39,7 +39,7 @@ async def test_a_thought_that_is_too_long_is_closed_and_the_answer_goes_on() -> 
     renderer, episode = await played(LONG)
     (turn,) = episode.turns
     assert episode.reward > 0
-    assert turn.text.startswith(LONG[:5])
+    assert turn.text.startswith(renderer.template.opened + LONG[:5])
     assert CLOSED + "#### " in turn.text
     said = turn.completion
     assert [token for token, forced in zip(said.token_ids, said.forced, strict=True) if forced] == list(

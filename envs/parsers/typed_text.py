@@ -1,0 +1,85 @@
+"""Values that are written as plain text, read as a schema expects them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from turntree.envs.parsers.call_json import read_json
+
+_PYTHON_WORDS = {"True": True, "False": False, "None": None}
+_KINDS: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (bool, ("boolean",)),
+    (int, ("integer", "number")),
+    (float, ("number",)),
+    (str, ("string",)),
+    (list, ("array",)),
+    (dict, ("object",)),
+)
+_DEEPEST = 16
+"""References within references that are followed; a schema may refer to itself."""
+
+
+def read_typed(text: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
+    """The value that a text means.
+
+    Args:
+        text: The text.
+        schema: JSON schema of the value; one that names no type is a text's.
+        definitions: What its references name.
+
+    Returns:
+        JSON where the schema allows its type, else the text where it allows one, else whatever the text is as JSON, of
+        which the tool then complains.
+
+    Example:
+        >>> read_typed("5", {"anyOf": [{"type": "integer"}, {"type": "string"}]}, {}), read_typed("5", {}, {})
+        (5, '5')
+    """
+    leaves = [*_leaves(schema, definitions, _DEEPEST)]
+    choices = [choice for leaf in leaves for choice in _choices(leaf)]
+    kinds = {kind for leaf in leaves for kind in _kinds_of_leaf(leaf)} or {"string"}
+    words = text.strip()
+    for written in (text, words):
+        if written in choices:
+            return written
+    try:
+        value = _PYTHON_WORDS[words] if words in _PYTHON_WORDS else read_json(words)
+    except ValueError:
+        return text
+    if isinstance(value, str) or not kinds.isdisjoint({*_kinds(value)} - {"string"}):
+        return text if isinstance(value, str) else value
+    return text if "string" in kinds else value
+
+
+def _leaves(schema: Any, definitions: Mapping[str, Any], deepest: int) -> Iterator[Mapping[str, Any]]:
+    """The schemas without alternatives that a schema is put together of."""
+    if not isinstance(schema, Mapping) or deepest == 0:
+        return
+    if schema.get("nullable"):
+        yield {"type": "null"}
+    if isinstance(name := schema.get("$ref"), str):
+        yield from _leaves(definitions.get(name.rpartition("/")[2]), definitions, deepest - 1)
+    for key in ("anyOf", "oneOf", "allOf"):
+        for member in schema.get(key) or ():
+            yield from _leaves(member, definitions, deepest - 1)
+    if not schema.keys().isdisjoint(("type", "enum", "const")):
+        yield schema
+
+
+def _kinds_of_leaf(leaf: Mapping[str, Any]) -> Iterator[str]:
+    if "type" in leaf:
+        yield from [leaf["type"]] if isinstance(leaf["type"], str) else leaf["type"]
+        return
+    for choice in _choices(leaf):
+        yield from _kinds(choice)
+
+
+def _choices(leaf: Mapping[str, Any]) -> list[Any]:
+    """The only values that a schema allows; empty where it names none."""
+    return [leaf["const"]] if "const" in leaf else list(leaf.get("enum") or ())
+
+
+def _kinds(value: Any) -> tuple[str, ...]:
+    """The types of JSON schema that a value has."""
+    return next((kinds for kind, kinds in _KINDS if isinstance(value, kind)), ("null",))

@@ -1,0 +1,18 @@
+"""Labelled cases that are no part of the repository."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DATA = Path(os.environ.get("TURNTREE_DATA") or Path(__file__).resolve().parents[2].parent / "shared") / "data"
+
+
+def shared_rows(name: str, contract: str) -> list[dict[str, Any]]:
+    """The rows of a file whose contract begins so; the test is skipped where the file is missing."""
+    if not (DATA / name).exists():
+        pytest.skip(f"{name} is not there; set TURNTREE_DATA to the folder that holds data/{name}")
+    rows = map(json.loads, (DATA / name).read_text(encoding="utf-8").splitlines())
+    return [row for row in rows if row["contract"].startswith(contract) and row["right"] != "open"]
