@@ -48,13 +48,18 @@ _UNIT_LETTERS = frozenset("msghNJWVKLlAFCT")
 _LETTERS = re.compile(r"[A-Za-z]+")
 _SPACING = frozenset(
     str.split(
-        "quad qquad left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle "
+        "quad qquad left right bigm Bigm Big big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle "
         "textstyle limits nolimits mathstrut strut left. right. space enspace thinspace medspace thickspace "
         "negthinspace negmedspace negthickspace "
         "nonumber middle mathit mathbf boldsymbol bm mathsf mathtt mathnormal pmb underline boxed bold rm bf "
         "it tt sf emph scriptstyle allowbreak nobreak hfill relax"
     )
 )
+_SAME = {
+    "lbrace": "{", "rbrace": "}", "Vert": "|", "lVert": "|", "rVert": "|", "colon": ":", "lbrack": "[", "rbrack": "]",
+    "lparen": "(", "rparen": ")", "mathord": "", "imath": "i", "jmath": "j",
+}  # fmt: skip
+"""Commands that stand for a sign, or a letter."""
 _PRINTED = {"asin": "arcsin", "acos": "arccos", "atan": "arctan"}
 """Names of operators as sympy prints them."""
 KNOWN_WORDS = frozenset(
@@ -204,7 +209,9 @@ def _read_command(text: str, position: int, tokens: list[Token], spaced: bool, t
         return match.end()
     if name in ",;:! \n>" or name == "/":
         return match.end()
-    tokens.append(Token("cmd", name, spaced))
+    name = _SAME.get(name, name)
+    kind = "op" if name in (":", "[", "]", "(", ")") else "sym" if name in ("i", "j") and match[1] else "cmd"
+    tokens.append(Token(kind, name, spaced))
     return match.end()
 
 
