@@ -36,7 +36,7 @@ from turntree.rewards.formula.syntax.nodes import (
 )
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Suspect, Undefined
 from turntree.rewards.formula.syntax.terms import MINUS_ONE
-from turntree.rewards.formula.syntax.walk import children, holds, is_undone, ordered, walk
+from turntree.rewards.formula.syntax.walk import children, free_variables, holds, is_undone, ordered, walk
 from turntree.rewards.formula.units import check_words, read_unit, singular
 from turntree.rewards.formula.values.numeric import equal
 from turntree.rewards.formula.values.realset import is_set_like, real_set, same_set
@@ -78,6 +78,8 @@ class Comparison:
             return True
         if isinstance(gold, Words) or isinstance(answer, Words):
             return self._words(gold, answer)
+        if isinstance(answer, Rel) and set(answer.signs) == {"="}:
+            answer = _without_undone(answer)
         if is_undone(answer):
             if not is_undone(gold):
                 raise Suspect(flags.RESTATED)
@@ -171,6 +173,9 @@ class Comparison:
         return self.equal(gold, values[-1])
 
     def _sets(self, gold: Node, answer: Node) -> bool | None:
+        named = free_variables(gold), free_variables(answer)
+        if all(len(names) == 1 for names in named) and named[0] != named[1]:
+            return False
         right = real_set(gold)
         ours = real_set(answer)
         if right is not None and ours is not None and (is_set_like(gold) or isinstance(gold, Group | Const)):
@@ -317,6 +322,15 @@ class Comparison:
         return self.equal(
             Mul((gold, turn)) if unit == "angle" else gold, Mul((answer, turn)) if other == "angle" else answer
         )
+
+
+def _without_undone(relation: Rel) -> Node:
+    """A chain without what is left undone before its last side: ``\\int_0^1 x\\,dx = 1/2`` is ``1/2`` with a label."""
+    kept = tuple(side for side in relation.terms[:-1] if side is None or not is_undone(side))
+    last = relation.terms[-1]
+    if last is None or is_undone(last) or len(kept) == len(relation.terms) - 1:
+        return relation
+    return Rel((*kept, last), ("=",) * len(kept)) if kept else last
 
 
 def _is_member(relation: Rel) -> bool:
