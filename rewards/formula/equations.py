@@ -11,10 +11,10 @@ from fractions import Fraction
 
 from mpmath import mp
 
-from turntree.rewards.formula.syntax.nodes import Add, Mul, Node, Rel
-from turntree.rewards.formula.syntax.problems import Undefined
+from turntree.rewards.formula.syntax.nodes import Add, Mul, Node, Rel, Sym
+from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
 from turntree.rewards.formula.syntax.terms import MINUS_ONE
-from turntree.rewards.formula.syntax.walk import free_variables, ordered
+from turntree.rewards.formula.syntax.walk import free_variables, ordered, walk
 from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.functions import Value, real
 from turntree.rewards.formula.values.numeric import DIGITS
@@ -42,7 +42,7 @@ def compare_relations(gold: Rel, answer: Rel) -> bool | None:
         if factor is not None:
             turned = sign if factor > 0 else _TURNED.get(sign, sign)
             return turned == other
-        if sign != "=" or other != "=":
+        if sign != "=" or other != "=" or _has_factor(left, right, names) or _has_factor(right, left, names):
             return False
         return _same_solutions(left, right, names)
 
@@ -82,6 +82,8 @@ def _constant_factor(left: Node, right: Node, names: list[str]) -> Value | None:
             other = real(Evaluation(point, real_only=True).value(right))
         except Undefined:
             continue
+        if isinstance(one, mp.mpc) or isinstance(other, mp.mpc):
+            return None
         if one == 0 or other == 0:
             return None
         factors.append(other / one)
@@ -91,6 +93,37 @@ def _constant_factor(left: Node, right: Node, names: list[str]) -> Value | None:
         return None
     spread = max(abs(factor - factors[0]) for factor in factors)
     return factors[0] if spread <= abs(factors[0]) * mp.mpf(10) ** -30 else None
+
+
+def _has_factor(equation: Node, other: Node, names: list[str]) -> bool:
+    """Whether an equation is zero where a factor of it is, which the other equation does not have."""
+    if not isinstance(equation, Add):
+        return False
+    for factor in (part for part in walk(equation) if isinstance(part, Add | Sym) and part is not equation):
+        if not any(isinstance(part, Mul) and factor in part.factors for part in walk(equation)):
+            continue
+        for point in _points(names)[:3]:
+            zero = _zero(factor, point)
+            try:
+                if zero is None or abs(real(Evaluation(zero).value(equation))) > mp.mpf(10) ** -25:
+                    continue
+                if abs(real(Evaluation(zero).value(other))) > mp.mpf(10) ** -20:
+                    return True
+            except (Undefined, CannotEvaluate):
+                continue
+    return False
+
+
+def _zero(factor: Node, point: dict[str, Value]) -> dict[str, Value] | None:
+    """A point where a factor that is linear in a variable is zero."""
+    for name in sorted(free_variables(factor)):
+        try:
+            at = [Evaluation({**point, name: Fraction(place)}).value(factor) for place in (0, 1, 2)]
+        except (Undefined, CannotEvaluate):
+            continue
+        if at[1] != at[0] and at[2] - at[1] == at[1] - at[0]:
+            return {**point, name: -at[0] / (at[1] - at[0])}
+    return None
 
 
 def _same_solutions(left: Node, right: Node, names: list[str]) -> bool | None:

@@ -5,8 +5,12 @@ Invariant: only what can be a name is dropped; a side with its own value must ho
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from turntree.rewards.formula.syntax.nodes import (
     Add,
+    Applied,
+    Big,
     Call,
     Group,
     Mul,
@@ -19,7 +23,10 @@ from turntree.rewards.formula.syntax.nodes import (
     Sym,
     Words,
 )
+from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
 from turntree.rewards.formula.syntax.walk import free_variables
+from turntree.rewards.formula.values.evaluate import Evaluation
+from turntree.rewards.limits import LimitExceeded
 
 
 def labelled(relation: Rel) -> tuple[Node | None, Node | None]:
@@ -39,7 +46,7 @@ def labelled(relation: Rel) -> tuple[Node | None, Node | None]:
 def is_name(node: Node) -> bool:
     """Whether a node can be the name of a value: ``x``, ``f(x)``, ``P(A)``, ``x, y``, ``V_1 : V_2``, words."""
     match node:
-        case Sym() | Words():
+        case Sym() | Words() | Applied():
             return True
         case Quantity(value, unit):
             return any(character.isalpha() for character in unit) and is_name(value)
@@ -54,6 +61,20 @@ def is_name(node: Node) -> bool:
     return False
 
 
+def _is_linear(node: Node) -> bool:
+    """Whether a side is a multiple or a shift of one variable, so that the equation says what this is: ``2x = 5``."""
+    names = free_variables(node)
+    if len(names) != 1 or not isinstance(node, Add | Mul):
+        return False
+    (name,) = names
+    try:
+        at = [Evaluation({name: Fraction(place)}).value(node) for place in (0, 1, 2, 5)]
+    except (CannotEvaluate, Undefined, LimitExceeded):
+        return False
+    slope = at[1] - at[0]
+    return bool(slope and at[2] - at[1] == slope and at[3] - at[2] == 3 * slope)
+
+
 def held_chain(answer: Rel, gold: Node) -> list[Node]:
     """The sides of a chain that must have the same value; names and expressions with other variables are left out."""
     sides = [side for side in answer.terms if side is not None]
@@ -61,7 +82,8 @@ def held_chain(answer: Rel, gold: Node) -> list[Node]:
     while len(sides) > 1:
         first = sides[0]
         own = free_variables(first)
-        expression = isinstance(first, Add | Mul | Pow | Quantity) or (isinstance(first, Call) and first.name != "abs")
+        expression = isinstance(first, Add | Mul | Pow | Quantity | Big | Call) and not _is_linear(first)
+        expression = expression and not (isinstance(first, Call) and first.name == "abs")
         names_value = is_name(first) or (bool(own - known) and expression)
         if not names_value:
             break

@@ -14,21 +14,29 @@ from turntree.rewards.formula.labels import held_chain, labelled
 from turntree.rewards.formula.lists import both_signs, distinct, items_of
 from turntree.rewards.formula.matrices import as_matrix
 from turntree.rewards.formula.syntax.nodes import (
+    Add,
     Based,
+    Builder,
+    Call,
+    Cases,
     Const,
     Group,
     Matrix,
     Mul,
     Node,
     Num,
+    Pow,
     Quantity,
     Ratio,
     Rel,
+    Residue,
     SetOp,
+    Sym,
     Words,
 )
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Suspect, Undefined
-from turntree.rewards.formula.syntax.walk import holds, is_undone, ordered, walk
+from turntree.rewards.formula.syntax.terms import MINUS_ONE
+from turntree.rewards.formula.syntax.walk import children, free_variables, holds, is_undone, ordered, walk
 from turntree.rewards.formula.units import check_words, opposed, read_unit, singular, spelled_out
 from turntree.rewards.formula.values.numeric import equal
 from turntree.rewards.formula.values.realset import is_set_like, real_set, same_set
@@ -70,10 +78,18 @@ class Comparison:
             return True
         if isinstance(gold, Words) or isinstance(answer, Words):
             return self._words(gold, answer)
+        if isinstance(answer, Rel) and set(answer.signs) == {"="}:
+            answer = _without_undone(answer)
         if is_undone(answer):
             if not is_undone(gold):
                 raise Suspect(flags.RESTATED)
             return None
+        if isinstance(gold, Residue) or isinstance(answer, Residue):
+            return self._residues(gold, answer)
+        if isinstance(gold, Builder) and isinstance(answer, Builder) and real_set(gold) is None:
+            return self._in_order(children(gold), children(answer))
+        if isinstance(gold, Cases) and isinstance(answer, Cases):
+            return self._in_order(children(gold), children(answer))
         if isinstance(gold, Rel) or isinstance(answer, Rel):
             if is_set_like(gold) or (isinstance(answer, Rel) and not set(answer.signs) <= {"=", "~"}):
                 return self._sets(gold, answer)
@@ -87,7 +103,7 @@ class Comparison:
         if is_set_like(gold) or is_set_like(answer) or (isinstance(gold, Const) and gold.name == "empty"):
             return self._sets(gold, answer)
         if isinstance(gold, Group):
-            return self.equal(gold.items[0], answer) if len(distinct(gold.items)) == 1 else False
+            return gold.opening in ("", "{") and len(distinct(gold.items)) == 1 and self.equal(gold.items[0], answer)
         if isinstance(answer, Group):
             if all(self.equal(gold, item) for item in answer.items) and answer.opening in ("", "{"):
                 return True
@@ -107,6 +123,16 @@ class Comparison:
             return False
         self.method = "numeric"
         return equal(gold, answer)
+
+    def _residues(self, gold: Node, answer: Node) -> bool | None:
+        if isinstance(gold, Residue) and isinstance(answer, Residue):
+            known = gold.name is not None and answer.name is not None
+            if known and ordered(gold.name or gold) != ordered(answer.name or answer):
+                return False
+            same = equal(gold.modulus, answer.modulus)
+            turns = Mul((Add((gold.value, Mul((MINUS_ONE, answer.value)))), Pow(gold.modulus, MINUS_ONE)))
+            return same and equal(turns, Call("floor", (turns,)))
+        return isinstance(answer, Residue) and self.equal(gold, answer.value)
 
     def _words(self, gold: Node, answer: Node) -> bool | None:
         if isinstance(gold, Words) and isinstance(answer, Words):
@@ -148,6 +174,9 @@ class Comparison:
         return self.equal(gold, values[-1])
 
     def _sets(self, gold: Node, answer: Node) -> bool | None:
+        named = free_variables(gold), free_variables(answer)
+        if all(len(names) == 1 for names in named) and named[0] != named[1]:
+            return False
         right = real_set(gold)
         ours = real_set(answer)
         if right is not None and ours is not None and (is_set_like(gold) or isinstance(gold, Group | Const)):
@@ -156,7 +185,12 @@ class Comparison:
             if isinstance(answer, SetOp) and ours is not None and all(piece.low == piece.high for piece in ours):
                 points = real_set(Group((gold,), "{", "}"))
                 return points is not None and same_set(points, ours)
-            if isinstance(answer, Rel) and answer.signs[0] == "in" and answer.terms[1] is not None:
+            if (
+                isinstance(answer, Rel)
+                and answer.signs[0] == "in"
+                and _is_member(answer)
+                and answer.terms[1] is not None
+            ):
                 return self.equal(gold, answer.terms[1])
             raise Suspect(flags.NEGATION if isinstance(answer, Rel) and "!=" in answer.signs else flags.CANDIDATES)
         if isinstance(gold, SetOp) and right is not None and all(piece.low == piece.high for piece in right):
@@ -164,12 +198,14 @@ class Comparison:
             return points is not None and same_set(points, right)
         if isinstance(gold, Rel) and isinstance(answer, Rel):
             if gold.signs == answer.signs == ("in",) and gold.terms[1] is not None and answer.terms[1] is not None:
-                return self.equal(gold.terms[1], answer.terms[1])
+                same = gold.terms[0] is not None and answer.terms[0] is not None
+                same = same and ordered(gold.terms[0] or gold) == ordered(answer.terms[0] or answer)
+                return same and self.equal(gold.terms[1], answer.terms[1])
             if right is None and ours is None:
                 return compare_relations(gold, answer)
         if isinstance(gold, Rel) and gold.signs == ("in",) and gold.terms[1] is not None:
             return self.equal(gold.terms[1], answer)
-        if isinstance(answer, Rel) and answer.signs == ("in",) and answer.terms[1] is not None:
+        if isinstance(answer, Rel) and answer.signs == ("in",) and _is_member(answer) and answer.terms[1] is not None:
             return self.equal(gold, answer.terms[1])
         if isinstance(gold, SetOp) and isinstance(answer, SetOp) and gold.sign == answer.sign:
             straight = self.equal(gold.left, answer.left) and self.equal(gold.right, answer.right)
@@ -289,6 +325,20 @@ class Comparison:
         return self.equal(
             Mul((gold, turn)) if unit == "angle" else gold, Mul((answer, turn)) if other == "angle" else answer
         )
+
+
+def _without_undone(relation: Rel) -> Node:
+    """A chain without what is left undone before its last side: ``\\int_0^1 x\\,dx = 1/2`` is ``1/2`` with a label."""
+    kept = tuple(side for side in relation.terms[:-1] if side is None or not is_undone(side))
+    last = relation.terms[-1]
+    if last is None or is_undone(last) or len(kept) == len(relation.terms) - 1:
+        return relation
+    return Rel((*kept, last), ("=",) * len(kept)) if kept else last
+
+
+def _is_member(relation: Rel) -> bool:
+    """Whether the left side of a membership is a variable alone, so that the right side is its range."""
+    return relation.terms[0] is None or isinstance(relation.terms[0], Sym)
 
 
 def _in_base(gold: Based, answer: Node) -> bool:

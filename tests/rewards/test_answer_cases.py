@@ -16,7 +16,8 @@ class Case(NamedTuple):
 
 def read_cases() -> list[Case]:
     cases = []
-    for line in (Path(__file__).parent / "answer_cases.txt").read_text().splitlines():
+    texts = [(Path(__file__).parent / name).read_text() for name in ("answer_cases.txt", "formula_cases.txt")]
+    for line in "\n".join(texts).splitlines():
         if line.strip() and not line.startswith("#"):
             verdict, gold, answer = line.split(" ;; ")
             text = answer[2:].replace("\\n", "\n") if answer.startswith(">>") else f"\\boxed{{{answer}}}"

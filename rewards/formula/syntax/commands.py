@@ -7,11 +7,28 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from turntree.rewards.formula.syntax.nodes import Big, Call, Const, Group, Matrix, Mul, Node, Num, Pow, Rel, Sym, Undone
+from turntree.rewards.formula.syntax.nodes import (
+    Applied,
+    Big,
+    Call,
+    Cases,
+    Const,
+    Group,
+    Matrix,
+    Mul,
+    Node,
+    Num,
+    Pow,
+    Rel,
+    Sym,
+    Undone,
+)
 from turntree.rewards.formula.syntax.problems import Malformed
 from turntree.rewards.formula.syntax.terms import ACCENTS, FUNCTIONS, GREEK, HALF, MINUS_ONE, Terms, negated
 
+_NAMED = frozenset(str.split("sup dim ker arg Re Im Pr deg hom rank tr trace sgn ord card Var Cov # argmax argmin dom"))
 _CLOSERS = {"(": ")", "lfloor": "rfloor", "lceil": "rceil", "lvert": "rvert", "vert": "vert", "|": "|"}
+_SYSTEMS = frozenset(str.split("cases aligned align gathered gather split eqnarray alignat alignedat dcases"))
 _MATRICES = frozenset(str.split("matrix pmatrix bmatrix Bmatrix smallmatrix array vmatrix Vmatrix"))
 
 
@@ -61,7 +78,9 @@ class Commands(Terms):
             self.place -= 1
             kind = {"lfloor": "floor", "lceil": "ceil"}.get(name, "abs")
             return self.enclosed(_CLOSERS[name], kind)
-        if name == "mathbb":
+        if name in _NAMED:
+            return self._named(name)
+        if name in ("mathbb", "Bbb"):
             return Const(self.argument_text())
         if name in ("emptyset", "varnothing"):
             return Const("empty")
@@ -75,6 +94,14 @@ class Commands(Terms):
         if name in GREEK:
             return Sym(name)
         raise Malformed(f"unknown command {name!r}")
+
+    def _named(self, name: str) -> Node:
+        r"""A function that is only named: ``\sup S``, ``\Re(z)``, ``\Pr[X=1]``."""
+        node = self.application(Sym(name))
+        if node is not None or self.place in self.bracketed_at:
+            return node if node is not None else Applied(name, (self.factor(),))
+        index = (Sym(self.argument_text()),) if self.accept("_") else ()
+        return Applied(name, (*index, self.factor())) if self.starts_factor() else Sym(name)
 
     def _limits(self) -> tuple[Node, ...]:
         limits: list[Node] = []
@@ -136,7 +163,7 @@ class Commands(Terms):
                 return (inner,)
             negative = self.accept("-")
             factors = [self.factor()]
-            while self._starts_factor() and not self._starts_function():
+            while self.starts_factor() and not self._starts_function():
                 factors.append(self.factor())
             node = factors[0] if len(factors) == 1 else Mul(tuple(factors))
             return (negated(node) if negative else node,)
@@ -144,11 +171,32 @@ class Commands(Terms):
     def _starts_function(self) -> bool:
         return self.next.kind in ("cmd", "word") and self.next.text.lower() in FUNCTIONS
 
+    def _cases(self) -> Node:
+        """A system, or a function by cases: rows of a value and its condition."""
+        start = self.place
+        while self.next.kind != "end" and not self.at("&"):
+            self.take()
+        by_cases, self.place = self.at("&"), start
+        if not by_cases:
+            return self.equations()
+        rows: list[tuple[Node, Node]] = []
+        while self.next.kind != "end":
+            value = self.relation()
+            self.accept(",", ";")
+            self.expect("&")
+            while self.next.kind == "word" and self.next.text.lower() in ("if", "for", "when", "where", "and"):
+                self.take()
+            rows.append((value, self.sequence()))
+            if self.next.kind != "end":
+                self.expect("\\", "cr")
+        self.take()
+        return Cases(tuple(rows))
+
     def matrix(self) -> Node:
         """An environment: a matrix, or a system."""
         name = self.take().text
-        if name == "cases":
-            return self.equations()
+        if name in _SYSTEMS:
+            return self.equations() if name != "cases" else self._cases()
         if name not in _MATRICES:
             raise Malformed(f"unknown environment {name!r}")
         rows: list[tuple[Node, ...]] = []

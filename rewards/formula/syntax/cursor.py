@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from turntree.rewards.formula.syntax.nodes import Node
 from turntree.rewards.formula.syntax.problems import Malformed
 from turntree.rewards.formula.syntax.tokens import Token
 from turntree.rewards.limits import MAX_NESTING, LimitExceeded
@@ -15,17 +16,21 @@ _END = Token("end of text", "")
 class Cursor:
     """Reads tokens one after another; the parsers build on it."""
 
-    def __init__(self, tokens: list[Token]) -> None:
+    def __init__(self, tokens: list[Token], functions: frozenset[str] = frozenset()) -> None:
         """Begin at the first token.
 
         Args:
             tokens: Tokens to read; changed only where one number token must be split into digits.
+            functions: Names that are known to be functions, whatever follows them in brackets.
         """
+        self.functions = functions
         self.tokens = tokens
         self.place = 0
         self.depth = 0
         self.bars = 0
         self.in_braces = False
+        self.conditional = False
+        self.bracketed_at: dict[int, tuple[Node, int]] = {}
         self.bound: list[str] = []
 
     @property

@@ -87,6 +87,16 @@ class Call(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Applied(Node):
+    """A function or an operation that is only named: ``f(x)``, ``P(A | B)``, ``3 \\oplus 4``."""
+
+    name: str
+    """Its name."""
+    args: tuple[Node, ...]
+    """Arguments."""
+
+
+@dataclass(frozen=True, slots=True)
 class Big(Node):
     """A sum or product over an index."""
 
@@ -134,6 +144,36 @@ class Rel(Node):
     """Sides; the first is ``None`` if the chain begins with its sign."""
     signs: tuple[str, ...]
     """``=``, ``<``, ``<=``, ``>``, ``>=``, ``!=``, ``in``, ``~``; one fewer than sides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residue(Node):
+    """A congruence."""
+
+    name: Node | None
+    """What is congruent, if it is said."""
+    value: Node
+    """To what."""
+    modulus: Node
+    """The modulus."""
+
+
+@dataclass(frozen=True, slots=True)
+class Builder(Node):
+    """A set by its condition."""
+
+    element: Node
+    """The general element: a variable, an expression, a tuple, or a membership that names the domain."""
+    condition: Node
+    """What holds for its variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cases(Node):
+    """A function by cases."""
+
+    rows: tuple[tuple[Node, Node], ...]
+    """Values, each with its condition."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,26 @@ from __future__ import annotations
 import re
 
 from turntree.rewards.formula.syntax.commands import Commands
-from turntree.rewards.formula.syntax.nodes import Based, Const, Group, Node, Num, Ratio, Rel, SetOp, Words
+from turntree.rewards.formula.syntax.nodes import (
+    Add,
+    Based,
+    Builder,
+    Call,
+    Const,
+    Group,
+    Mul,
+    Node,
+    Num,
+    Quantity,
+    Ratio,
+    Rel,
+    Residue,
+    SetOp,
+    Words,
+)
 from turntree.rewards.formula.syntax.plain import HALF_OF_DAY
 from turntree.rewards.formula.syntax.problems import Malformed
-from turntree.rewards.formula.syntax.terms import negated
+from turntree.rewards.formula.syntax.terms import MINUS_ONE, MODULO, negated
 from turntree.rewards.formula.syntax.tokens import tokenize
 from turntree.rewards.formula.syntax.worded import worded
 from turntree.rewards.limits import MAX_ELEMENTS, LimitExceeded
@@ -22,12 +38,13 @@ _RELATIONS = {
     "=": "=", "<": "<", ">": ">", "lt": "<", "gt": ">", "le": "<=", "leq": "<=", "leqslant": "<=", "ge": ">=",
     "geq": ">=", "geqslant": ">=", "ne": "!=", "neq": "!=", "approx": "~", "sim": "~", "simeq": "~", "in": "in",
     "equiv": "~", "cong": "~", "to": "~", "rightarrow": "~", "Rightarrow": "~", "implies": "~", "subset": "~",
-    "subseteq": "~", "propto": "~", "notin": "!=",
+    "subseteq": "~", "propto": "~", "notin": "!=", "leqq": "<=", "geqq": ">=", "ni": "~", "iff": "~",
 }  # fmt: skip
 _SETS = {"cup": "cup", "cap": "cap", "setminus": "minus", "backslash": "minus", "bigcup": "cup"}
 _MONEY = {"$": "$", "euro": "\u20ac", "pounds": "\u00a3", "pound": "\u00a3"}
 _LETTER_DIGITS = re.compile(r"\s*([0-9A-Za-z]{1,60})_\{?\s*(?:\\text\s*\{\s*)?([0-9]{1,2})\s*\}{0,2}\s*")
 _WORDS = re.compile(r"\s*(?:\\text(?:bf|it|rm)?\s*\{)?\s*([A-Za-z][a-z -]{1,80}?)\s*\}?\s*\.?\s*")
+_CONDITIONS = ("for", "where", "when", "if", "with", "provided")
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "langle": "rangle", "]": "["}
 
 
@@ -62,12 +79,14 @@ def parse(text: str, *, thousands: bool = True) -> Node:
 class Parser(Commands):
     """Parses whole answers."""
 
+    _congruent = False
+
     def sequence(self) -> Node:
         """A list with commas, "and" or "or" between its items."""
         items = [self.relation()]
         word = ""
         while True:
-            separated = False
+            separated = self._at_condition()
             while self.at(",", ";", "&", "land", "lor", "wedge", "vee") or self._at_word("and", "or"):
                 text = self.take().text.lower()
                 separated = True
@@ -76,10 +95,19 @@ class Parser(Commands):
                 )
             if not separated or self.place >= len(self.tokens):
                 break
+            while self.next.kind == "word" and self.next.text.lower() in _CONDITIONS:
+                self.take()
             items.append(self.relation())
             if len(items) > MAX_ELEMENTS:
                 raise LimitExceeded(f"more than {MAX_ELEMENTS} elements")
-        return items[0] if len(items) == 1 else Group(tuple(items), word=word)
+        return items[0] if len(items) == 1 else Group(congruent(items), word=word)
+
+    def _at_condition(self) -> bool:
+        """Whether a condition follows: a relation in brackets, or one behind ``for``, ``where``."""
+        if self.at("("):
+            known = self.bracketed_at.get(self.place)
+            return known is not None and isinstance(known[0], Rel)
+        return self._at_word(*_CONDITIONS) and self.ahead().kind in ("sym", "num", "cmd", "op")
 
     def relation(self) -> Node:
         """A chain of relations, a proportion, or an expression without one."""
@@ -90,7 +118,7 @@ class Parser(Commands):
         terms: list[Node | None] = [first]
         signs: list[str] = []
         while (sign := self._relation_sign()) is not None:
-            self.take()
+            self._congruent = self.take().text == "equiv"
             if sign == "not":
                 sign = "!="
                 if self._relation_sign() is None:
@@ -105,6 +133,10 @@ class Parser(Commands):
             signs.append(sign)
             right = self.set()
             terms.append(self._ratio(right) if self.at(":") else right)
+        if (modulus := self._modulus()) is not None:
+            return residue(terms, signs, modulus)
+        if signs and isinstance(last := terms[-1], Call) and last.name == "mod" and self._congruent:
+            return residue([*terms[:-1], last.args[0]], signs, last.args[1])
         if not signs:
             assert first is not None
             return first
@@ -113,6 +145,17 @@ class Parser(Commands):
             assert value is not None
             return value
         return Rel(tuple(terms), tuple(signs))
+
+    def _modulus(self) -> Node | None:
+        r"""The modulus behind a congruence: ``\pmod 5``, ``(mod 5)``, ``mod 5``."""
+        opened = self.at("(") and self.ahead().text in MODULO
+        if not opened and self.next.text not in MODULO:
+            return None
+        self.place += 2 if opened else 1
+        modulus = self.sum() if opened else self.factor()
+        if opened:
+            self.expect(")")
+        return modulus
 
     def _relation_sign(self) -> str | None:
         token = self.next
@@ -134,7 +177,7 @@ class Parser(Commands):
 
     def set(self) -> Node:
         """Unions, intersections and differences, or an expression without one."""
-        node = self.quantity()
+        node = without_elements(self.quantity())
         while self.next.kind == "cmd" and self.next.text in _SETS:
             sign = _SETS[self.take().text]
             node = SetOp(sign, node, self.quantity())
@@ -162,7 +205,7 @@ class Parser(Commands):
         token = self.next
         if token.kind in ("end of text", "end") or self._at_word("and", "or"):
             return True
-        return self.at(",", ";", ")", "]", "}", ".", ":", "&", "?", "\\") or self._relation_sign() is not None
+        return self.at(",", ";", ")", "]", "}", ".", ":", "&", "?", "\\", "mid") or self._relation_sign() is not None
 
     def _words(self) -> list[str]:
         words: list[str] = []
@@ -177,6 +220,8 @@ class Parser(Commands):
         while True:
             token = self.next
             if self._at_word("and", "or") or self.at_function() or (self._at_word("to") and self.ahead().kind == "num"):
+                return unit
+            if token.text in MODULO or (self._at_word(*_CONDITIONS) and self._at_condition()):
                 return unit
             if token.kind == "word":
                 unit.append(self.take().text)
@@ -216,13 +261,27 @@ class Parser(Commands):
 
     def equations(self) -> Node:
         """Lines of a system of equations, after its opening command."""
+        self._join_lines()
         items = [self.relation()]
         while self.next.kind != "end":
-            self.expect("\\", "cr", "&", ",", ";")
+            self.expect("\\", "cr", ",", ";")
             if self.next.kind != "end":
                 items.append(self.relation())
         self.take()
-        return Group(tuple(items), word="and")
+        return Group(tuple(items), word="and") if len(items) > 1 else items[0]
+
+    def _join_lines(self) -> None:
+        """Drop marks of alignment, and breaks of lines before a line that goes on with a relation."""
+        end = next(
+            (at for at in range(self.place, len(self.tokens)) if self.tokens[at].kind == "end"), len(self.tokens)
+        )
+        line = [token for token in self.tokens[self.place : end] if token.text != "&" or token.kind != "op"]
+        kept = [
+            token
+            for at, token in enumerate(line)
+            if not (token.text in ("\\", "cr") and (at + 1 == len(line) or line[at + 1].text in _RELATIONS))
+        ]
+        self.tokens[self.place : end] = kept
 
     def bracketed(self) -> Node:
         """The contents of brackets: one expression, or a tuple, an interval, a set."""
@@ -234,10 +293,12 @@ class Parser(Commands):
         opening = self.take().text
         bars, self.bars = self.bars, 0
         in_braces, self.in_braces = self.in_braces, opening == "{"
+        conditional, self.conditional = self.conditional and opening != "{", False
         with self.nested():
             if opening == "{" and self.accept("}"):
-                self.bars, self.in_braces = bars, in_braces
+                self.bars, self.in_braces, self.conditional = bars, in_braces, conditional
                 return Const("empty")
+            self.conditional = conditional or opening == "{"
             items = [self.relation()]
             words = ""
             condition: Node | None = None
@@ -245,7 +306,9 @@ class Parser(Commands):
                 if opening == "{" and self.accept("mid", "|", ":"):
                     condition = self.sequence()
                     break
-                if self._at_word("and", "or"):
+                if self.accept("mid") or (conditional and self.accept("|", "vert")):
+                    words = "mid"
+                elif self._at_word("and", "or"):
                     words = self.take().text
                 else:
                     self.expect(",", ";")
@@ -255,11 +318,11 @@ class Parser(Commands):
                 if len(items) > MAX_ELEMENTS:
                     raise LimitExceeded(f"more than {MAX_ELEMENTS} elements")
             closing = self.take().text
-        self.bars, self.in_braces = bars, in_braces
+        self.bars, self.in_braces, self.conditional = bars, in_braces, conditional
         if closing not in (")", "]", "}", "rangle", "["):
             raise Malformed(f"expected a closing bracket, got {closing!r}")
         if condition is not None:
-            return condition
+            return Builder(items[0] if len(items) == 1 else Group(tuple(items), "(", ")"), condition)
         if opening == "{" and items and isinstance(items[0], Ratio) and len(items) == 1:
             return Group(tuple(items), "{", "}")
         paired = _BRACKETS[opening] == closing
@@ -270,3 +333,33 @@ class Parser(Commands):
         if opening in ("{", "langle") and not paired:
             raise Malformed("brackets of two kinds")
         return Group(tuple(items), opening, closing, words)
+
+
+def residue(terms: list[Node | None], signs: list[str], modulus: Node) -> Node:
+    """The congruence of a chain of relations before a modulus."""
+    value = terms[-1]
+    assert value is not None
+    if isinstance(value, Residue) or not set(signs) <= {"~", "="}:
+        raise Malformed("a modulus behind something that is no congruence")
+    return Residue(terms[0] if signs else None, value, modulus)
+
+
+def congruent(items: list[Node]) -> tuple[Node, ...]:
+    """Items of a list; a modulus behind the last is that of all before it that have none."""
+    last = items[-1]
+    if not isinstance(last, Residue) or any(isinstance(item, Residue) for item in items[:-1]):
+        return tuple(items)
+    name, values = last.name, []
+    for item in items[:-1]:
+        if isinstance(item, Rel) and len(item.signs) == 1 and item.signs[0] in "=~":
+            name, item = item.terms[0], item.terms[1] or item
+        values.append(item)
+    return tuple(Residue(name, value, last.modulus) for value in (*values, last.value))
+
+
+def without_elements(node: Node) -> Node:
+    """``R - {2}`` as a difference of sets."""
+    match node:
+        case Add((Const("R" | "Z" | "N" | "Q" | "C") as left, Mul((minus, Group(_, "{", "}", _) as right)))):
+            return SetOp("minus", left, right) if minus == MINUS_ONE else node
+    return node

@@ -9,9 +9,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from fractions import Fraction
 
+from turntree.rewards.formula.syntax.application import CONDITIONAL, OPERATIONS, function_name, is_application
 from turntree.rewards.formula.syntax.cursor import Cursor
 from turntree.rewards.formula.syntax.nodes import (
     Add,
+    Applied,
     Based,
     Call,
     Const,
@@ -29,6 +31,7 @@ from turntree.rewards.formula.syntax.tokens import Token
 
 MINUS_ONE = Num(Fraction(-1))
 HALF = Num(Fraction(1, 2))
+MODULO = ("mod", "pmod", "bmod", "Mod")
 FUNCTIONS = frozenset(
     str.split("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log lg exp max min gcd lcm")
 )
@@ -77,7 +80,8 @@ _FACTOR_COMMANDS = (
     frozenset(
         str.split(
             "frac dfrac tfrac cfrac nicefrac sfrac sqrt binom dbinom tbinom choose pi infty sum prod int lim det { "
-            "langle lfloor lceil lvert | mathbb emptyset varnothing operatorname over"
+            "langle lfloor lceil lvert | mathbb Bbb emptyset varnothing operatorname over "
+            "sup dim ker arg Re Im Pr deg #"
         )
     )
     - {"choose", "over"}
@@ -109,6 +113,10 @@ class Terms(Cursor):
     @abstractmethod
     def enclosed(self, closer: str, name: str) -> Node:
         """The expression between two equal signs, as the argument of a function."""
+
+    @abstractmethod
+    def sequence(self) -> Node:
+        """A list."""
 
     @abstractmethod
     def relation(self) -> Node:
@@ -148,19 +156,24 @@ class Terms(Cursor):
             token = self.next
             if self.accept("*", "cdot", "times", "ast", "cdotp", "bullet"):
                 factors.append(self._signed_factor())
-            elif self.accept("bmod", "mod", "pmod"):
+            elif self.at(*OPERATIONS):
+                left = factors[0] if len(factors) == 1 else Mul(tuple(factors))
+                factors = [Applied(self.take().text, (left, self.factor()))]
+            elif self.accept("bmod"):
                 left = factors[0] if len(factors) == 1 else Mul(tuple(factors))
                 factors = [Call("mod", (left, self.factor()))]
             elif self.accept("/", "div"):
                 factors.append(Pow(self._signed_factor(), MINUS_ONE))
-            elif self._starts_factor():
+            elif self.starts_factor():
                 if token.kind == "num" and isinstance(factors[-1], Num):
                     factors = [self._mixed(factors)]
                     continue
                 whole = len(factors) == 1 and first.kind == "num" and self.tokens[self.place - 1] is first
                 factor = self.factor()
-                if whole and _is_part(factor) and first.value is not None and first.value.denominator == 1:
-                    factors = [Add((factors[0], factor))]
+                value = factor.value if isinstance(factor, Quantity) else factor
+                if whole and _is_part(value) and first.value is not None and first.value.denominator == 1:
+                    mixed = Add((factors[0], value))
+                    factors = [Quantity(mixed, factor.unit) if isinstance(factor, Quantity) else mixed]
                 else:
                     factors.append(factor)
             else:
@@ -182,15 +195,20 @@ class Terms(Cursor):
         self.accept("+")
         return self.factor()
 
-    def _starts_factor(self) -> bool:
+    def starts_factor(self) -> bool:
+        """Whether a factor without a product sign is next."""
         token = self.next
         if token.kind in ("num", "sym", "begin"):
             return True
         if token.kind == "word":
             return self.at_function()
         if token.kind == "op":
-            return token.text not in _NO_FACTOR and not (token.text == "|" and self.bars > 0) and token.text != "$"
-        if token.kind == "cmd" and token.text in ("|", "lvert", "vert") and self.bars > 0:
+            if token.text == "|" and (self.bars > 0 or self.conditional or self.ahead().text == "_"):
+                return False
+            if token.text == "(" and self.ahead().text in MODULO:
+                return False
+            return token.text not in _NO_FACTOR and token.text != "$"
+        if token.kind == "cmd" and token.text in ("|", "lvert", "vert") and (self.bars > 0 or self.ahead().text == "_"):
             return False
         return token.kind == "cmd" and token.text in _FACTOR_COMMANDS
 
@@ -209,35 +227,107 @@ class Terms(Cursor):
         with self.nested():
             node = self.atom()
         while True:
-            if self.at("^"):
+            if (applied := self.application(node)) is not None:
+                node = applied
+            elif self.at("^"):
                 node = self._power(node)
             elif self.at("_"):
                 self.take()
                 node = _indexed(node, token, self.argument_text())
-            elif self.at("!") and self.ahead().text != "=":
+            elif self.at("!") and (self.ahead().text != "=" or self._is_factorial(node)):
                 self.take()
                 node = Call("factorial", (node,))
             elif self.at("%"):
                 self.take()
                 return Quantity(node, "%")
+            elif self.at("circ") and isinstance(node, Sym) and self.ahead().kind == "sym":
+                node = Applied(self.take().text, (node, self.factor()))
             elif self.accept("circ", "degree"):
-                node = Quantity(node, "deg")
+                node = self._degrees(node)
+            elif self.at("|", "vert") and self.ahead().text == "_":
+                self.place += 2
+                node = Applied("at", (node, Sym(self.argument_text())))
             elif self.at("'") and isinstance(node, Sym):
                 self.take()
                 node = Sym(node.name + "'")
             elif self.next.kind == "word" and self.next.text in ("deg", "degrees", "degree"):
                 self.take()
-                node = Quantity(node, "deg")
+                node = self._degrees(node)
             else:
                 return node
 
+    def _is_factorial(self, node: Node) -> bool:
+        """Whether ``!=`` is a factorial and an equal sign: directly behind a number, or behind ``n``."""
+        known = isinstance(node, Num) or node == Sym("n")
+        return known and not self.next.spaced and self.tokens[self.place - 1].kind in ("num", "sym")
+
+    def _degrees(self, whole: Node) -> Node:
+        """Degrees, with the minutes and seconds that follow."""
+        parts = [whole]
+        for size, marks in ((60, 1), (3600, 2)):
+            token, place = self.next, self.place
+            if token.kind != "num" or token.value is None:
+                break
+            self.take()
+            primes = self._primes()
+            if primes != marks:
+                self.place = place
+                break
+            parts.append(Num(token.value / size))
+        return Quantity(whole if len(parts) == 1 else Add(tuple(parts)), "deg")
+
+    def _primes(self) -> int:
+        count = 0
+        while True:
+            if self.at("'"):
+                self.place += 1
+                count += 1
+            elif self.at('"'):
+                self.place += 1
+                count += 2
+            elif self.at("^") and self.ahead().text == "prime":
+                self.place += 2
+                count += 1
+            elif self.at("^") and self.ahead().text == "{" and self.ahead(2).text == "prime":
+                self.place += 2
+                while self.accept("prime"):
+                    count += 1
+                self.expect("}")
+            else:
+                return count
+
+    def application(self, node: Node) -> Node | None:
+        """The node applied to the brackets that follow, if it is a function; brackets are read once in any case."""
+        name = function_name(node)
+        braced = self.next.kind == "op" and self.at("{") and self.ahead().text == "("
+        if not name or not (braced or self.at("(", "[")) or self.place in self.bracketed_at:
+            return None
+        if self.at("[") and name not in CONDITIONAL:
+            return None
+        place, beside = self.place, self.place > 1 and self.tokens[self.place - 2].kind == "sym"
+        conditional, self.conditional = self.conditional, name in CONDITIONAL
+        with self.nested():
+            inner = self.group() if braced else self.bracketed()
+        self.conditional = conditional
+        if braced or self.tokens[self.place - 1].text in (")", "]"):
+            args = inner.items if isinstance(inner, Group) and inner.opening in ("(", "[") else (inner,)
+            if name in self.functions or is_application(name, args, beside=beside):
+                return Applied(name, args)
+        self.bracketed_at[place] = (inner, self.place)
+        self.place = place
+        return None
+
     def _power(self, base: Node) -> Node:
         self.take()
-        if self.accept("circ", "prime", "degree"):
-            return Quantity(base, "deg")
-        if self.at("{") and self.ahead().text in ("circ", "prime") and self.ahead(2).text == "}":
+        if self.at("prime") or (self.at("{") and self.ahead().text == "prime"):
+            self.place -= 1
+            primes = self._primes()
+            return Sym(base.name + "'" * primes) if isinstance(base, Sym) else Quantity(base, "deg")
+        if self.accept("circ", "degree"):
+            return self._degrees(base)
+        if self.at("{") and self.ahead().text == "circ" and self.ahead(2).text == "}":
             self.place += 3
-            return Quantity(base, "deg")
+            return self._degrees(base)
         with self.nested():
             exponent = self.argument()
             if self.at("^"):
@@ -304,6 +394,9 @@ class Terms(Cursor):
         if self.at_function():
             return self.command(self.take().text.lower())
         if token.kind == "op":
+            if (known := self.bracketed_at.pop(self.place, None)) is not None:
+                self.place = known[1]
+                return known[0]
             if token.text == "{":
                 return self.group()
             if token.text in "([":

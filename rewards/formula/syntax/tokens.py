@@ -10,6 +10,7 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
+from turntree.rewards.formula.syntax.characters import normalized
 from turntree.rewards.formula.syntax.nouns import ABBREVIATIONS, can_be_noun
 from turntree.rewards.formula.syntax.problems import Malformed, Suspect
 from turntree.rewards.limits import MAX_ANSWER, MAX_DIGITS, MAX_TOKENS, LimitExceeded
@@ -31,30 +32,12 @@ class Token(NamedTuple):
     """Digits of a number after the point."""
 
 
-_CHARACTERS = str.maketrans(
-    {
-        **{chr(0xFEE0 + code): chr(code) for code in range(0x21, 0x7F)},  # full-width forms
-        "\u2212": "-", "\u2013": "-", "\u2014": "-", "\uff0c": ",", "\uff08": "(", "\uff09": ")", "\uff1d": "=",
-        "\u00d7": r"\times ", "\u00f7": r"\div ", "\u22c5": r"\cdot ", "\u00b7": r"\cdot ", "\u2217": "*",
-        "\u2264": r"\le ", "\u2265": r"\ge ", "\u2260": r"\ne ", "\u2248": r"\approx ", "\u221e": r"\infty ",
-        "\u03c0": r"\pi ", "\u222a": r"\cup ", "\u2229": r"\cap ", "\u2208": r"\in ", "\u2205": r"\emptyset ",
-        "\u211d": r"\mathbb{R}", "\u2124": r"\mathbb{Z}", "\u2115": r"\mathbb{N}", "\u211a": r"\mathbb{Q}",
-        "\u00b1": r"\pm ", "\u2213": r"\mp ", "\u00b0": r"^\circ ", "\u2032": "'", "\u2019": "'", "\u221a": r"\sqrt ",
-        "\u03b1": r"\alpha ", "\u03b2": r"\beta ", "\u03b3": r"\gamma ", "\u03b4": r"\delta ", "\u03b8": r"\theta ",
-        "\u03bb": r"\lambda ", "\u03bc": r"\mu ", "\u03c3": r"\sigma ", "\u03c6": r"\phi ", "\u03c9": r"\omega ",
-        "\u00bd": r"\frac{1}{2}", "\u00bc": r"\frac{1}{4}", "\u00be": r"\frac{3}{4}", "\u2153": r"\frac{1}{3}",
-        "\u2154": r"\frac{2}{3}", "\u2155": r"\frac{1}{5}", "\u215b": r"\frac{1}{8}",
-        "\u2070": "^{0}", "\u00b9": "^{1}", "\u00b2": "^{2}", "\u00b3": "^{3}",
-        "\u2074": "^{4}", "\u2075": "^{5}", "\u2076": "^{6}", "\u2077": "^{7}", "\u2078": "^{8}", "\u2079": "^{9}",
-        "\u2080": "_{0}", "\u2081": "_{1}", "\u2082": "_{2}", "\u2083": "_{3}", "\u2084": "_{4}", "\u2085": "_{5}",
-        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2026": r"\ldots ", "\u2223": "|", "\u20ac": r"\euro ",
-        "\u00a3": r"\pounds ", "\u2220": r"\angle ", "\uff05": "%", "\u2236": ":", "\u2044": "/", "\u2215": "/",
-    }
-)  # fmt: skip
-_SPACED_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\[!,;:] ?|\\,|\\ |~|\\;|\\:|,\\ )(?=\d{3}(?!\d))")
+_DOT = r"\\dot\s*(?:\{(\d)\}|(\d))"
+_DOTTED = re.compile(rf"(\d*)\.(\d*){_DOT}(\d*){_DOT}")
 _REPEATING = re.compile(r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))|\((\d+)\))")
 _ELLIPSIS = re.compile(r"(\d*)\.(\d*?)((\d{1,6}?)\4{2,}|(\d{2,6})\5)(?:\\[cl]?dots|\.\.\.)")
-_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?![\d,]\d|\d)(?:\.\d+)?")
+_THOUSANDS = re.compile(r"(?:\d{1,3}(?:,(?:\\,)?\d{3})+|\d{1,2}(?:,\d{2})+,\d{3})(?![\d,]\d|\d)(?:\.\d+)?")
+_GROUPED = re.compile(r"\d{1,3}(?:( )\d{3}(?: \d{3})*|(')\d{3}(?:'\d{3})*)(?![\d']|\s*[/\d]|\s*\\frac)(?:\.\d+)?")
 _NUMBER = re.compile(r"\d+\.\d+|\.\d+|\d+\.(?![.\d])|\d+")
 _SCIENTIFIC = re.compile(r"(\d+(?:\.\d+)?|\.\d+)[eE]([+-]?\d{1,6})(?![\d.A-Za-z])")
 _TEXT = re.compile(
@@ -66,13 +49,18 @@ _UNIT_LETTERS = frozenset("msghNJWVKLlAFCT")
 _LETTERS = re.compile(r"[A-Za-z]+")
 _SPACING = frozenset(
     str.split(
-        "quad qquad left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle "
+        "quad qquad left right bigm Bigm Big big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle "
         "textstyle limits nolimits mathstrut strut left. right. space enspace thinspace medspace thickspace "
         "negthinspace negmedspace negthickspace "
         "nonumber middle mathit mathbf boldsymbol bm mathsf mathtt mathnormal pmb underline boxed bold rm bf "
         "it tt sf emph scriptstyle allowbreak nobreak hfill relax"
     )
 )
+_SAME = {
+    "lbrace": "{", "rbrace": "}", "Vert": "|", "lVert": "|", "rVert": "|", "colon": ":", "lbrack": "[", "rbrack": "]",
+    "lparen": "(", "rparen": ")", "mathord": "", "imath": "i", "jmath": "j",
+}  # fmt: skip
+"""Commands that stand for a sign, or a letter."""
 _PRINTED = {
     "asin": "arcsin", "acos": "arccos", "atan": "arctan", "tg": "tan", "ctg": "cot", "cosec": "csc", "arctg": "arctan",
     "sh": "sinh", "ch": "cosh", "th": "tanh",
@@ -104,8 +92,7 @@ def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
     text = text.strip()
     if flags.HIDDEN.search(text) or flags.PHANTOM_COMMAND.search(text):
         raise Suspect(flags.PHANTOM)
-    text = _SPACED_THOUSANDS.sub("", text.translate(_CHARACTERS))
-    text = _without_math_signs(text)
+    text = _without_math_signs(normalized(text))
     tokens: list[Token] = []
     _read(text, tokens, thousands, in_text=False)
     _name_unit(tokens)
@@ -172,10 +159,10 @@ def _read(text: str, tokens: list[Token], thousands: bool, *, in_text: bool) -> 
 
 
 def _read_number(text: str, position: int, tokens: list[Token], spaced: bool, thousands: bool) -> int:
-    for pattern in (_REPEATING, _ELLIPSIS):
+    for pattern in (_DOTTED, _REPEATING, _ELLIPSIS):
         if match := pattern.match(text, position):
-            whole, fixed = match[1] or "0", match[2]
-            cycle = match[3] or match[4] or match[5] if pattern is _REPEATING else match[4] or match[5]
+            whole, fixed, *cycles = match.groups(default="")
+            cycle = "".join(cycles if pattern is not _ELLIPSIS else cycles[1:])
             _check_digits(match[0])
             value = Fraction(int(whole + fixed + cycle) - int(whole + fixed), 10 ** len(fixed) * (10 ** len(cycle) - 1))
             tokens.append(Token("num", match[0], spaced, value))
@@ -189,10 +176,11 @@ def _read_number(text: str, position: int, tokens: list[Token], spaced: bool, th
         value = Fraction(scientific[1]) * Fraction(10) ** exponent
         tokens.append(Token("num", scientific[0], spaced, value, max(decimals - exponent, 0)))
         return scientific.end()
-    match = (_THOUSANDS.match(text, position) if thousands else None) or _NUMBER.match(text, position)
+    patterns = (_THOUSANDS, _GROUPED, _NUMBER) if thousands else (_NUMBER,)
+    match = next(filter(None, (pattern.match(text, position) for pattern in patterns)), None)
     assert match is not None
     _check_digits(match[0])
-    digits = match[0].replace(",", "")
+    digits = re.sub(r"[^\d.]", "", match[0])
     point = digits.find(".")
     decimals = len(digits) - point - 1 if point >= 0 else -1
     tokens.append(Token("num", match[0], spaced, Fraction(digits.rstrip(".")), decimals))
@@ -227,7 +215,9 @@ def _read_command(text: str, position: int, tokens: list[Token], spaced: bool, t
         return match.end()
     if name in ",;:! \n>" or name == "/":
         return match.end()
-    tokens.append(Token("cmd", name, spaced))
+    name = _SAME.get(name, name)
+    kind = "op" if name in (":", "[", "]", "(", ")") else "sym" if name in ("i", "j") and match[1] else "cmd"
+    tokens.append(Token(kind, name, spaced))
     return match.end()
 
 

@@ -7,8 +7,11 @@ from functools import lru_cache
 
 from turntree.rewards.formula.syntax.nodes import (
     Add,
+    Applied,
     Big,
+    Builder,
     Call,
+    Cases,
     Const,
     Group,
     Matrix,
@@ -18,6 +21,7 @@ from turntree.rewards.formula.syntax.nodes import (
     Quantity,
     Ratio,
     Rel,
+    Residue,
     SetOp,
     Signed,
     Sym,
@@ -30,7 +34,11 @@ def children(node: Node) -> tuple[Node, ...]:
     match node:
         case Add(parts) | Mul(parts) | Ratio(parts) | Undone(_, parts) | Call(_, parts) | Group(items=parts):
             return parts
-        case Pow(left, right) | SetOp(_, left, right):
+        case Applied(_, parts):
+            return parts
+        case Residue(name, value, modulus):
+            return (value, modulus) if name is None else (name, value, modulus)
+        case Pow(left, right) | SetOp(_, left, right) | Builder(left, right):
             return (left, right)
         case Signed(_, inner) | Quantity(inner, _):
             return (inner,)
@@ -38,7 +46,7 @@ def children(node: Node) -> tuple[Node, ...]:
             return (low, high, body)
         case Rel(terms):
             return tuple(term for term in terms if term is not None)
-        case Matrix(rows):
+        case Matrix(rows) | Cases(rows):
             return tuple(entry for row in rows for entry in row)
     return ()
 
@@ -96,7 +104,7 @@ def ordered(node: Node) -> object:
             return ("rel", signs, tuple(None if term is None else ordered(term) for term in terms))
         case Big(kind, index, low, high, body):
             return (kind, index, ordered(low), ordered(high), ordered(body))
-        case Call(name, args) | Undone(name, args):
+        case Call(name, args) | Undone(name, args) | Applied(name, args):
             return (type(node).__name__, name, tuple(ordered(arg) for arg in args))
         case Pow(base, exponent):
             return ("pow", ordered(base), ordered(exponent))

@@ -15,6 +15,7 @@ from mpmath import mp
 
 from turntree.rewards.formula.syntax.nodes import (
     Add,
+    Applied,
     Based,
     Big,
     Call,
@@ -30,6 +31,7 @@ from turntree.rewards.formula.syntax.nodes import (
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
 from turntree.rewards.formula.values.functions import (
     Value,
+    applied,
     binomial,
     factorial,
     finite,
@@ -99,6 +101,8 @@ class Evaluation:
                 return value if sign * self.sign > 0 else -value
             case Call(name, args):
                 return self._call(name, args)
+            case Applied(name, args):
+                return applied(name, [self.value(arg) for arg in args])
             case Big():
                 return self._big(node)
             case Based():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from fractions import Fraction
 from typing import Any
@@ -14,6 +15,21 @@ from turntree.rewards.limits import MAX_BITS, MAX_FACTORIAL, MAX_GAMMA, MAX_POWE
 Value = Any
 """A ``Fraction``, or an mpmath number of the working precision."""
 _ODD_ROOTS = (3, 5, 7, 9)
+
+
+def applied(name: str, values: list[Value]) -> Value:
+    """The value of a function that is only named: any number, the same for the same name and arguments.
+
+    ``C(n, k)``, ``P(n, k)`` and ``Gamma(x)`` have their usual meaning.
+    """
+    if name == "Gamma" and len(values) == 1:
+        return factorial(values[0] - 1)
+    if name in ("C", "P") and len(values) == 2 and all(isinstance(value, Fraction) for value in values):
+        chosen = binomial(values[0], values[1])
+        return chosen if name == "C" else chosen * factorial(values[1])
+    written = ";".join("0" if abs(number) < mp.mpf(10) ** -30 else mp.nstr(number, 20) for number in map(real, values))
+    digest = hashlib.blake2b(f"{name}({written})".encode(), digest_size=6).digest()
+    return Fraction(int.from_bytes(digest, "big") + 1, 2**46)
 
 
 def real(value: Value) -> Value:

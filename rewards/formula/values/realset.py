@@ -11,7 +11,20 @@ from typing import NamedTuple
 
 from mpmath import mp
 
-from turntree.rewards.formula.syntax.nodes import Call, Const, Group, Node, Quantity, Rel, SetOp, Signed, Sym
+from turntree.rewards.formula.syntax.nodes import (
+    Builder,
+    Call,
+    Const,
+    Group,
+    Node,
+    Num,
+    Pow,
+    Quantity,
+    Rel,
+    SetOp,
+    Signed,
+    Sym,
+)
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
 from turntree.rewards.formula.syntax.walk import free_variables, holds
 from turntree.rewards.formula.values.evaluate import Evaluation
@@ -50,7 +63,7 @@ def real_set(node: Node) -> RealSet | None:
 def is_set_like(node: Node) -> bool:
     """Whether a node can only mean a set of numbers."""
     match node:
-        case SetOp():
+        case SetOp() | Builder():
             return True
         case Const(name):
             return name in ("R", "Z", "N", "Q", "C", "empty")
@@ -92,6 +105,8 @@ def _set(node: Node) -> RealSet | None:
             return _set(value)
         case Rel():
             return _relation(node)
+        case Builder(Sym(name) | Rel((Sym(name), Const("R")), ("in",)), condition):
+            return _set(condition) if free_variables(condition) == {name} else None
         case SetOp(sign, left, right):
             one, other = _set(left), _set(right)
             if one is None or other is None:
@@ -101,7 +116,7 @@ def _set(node: Node) -> RealSet | None:
             return _intersection(one, other if sign == "cap" else _complement(other))
         case Group(items, "{", "}", _):
             return _union(tuple(Piece(end, end, True, True) for item in items for end in _ends(item)))
-        case Group(items, "", "", word):
+        case Group(items, "", "", word) if len(free_variables(node)) <= 1:
             sets = [_set(item) for item in items]
             if any(one is None for one in sets):
                 return None
@@ -133,7 +148,7 @@ def _relation(node: Rel) -> RealSet | None:
     if any(sign not in _TURNED for sign in node.signs):
         return None
     subject = [place for place, term in enumerate(node.terms) if term is not None and free_variables(term)]
-    if len(subject) != 1:
+    if len(subject) != 1 or len(free_variables(node)) != 1:
         return None
     found: RealSet = REALS
     for place, sign in enumerate(node.signs):
@@ -148,29 +163,40 @@ def _relation(node: Rel) -> RealSet | None:
             return None
         middle = node.terms[subject[0]]
         assert middle is not None
-        found = _intersection(found, _solved(middle, sign, bound))
+        solved = _solved(middle, sign, bound)
+        if solved is None:
+            return None
+        found = _intersection(found, solved)
     return found
 
 
-def _solved(subject: Node, sign: str, bound: Value) -> RealSet:
-    """The solutions of a relation between a subject and a bound; a non-linear subject counts as a variable."""
+def _solved(subject: Node, sign: str, bound: Value) -> RealSet | None:
+    """The solutions of a relation between a subject, linear, its absolute value or its square, and a bound."""
+    if isinstance(subject, Pow) and subject.exponent == Num(Fraction(2)):
+        if bound < 0:
+            return REALS if sign in (">", ">=", "!=") else ()
+        return _solved(Call("abs", (subject.base,)), sign, mp.sqrt(bound))
     if isinstance(subject, Call) and subject.name == "abs":
         inner = subject.args[0]
-        if sign in ("<", "<="):
-            return _intersection(_solved(inner, sign, bound), _solved(inner, _TURNED[sign], -bound))
-        if sign in (">", ">="):
-            return _union(_solved(inner, sign, bound) + _solved(inner, _TURNED[sign], -bound))
+        one, other = _solved(inner, sign, bound), _solved(inner, _TURNED[sign], -bound)
+        if one is None or other is None or bound < 0:
+            return None
+        return _intersection(one, other) if sign in ("<", "<=", "!=") else _union(one + other)
+    if isinstance(subject, Sym):
+        return _half_line(sign, bound)
     names = sorted(free_variables(subject))
-    if len(names) == 1 and not isinstance(subject, Sym):
+    if len(names) == 1:
         try:
             points = ({names[0]: Fraction(place)} for place in (0, 1, 2, 5))
             at = [real(Evaluation(point, real_only=True).value(subject)) for point in points]
         except (CannotEvaluate, Undefined):
-            return _half_line(sign, bound)
+            return None
+        if any(isinstance(value, mp.mpc) for value in at):
+            return None
         slope = at[1] - at[0]
         if slope != 0 and _close(at[2] - at[1], slope) and _close(at[3] - at[2], 3 * slope):
             return _half_line(sign if slope > 0 else _TURNED[sign], (bound - at[0]) / slope)
-    return _half_line(sign, bound)
+    return None
 
 
 def _half_line(sign: str, bound: Value) -> RealSet:

@@ -1,0 +1,90 @@
+r"""Which letters before brackets are functions: ``f(x)``, ``y(0)``, ``P(A)``, and which are factors: ``n(n+1)``.
+
+Invariant: what can only be a function is one; what can be both is a product, unless the same letter is a function
+elsewhere in the answer or the gold answer.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from turntree.rewards.formula.syntax.nodes import (
+    Add,
+    Applied,
+    Call,
+    Const,
+    Group,
+    Mul,
+    Node,
+    Num,
+    Pow,
+    Rel,
+    SetOp,
+    Sym,
+    Words,
+)
+from turntree.rewards.formula.syntax.walk import free_variables, holds, ordered, walk
+
+OPERATIONS = ("oplus", "otimes", "ominus", "odot", "oslash", "diamond", "circledast")
+"""Operations that an exercise defines."""
+CONDITIONAL = frozenset(str.split("P Pr E p Var Cov H I"))
+"""Names whose brackets may be square, and hold a condition behind a bar."""
+_ALWAYS = frozenset(str.split("f F phi psi varphi Phi Psi Gamma Pr Var Cov Re Im"))
+_OFTEN = frozenset(str.split("g G h H u y P Q"))
+_NO_NAMES = frozenset(str.split("ldots dots cdots prime nabla star"))
+_RUNNING = frozenset("xtsuzn")
+
+
+def function_name(node: Node) -> str:
+    """The name under which a node may be applied to an argument; empty if it cannot."""
+    match node:
+        case Sym(name) if name not in _NO_NAMES and not name.startswith(("angle", "triangle", "overline", "widehat")):
+            return name
+        case Const("i" | "E" | "P" as name):
+            return name
+        case Pow(Sym(name), exponent) if name in _ALWAYS or (name in "gGhH" and exponent == Num(Fraction(-1))):
+            return f"{name}^{ordered(exponent)}"
+        case Applied("circ", (Sym(outer), Sym(inner))):
+            return f"{outer}^{inner}"
+    return ""
+
+
+def is_application(name: str, args: tuple[Node, ...], *, beside: bool) -> bool:
+    """Whether a name before brackets is a function of what they hold.
+
+    Args:
+        name: As ``function_name`` gives it.
+        args: What the brackets hold.
+        beside: Whether another letter stands directly before the name.
+    """
+    letter = name.partition("_")[0]
+    argument = args[0]
+    if argument == Num(Fraction(0)):
+        return True
+    if name == "i":
+        return False
+    if (
+        len(args) > 1
+        or isinstance(argument, Rel | SetOp | Words | Group)
+        or letter in _ALWAYS
+        or "'" in name
+        or "^" in name
+    ):
+        return True
+    names = free_variables(argument)
+    if name in names:
+        return False
+    if not names:
+        return not beside
+    if isinstance(argument, Sym):
+        return not beside or argument.name in _RUNNING
+    if holds(argument, Applied):
+        return isinstance(argument, Applied)
+    if isinstance(argument, Add):
+        return letter in ("g", "h", "G", "H") and any(isinstance(term, Num) for term in argument.terms)
+    return letter in _OFTEN and isinstance(argument, Mul | Pow | Call) and names <= set("xyzts")
+
+
+def applied_names(node: Node) -> frozenset[str]:
+    """Names of the functions in a tree."""
+    return frozenset(inner.name for inner in walk(node) if isinstance(inner, Applied))

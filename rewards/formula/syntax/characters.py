@@ -1,0 +1,98 @@
+r"""Characters outside ASCII, written as LaTeX writes them: ``⅚`` is ``\frac{5}{6}``, ``2¹⁰`` is ``2^{10}``.
+
+Invariant: a run of superscripts or subscripts is one exponent or index; a character that is not known here stays, for
+the tokenizer to refuse.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from fractions import Fraction
+
+_SIGNS = {
+    "\u2212": "-", "\u2010": "-", "\u2011": "-", "\u2013": "-", "\u2014": "-", "\ufe63": "-",
+    "\uff0c": ",", "\u3001": ",", "\uff1b": ";", "\u3002": ".", "\uff61": ".",
+    "\u00d7": r"\times ", "\u2715": r"\times ", "\u00f7": r"\div ", "\u22c5": r"\cdot ", "\u00b7": r"\cdot ",
+    "\u2219": r"\cdot ", "\u2022": r"\cdot ", "\u2217": "*", "\u2264": r"\le ", "\u2a7d": r"\le ", "\u2266": r"\le ",
+    "\u2265": r"\ge ", "\u2a7e": r"\ge ", "\u2267": r"\ge ", "\u2260": r"\ne ", "\u2248": r"\approx ",
+    "\u2243": r"\approx ", "\u2245": r"\approx ", "\u2261": r"\equiv ", "\u2254": "=", "\u221e": r"\infty ",
+    "\u222a": r"\cup ", "\u2229": r"\cap ", "\u2216": r"\setminus ", "\u2208": r"\in ", "\u2209": r"\notin ",
+    "\u2205": r"\emptyset ", "\u00d8": r"\emptyset ", "\u2286": r"\subseteq ", "\u2282": r"\subset ",
+    "\u211d": r"\mathbb{R}", "\u2124": r"\mathbb{Z}", "\u2115": r"\mathbb{N}", "\u211a": r"\mathbb{Q}",
+    "\u2102": r"\mathbb{C}", "\u00b1": r"\pm ", "\u2213": r"\mp ", "\u2227": r"\land ", "\u2228": r"\lor ",
+    "\u2295": r"\oplus ", "\u2297": r"\otimes ", "\u2218": r"\circ ", "\u27e8": r"\langle ", "\u27e9": r"\rangle ",
+    "\u230a": r"\lfloor ", "\u230b": r"\rfloor ", "\u2308": r"\lceil ", "\u2309": r"\rceil ", "\u2016": r"\| ",
+    "\u00b0": r"^\circ ", "\u00ba": r"^\circ ", "\u02da": r"^\circ ", "\u2103": r"^\circ C", "\u2109": r"^\circ F",
+    "\u2032": "'", "\u2019": "'", "\u02b9": "'", "\u2033": "''", "\u2211": r"\sum ", "\u220f": r"\prod ",
+    "\u222b": r"\int ", "\u221a": r"\sqrt ", "\u221b": r"\sqrt[3]", "\u221c": r"\sqrt[4]", "\u00b5": r"\mu ",
+    "\u2126": r"\Omega ", "\u2113": r"\ell ", "\u210f": r"\hbar ", "\u03d5": r"\phi ", "\u03f5": r"\epsilon ",
+    "\u03d1": r"\vartheta ", "\u2026": r"\ldots ", "\u22ef": r"\cdots ", "\u2223": "|", "\u20ac": r"\euro ",
+    "\u00a3": r"\pounds ", "\u2220": r"\angle ", "\u25b3": r"\triangle ", "\u2236": ":", "\u2044": "/", "\u2215": "/",
+    "\u2192": r"\to ", "\u21d2": r"\Rightarrow ",
+}  # fmt: skip
+_GREEK_CAPITALS = frozenset(str.split("Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega"))
+_LATIN = dict(
+    zip(str.split("Alpha Beta Epsilon Zeta Eta Iota Kappa Mu Nu Omicron Rho Tau Chi"), "ABEZHIKMNOPTX", strict=True)
+)
+_RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ", "0123456789+-=()ni", strict=True))
+_LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₒₓₙₘₖᵢⱼ", "0123456789+-=()aeoxnmkij", strict=True))
+_RUN = re.compile(f"([{''.join(_RAISED)}]+)|([{''.join(_LOWERED)}]+)")
+_OTHER = re.compile(r"[^\x00-\x7f]")
+_DOT_ABOVE = re.compile("([0-9])\u0307")
+_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\! ?|\\,|\\ |~|\\;|\\:|\\!)(?=\d{3}(?!\d))")
+_DECIMAL_COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
+_ROW_SPACING = re.compile(r"(\\\\|\\cr)\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm|in|mu)\s*\]")
+
+
+def normalized(text: str) -> str:
+    r"""A text in ASCII as far as its characters are known, its thousands closed up.
+
+    Example:
+        >>> normalized("2\u00b9\u2070"), normalized("\u215a"), normalized(r"1\,000{,}000")
+        ('2^{10}', '\\frac{5}{6}', '1000000')
+    """
+    if not text.isascii():
+        text = _DOT_ABOVE.sub(r"\\dot{\1}", text)
+        text = _RUN.sub(_raised_or_lowered, text)
+        text = _OTHER.sub(lambda match: _written(match[0]), text)
+    if "\\" in text or "{,}" in text or "~" in text:
+        text = _ROW_SPACING.sub(r"\1 ", text)
+        text = _DECIMAL_COMMA.sub(".", _THOUSANDS.sub("", text))
+    return text
+
+
+def _raised_or_lowered(match: re.Match[str]) -> str:
+    if match[1]:
+        return "^{" + "".join(_RAISED[character] for character in match[1]) + "}"
+    return "_{" + "".join(_LOWERED[character] for character in match[2]) + "}"
+
+
+def _written(character: str) -> str:
+    if (sign := _SIGNS.get(character)) is not None:
+        return sign
+    name = unicodedata.name(character, "")
+    if (decimal := unicodedata.decimal(character, None)) is not None:
+        return str(decimal)
+    if name.startswith("GREEK ") and " LETTER " in name:
+        return _greek(character, name)
+    if name.startswith("VULGAR FRACTION ") and "NUMERATOR" not in name:
+        value = Fraction(str(unicodedata.numeric(character))).limit_denominator(10)
+        return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+    if unicodedata.category(character) == "Zs":
+        return " "
+    if name.startswith(("MATHEMATICAL ", "FULLWIDTH ")):
+        plain = unicodedata.normalize("NFKC", character)
+        return plain if plain.isascii() or len(plain) > 1 or plain == character else _written(plain)
+    return character
+
+
+def _greek(character: str, name: str) -> str:
+    """The command of a Greek letter; a capital that looks Latin is the Latin letter."""
+    size, letter = name.split()[1], name.split()[-1].lower().replace("lamda", "lambda")
+    if letter == "final" or "WITH" in name:
+        return character
+    if size == "SMALL":
+        return rf"\{letter} "
+    capital = letter.capitalize()
+    return rf"\{capital} " if capital in _GREEK_CAPITALS else _LATIN.get(capital, character)
