@@ -10,7 +10,7 @@ from machine_speed import LINEAR, growth
 from stored_turns import stored_turn
 
 from turntree.spec_tree.rules.ledger import Ledger, StoredTurn, TicketUsed
-from turntree.spec_tree.rules.ledger_arrays import fill_ledger, ledger_arrays
+from turntree.spec_tree.rules.ledger_arrays import array_keys, fill_ledger, ledger_arrays
 from turntree.spec_tree.rules.level import Level, level_codes, worst_level
 
 
@@ -288,3 +288,11 @@ def test_what_comes_late_stays_below_what_was_dropped_before_the_snapshot():
     for rank in (4, 6):
         again.add(KEYS[1], turn(1, room=3), rank=rank)
     assert (again.stats().turns, again.stats().dropped) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 5000, b"[[1],[2],[3]]", b"[[1," + b"1," * 90 + b"1]]", b"[[" + b"1" * 5000 + b"]]"]
+)
+def test_keys_are_counted_before_anything_is_made_of_them(text: bytes) -> None:
+    with pytest.raises(ValueError, match="expected 1 keys"):
+        array_keys(np.frombuffer(text, np.uint8), 1)
