@@ -10,7 +10,7 @@ SGLANG := sglang-0.5.12 sglang-0.5.23
 demo:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m turntree.agents.cli demo $(DEMO)
 
-PARTS := test-trainings test-vllm test-sglang test-site $(if $(TESTS),test-fast,test-fast-agents test-fast-others)
+PARTS := $(if $(TESTS),test-fast,test-fast-agents) test-trainings test-vllm test-sglang $(if $(TESTS),,test-fast-others) test-site
 KIND := not release
 RUN_TESTS := $${PYTHON:-python3} scripts/run_tests.py
 test:
@@ -54,10 +54,10 @@ test-vllm:  # what is marked "once" runs with the first version alone
 
 SGLANG_FILES := $(shell grep -rl "mark.sglang" tests --include=test_*.py)
 # A process for each file: an engine of SGLang leaves the process that started it changed. -s: where a scheduler fails,
-# SGLang kills that process, and what pytest had caught of the reason with it. 5: no test of this kind.
+# SGLang kills that process, and what pytest had caught of the reason with it.
 test-sglang:
 	files="$(or $(TESTS),$(SGLANG_FILES))"; for name in $(SGLANG); do py=$$(scripts/venv.sh $$name)/bin/python && \
-	  for file in $$files; do $$py -m pytest -s -m "sglang and ($(KIND))" $$file || [ $$? = 5 ] || exit 1; done || exit 1; \
+	  $$py tests/support/warm_sglang.py -s -m "sglang and ($(KIND))" -- $$files || exit 1; \
 	  files="$$(grep -L "mark.once" $$files || :)"; done  # grep -L answers 1 where no file has the mark
 
 test-mutants:  # faults of one line, each of which some test must notice: tests/mutants.toml

@@ -1,16 +1,16 @@
-"""Run parts of the tests, two at a time, each to its end whatever another one does, and sum them up: `make test`.
+"""Run parts of the tests side by side, each to its end whatever another one does, and sum them up: `make test`.
 
     python scripts/run_tests.py PART... [-- NAME=VALUE...]    # parts are targets of the Makefile, the rest is make's
     python scripts/run_tests.py --times PART...    # and what each file took goes to tests/cpu_seconds.toml
 
-Most of the time one of two waits for an engine or for Ray. What a part prints goes to build/tests/PART.log; shown are
-how far each is, pytest's closing lines, and of a failure the test, its last words and the command that runs it alone.
+A third of the time a part waits for an engine or for Ray, so one more runs than there are processors. What a part
+prints goes to build/tests/PART.log; shown are how far each is, pytest's closing lines, and of a failure the test, its
+last words and the command that runs it alone.
 Nothing outside the standard library is imported.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -23,10 +23,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cpu_account import Account
+
 LOGS = Path("build/tests")
 TIMES = Path("tests/cpu_seconds.toml")
-AT_ONCE, RETELL, POLL = 2, 120.0, 0.2
-"""Parts at once, seconds between two lines of how far they are, and between two looks at them."""
+RETELL, POLL = 120.0, 0.4
+"""Seconds between two lines of how far the parts are, and between two looks at them."""
+NOW = "TURNTREE_TEST_FILE"
+"""Variable that names the file in which a part's tests say whose turn it is, and by which its processes are known."""
+MEMORY = 5
+"""GB that a part may need: a training with its Ray, or engines in three processes."""
 INSTALLS = {"cpu": "2.4 GB, 3 minutes", "vllm-0.28": "0.9 GB, 1 minute", "vllm-0.24": "4.2 GB, 3 minutes"}
 """What installing an environment took on two cores, where it was measured."""
 CLOSING = re.compile(r"^=+ (.* in [\d.]+s.*|no tests ran.*) =+$", re.MULTILINE)
@@ -44,6 +50,7 @@ class Part:
     name: str
     log: Path
     process: subprocess.Popen[bytes]
+    account: Account
     began: float = field(default_factory=time.monotonic)
     minutes: float = 0.0
 
@@ -60,9 +67,15 @@ class Part:
 
     @property
     def seconds(self) -> Counter[str]:
-        """CPU seconds by test file, of all runs of pytest in it; what importing took is under ``imports``."""
-        runs = (json.loads(path.read_text()) for path in (LOGS / "cpu" / self.name).glob("*.json"))
-        return sum((Counter(run) for run in runs), Counter[str]())
+        """CPU seconds by test file; what importing took is under ``imports``."""
+        return self.account.seconds
+
+    def look(self) -> bool:
+        """Count what its processes used since the last look; whether it has ended."""
+        ended = self.process.poll() is not None
+        said = self.log.with_suffix(".now")
+        self.account.look(said.read_text() if said.exists() else "imports")
+        return ended
 
     @property
     def broken(self) -> dict[str, str]:
@@ -103,18 +116,32 @@ def missing(names: Iterable[str]) -> list[str]:
     return [name for name, done in found if done.returncode == 1]
 
 
-def run(parts: Sequence[str], assigned: Sequence[str]) -> list[Part]:
-    """Run all parts and tell how far they are."""
+def at_once(processors: int, available: float) -> int:
+    """Parts that run side by side where so many GB of memory are available.
+
+    >>> at_once(2, 20.3), at_once(2, 11.0), at_once(8, 2.0)
+    (3, 2, 1)
+    """
+    return max(1, min(processors + 1, int(available // MEMORY)))
+
+
+def available() -> float:
+    """GB of memory that programs may still take."""
+    (line,) = (line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
+    return int(line.split()[1]) / 1e6
+
+
+def run(parts: Sequence[str], assigned: Sequence[str], lanes: int) -> list[Part]:
+    """Run all parts, so many side by side, and tell how far they are."""
     LOGS.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(LOGS / "cpu", ignore_errors=True)
     waiting, told = list(parts), time.monotonic()
     running: list[Part] = []
     ended: list[Part] = []
     while waiting or running:
-        while waiting and len(running) < AT_ONCE:
+        while waiting and len(running) < lanes:
             running.append(start(waiting.pop(0), assigned))
         time.sleep(POLL)
-        for part in [part for part in running if part.process.poll() is not None]:
+        for part in [part for part in running if part.look()]:
             running.remove(part)
             part.minutes = (time.monotonic() - part.began) / 60
             ended.append(part)
@@ -129,10 +156,13 @@ def start(name: str, assigned: Sequence[str]) -> Part:
     """Start a part."""
     print(f"{name} begins", flush=True)
     log = LOGS / f"{name}.log"
+    said = log.with_suffix(".now").resolve()
+    said.unlink(missing_ok=True)
     with log.open("wb") as out:
         command = ["make", "--no-print-directory", name, *assigned]
-        variables = {**os.environ, "TURNTREE_CPU_SECONDS": str((LOGS / "cpu" / name).resolve())}
-        return Part(name, log, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=variables))
+        variables = {**os.environ, NOW: str(said)}
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=variables)
+    return Part(name, log, process, Account(f"{NOW}={said}"))
 
 
 def reached(text: str) -> str:
@@ -190,8 +220,9 @@ def main(words: Sequence[str]) -> int:
     for name in missing(["cpu", "site", *engines]):
         size = INSTALLS.get(name)
         print(f"to be installed once: {name}" + (f", {size} on two cores" if size else ""), flush=True)
-    print(f"{len(parts)} parts, {AT_ONCE} at a time; about 25 minutes on two cores", flush=True)
-    ended = run(parts, assigned)
+    lanes = at_once(os.cpu_count() or 1, available())
+    print(f"{len(parts)} parts, {lanes} at a time; about 20 minutes on two cores", flush=True)
+    ended = run(parts, assigned, lanes)
     tell_all(ended, assigned)
     failed = any(part.failed for part in ended)
     if "--times" in words and not failed:

@@ -1,4 +1,4 @@
-"""For every test: its CPU seconds, logs beside failures, no clock in Hypothesis, SGLang's stand-ins where SGLang is.
+"""For every test: its file's name for who counts CPU seconds, logs beside failures, no clock in Hypothesis, SGLang's stand-ins where SGLang is.
 
 The stand-ins must be found before anything looks for torchvision.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
-from cpu_seconds import pytest_runtest_logreport, pytest_runtest_logstart, pytest_sessionfinish  # noqa: F401
+from cpu_seconds import pytest_runtest_logstart  # noqa: F401
 from log_tails import pytest_runtest_makereport, where_logs_lie  # noqa: F401
 
 # The tests' models are tiny: a second thread, where somebody else has that core, costs twenty times what it saves.

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import cpu_seconds
-import pytest
-
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from cpu_account import Account  # noqa: E402
 
 
 def faults(taken: Mapping[str, Any], files: set[str]) -> list[str]:
@@ -37,23 +37,27 @@ def test_a_new_file_one_that_is_gone_and_a_sum_above_the_budget_are_named() -> N
     assert [line.partition(":")[0] for line in shown] == ["new.py", "gone.py", "61 s are above the budget of 1 minutes"]
 
 
-def test_seconds_of_what_inherited_the_folder_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cpu_seconds.FOLDER, "of-this-test")
-    cpu_seconds.is_ours.cache_clear()
-    account = cpu_seconds.Account()
-    account.look("a.py", at_once=True)
-    burn = "import time\nwhile time.process_time() < 0.4: pass\n"
-    subprocess.run([sys.executable, "-c", burn], check=True)
-    orphan = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {burn + 'input()'!r}])"
-    read, write = os.pipe()
-    subprocess.run([sys.executable, "-c", orphan], check=True, stdin=read)
-    while cpu_seconds.seconds_of(lambda pid: pid != os.getpid() and cpu_seconds.is_ours(pid)) < 0.3:
-        os.sched_yield()
-    account.look("b.py", at_once=True)
-    os.write(write, b"\n")
-    os.close(read)
-    os.close(write)
-    assert account.files["a.py"] >= 0.7
-    account.look("b.py", at_once=True)
-    assert account.files["b.py"] < 0.4, "the control: what another file's processes took is not its own"
-    cpu_seconds.is_ours.cache_clear()
+BURN = "import time\nwhile time.process_time() < 0.4: pass\n"
+LEAVE = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {BURN + 'input()'!r}])"
+"""A program that ends before the one that it has started."""
+
+
+def test_seconds_of_all_that_inherited_a_variable_stay_counted() -> None:
+    account, other = Account("COUNTED=here"), Account("COUNTED=elsewhere")
+    environment = {**os.environ, "COUNTED": "here"}
+    running = subprocess.Popen([sys.executable, "-c", LEAVE], env=environment, stdin=subprocess.PIPE)
+    running.wait()
+    while account.seconds.total() < 0.3:  # of a process that nobody will wait for
+        account.look("orphan.py")
+        other.look("orphan.py")
+    orphans = account.seconds.total()
+    running.communicate(b"\n")
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BURN!r}]); input()"
+    with subprocess.Popen([sys.executable, "-c", parent], env=environment, stdin=subprocess.PIPE) as running:
+        while account.seconds["child.py"] < 0.3:  # of one that its parent waits for: once, not twice
+            account.look("child.py")
+        running.communicate(b"\n")
+    account.look("end.py")
+    assert account.seconds["orphan.py"] >= orphans
+    assert account.seconds["end.py"] < 0.2
+    assert other.seconds.total() == 0, "the control: they inherited another value"

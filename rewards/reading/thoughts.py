@@ -71,7 +71,7 @@ class Span(NamedTuple):
 def may_think(text: str) -> bool:
     """Whether a text may have a thought; quick."""
     low = text.lower()
-    return "think" in low or "<" in low and any(word in low for word in ("thought", "reason", "scratch", "<|channel"))
+    return "think" in low or ("<" in low and any(word in low for word in ("thought", "reason", "scratch", "<|channel")))
 
 
 def next_thought(text: str, start: int = 0) -> Span | None:

@@ -19,7 +19,6 @@ from turntree.rewards.formula.syntax.nodes import (
     Mul,
     Node,
     Num,
-    Quantity,
     Ratio,
     Rel,
     Residue,
