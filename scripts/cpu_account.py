@@ -1,4 +1,4 @@
-"""CPU seconds of a command with all that it starts, by what it says that it works on: read in /proc, every now and then.
+"""CPU seconds of a command with all that it starts, by what it says that it works on: read in /proc now and then.
 
 A process that its parent waits for leaves its seconds to it; of one that nobody waits for, such as Ray's workers, what
 was seen at the last look stays counted. What starts and ends unwaited for between two looks is not seen.

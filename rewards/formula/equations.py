@@ -118,7 +118,7 @@ def _zero(factor: Node, point: dict[str, Value]) -> dict[str, Value] | None:
     """A point where a factor that is linear in a variable is zero."""
     for name in sorted(free_variables(factor)):
         try:
-            at = [Evaluation({**point, name: Fraction(place)}).value(factor) for place in (0, 1, 2)]
+            at = [real(Evaluation({**point, name: Fraction(place)}).value(factor)) for place in (0, 1, 2)]
         except (Undefined, CannotEvaluate):
             continue
         if at[1] != at[0] and at[2] - at[1] == at[1] - at[0]:

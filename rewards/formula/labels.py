@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from mpmath import mp
+
 from turntree.rewards.formula.syntax.nodes import (
     Add,
     Applied,
@@ -26,6 +28,7 @@ from turntree.rewards.formula.syntax.nodes import (
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
 from turntree.rewards.formula.syntax.walk import free_variables
 from turntree.rewards.formula.values.evaluate import Evaluation
+from turntree.rewards.formula.values.functions import real
 from turntree.rewards.limits import LimitExceeded
 
 
@@ -68,11 +71,12 @@ def _is_linear(node: Node) -> bool:
         return False
     (name,) = names
     try:
-        at = [Evaluation({name: Fraction(place)}).value(node) for place in (0, 1, 2, 5)]
+        at = [real(Evaluation({name: Fraction(place)}).value(node)) for place in (0, 1, 2, 5)]
     except (CannotEvaluate, Undefined, LimitExceeded):
         return False
     slope = at[1] - at[0]
-    return bool(slope and at[2] - at[1] == slope and at[3] - at[2] == 3 * slope)
+    small = abs(slope) * mp.mpf(10) ** -10
+    return bool(abs(at[2] - at[1] - slope) < small and abs(at[3] - at[2] - 3 * slope) < small)
 
 
 def held_chain(answer: Rel, gold: Node) -> list[Node]:
