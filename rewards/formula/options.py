@@ -16,7 +16,7 @@ from turntree.rewards.result import Status, Verdict
 _LETTER = re.compile(r"\(?\s*([A-Za-z])\s*\)?")
 _WITH_TEXT = re.compile(r"(?:\(\s*([A-Za-z])\s*\)|([A-Za-z])\s*[.):])\s*(\S.*)", re.DOTALL)
 _SEVERAL = re.compile(r"\(?[A-Za-z]\)?(?:\s*(?:,|and|or|/|&|;)?\s*\(?[A-Za-z]\)?)+")
-_NAMED = re.compile(r"(?:option|choice|answer|letter)\s+(?:is\s+)?\(?([A-Za-z])\)?\b\.?")
+_NAMED = re.compile(r"(?:option|choice|answer|letter)\s+(?:is\s+)?\(?([A-Za-z])\b\)?\.?")
 _TEXT_LETTER = re.compile(r"\s*(?:\\text(?:bf|it|rm)?\s*\{\s*\(?\s*([A-Z])\s*\)?\s*\}|\(?([A-J])\)?)\s*")
 
 

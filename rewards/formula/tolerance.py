@@ -7,7 +7,7 @@ from fractions import Fraction
 from mpmath import mp
 
 from turntree.rewards.contract import Contract
-from turntree.rewards.formula.syntax.nodes import Node, Num, Quantity, Rel, Sym
+from turntree.rewards.formula.syntax.nodes import Mul, Node, Num, Pow, Quantity, Rel, Sym
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
 from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.functions import real
@@ -24,9 +24,22 @@ def within_tolerance(gold: Node, answer: Node, contract: Contract) -> bool:
         mp.mpf(contract.absolute_tolerance) if contract.absolute_tolerance else mp.mpf(0),
         contract.relative_tolerance * abs(right),
     )
-    if contract.rounded and (digits := _decimals(gold)) > 0:
-        allowed = max(allowed, mp.mpf(10) ** -digits / 2)
+    if contract.rounded and (place := _last_place(gold)) is not None:
+        allowed = max(allowed, mp.mpf(10) ** place / 2)
     return bool(difference <= allowed * (1 + mp.mpf(10) ** -12))
+
+
+def _last_place(node: Node) -> int | None:
+    """The power of ten of the last digit of a rounded gold number; ``None`` for whole numbers and formulas."""
+    match node:
+        case Num(value, decimals) if decimals == 0 and 0 < abs(value) < 10**300 and "e" in f"{float(value):.15g}":
+            mantissa, exponent = f"{float(value):.15e}".split("e")
+            return int(exponent) - len(mantissa.rstrip("0").partition(".")[2]) or None
+        case Mul((Num(_, decimals), Pow(Num(base), Num(exponent)))) if base == 10 and exponent.denominator == 1:
+            return int(exponent) - decimals if decimals > 0 else None
+        case Quantity(value, _):
+            return _last_place(value)
+    return -digits if (digits := _decimals(node)) > 0 else None
 
 
 def _decimals(node: Node) -> int:
