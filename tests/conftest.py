@@ -1,5 +1,5 @@
-"""For every test: its file, for who counts CPU seconds, logs beside failures, no clock in Hypothesis, SGLang's stand-ins
-where SGLang is.
+"""For every test: its file, for who counts CPU seconds, logs beside failures, no clock in Hypothesis, and SGLang's
+stand-ins where SGLang is.
 
 The stand-ins must be found before anything looks for torchvision.
 """
