@@ -19,6 +19,19 @@ from turntree.rewards.limits import LimitExceeded
 
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _PLAIN = re.compile(r"(?<![\w.])[-(]*\d[\d.]*!?(?:[ ]?[-+*/^()][-+*/^() ]*\d[\d.]*!?|\))+")
+_AMOUNT = r"(?:\$|\\\()?\s*((?:\\d?frac\s*\{\d+\}\s*\{\d+\}|\d[\d,]*(?:\.\d+)?(?:\s*/\s*\d+)?))\s*"
+_WORDED = tuple(
+    (re.compile(pattern.replace("AMOUNT", _AMOUNT), re.IGNORECASE), written)
+    for pattern, written in (
+        (r"AMOUNT(?:\\?%|percent)\s*(?:\$|\\\))?\s*of AMOUNT", r"\frac{%s}{100}\cdot(%s)"),
+        (r"AMOUNT(?:\$|\\\))?\s*of AMOUNT", r"(%s)\cdot(%s)"),
+        (r"product of AMOUNT(?:\$|\\\))?\s*and AMOUNT", r"(%s)\cdot(%s)"),
+        (r"sum of AMOUNT(?:\$|\\\))?\s*and AMOUNT", "(%s)+(%s)"),
+        (r"difference (?:of|between) AMOUNT(?:\$|\\\))?\s*and AMOUNT", "(%s)-(%s)"),
+        (r"quotient of AMOUNT(?:\$|\\\))?\s*and AMOUNT", r"\frac{%s}{%s}"),
+    )
+)
+"""Operations in words, with the formulas that they are."""
 _MAX_QUESTION = 8_000
 _MAX_FORMULAS = 60
 _ONE = Num(Fraction(1))
@@ -39,6 +52,7 @@ def pieces(question: str) -> tuple[Piece, ...]:
     question = question[-_MAX_QUESTION:]
     texts = [next(filter(None, match.groups())) for match in _FORMULA.finditer(question)]
     texts += _PLAIN.findall(_FORMULA.sub(" ", question))
+    texts += [written % found for pattern, written in _WORDED for found in pattern.findall(question)]
     found: dict[object, Node] = {}
     for text in texts[-_MAX_FORMULAS:]:
         try:

@@ -10,6 +10,7 @@ import re
 
 from turntree.rewards.contract import Contract, Kind
 from turntree.rewards.formula.clock import same_time
+from turntree.rewards.formula.form import contradicts, lacks_form
 from turntree.rewards.formula.options import compare_option, is_option
 from turntree.rewards.formula.restated import is_restated
 from turntree.rewards.formula.syntax.nodes import Group, Node, Num, Quantity, Rel, Words
@@ -71,6 +72,8 @@ def _carried_out(verdict: Verdict, gold: str, answer: Answer, contract: Contract
         return verdict  # words, options
     value = ours.terms[-1] if isinstance(ours, Rel) else ours
     if contract.kind is Kind.INTEGER and not isinstance(value.value if isinstance(value, Quantity) else value, Num):
+        return _suspect(flags.RESTATED)
+    if question and (lacks_form(question, right, ours) or contradicts(question, ours)):
         return _suspect(flags.RESTATED)
     return _suspect(flags.RESTATED) if question and is_restated(question, right, ours) else verdict
 
