@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import combinations
 from math import comb, nan
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ import numpy as np
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.evaluation.evaluate import solved
 from turntree.envs.message import Role
-from turntree.rewards import extract, parse_number
+from turntree.rewards import extract, score_batch
 
 _DRAWS = 1000
 
@@ -80,24 +81,31 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
 def majority_right(episodes: Sequence[Episode]) -> float:
     """Whether the most frequent answer is right; among equally frequent ones, the share that is.
 
-    Right answers count as one answer however they are written, since they equal the gold one; wrong ones are
-    compared as numbers if they are numbers, else as texts. Episodes without an answer have no vote. An
-    answer is read from the last text of the policy.
+    Answers count as one however they are written: right ones, since they equal the gold one, and wrong ones that the
+    verifier finds equal. Episodes without an answer have no vote. An answer is read from the last text of the policy.
 
     Args:
         episodes: Samples of one task.
     """
-    votes: Counter[tuple[bool, object]] = Counter()
-    for episode in episodes:
-        if solved(episode):
-            votes[True, None] += 1
-        elif (text := final_text(episode)) is not None:
-            votes[False, parse_number(text) or " ".join(text.split())] += 1
-    if not votes:
+    right = sum(map(solved, episodes))
+    texts = (final_text(episode) for episode in episodes if not solved(episode))
+    wrong = Counter(" ".join(text.split()) for text in texts if text is not None)
+    if not right:
         return 0.0
-    most = max(votes.values())
-    best = [is_right for (is_right, _), count in votes.items() if count == most]
-    return sum(best) / len(best)
+    votes = _votes(wrong) if wrong.total() >= right else list(wrong.values())
+    most = max([right, *votes])
+    return float(right == most) / (1 + votes.count(most))
+
+
+def _votes(answers: Counter[str]) -> list[int]:
+    """How often each of the answers was given, where equal ones are one."""
+    pairs = list(combinations(answers, 2))
+    scores = score_batch([rf"\boxed{{{one}}}" for one, _ in pairs], [other for _, other in pairs])
+    votes = dict(answers)
+    for (one, other), score in zip(pairs, scores, strict=True):
+        if score.correct and one in votes and other in votes:
+            votes[one] += votes.pop(other)
+    return list(votes.values())
 
 
 def final_text(episode: Episode) -> str | None:

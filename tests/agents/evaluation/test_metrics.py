@@ -49,6 +49,23 @@ async def test_the_majority_counts_equal_answers_once_however_they_are_written(r
     assert majority_right([]) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("written", "share"),
+    [
+        ([r"\boxed{0}", r"\boxed{0.0}", r"\boxed{0}"], 0),
+        ([r"\boxed{\frac12}", r"\boxed{1/2}", r"\boxed{\dfrac{1}{2}}"], 0),
+        ([r"\boxed{7\text{ cm}}", r"\boxed{7}", r"\boxed{7\,\mathrm{cm}}"], 0),
+        ([r"\boxed{x+1}", r"\boxed{1+x}", r"\boxed{x+2}"], 0.5),
+        (["I do not know", "no idea", "None."], 1),  # a control: they have no vote
+        ([r"\boxed{7}", r"\boxed{8}", r"\boxed{9}"], 1),  # a control: they differ
+    ],
+)
+async def test_wrong_answers_are_one_where_the_verifier_finds_them_equal(
+    renderer: Renderer, written: list[str], share: float
+) -> None:
+    assert majority_right(await said(renderer, *written, "5", "5")) == share
+
+
 def test_an_interval_covers_the_mean_and_shrinks_with_tasks() -> None:
     rng = np.random.default_rng(3)
     few, many = (estimate(list(rng.random(count))) for count in (20, 2000))
