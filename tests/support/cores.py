@@ -99,11 +99,11 @@ def run_core(
     **settings,
 ) -> list[Completion]:
     """Run prompts through a core; request ``i`` joins at step ``arrivals(i)`` with the draft ``guesses(i)``, and has
-    seed ``i`` unless its sampling brings one."""
+    seed ``i`` unless its sampling brings one. What broke a request is raised."""
     if core is None:
         config = LocalEngineConfig(**{"max_context": 128, "speculation": speculation} | settings)
         core = EngineCore(Policy(model), config, forest)
-    done: dict[int, Completion] = {}
+    done: dict[int, Request] = {}
     waiting = []
     for i, prompt in enumerate(prompts):
         how = sampling(i) if callable(sampling) else sampling
@@ -113,7 +113,7 @@ def run_core(
             state=DialogueState.from_tokens(prompt),
             seed=i if how.seed is None else how.seed,
             guess=list(guesses(i)),
-            deliver=lambda r, i=i: done.__setitem__(i, r.completion()),
+            deliver=lambda r, i=i: done.__setitem__(i, r),
         )
         waiting.append((arrivals(i), request))
     step = 0
@@ -123,7 +123,10 @@ def run_core(
         waiting = [w for w in waiting if w[0] > step]
         core.step()
         step += 1
-    return [done[i] for i in range(len(done))]
+    for request in done.values():
+        if request.error is not None:
+            raise request.error
+    return [done[i].completion() for i in range(len(done))]
 
 
 def same_turns(some: list[Completion], others: list[Completion]) -> bool:
