@@ -220,7 +220,7 @@ def main(words: Sequence[str]) -> int:
         size = INSTALLS.get(name)
         print(f"to be installed once: {name}" + (f", {size} on two cores" if size else ""), flush=True)
     lanes = at_once(os.cpu_count() or 1, available())
-    print(f"{len(parts)} parts, {lanes} at a time; about 20 minutes on two cores", flush=True)
+    print(f"{len(parts)} parts, {lanes} at a time; about 25 minutes on two cores", flush=True)
     ended = run(parts, assigned, lanes)
     tell_all(ended, assigned)
     failed = any(part.failed for part in ended)
