@@ -73,7 +73,7 @@ class Account:
 
 def _lost(last: dict[Key, Used], now: dict[Key, Used]) -> float:
     """Seconds of processes that have ended and that no living one has waited for."""
-    by_pid = {pid: key for key in last for pid in key[:1]}
+    by_pid = {key[0]: key for key in last}
     ended: Counter[Key | None] = Counter()
     for key, used in last.items():
         if key in now:

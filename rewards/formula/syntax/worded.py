@@ -9,10 +9,10 @@ from fractions import Fraction
 
 from turntree.rewards.formula.syntax.nodes import Call, Mul, Node, Num, Pow, Quantity
 from turntree.rewards.formula.syntax.problems import Malformed
+from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import free_variables
 from turntree.rewards.reading.scales import CHANGING, OPERATIONS, SCALES, changes_unknown
 
-_MINUS_ONE = Num(Fraction(-1))
 _EXPONENTS = {"square": "2", "cube": "3", "root": "1/2", "cube root": "1/3", "reciprocal": "-1"}
 _OF_UNITS = frozenset(("square", "sq", "cubic"))
 _MONEY = frozenset("$\u20ac\u00a3")
@@ -49,7 +49,7 @@ def _operated(before: list[str], node: Node) -> tuple[Node, list[str]]:
 
 def _applied(operation: str, node: Node) -> Node:
     if operation == "negated":
-        return Mul((_MINUS_ONE, node)) if not isinstance(node, Num) else Num(-node.value, node.decimals)
+        return Mul((MINUS_ONE, node)) if not isinstance(node, Num) else Num(-node.value, node.decimals)
     if operation in _EXPONENTS:
         return Pow(node, Num(Fraction(_EXPONENTS[operation])))
     return Mul((Num(Fraction(operation)), node))
