@@ -59,6 +59,7 @@ def bench_command(
 
     from rich.console import Console
 
+    from turntree.agents.commands.progress import episode_progress, shown
     from turntree.agents.engines.engine_choice import EngineChoice
     from turntree.agents.evaluation.bench import bench
     from turntree.agents.evaluation.bench_table import BenchResult
@@ -94,7 +95,19 @@ def bench_command(
     )
     if out is not None:
         ensure_writable(out)
-    found = asyncio.run(bench(planned, choice, renderer, epochs=epochs, concurrency=concurrency, seed=seed))
+    with shown(episode_progress(Console(stderr=True))) as progress:
+        bar = progress.add_task("epochs, without drafts and with them", total=2 * epochs)
+        found = asyncio.run(
+            bench(
+                planned,
+                choice,
+                renderer,
+                epochs=epochs,
+                concurrency=concurrency,
+                seed=seed,
+                on_played=lambda: progress.advance(bar),
+            )
+        )
     settings = {
         **{"model": model, "env": env, "engine": str(engine), "epochs": epochs, "count": planned.count, **sizes},
         **{"concurrency": concurrency, "data": data, "tool_format": tool_format, "env_args": arguments},

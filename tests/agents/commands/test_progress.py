@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import io
+import time
 
+import pytest
 from rich.console import Console
 
-from turntree.agents.commands.progress import episode_progress
+from turntree.agents.commands.progress import episode_progress, shown
 
 
 def bar_after(*minutes: float) -> str:
@@ -34,3 +36,20 @@ def test_before_two_episodes_have_ended_nothing_is_promised() -> None:
     assert "0/8" in shown
     assert "/min" not in shown
     assert "-:--:--" in shown
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_without_a_terminal_a_line_says_from_time_to_time_what_is_done(terminal: bool) -> None:
+    """Control: on a terminal, where bars are drawn, there are none."""
+    console = Console(file=io.StringIO(), width=40, force_terminal=terminal)
+    progress = episode_progress(console)
+    for done, total in ((3, 8), (2, 2)):
+        progress.update(progress.add_task(f"sums {total} " + 50 * "x", total=total), completed=done)
+    progress.live.auto_refresh = False
+    with shown(progress, seconds=0.001):
+        while "3/8" not in console.file.getvalue() and not terminal:
+            time.sleep(0.001)
+    lines = [line for line in console.file.getvalue().splitlines() if "sums 8" in line]
+    assert terminal or (lines[0].startswith("sums 8 " + 50 * "x") and "3/8" in lines[0])
+    assert terminal or "2/2" not in console.file.getvalue(), "what is full goes on no longer"
+    assert not terminal or "3/8" not in console.file.getvalue()
