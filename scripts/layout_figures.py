@@ -1,6 +1,6 @@
 """Print the figures of the layout: lines, lengths, parameters, and how many classes answer for a turn.
 
-    python scripts/layout_figures.py [--json] [FOLDER]
+python scripts/layout_figures.py [--json] [FOLDER]
 """
 
 from __future__ import annotations

@@ -59,7 +59,6 @@ def bench_command(
 
     from rich.console import Console
 
-    from turntree.agents.commands.progress import episode_progress, shown
     from turntree.agents.engines.engine_choice import EngineChoice
     from turntree.agents.evaluation.bench import bench
     from turntree.agents.evaluation.bench_table import BenchResult
@@ -71,6 +70,7 @@ def bench_command(
     from turntree.agents.evaluation.suite import EvalTask
     from turntree.agents.files import ensure_writable, write_whole
     from turntree.agents.loop.renderer import Renderer
+    from turntree.agents.progress import episode_progress, shown
 
     further = {**_SHARES.get(engine, {}), **parsed_engine_args(engine, engine_args)}
     arguments = env_arguments(env_arg or (), data=data, tool_format=tool_format)

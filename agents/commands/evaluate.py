@@ -223,9 +223,9 @@ async def _play_all(
 
     from rich.console import Console
 
-    from turntree.agents.commands.progress import episode_progress, shown
     from turntree.agents.engines.engine_choice import open_policy
     from turntree.agents.evaluation.run import play
+    from turntree.agents.progress import episode_progress, shown
 
     results = []
     with shown(episode_progress(Console(stderr=True))) as progress:

@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from turntree.agents.commands.progress import bar_columns, shown
 from turntree.agents.demo.compared import Comparison, StepComparison, passes_saved, seconds_saved
 from turntree.agents.demo.comparison import compare
 from turntree.agents.demo.headline import told
 from turntree.agents.demo.report import write_report
 from turntree.agents.demo.warm_start import WarmStart, warm_started_policy
+from turntree.agents.progress import bar_columns, shown
 from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.launch import StepReport, train
 from turntree.agents.verl.records.recording import RunFolder

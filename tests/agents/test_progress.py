@@ -6,7 +6,7 @@ import time
 import pytest
 from rich.console import Console
 
-from turntree.agents.commands.progress import episode_progress, shown
+from turntree.agents.progress import episode_progress, shown
 
 
 def bar_after(*minutes: float) -> str:
