@@ -35,8 +35,21 @@ _model = typer.Typer(help="Make a model to try things with.", no_args_is_help=Tr
 _model.callback()(lambda: None)
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"turntree {version('turntree')}")
+        raise typer.Exit
+
+
 @app.callback()
-def configure(verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False) -> None:
+def configure(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
     """Set the log level and find modules of the working folder; the sub-commands do the work."""
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does, for MODULE:NAME

@@ -70,6 +70,7 @@ def bench_command(
     from turntree.agents.evaluation.suite import EvalTask
     from turntree.agents.files import ensure_writable, write_whole
     from turntree.agents.loop.renderer import Renderer
+    from turntree.agents.progress import episode_progress, shown
 
     further = {**_SHARES.get(engine, {}), **parsed_engine_args(engine, engine_args)}
     arguments = env_arguments(env_arg or (), data=data, tool_format=tool_format)
@@ -94,7 +95,19 @@ def bench_command(
     )
     if out is not None:
         ensure_writable(out)
-    found = asyncio.run(bench(planned, choice, renderer, epochs=epochs, concurrency=concurrency, seed=seed))
+    with shown(episode_progress(Console(stderr=True))) as progress:
+        bar = progress.add_task("epochs, without drafts and with them", total=2 * epochs)
+        found = asyncio.run(
+            bench(
+                planned,
+                choice,
+                renderer,
+                epochs=epochs,
+                concurrency=concurrency,
+                seed=seed,
+                on_played=lambda: progress.advance(bar),
+            )
+        )
     settings = {
         **{"model": model, "env": env, "engine": str(engine), "epochs": epochs, "count": planned.count, **sizes},
         **{"concurrency": concurrency, "data": data, "tool_format": tool_format, "env_args": arguments},

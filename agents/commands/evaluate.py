@@ -223,12 +223,12 @@ async def _play_all(
 
     from rich.console import Console
 
-    from turntree.agents.commands.progress import episode_progress
     from turntree.agents.engines.engine_choice import open_policy
     from turntree.agents.evaluation.run import play
+    from turntree.agents.progress import episode_progress, shown
 
     results = []
-    with episode_progress(Console(stderr=True)) as progress:
+    with shown(episode_progress(Console(stderr=True))) as progress:
         starting = progress.add_task(f"starting the engine {choice.name}", total=None)
         async with open_policy(choice) as engine:
             progress.remove_task(starting)

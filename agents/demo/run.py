@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from turntree.agents.demo.compared import Comparison, StepComparison, passes_saved, seconds_saved
@@ -18,6 +18,7 @@ from turntree.agents.demo.comparison import compare
 from turntree.agents.demo.headline import told
 from turntree.agents.demo.report import write_report
 from turntree.agents.demo.warm_start import WarmStart, warm_started_policy
+from turntree.agents.progress import bar_columns, shown
 from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.launch import StepReport, train
 from turntree.agents.verl.records.recording import RunFolder
@@ -65,7 +66,7 @@ def main(
     reports = _train(console, config, overrides(policy), steps)
     if reports is None:
         return 1
-    with _bar(console) as progress:
+    with shown(_bar(console)) as progress:
         bar = progress.add_task("with and without speculation", total=(steps - 1) // every + 1, note="")
 
         def compared(step: StepComparison) -> None:
@@ -164,7 +165,7 @@ def _quoted(value: str) -> str:
 
 
 def _warm_start(console: Console, start: WarmStart) -> Path:
-    with _bar(console) as progress:
+    with shown(_bar(console)) as progress:
         bar = progress.add_task("warm start on demonstrations", total=start.steps, note="once")
 
         def learned(step: int, loss: float) -> None:
@@ -177,7 +178,7 @@ def _warm_start(console: Console, start: WarmStart) -> Path:
 
 def _train(console: Console, config: str, overrides: list[str], steps: int) -> list[StepReport] | None:
     reports: list[StepReport] = []
-    with _bar(console) as progress:
+    with shown(_bar(console)) as progress:
         bar = progress.add_task("training: verl and Ray start", total=steps, note="")
 
         def trained(report: StepReport) -> None:
@@ -197,7 +198,7 @@ def _train(console: Console, config: str, overrides: list[str], steps: int) -> l
 def _bar(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
+        *bar_columns(console),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("{task.fields[note]}"),

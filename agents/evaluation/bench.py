@@ -10,7 +10,7 @@ task of their own if there is one, are not included.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from math import nan
@@ -108,6 +108,7 @@ async def bench(
     epochs: int,
     concurrency: int,
     seed: int,
+    on_played: Callable[[], object] = lambda: None,
 ) -> list[Epoch]:
     """Play ``epochs`` epochs with each of two engines.
 
@@ -118,6 +119,7 @@ async def bench(
         epochs: Number of epochs.
         concurrency: Episodes played at the same time.
         seed: Seed of tasks and sampling; each epoch has one of its own.
+        on_played: Called after each epoch of each engine.
 
     Raises:
         UsageError: If the engine gives no tokens.
@@ -138,6 +140,7 @@ async def bench(
                 played[id(engine)] = await _measured(
                     planned, engine, renderer, seed=derive_seed(seed, number), concurrency=concurrency
                 )
+                on_played()
             (plain, said), (drafted, again) = (played[id(engine)] for engine in ways)
             turns, equal = _compared(said, again)
             found.append(Epoch(plain, drafted, turns, equal))

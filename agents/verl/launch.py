@@ -77,7 +77,8 @@ def train(
         config: Name of a shipped configuration, or path of a YAML file.
         overrides: ``key=value``, see ``compose``.
         on_step: Called after every training step.
-        on_phase: Called when a phase begins, until the first step has ended, and when verl is being stopped.
+        on_phase: Called when a phase begins, until the first step has ended; when verl is being stopped; with what goes
+            on after half a minute without news; and at a good end.
 
     Returns:
         Exit status of verl: 0 if it trained to the end. 1 if it was ended because every episode of two consecutive
@@ -103,7 +104,7 @@ def train(
     # Ray's sockets are in its folder, and a socket's path has about 100 characters at most.
     ray_dir = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp" if os.path.isdir("/tmp") else None))
     checkpoints = Checkpoints(composition.verl.trainer, folder)
-    progress = Progress(folder, step, on_step, on_phase)
+    progress = Progress(folder, step, composition.verl.trainer.total_training_steps, on_step, on_phase)
     lost = progress.lost
     kills = kernel_kills()
     try:
@@ -133,6 +134,8 @@ def train(
             logger.error("verl ended with status %d; the last lines of %s:\n%s", status, folder.log, tail)
         if killed is None and (first := first_failure(folder, progress.step + 1)):
             logger.error("before that, %s", first)  # what followed is seldom the cause
+    else:
+        progress.tell(f"done; the episodes: turntree view {folder.root}")
     return status
 
 

@@ -4,6 +4,7 @@ import importlib.util
 import io
 import json
 import sys
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,6 +53,10 @@ def test_a_training_without_its_packages_says_what_to_install(
     assert (said.status, list(tmp_path.iterdir())) == (2, [])
     pip = f'{sys.executable} -m pip install "turntree[train]"'
     assert said.err == f"turntree: training needs packages that are missing here; run: {pip}\n"
+
+
+def test_the_version_is_that_of_the_package(turntree: Any) -> None:
+    assert turntree("--version")[:2] == (0, f"turntree {metadata.version('turntree')}\n")
 
 
 def test_list_shows_every_environment_with_a_line_about_it(turntree: Any) -> None:

@@ -13,6 +13,9 @@ from turntree.agents.verl.records.phases import Phase, PhaseReader
 from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.records.step_reports import StepReader, StepReport
 
+SILENCE = 30.0
+"""Most seconds without a word of a training."""
+
 
 class Progress:
     """Follows the records of one training.
@@ -20,18 +23,27 @@ class Progress:
     Args:
         folder: Folder of the run.
         step: Steps that the run had before.
+        steps: Steps that it shall have in all; ``None`` if epochs are counted.
         on_step: Called after every training step.
-        on_phase: Called when a phase begins, until the first step has ended, and when verl is being stopped.
+        on_phase: Called when a phase begins, until the first step has ended; when verl is being stopped; and with what
+            goes on after ``SILENCE`` without news.
     """
 
     def __init__(
-        self, folder: RunFolder, step: int, on_step: Callable[[StepReport], None], on_phase: Callable[[Phase], None]
+        self,
+        folder: RunFolder,
+        step: int,
+        steps: int | None,
+        on_step: Callable[[StepReport], None],
+        on_phase: Callable[[Phase], None],
     ) -> None:
         self.step = step
+        self._steps_in_all = "" if steps is None else f" of {steps}"
         self.lost = LostSteps(folder)
         self._folder = folder
         self._on_step, self._on_phase = on_step, on_phase
-        self._began = perf_counter()
+        self._began = self._told = perf_counter()
+        self._phase = ""
         self.restart()
 
     def restart(self) -> None:
@@ -41,18 +53,24 @@ class Progress:
 
     def tell(self, words: str) -> None:
         """Tell a phase of this process."""
+        self._phase, self._told = words, perf_counter()
         self._on_phase(self._phases.phase(words))
 
     def look(self) -> None:
         """Tell what is new."""
         for phase in self._phases.new():
             if not self._stepped:
+                self._phase, self._told = phase.words, perf_counter()
                 self._on_phase(phase)
         for report in self._steps.new():
-            self._stepped = True
+            self._stepped, self._told = True, perf_counter()
             self.step = report.step
             self.lost.see(report.step, report.metrics)
             self._on_step(report)
+        if perf_counter() - self._told >= SILENCE:
+            self._told = perf_counter()
+            step = f"step {self.step + 1}{self._steps_in_all}"
+            self._on_phase(self._phases.phase(f"still in {step}" if self._stepped else f"still: {self._phase}"))
 
     def __str__(self) -> str:
         return f"after step {self.step}" if self.step else "before the first step had ended"

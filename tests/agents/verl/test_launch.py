@@ -223,11 +223,21 @@ def test_phases_are_told_until_a_step_has_ended(run: Run) -> None:
     phases: list[Phase] = []
     told: list[int] = []
     run(table(__file__, "enters_phases"), on_phase=phases.append, on_step=lambda report: told.append(len(phases)))
-    assert [phase.words for phase in phases] == ["writing the tasks, importing verl", "one", "two"]
+    *begun, done = [phase.words for phase in phases]
+    assert begun == ["writing the tasks, importing verl", "one", "two"]
+    assert re.fullmatch("done; the episodes: turntree view .+", done)
     assert told == [3]
     seconds = [phase.seconds for phase in phases]
     assert 0 <= seconds[0] <= seconds[1] <= seconds[2]
     assert str(phases[0]).endswith(" s  writing the tasks, importing verl")
+
+
+def test_what_goes_on_without_news_is_told_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turntree.agents.verl.run.progress.SILENCE", 0.0)
+    phases: list[Phase] = []
+    run(table(__file__, "enters_phases"), on_phase=phases.append)
+    again = [phase.words for phase in phases if phase.words.startswith("still")]
+    assert {"still: two", "still in step 2"} <= {re.sub(" of .*", "", words) for words in again}
 
 
 def test_a_process_that_no_training_has_started_tells_no_phase(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,88 @@
+"""What a command shows of long work: bars on a terminal, elsewhere a line at least every half minute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+from time import monotonic
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+SILENCE = 30.0
+"""Most seconds without a line where no bar is drawn."""
+_WIDE = 160
+"""Characters of such a line, whatever the width of a terminal that is not there."""
+
+
+@contextmanager
+def shown(progress: Progress, *, seconds: float = SILENCE) -> Iterator[Progress]:
+    """Show a progress as long as the block runs.
+
+    Args:
+        progress: Its bars are drawn on a terminal. Elsewhere a line of each bar that is not full is printed as the time
+            passes.
+        seconds: Time between two lines.
+    """
+    ended = Event()
+    wide = Console(file=progress.console.file, width=_WIDE)
+
+    def speak() -> None:
+        while not ended.wait(seconds):
+            going = [task for task in progress.tasks if not task.finished]
+            wide.print(progress.make_tasks_table(going))
+
+    speaker = Thread(target=speak, daemon=True)
+    with progress:
+        if not progress.console.is_terminal:
+            speaker.start()
+        try:
+            yield progress
+        finally:
+            ended.set()
+            if speaker.is_alive():
+                speaker.join()
+
+
+def bar_columns(console: Console) -> tuple[ProgressColumn, ...]:
+    """The bar itself, where it can be drawn anew."""
+    return (BarColumn(),) if console.is_terminal else ()
+
+
+class _Rate(ProgressColumn):
+    """Episodes a minute, of late."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{60 * task.speed:.1f}/min")
+
+
+def episode_progress(console: Console, get_time: Callable[[], float] = monotonic) -> Progress:
+    """Bars with the episodes played and to be played, their rate, the time gone and the time left.
+
+    Args:
+        console: Where the bars are drawn; see ``shown``.
+        get_time: A clock, seconds.
+    """
+    return Progress(
+        TextColumn("{task.description}"),
+        *bar_columns(console),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        get_time=get_time,
+    )

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+from rich.console import Console
+
+from turntree.agents.progress import episode_progress, shown
+
+
+def bar_after(*minutes: float) -> str:
+    """What is shown of an evaluation of eight episodes, two of which end after each of these minutes."""
+    seconds = [0.0]
+    console = Console(file=io.StringIO(), width=120)
+    progress = episode_progress(console, lambda: seconds[-1])
+    bar = progress.add_task("sums", total=8)
+    for number, minute in enumerate(minutes, start=1):
+        seconds.append(60 * minute)
+        progress.update(bar, completed=2 * number)
+    with console.capture() as shown:
+        console.print(progress.get_renderable())
+    return shown.get()
+
+
+def test_the_bar_has_a_rate_and_the_time_left() -> None:
+    shown = bar_after(0.1, 0.2, 0.3)
+    assert "sums" in shown
+    assert "6/8" in shown
+    assert "20.0/min" in shown
+    assert shown.split("left")[1].split()[0] == "0:00:06"
+
+
+def test_before_two_episodes_have_ended_nothing_is_promised() -> None:
+    shown = bar_after()
+    assert "0/8" in shown
+    assert "/min" not in shown
+    assert "-:--:--" in shown
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_without_a_terminal_a_line_says_from_time_to_time_what_is_done(terminal: bool) -> None:
+    """Control: on a terminal, where bars are drawn, there are none."""
+    console = Console(file=io.StringIO(), width=40, force_terminal=terminal)
+    progress = episode_progress(console)
+    for done, total in ((3, 8), (2, 2)):
+        progress.update(progress.add_task(f"sums {total} " + 50 * "x", total=total), completed=done)
+    progress.live.auto_refresh = False
+    with shown(progress, seconds=0.001):
+        while "3/8" not in console.file.getvalue() and not terminal:
+            time.sleep(0.001)
+    lines = [line for line in console.file.getvalue().splitlines() if "sums 8" in line]
+    assert terminal or (lines[0].startswith("sums 8 " + 50 * "x") and "3/8" in lines[0])
+    assert terminal or "2/2" not in console.file.getvalue(), "what is full goes on no longer"
+    assert not terminal or "3/8" not in console.file.getvalue()
