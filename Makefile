@@ -2,8 +2,8 @@
 SHELL := /bin/bash
 
 # Versions of the engines, one environment each: requirements/NAME.txt. `make test` takes the first, `make test-all` all.
-VLLM := vllm-0.28 vllm-0.24 vllm-0.32
-SGLANG := sglang-0.5.12 sglang-0.5.23
+VLLM := vllm-0.28 vllm-0.24
+SGLANG := sglang-0.5.12
 
 .PHONY: demo docs test test-all test-trainings test-cpu test-fast test-fast-agents test-fast-others test-engines test-site \
   test-interop test-vllm test-sglang test-mutants test-times dist lint env gpu-env clean

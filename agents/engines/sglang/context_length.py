@@ -1,6 +1,6 @@
 """Conversion of ``max_context`` to SGLang's ``context_length``, whose last places SGLang reserves.
 
-With ``context_length`` C, SGLang 0.5.12 and 0.5.23 refuse prompts of C - 6 tokens and more, and end a turn at C - 2
+With ``context_length`` C, SGLang 0.5.12 refuses prompts of C - 6 tokens and more, and ends a turn at C - 2
 tokens in all. So that ``max_context`` keeps its meaning, C is larger by ``KEPT``. Those places are never filled:
 turntree requests no more than ``max_context``, and drafts end where the turn does. C may then exceed the model's own
 limit, which SGLang allows only if an environment variable is set; turntree has checked ``max_context`` itself.

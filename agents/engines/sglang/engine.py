@@ -180,12 +180,7 @@ class SglangEngine(SglangTurns):
 
     def _update(self, update: Any, version: int | None) -> None:
         self.reset_prefix_cache()
-        begin, end = (getattr(self._engine, f"{word}_weight_update", None) for word in ("begin", "end"))
-        if begin is not None and end is not None:  # only 0.5.23 has these calls
-            _accepted(begin())
         _accepted(update())
-        if begin is not None and end is not None:
-            _accepted(end())
         self.version = self.version + 1 if version is None else version
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:

@@ -40,8 +40,7 @@ class SglangSettings:
     widest wherever anything is drafted."""
     max_step_tokens: int | None = None
     """Most tokens of a pass after the last sampled one of each request, padding included; ``None`` bounds them on an
-    accelerator alone (``drafting.step_bound``), for the memory that verification takes. Passes that can have but one
-    width, those of SGLang 0.5.23 on an accelerator, are not bounded."""
+    accelerator alone (``drafting.step_bound``), for the memory that verification takes."""
     replace_ngram: bool = False
     """Keep SGLang's algorithm name ``NGRAM`` and replace its worker by this one, for launchers that know only built-in
     names."""

@@ -1,9 +1,9 @@
-"""Differences between versions of vLLM: 0.24 to 0.32 are supported by reading, 0.24, 0.28 and 0.32 by tests.
+"""Differences between the versions of vLLM that are supported, 0.24 and 0.28.
 
 The drafter also uses ``propose(sampled_token_ids, num_tokens_no_spec,
 token_ids_cpu, slot_mappings)`` of ``method=custom_class``, and of the model
 runner ``requests`` (``CachedRequestState`` by request id), ``input_batch.req_ids``
-and ``device``, which are the same in all of them.
+and ``device``, which are the same in both.
 """
 
 from __future__ import annotations

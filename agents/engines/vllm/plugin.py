@@ -23,7 +23,6 @@ _MARK = "turntree_plugin"
 def register() -> None:
     """Wrap vLLM's start of a worker. Calling it again changes nothing."""
     orphans.end_with_server()
-    cpu_repair.repair_start()
     model_runner.refuse_seeds()
     wrapper = compat.worker_wrapper()
     original = wrapper.init_device

@@ -2,7 +2,7 @@
 
 On the CPU they also load weights differently. verl copies new weights into the
 model's parameters; vLLM's linear layers on the CPU have none left, since they are
-repacked and emptied when the model is loaded (vLLM 0.27 to 0.32,
+repacked and emptied when the model is loaded (vLLM 0.24 and 0.28,
 ``dispatch_cpu_unquantized_gemm``). vLLM's own way to load again in place repacks
 them too, but needs all weights at once.
 """

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turntree.agents.engines.sglang.drawing import compat, judging, noise_rows
+from turntree.agents.engines.sglang.drawing import judging, noise_rows, verification
 from turntree.agents.engines.sglang.drawing.draws import draw, reshaped
 from turntree.agents.engines.sglang.drawing.noise_rows import noises_of
 from turntree.agents.engines.sglang.wire import is_ours
@@ -35,7 +35,7 @@ def install() -> None:
         f"{_LOGITS}.forward": judging.forward,
         f"{_LOGITS}._get_logits": judging.get_logits,
         "sglang.srt.managers.schedule_batch.Req._check_token_based_finish": _check_token_based_finish,
-        **compat.version_hooks(),
+        "sglang.srt.speculative.ngram_info.NgramVerifyInput._sampling_verify": verification.sampling_verify,
     }
     for target, hook in around.items():
         HookRegistry.register(target, hook, HookType.AROUND)
@@ -47,8 +47,7 @@ def _sample_from_probs(
     noises = noises_of(sampling)
     if noises is None:
         return original(sampler, probs, sampling, positions, *rest)
-    drawn = draw(reshaped(probs, sampling), noises, positions)
-    return compat.sampled(drawn.to(torch.int32))
+    return draw(reshaped(probs, sampling), noises, positions).to(torch.int32)
 
 
 def _check_token_based_finish(original: Callable[..., bool], request: Any, *rest: Any, **options: Any) -> bool:

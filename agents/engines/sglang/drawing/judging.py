@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turntree.agents.engines.sglang.drawing.compat import alike_on_ranks
 from turntree.agents.engines.sglang.drawing.draws import Noise, draw, reshaped
 from turntree.agents.engines.sglang.drawing.noise_rows import noises_of
+from turntree.agents.engines.sglang.drawing.verification import alike_on_ranks
 
 _JUDGING = "turntree_judging"
 _ROWS = 128
@@ -119,14 +119,11 @@ class Judging:
         """
         if output.input_top_logprobs_val is None or self._seen != len(self._request):
             return  # the caller sees that nothing was drawn
-        # 0.5.23 may convert tensors to rows once a copy from the accelerator is done.
-        later = getattr(output, "input_logprobs_copy_done", None) is not None
         for request in np.unique(self._request[self._wanted]).tolist():
             rows = np.flatnonzero(self._request == request)[: self._recorded[request]]
             twice = np.repeat(self._tokens[rows, None], 2, 1)
-            values, ids = self._logprobs[rows], twice
-            output.input_top_logprobs_val[request] = [torch.from_numpy(values)] if later else values.tolist()
-            output.input_top_logprobs_idx[request] = [torch.from_numpy(ids)] if later else ids.tolist()
+            output.input_top_logprobs_val[request] = self._logprobs[rows].tolist()
+            output.input_top_logprobs_idx[request] = twice.tolist()
 
     def _draw(self, rows: np.ndarray, logits: Tensor) -> None:
         owner = torch.from_numpy(self._request[rows]).to(logits.device)

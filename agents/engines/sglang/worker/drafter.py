@@ -123,21 +123,12 @@ class TreeDrafter:
         """Nodes that the pass verifies of each request, padding left out."""
         return [] if self._step is None else np.diff(self._step.draft.offsets).tolist()
 
-    def settle_if_any(self, seconds: float) -> None:
-        """Call ``settle`` if a pass is still open; ``seconds`` is its duration, NaN if unknown."""
-        if self._step is not None:
-            self.settle(seconds)
-
-    def settle(self, seconds: float | None = None) -> StepCounts:
-        """Finish a pass: tell the store its requests' new tokens, and count the accepted ones.
-
-        Args:
-            seconds: Duration of the pass, NaN if unknown; ``None`` measures until now.
-        """
+    def settle(self) -> StepCounts:
+        """Finish a pass: tell the store its requests' new tokens, and count the accepted ones."""
         step, self._step = self._step, None
         if step is None:
             raise RuntimeError("settle() follows propose(), once")
-        seconds = self._clock() - step.began if seconds is None else seconds
+        seconds = self._clock() - step.began
         with self._session.timed():
             accepted = matched(step.draft, [turn.news for turn in step.turns])
             self._commit(step.turns)

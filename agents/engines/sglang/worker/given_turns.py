@@ -30,8 +30,7 @@ class GivenTurns:
 
     def decodes(self, request: Served) -> None:
         """Leave a request that is decoded to the drafter."""
-        if not is_judged(request.sampling_params.custom_params):
-            self._waiting.pop(request.rid, None)
+        self._waiting.pop(request.rid, None)
 
     def ended(self) -> list[Served]:
         """The requests that have ended since the last call."""
@@ -54,7 +53,6 @@ def judged_turn(request: Any) -> list[int]:
 
 
 def _drawn(request: Any) -> list[int]:
-    """The drawn tokens: each stands twice; 0.5.23 keeps them one level deeper."""
-    held = getattr(request, "logprob", request)
-    rows = [row for row in getattr(held, "input_top_logprobs_idx", None) or [] if row]
+    """The drawn tokens: each stands twice."""
+    rows = [row for row in getattr(request, "input_top_logprobs_idx", None) or [] if row]
     return [int(row[0]) for row in rows] if all(len(row) == 2 and row[0] == row[1] for row in rows) else []

@@ -88,8 +88,6 @@ class LiveTurn(DraftTurn):
     @property
     def room(self) -> int:
         """Most tokens of a draft: the policy adds one."""
-        if self.judged:
-            return 0
         most = self.request.sampling_params.max_new_tokens
         return max(0, (1 << 20 if most is None else most) - len(self.request.output_ids) - 1)
 

@@ -31,14 +31,14 @@ def register() -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
     from sglang.srt.speculative.spec_registry import get_spec
 
-    from turntree.agents.engines.sglang.drawing import compat, hooks
+    from turntree.agents.engines.sglang.drawing import hooks
     from turntree.agents.engines.sglang.worker.algorithm import TurntreeAlgorithm
 
     if get_spec(ALGORITHM) is not None:
         return
     hooks.install()
     SpeculativeAlgorithm.register(
-        ALGORITHM, supports_overlap=compat.is_v2(), validate_server_args=arrange, spec_class=TurntreeAlgorithm
+        ALGORITHM, supports_overlap=False, validate_server_args=arrange, spec_class=TurntreeAlgorithm
     )(_worker)
     HookRegistry.register(
         "sglang.srt.managers.tokenizer_manager.TokenizerManager._validate_one_request",
@@ -59,8 +59,6 @@ def arrange(server_args: Any) -> None:
     Raises:
         RefusedSettings: If they do not work with draft trees.
     """
-    from turntree.agents.engines.sglang.drawing import compat
-
     if server_args.max_running_requests is None:
         server_args.max_running_requests = RUNNING_REQUESTS
     if server_args.speculative_num_draft_tokens is None:
@@ -68,8 +66,7 @@ def arrange(server_args: Any) -> None:
     if server_args.speculative_num_steps is None:
         server_args.speculative_num_steps = server_args.speculative_num_draft_tokens - 1
     server_args.speculative_eagle_topk = max(2, server_args.speculative_num_draft_tokens - 1)  # 1 would mean a chain
-    if not compat.is_v2():
-        server_args.disable_overlap_schedule = True
+    server_args.disable_overlap_schedule = True
     server_args.enable_mixed_chunk = False
     thin_graphs(server_args)
     check_server(server_args)
@@ -97,9 +94,9 @@ def judges(server_args: Any) -> bool:
 
 
 def _worker(server_args: Any) -> type:
-    from turntree.agents.engines.sglang.drawing import compat
+    from turntree.agents.engines.sglang.worker.worker import TurntreeWorker
 
-    return compat.worker_class()
+    return TurntreeWorker
 
 
 def create_worker(original: Callable[..., Any], algorithm: Any, server_args: Any) -> Any:

@@ -62,15 +62,12 @@ class FollowingDrafter:
         """As the first rank's."""
         return self._drafted
 
-    def settle(self, seconds: float | None = None) -> StepCounts:
+    def settle(self) -> StepCounts:
         """Nothing is learnt here; the first rank alone answers requests, with its own counts."""
         return StepCounts(drafted=self._drafted, accepted=[0] * len(self._drafted))
 
     def prompts(self, requests: Sequence[Served]) -> None:
         """The first rank learns of turns that end in a pass over prompts."""
-
-    def settle_if_any(self, seconds: float) -> None:
-        """Nothing is learnt here."""
 
     def idle(self) -> None:
         """Nothing is exchanged here."""

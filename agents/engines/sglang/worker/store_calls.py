@@ -44,8 +44,6 @@ def answer_call(original: Callable[..., Any], scheduler: Any, request: Any) -> A
         return original(scheduler, request)
     from sglang.srt.managers.io_struct import SetInternalStateReqOutput
 
-    from turntree.agents.engines.sglang.drawing import compat
-
     method, *args = call
     worker = scheduler.draft_worker
     if method != "insert" and scheduler.is_fully_idle():
@@ -57,7 +55,7 @@ def answer_call(original: Callable[..., Any], scheduler: Any, request: Any) -> A
     except (OSError, ValueError, ForestError):
         logger.exception("the store of drafts could not %s", method)
         done = False
-    return SetInternalStateReqOutput(updated=done, **({} if compat.is_v2() else {"server_args": {}}))
+    return SetInternalStateReqOutput(updated=done, server_args={})
 
 
 def read_call(settings: Mapping[str, Any]) -> list[Any] | None:

@@ -1,4 +1,4 @@
-"""Conversion of padded trees to the tensors that SGLang's verification reads, and of its numbers to Python's."""
+"""Conversion of padded trees to the tensors that SGLang's verification reads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def full_mask(rows: TreeRows, lengths: np.ndarray, device: Any, *, batch: int = 
 
     SGLang 0.5.12 pads a batch to the next size that it has a graph for, with rows of one token, and leaves the mask
     as it came (``replay_prepare`` of its ``cuda_graph_runner``); FlashInfer then reads (width, 1 + width) flags a row
-    beyond its end. 0.5.23 fills them in itself.
+    beyond its end.
 
     Args:
         rows: The trees.
@@ -48,16 +48,3 @@ def full_mask(rows: TreeRows, lengths: np.ndarray, device: Any, *, batch: int = 
     unseen = torch.from_numpy(at[~rows.seen]).to(device, non_blocking=True)
     mask[unseen] = False
     return mask
-
-
-class NumbersOnDevice:
-    """Device numbers as Python ones, for JSON over HTTP; the first that is read copies all, once the pass is done."""
-
-    def __init__(self, values: torch.Tensor) -> None:
-        self._values = values
-        self._read: list[int] | None = None
-
-    def __getitem__(self, row: int) -> int:
-        if self._read is None:
-            self._read = self._values.cpu().tolist()
-        return self._read[row]

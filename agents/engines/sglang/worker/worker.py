@@ -22,8 +22,8 @@ from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-from turntree.agents.engines.sglang.drawing.compat import DRAFTED_NODES
 from turntree.agents.engines.sglang.drawing.noise_rows import draw_for_all
+from turntree.agents.engines.sglang.drawing.verification import DRAFTED_NODES
 from turntree.agents.engines.sglang.settings import settings_from_environment
 from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
 from turntree.agents.engines.sglang.worker.drafter import StepCounts, TreeDrafter
@@ -132,7 +132,7 @@ class NoCorpus:
 
 
 def make_drafter(
-    server_args: Any, model_config: Any, widest: int, *, one_width: bool = False, device: str = "cpu"
+    server_args: Any, model_config: Any, widest: int, *, device: str = "cpu"
 ) -> TreeDrafter | FollowingDrafter:
     """The drafter of one rank of an engine, the first one's with an empty store.
 
@@ -140,11 +140,10 @@ def make_drafter(
         server_args: SGLang's server arguments.
         model_config: SGLang's configuration of the policy.
         widest: Most tokens of one request in one pass.
-        one_width: Whether all passes must be that wide.
         device: Type of the engine's device.
     """
     settings = settings_from_environment()
-    widths = (widest,) if one_width else settings.widths_within(widest, device=server_args.device)
+    widths = settings.widths_within(widest, device=server_args.device)
     settings = replace(settings, widths=widths)
     ranks = get_tp_group() if server_args.tp_size > 1 else None
     if ranks is not None and ranks.rank_in_group:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-VERSIONS = ("0.24", "0.28", "0.32")
+VERSIONS = ("0.24", "0.28")
 """Versions of vLLM in which the changed places were checked."""
 
 _MARK = "turntree_seeded_draws"

@@ -20,7 +20,6 @@ from run_ahead_checks import LONG, RunAheadChecks, all_of, asked
 from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.engines.sglang import turns
 from turntree.agents.engines.sglang.config import SglangEngineConfig
-from turntree.agents.engines.sglang.drawing import compat
 from turntree.agents.engines.sglang.engine import SglangEngine
 from turntree.agents.engines.sglang.parameters import UnsupportedSampling
 from turntree.agents.engines.sglang.ports import free_port
@@ -102,17 +101,6 @@ class TestSglang(OwnEngineChecks):
         with pytest.raises(OSError, match="could not restore; the log of its scheduler says why"):
             call("restore", str(tmp_path / "no store"))
         assert self.held(engine) == held
-
-
-class TestSglangWithOverlap(TestSglang, RunAheadChecks):
-    """The scheduler starts a pass before its requests know what the last one said."""
-
-    @pytest.fixture(scope="class")
-    def engine(self, folder: Path) -> Iterator[SglangEngine]:
-        if not compat.is_v2():
-            pytest.skip("SGLang 0.5.12 has no overlap with drafts of a plugin")
-        with start(folder, disable_overlap_schedule=False) as made:
-            yield made
 
 
 def test_the_repairs_for_the_cpu_leave_the_process_its_torch(engine: SglangEngine) -> None:
@@ -219,15 +207,6 @@ class TestRunAhead(RunAheadChecks):
         assert first is by_priority
 
 
-def resolved(**arguments: Any) -> None:
-    """Look through a server's arguments: SGLang 0.5.12 does when they are made, 0.5.23 when it is asked."""
-    from sglang.srt.server_args import ServerArgs
-
-    made = ServerArgs(**arguments)
-    if hasattr(made, "resolve_once"):
-        made.resolve_once()
-
-
 @pytest.mark.parametrize(
     ("argument", "value"),
     [("speculative_accept_threshold_single", 0.9), ("page_size", 16), ("speculative_num_draft_tokens", 0)],
@@ -235,10 +214,12 @@ def resolved(**arguments: Any) -> None:
 def test_a_server_that_would_be_wrong_does_not_start(
     engine: SglangEngine, folder: Path, argument: str, value: float
 ) -> None:
+    from sglang.srt.server_args import ServerArgs
+
     good = {**CPU_ARGS, "model_path": str(folder), "skip_tokenizer_init": True, "speculative_algorithm": "TURNTREE"}
-    resolved(**good)
+    ServerArgs(**good)
     with pytest.raises(ValueError, match=argument):
-        resolved(**{**good, argument: value})
+        ServerArgs(**{**good, argument: value})
 
 
 @pytest.mark.release

@@ -26,13 +26,8 @@ pytestmark = pytest.mark.sglang
 
 LENGTH = 60
 """Of a turn; a step verifies 8 tokens."""
-CHUNKS = [
-    "SGLANG_ENABLE_LOGITS_PROCESSER_CHUNK",
-    "SGLANG_LOGITS_PROCESSER_CHUNK_SIZE",
-    "SGLANG_ENABLE_LOGPROB_CHUNK",
-    "SGLANG_LOGPROB_CHUNK_SIZE",
-]
-"""Variables of 0.5.12 and of 0.5.23 that let logits be computed in parts."""
+CHUNKS = ["SGLANG_ENABLE_LOGITS_PROCESSER_CHUNK", "SGLANG_LOGITS_PROCESSER_CHUNK_SIZE"]
+"""Variables that let logits be computed in parts."""
 PROMPTS = [PROMPT, PROMPT[:3], (*PROMPT, *range(1, 20))]
 LAWS: list[dict[str, float]] = [
     {},

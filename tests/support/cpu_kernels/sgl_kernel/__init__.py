@@ -11,16 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from sgl_kernel.cache_locations import (  # noqa: F401  (SGLang's to import)
-    assign_extend_cache_locs_cpu,
-    assign_req_to_token_pool_cpu,
-    copy_all_layer_kv_cache_cpu,
-    fill_accept_out_cache_loc_cpu,
-    fill_bonus_tokens_cpu,
-)
-from sgl_kernel.hashing import murmur_hash32
+from sgl_kernel.hashing import murmur_hash32  # noqa: F401  (SGLang's to import)
 from sgl_kernel.tree_kernels import (  # noqa: F401
     reconstruct_indices_from_tree_mask,
     top_k_renorm_prob,
@@ -31,15 +22,9 @@ from sgl_kernel.tree_kernels import (  # noqa: F401
 
 __version__ = "0.0.0+cpu.stand.in"
 
-verify_tree_greedy_cpu = verify_tree_greedy
-
 _MODULES = "allreduce elementwise gemm grammar kvcacheio mamba memory moe sampling speculative utils"
 for _module in _MODULES.split():
     sys.modules[f"{__name__}.{_module}"] = sys.modules[__name__]  # the original's modules hold the same kernels
-
-_LIBRARY = torch.library.Library("sgl_kernel", "FRAGMENT")
-_LIBRARY.define("murmur_hash32_cpu(Tensor seed, Tensor positions, Tensor cols) -> Tensor")
-_LIBRARY.impl("murmur_hash32_cpu", murmur_hash32, "CPU")
 
 
 def missing(name: str) -> Callable[..., Any]:

@@ -7,11 +7,9 @@ of compiled attention kernels, and several ranks.
 
 from __future__ import annotations
 
-import importlib
-from importlib.metadata import version
-
 
 def register() -> None:
-    """Apply the repairs for the version that is installed."""
-    release = version("sglang").replace(".", "_")
-    importlib.import_module(f"sglang_on_cpu.v{release}").repair()
+    """Apply the repairs."""
+    from sglang_on_cpu.repairs import repair
+
+    repair()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -16,9 +14,8 @@ def forward_extend(original, backend, q, k, v, layer, forward_batch, save_kv_cac
     """
     if not forward_batch.forward_mode.is_target_verify():
         return original(backend, q, k, v, layer, forward_batch, save_kv_cache=save_kv_cache, **options)
-    pool = getattr(backend, "token_to_kv_pool", None) or forward_batch.token_to_kv_pool
-    places = (getattr(backend, "req_to_token_pool", None) or forward_batch.req_to_token_pool).req_to_token
-    pool.set_kv_buffer(layer, _location(forward_batch), k, v)
+    pool, places = forward_batch.token_to_kv_pool, forward_batch.req_to_token_pool.req_to_token
+    pool.set_kv_buffer(layer, forward_batch.out_cache_loc, k, v)
     keys, values = pool.get_key_buffer(layer.layer_id), pool.get_value_buffer(layer.layer_id)
     width, rows = forward_batch.spec_info.draft_token_num, forward_batch.batch_size
     mask = forward_batch.spec_info.custom_mask.view(torch.bool)
@@ -44,11 +41,3 @@ def forward_extend(original, backend, q, k, v, layer, forward_batch, save_kv_cac
             enable_gqa=layer.tp_q_head_num != layer.tp_k_head_num,
         )[0]
     return out.transpose(1, 2).reshape(q.shape[0], -1)
-
-
-def _location(forward_batch: Any) -> Any:
-    try:
-        from sglang.srt.mem_cache.memory_pool import KVWriteLoc
-    except ImportError:  # 0.5.12 has none
-        return forward_batch.out_cache_loc
-    return KVWriteLoc(forward_batch.out_cache_loc, None)

@@ -17,7 +17,7 @@ PROMPT, GUESS = [1, 2, 3], [10, 11, 12, 13, 14, 15]
 STATE = DialogueState(exact=77, task="t")
 
 
-def request(drawn: list[int] | None = None, *, most: int = 100, deeper: bool = False, **more: Any) -> Any:
+def request(drawn: list[int] | None = None, *, most: int = 100, **more: Any) -> Any:
     """A judged request that has ended; with ``drawn`` ``None`` one that goes on after the guess."""
     judged = drawn is not None
     entries = custom_params(state=STATE, seed=1, given=len(GUESS), judged=judged, most=most if judged else 0)
@@ -28,12 +28,11 @@ def request(drawn: list[int] | None = None, *, most: int = 100, deeper: bool = F
         "output_ids": [9],
         "sampling_params": SimpleNamespace(custom_params=entries, stop_token_ids={8}, max_new_tokens=4),
         "finished_reason": SimpleNamespace(to_json=lambda: {"type": "length"}),
-        **({"logprob": SimpleNamespace(**rows)} if deeper else rows),
+        **rows,
     }
     return SimpleNamespace(**{**values, **more})
 
 
-@pytest.mark.parametrize("deeper", [False, True], ids=["0.5.12", "0.5.23"])
 @pytest.mark.parametrize(
     ("drawn", "most", "turn"),
     [
@@ -45,10 +44,8 @@ def request(drawn: list[int] | None = None, *, most: int = 100, deeper: bool = F
         (GUESS[:4], 4, []),  # not all was drawn
     ],
 )
-def test_a_judged_request_is_a_turn_if_its_tokens_end_it(
-    drawn: list[int], most: int, turn: list[int], deeper: bool
-) -> None:
-    assert judged_turn(request(drawn, most=most, deeper=deeper)) == turn
+def test_a_judged_request_is_a_turn_if_its_tokens_end_it(drawn: list[int], most: int, turn: list[int]) -> None:
+    assert judged_turn(request(drawn, most=most)) == turn
 
 
 def test_two_most_probable_tokens_are_no_draw() -> None:
@@ -78,12 +75,6 @@ def test_the_store_learns_a_turn_with_the_tokens_that_came_with_the_prompt() -> 
     assert learnt(request()) == (1, 7, 0)
     assert learnt(request(), decoded=True) == (1, 8, 0)
     assert learnt(request(GUESS, most=6), request(GUESS), request(rid="b")) == (2, 13, 0)
-
-
-def test_of_a_judged_request_that_takes_part_in_a_step_nothing_more_is_learnt() -> None:
-    """The scheduler of 0.5.23 may run ahead of its end."""
-    assert learnt(request(GUESS, most=6), decoded=True) == (1, 6, 0)
-    assert learnt(request(GUESS), decoded=True) == (0, 0, 0)
 
 
 def test_aborted_turns_are_not_learnt() -> None:

@@ -8,14 +8,7 @@ from turntree.agents.engines.sglang.worker.rows import best_nodes, tree_rows
 
 torch = pytest.importorskip("torch")
 
-from launches import Launches  # noqa: E402
-from pretended_device import DEVICE, pretended_device  # noqa: E402
-
-from turntree.agents.engines.sglang.worker.tree_tensors import (  # noqa: E402
-    NumbersOnDevice,
-    full_mask,
-    tree_tensors,
-)
+from turntree.agents.engines.sglang.worker.tree_tensors import full_mask, tree_tensors  # noqa: E402
 
 TREES = draft_trees([(5, -1), (6, 0), (7, -1), (8, 1), (9, 2)], [], [(1, -1), (2, 0)], last_probability=0.1)
 LAST = np.array([3, 4, 0])
@@ -127,16 +120,3 @@ def test_positions_go_on_from_the_context():
     assert tokens.view(3, 6)[:, 0].tolist() == [0, 1, 2]
     assert (positions.view(3, 6) - torch.tensor([[4], [0], [9]])).tolist() == rows.depths.tolist()
     assert places.tolist() == [[*range(6)], [*range(6, 12)], [*range(12, 18)]]
-
-
-@pytest.mark.parametrize("rows", [1, 256])
-def test_the_numbers_of_all_requests_are_read_from_the_device_by_one_copy(rows):
-    with pretended_device():
-        values = torch.arange(rows).to(DEVICE)
-        with Launches() as counted:
-            numbers = NumbersOnDevice(values)
-            assert counted.waits == 0
-            assert [numbers[row] for row in range(rows)] == list(range(rows))
-            assert counted.waits == 1
-            assert [int(values[row].cpu()) for row in range(rows)] == list(range(rows))
-        assert counted.waits == 1 + rows  # control: a number at a time

@@ -37,4 +37,4 @@ async def test_a_call_reaches_every_scheduler_in_the_form_that_sglang_takes(done
             await call_store(manager, "insert", [to_wire(HERE)], [[7]])
     (request,) = heard
     assert read_call(request.server_args) == ["insert", [to_wire(HERE)], [[7]]]
-    assert all(type(value) is int for value in request.server_args.values()), "0.5.23 takes numbers alone"
+    assert all(type(value) is int for value in request.server_args.values()), "numbers alone, as SGLang's own"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,26 +16,9 @@ def sglang() -> Any:
     return pytest.importorskip("sglang", reason="needs SGLang; see make test-sglang")
 
 
-@pytest.fixture
-def second_generation() -> None:
-    from turntree.agents.engines.sglang.drawing import compat
-
-    if not compat.is_v2():
-        pytest.skip("SGLang 0.5.12 reserves no more than a pass can have")
-
-
-@pytest.fixture
-def first_generation() -> None:
-    from turntree.agents.engines.sglang.drawing import compat
-
-    if compat.is_v2():
-        pytest.skip("SGLang 0.5.23 pads masks and has passes of one width")
-
-
 def test_the_algorithm_answers_as_ngram_what_sglang_forgot_for_plugins() -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    from turntree.agents.engines.sglang.drawing import compat
     from turntree.agents.engines.sglang.worker.algorithm import TurntreeAlgorithm
 
     algorithm = TurntreeAlgorithm("TURNTREE", lambda _: object)
@@ -44,8 +26,7 @@ def test_the_algorithm_answers_as_ngram_what_sglang_forgot_for_plugins() -> None
     for name in asked:
         if name != "supports_spec_v2":
             assert getattr(algorithm, name)() == getattr(SpeculativeAlgorithm.NGRAM, name)(), name
-    if not compat.is_v2():
-        assert "is_frozen_kv_mtp" not in vars(type(algorithm).__mro__[1])
+    assert "is_frozen_kv_mtp" not in vars(type(algorithm).__mro__[1])
 
 
 def test_ngram_keeps_its_name_and_changes_its_worker_only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,26 +51,6 @@ def test_a_server_says_whether_it_judges_drafts(algorithm: str | None, whether: 
     assert plugin.judges(SimpleNamespace(speculative_algorithm=algorithm)) is whether
 
 
-@pytest.mark.usefixtures("second_generation")
-def test_a_rows_room_is_what_sglang_reserves_or_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``test_engine`` shows that turns fill the context."""
-    from turntree.agents.engines.sglang.drawing import compat
-
-    sizing = importlib.import_module("sglang.srt.mem_cache.allocation_sizing")
-    monkeypatch.setattr(sizing, "get_alloc_reserve_per_decode", lambda: 98)
-    assert [compat.extra_places(lambda own=own: own) for own in (12, 200)] == [98, 200]
-
-
-@pytest.mark.usefixtures("second_generation")
-def test_upstream_still_makes_that_room_for_pages_of_several_tokens_alone() -> None:
-    source = upstream("sglang/srt/mem_cache/allocation_sizing.py")
-    room = source.partition("def get_req_to_token_extra_context_len")[2]
-    before, _, after = room.partition("if page_size > 1")
-    assert "extra = max(extra, get_alloc_reserve_per_decode()" in after
-    assert "extra = max(" not in before
-
-
-@pytest.mark.usefixtures("first_generation")
 def test_upstream_still_leaves_the_mask_of_a_padded_batch_as_it_came() -> None:
     replay = upstream("sglang/srt/model_executor/cuda_graph_runner.py").partition("def replay_prepare")[2]
     assert replay.partition("def replay(")[0].count("custom_mask") == 2, "of idle batches alone"
@@ -97,13 +58,11 @@ def test_upstream_still_leaves_the_mask_of_a_padded_batch_as_it_came() -> None:
     assert given.partition("    def ")[0].count("custom_mask") == 1, "as it is in the verify input"
 
 
-@pytest.mark.usefixtures("first_generation")
 def test_upstream_still_keeps_the_adapters_of_one_graph_runner() -> None:
     assert "def init_cuda_graph_batch_info" in upstream("sglang/srt/lora/lora_manager.py")
     assert "self.cuda_graph_batch_info = LoRABatchInfo(" in upstream("sglang/srt/lora/backend/chunked_backend.py")
 
 
-@pytest.mark.usefixtures("first_generation")
 def test_upstream_lays_out_its_buffers_as_the_estimate_of_memory_counts_them() -> None:
     pytest.importorskip("verl", reason="the estimate is of a training")
     from sglang.srt.server_args import ServerArgs

@@ -1,4 +1,4 @@
-"""What SGLang 0.5.12 lacks on the CPU."""
+"""What SGLang lacks on the CPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from sgl_kernel import assign_req_to_token_pool_cpu
 
 from sglang_on_cpu.tree_attention import forward_extend
 
@@ -32,9 +31,12 @@ class Unpinned:
         return torch.tensor(*arguments, **options)
 
 
-def assign_req_to_token_pool(*arguments: Any) -> None:
-    """As the original's kernel; its last argument is a size of its launch."""
-    assign_req_to_token_pool_cpu(*arguments[:-1])
+def assign_req_to_token_pool(rows, req_to_token, starts, ends, places, *_: Any) -> None:
+    """Write the places of each request's positions start to end; the last argument is a size of the launch."""
+    begin = 0
+    for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
+        req_to_token[row, start:end] = places[begin : begin + end - start].to(req_to_token.dtype)
+        begin += end - start
 
 
 def repair() -> None:
