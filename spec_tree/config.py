@@ -28,6 +28,8 @@ class ForestConfig:
     context_window: int = 8192
     """Last tokens of a turn's context that its drafts use."""
 
+    vocabulary: int = 0
+    """Tokens that the policy knows, from 0 on: turns with others are refused; 0 where that is not known."""
     threads: int = 0
     """Threads that draft a batch of 64 rows or more; 0 takes one a core, at most 8, as many
     as the drafts of 256 rows keep busy."""
@@ -43,6 +45,7 @@ class ForestConfig:
             ("max_cold_tokens", 0),
             ("max_context_tokens", 1024),
             ("context_window", 0),
+            ("vocabulary", 0),
             ("threads", 0),
         ):
             value = getattr(self, name)

@@ -95,7 +95,12 @@ class SharedTurns:
     """
 
     def __init__(
-        self, forest: TakesTurns | None, exchange: Exchange, *, max_pending_tokens: int = MAX_PENDING_TOKENS
+        self,
+        forest: TakesTurns | None,
+        exchange: Exchange,
+        *,
+        max_pending_tokens: int = MAX_PENDING_TOKENS,
+        vocabulary: int = 0,
     ) -> None:
         """Join an exchange.
 
@@ -103,7 +108,9 @@ class SharedTurns:
             forest: Receives the others' turns; ``None`` gives and takes nothing in.
             exchange: The connection to the others.
             max_pending_tokens: Most own tokens that wait for an exchange; the oldest turns go first.
+            vocabulary: Tokens that the policy knows; turns of others with further ones count as missed. 0 is any.
         """
+        self._vocabulary = vocabulary
         self._forest = forest
         self._exchange = exchange
         self._most = max_pending_tokens
@@ -153,9 +160,12 @@ class SharedTurns:
         self._given += len(own)
         self._missed += swapped.missed
         if self._forest is not None:
-            for part in (part for batch in swapped.batches for part in batch.parts(_PART)):
-                self._forest.insert_all(part.states, part.turns)
-                self._taken += len(part)
+            for batch in swapped.batches:
+                known = batch.known(self._vocabulary)
+                self._missed += len(batch) - len(known)
+                for part in known.parts(_PART):
+                    self._forest.insert_all(part.states, part.turns)
+                    self._taken += len(part)
         return self.counts
 
     def swap_aside(self) -> None:

@@ -129,6 +129,13 @@ class TurnBatch:
         ]
         return states, places.reshape(-1)
 
+    def known(self, vocabulary: int) -> TurnBatch:
+        """The turns whose tokens are all of a vocabulary of so many; 0 is any."""
+        if not vocabulary or self.tokens.max(initial=0) < vocabulary:
+            return self
+        turn_of = np.repeat(np.arange(len(self)), self.lengths)
+        return self.select(~np.isin(np.arange(len(self)), turn_of[self.tokens >= vocabulary]))
+
     def parts(self, most: int) -> Iterator[TurnBatch]:
         """The batch in parts of at most ``most`` bytes, or of one turn, in order."""
         if self.nbytes <= most or len(self) <= 1:

@@ -27,7 +27,7 @@ from turntree.spec_tree.config_text import config_from_text, config_to_text
 from turntree.spec_tree.errors import DamagedFile, DamagedForest
 from turntree.spec_tree.kernels.layout import Weights
 from turntree.spec_tree.kernels.weights import first_weights, parts
-from turntree.spec_tree.store.holdings import KINDS, MOST_COUNT, Holdings, check
+from turntree.spec_tree.store.holdings import KINDS, MOST_COUNT, Holdings, check, check_tokens
 
 FORMAT = 2
 """Version of the file's format."""
@@ -89,16 +89,22 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
     _sync_folder(path.parent)
 
 
-def read_snapshot(path: Path) -> Snapshot:
+def read_snapshot(path: Path, *, vocabulary: int = 0) -> Snapshot:
     """The snapshot that ``write_snapshot`` wrote to ``path``.
 
+    Args:
+        path: The file.
+        vocabulary: Of whoever reads it; 0 is that of the file.
+
     Raises:
-        DamagedForest: If the file is not a snapshot, incomplete, or of another version.
+        DamagedForest: If the file is not a snapshot, incomplete, of another version, or of another vocabulary.
         OSError: If it cannot be read.
     """
     try:
         with open_regular(path, most=_MOST_BYTES) as file:
-            return _snapshot(ArrayFile(file))
+            snapshot = _snapshot(ArrayFile(file))
+        check_tokens(snapshot.held, vocabulary or snapshot.config.vocabulary)
+        return snapshot
     except ValueError as error:
         raise DamagedForest(
             f"{path} is no forest that this version can load: {error}. Load another copy, or start with an empty "

@@ -301,7 +301,9 @@ def _store(forest: SpecForest | ForestConfig | None, policy: Policy) -> SpecFore
     warm_up()
     if forest is None or isinstance(forest, ForestConfig):
         config = forest or ForestConfig()
-        return SpecForest(replace(config, end_tokens=config.end_tokens | policy.end_tokens))
+        return SpecForest(
+            replace(config, end_tokens=config.end_tokens | policy.end_tokens, vocabulary=policy.vocabulary)
+        )
     return forest
 
 

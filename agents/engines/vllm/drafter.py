@@ -72,6 +72,7 @@ class ForestDrafter:
         if not config.end_tokens:
             config = dataclasses.replace(config, end_tokens=compat.end_tokens(vllm_config.model_config))
         self.settings = settings
+        config = dataclasses.replace(config, vocabulary=vllm_config.model_config.get_vocab_size())
         self.forest = SpecForest(config)
         self._session = DraftingSession(forest=self.forest)
         self._longest: int = vllm_config.model_config.max_model_len
@@ -131,7 +132,9 @@ class ForestDrafter:
         self._runner = runner
         self.leads = leads
         exchange = FolderExchange.from_environment()
-        self._chains.shared = self._shared = None if exchange is None else SharedTurns(self.forest, exchange)
+        if exchange is not None:
+            vocabulary = self.forest.config.vocabulary
+            self._chains.shared = self._shared = SharedTurns(self.forest, exchange, vocabulary=vocabulary)
 
     def load_model(self, *_: Any, **__: Any) -> None:
         """Compile the store's kernels; vLLM calls this where other drafters load their models.

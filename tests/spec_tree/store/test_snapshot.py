@@ -2,6 +2,7 @@ import os
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -343,3 +344,19 @@ def test_pickles_are_never_read(path: Path) -> None:
     np.savez(path, magic=np.array([{"a": 1}], object))
     with pytest.raises(DamagedForest, match=r"allow_pickle"):
         SpecForest.load(path)
+
+
+@pytest.mark.parametrize("config", [DEFAULT, SMALL], ids=["indexed", "cold"])
+def test_tokens_beyond_the_vocabulary_enter_no_store(path: Path, config: ForestConfig) -> None:
+    filled(config, turns=120).save(path)
+    small = SpecForest(replace(config, vocabulary=70_000))
+    for enter in (
+        lambda: small.insert(state(0), [1, 70_000]),
+        lambda: small.insert_all([state(0)] * 2, [[1], [2**31 - 1]]),
+        lambda: small.restore(path),
+        lambda: SpecForest.load(path, small.config),
+    ):
+        with pytest.raises(ValueError, match=r"from 0 to 69999, got (70000|2147483647): they are of another tokenizer"):
+            enter()
+    assert small.stats().rollouts == 0
+    assert SpecForest.load(path, replace(config, vocabulary=70_001)).stats().rollouts > 0

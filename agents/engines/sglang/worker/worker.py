@@ -151,9 +151,10 @@ def make_drafter(
         return FollowingDrafter(ranks, widths)
     warm_up()
     ends = settings.forest.end_tokens | frozenset(model_config.hf_eos_token_id or ())
-    forest = SpecForest(replace(settings.forest, end_tokens=ends))
+    vocabulary = model_config.vocab_size
+    forest = SpecForest(replace(settings.forest, end_tokens=ends, vocabulary=vocabulary))
     exchange = FolderExchange.from_environment()
-    shared = None if exchange is None else SharedTurns(forest, exchange)
+    shared = None if exchange is None else SharedTurns(forest, exchange, vocabulary=vocabulary)
     if ranks is None:
         return TreeDrafter(settings, forest, widest, shared=shared, device=device)
     return LeadingDrafter(ranks, settings, forest, widest, shared=shared, device=device)
