@@ -371,11 +371,12 @@ class SpecForest:
                 kept; learnt weights are kept under any settings.
 
         Raises:
-            DamagedForest: If the file is not a forest's, incomplete, or of another version.
+            DamagedForest: If the file is not a forest's, incomplete, of another version, or of a policy with other
+                tokens; one that does not say of which tokenizer it is counts as this policy's.
             OSError: If it cannot be read.
         """
-        snapshot = read_snapshot(Path(path), vocabulary=config.vocabulary if config else 0)
-        forest = cls(config or snapshot.config)
+        snapshot = read_snapshot(Path(path), config)
+        forest = cls(snapshot.config)
         forest._take(snapshot)
         return forest
 
@@ -391,8 +392,9 @@ class SpecForest:
             DamagedForest: As ``load``; the forest stays unchanged.
             OSError: If it cannot be read.
         """
-        snapshot = read_snapshot(Path(path), vocabulary=self.config.vocabulary)
+        snapshot = read_snapshot(Path(path), self.config)
         with self._lock:
+            self.config = snapshot.config
             self.clear()
             self._take(snapshot)
 

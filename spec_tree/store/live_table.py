@@ -139,10 +139,11 @@ def known_tokens(tokens: NDArray[np.int32], vocabulary: int) -> NDArray[np.int32
     Raises:
         ValueError: If one is beyond it.
     """
-    if vocabulary and len(tokens) and tokens.max() >= vocabulary:
+    if vocabulary and len(tokens) and (tokens.max() >= vocabulary or tokens.min() < 0):
+        strange = tokens.min() if tokens.min() < 0 else tokens.max()
         raise ValueError(
-            f"turns of this store have tokens from 0 to {vocabulary - 1}, got {tokens.max()}: they are of another "
-            "tokenizer, or damaged; use a store of this policy's own turns"
+            f"expected tokens from 0 to {vocabulary - 1}, got {strange}: these turns are of another tokenizer, or "
+            "damaged; use a store of this policy's own turns, or an empty one"
         )
     return tokens
 

@@ -26,6 +26,8 @@ def vllm_config(settings: DrafterSettings, depth: int) -> Any:
         model_config=SimpleNamespace(
             max_model_len=CONTEXT,
             get_vocab_size=lambda: VOCABULARY,
+            tokenizer="",
+            tokenizer_revision=None,
             try_get_generation_config=lambda: {"eos_token_id": END},
             hf_text_config=SimpleNamespace(eos_token_id=END),
         ),

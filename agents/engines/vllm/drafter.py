@@ -29,7 +29,7 @@ from turntree.agents.engines.drafting import chain_rows
 from turntree.agents.engines.drafting.chain_rows import ChainRows, ChainTurn, StepResult
 from turntree.agents.engines.drafting.session import DraftCounts, DraftingSession
 from turntree.agents.engines.judged import ended_turn
-from turntree.agents.engines.request_wire import draft_of, given_of, is_judged, judged_most, turn_state
+from turntree.agents.engines.request_wire import given_of, guess_of, is_judged, judged_most, turn_state
 from turntree.agents.engines.vllm import compat, cpu_repair
 from turntree.agents.engines.vllm.chain_budget import ChainBudget
 from turntree.agents.engines.vllm.settings import DrafterSettings
@@ -72,8 +72,7 @@ class ForestDrafter:
         if not config.end_tokens:
             config = dataclasses.replace(config, end_tokens=compat.end_tokens(vllm_config.model_config))
         self.settings = settings
-        config = dataclasses.replace(config, vocabulary=vllm_config.model_config.get_vocab_size())
-        self.forest = SpecForest(config)
+        self.forest = SpecForest(config.of_policy(*compat.known_tokens(vllm_config.model_config)))
         self._session = DraftingSession(forest=self.forest)
         self._longest: int = vllm_config.model_config.max_model_len
         self._deepest: int = vllm_config.speculative_config.num_speculative_tokens
@@ -133,8 +132,9 @@ class ForestDrafter:
         self.leads = leads
         exchange = FolderExchange.from_environment()
         if exchange is not None:
-            vocabulary = self.forest.config.vocabulary
-            self._chains.shared = self._shared = SharedTurns(self.forest, exchange, vocabulary=vocabulary)
+            config = self.forest.config
+            self._shared = SharedTurns(self.forest, exchange, vocabulary=config.vocabulary, tokenizer=config.tokenizer)
+            self._chains.shared = self._shared
 
     def load_model(self, *_: Any, **__: Any) -> None:
         """Compile the store's kernels; vLLM calls this where other drafters load their models.
@@ -306,18 +306,13 @@ class ForestDrafter:
         given = given_of(parameters.extra_args)
         prompt = request.prompt_token_ids[: len(request.prompt_token_ids) - given]
         room = self._longest - len(prompt)
-        try:
-            guess = draft_of(parameters.extra_args)
-        except (TypeError, ValueError) as error:
-            logger.warning("a request's draft is ignored, as it cannot be read: %s", error)
-            guess = []
         return ChainTurn(
             state=turn_state(parameters.extra_args, prompt),
             prompt=prompt,
             stops=compat.stop_tokens(parameters),
             least=given + (parameters.min_tokens or 0),
             most=room if parameters.max_tokens is None else min(room, given + parameters.max_tokens),
-            guess=guess,
+            guess=guess_of(parameters.extra_args, self.forest.config.vocabulary),
         )
 
     def _sweep(self, requests: Mapping[str, Any]) -> None:

@@ -260,6 +260,21 @@ def test_turns_of_others_beyond_the_vocabulary_are_left_out_and_counted(log: Tur
     assert (counts.taken, counts.missed, forest.finished([HERE])) == (2, 2, [1])
 
 
+def test_turns_of_another_tokenizer_are_left_out_and_said_once(log: TurnLog, caplog: pytest.LogCaptureFixture) -> None:
+    for number, hashed in enumerate(("x", "y", "x", "")):
+        sent = TurnBatch.of([HERE], [[number]], tokenizer=hashed)
+        log.append("b", number, TurnBatch.from_bytes(sent.to_bytes()))
+    forest, wire, _ = member(log, "a")
+    shared = SharedTurns(forest, wire, tokenizer="y")
+    shared.note(HERE, [7])
+    counts = shared.swap()
+    assert (counts.taken, counts.missed, forest.finished([HERE])) == (2, 2, [2])
+    assert [r.getMessage() for r in caplog.records] == [
+        "turns of another tokenizer are left out: expected y, got 'x'; let engines of one model alone share their turns"
+    ]
+    assert [batch.tokenizer for batch in log.read("b", None).batches] == ["y"]
+
+
 def test_a_store_is_not_given_its_own_turns_again() -> None:
     forest, _, shared = member(TurnLog(1 << 20), "a")
     forest.insert(HERE, [7, 8, 9])
