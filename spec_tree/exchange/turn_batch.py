@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -153,7 +153,7 @@ class TurnBatch:
         """The batch as an uncompressed ``.npz`` without pickles, behind its version and a check sum."""
         file = io.BytesIO()
         texts = [text.encode() for text in self.texts]
-        known = {_TOKENIZER: np.frombuffer(self.tokenizer.encode(), np.uint8)} if self.tokenizer else {}
+        known: dict[str, Any] = {_TOKENIZER: np.frombuffer(self.tokenizer.encode(), np.uint8)} if self.tokenizer else {}
         np.savez(
             file,
             **known,
