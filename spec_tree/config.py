@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _MOST_TOKENS = 2**30
 MOST_THREADS = 16
 """Most threads that draft a batch."""
 _MOST_TOKEN = 2**31 - 1
+_MOST_HASH = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,10 @@ class ForestConfig:
     context_window: int = 8192
     """Last tokens of a turn's context that its drafts use."""
 
+    vocabulary: int = 0
+    """Tokens that the policy knows, from 0 on: turns with others are refused; 0 where that is not known."""
+    tokenizer: str = ""
+    """Hash of the policy's tokenizer: turns of another one are refused; empty where that is not known."""
     threads: int = 0
     """Threads that draft a batch of 64 rows or more; 0 takes one a core, at most 8, as many
     as the drafts of 256 rows keep busy."""
@@ -43,6 +48,7 @@ class ForestConfig:
             ("max_cold_tokens", 0),
             ("max_context_tokens", 1024),
             ("context_window", 0),
+            ("vocabulary", 0),
             ("threads", 0),
         ):
             value = getattr(self, name)
@@ -50,8 +56,26 @@ class ForestConfig:
                 raise TypeError(f"ForestConfig.{name} must be a whole number, got {value!r}")
             if not least <= value <= _MOST_TOKENS:
                 raise ValueError(f"ForestConfig.{name} must be from {least} to {_MOST_TOKENS}, got {value}")
+        if not isinstance(self.tokenizer, str) or len(self.tokenizer) > _MOST_HASH:
+            raise ValueError(f"ForestConfig.tokenizer must be a hash as text, got {self.tokenizer!r:.100}")
         if self.threads > MOST_THREADS:
             raise ValueError(f"ForestConfig.threads must be at most {MOST_THREADS}, got {self.threads}")
+
+    def of_policy(self, vocabulary: int, tokenizer: str) -> ForestConfig:
+        """These settings for a policy of whose tokens so much is known; 0 and an empty text are nothing.
+
+        Raises:
+            ValueError: If they are of another tokenizer.
+
+        >>> ForestConfig(vocabulary=9, tokenizer="a").of_policy(8, "").vocabulary
+        8
+        """
+        if tokenizer and self.tokenizer and tokenizer != self.tokenizer:
+            raise ValueError(
+                f"expected turns of the tokenizer {tokenizer}, got those of {self.tokenizer}; use a store of this "
+                "policy's own turns, or an empty one"
+            )
+        return replace(self, vocabulary=vocabulary or self.vocabulary, tokenizer=tokenizer or self.tokenizer)
 
     @property
     def draft_threads(self) -> int:

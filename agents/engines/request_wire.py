@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from turntree.agents.engines.state_wire import KEY, from_wire, to_wire
@@ -143,3 +144,17 @@ def draft_of(entries: Mapping[str, Any] | None) -> list[int]:
     """
     value = (entries or {}).get(DRAFT) or ()
     return [int(token) for token in (json.loads(value) if isinstance(value, str) else value)]
+
+
+def guess_of(entries: Mapping[str, Any] | None, vocabulary: int) -> list[int]:
+    """The guess of a request up to the first token that is not of a vocabulary of so many; empty if it cannot be read.
+
+    >>> guess_of({"turntree_draft": "[4, 5, 99, 6]"}, 10), guess_of({"turntree_draft": "[1e999]"}, 10)
+    ([4, 5], [])
+    """
+    try:
+        tokens = draft_of(entries)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        logger.warning("a request's draft is ignored, as it cannot be read: %s", error)
+        return []
+    return list(takewhile(lambda token: 0 <= token < vocabulary, tokens))

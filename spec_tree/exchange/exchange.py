@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from turntree.spec_tree.errors import ForestError
 from turntree.spec_tree.exchange.turn_batch import TurnBatch
 from turntree.spec_tree.state import DialogueState
@@ -95,7 +97,13 @@ class SharedTurns:
     """
 
     def __init__(
-        self, forest: TakesTurns | None, exchange: Exchange, *, max_pending_tokens: int = MAX_PENDING_TOKENS
+        self,
+        forest: TakesTurns | None,
+        exchange: Exchange,
+        *,
+        max_pending_tokens: int = MAX_PENDING_TOKENS,
+        vocabulary: int = 0,
+        tokenizer: str = "",
     ) -> None:
         """Join an exchange.
 
@@ -103,7 +111,11 @@ class SharedTurns:
             forest: Receives the others' turns; ``None`` gives and takes nothing in.
             exchange: The connection to the others.
             max_pending_tokens: Most own tokens that wait for an exchange; the oldest turns go first.
+            vocabulary: Tokens that the policy knows; turns of others with further ones count as missed. 0 is any.
+            tokenizer: Hash of its tokenizer; turns of another one count as missed. Empty where it is not known.
         """
+        self._vocabulary, self._tokenizer = vocabulary, tokenizer
+        self._warned = False
         self._forest = forest
         self._exchange = exchange
         self._most = max_pending_tokens
@@ -141,7 +153,8 @@ class SharedTurns:
         """Give the noted turns, and insert those of the others. If the others are unreachable, own turns wait here."""
         with self._lock:
             noted, first = list(self._pending), self._first
-        own = TurnBatch.of([state for state, _ in noted], [tokens for _, tokens in noted])
+        states, turns = [state for state, _ in noted], [tokens for _, tokens in noted]
+        own = TurnBatch.of(states, turns, tokenizer=self._tokenizer)
         try:
             swapped = self._exchange.swap(own, first)
         except ExchangeLost as error:
@@ -153,10 +166,27 @@ class SharedTurns:
         self._given += len(own)
         self._missed += swapped.missed
         if self._forest is not None:
-            for part in (part for batch in swapped.batches for part in batch.parts(_PART)):
-                self._forest.insert_all(part.states, part.turns)
-                self._taken += len(part)
+            for batch in swapped.batches:
+                known = self._ours(batch)
+                self._missed += len(batch) - len(known)
+                for part in known.parts(_PART):
+                    self._forest.insert_all(part.states, part.turns)
+                    self._taken += len(part)
         return self.counts
+
+    def _ours(self, batch: TurnBatch) -> TurnBatch:
+        """The turns of a batch that this policy could have sampled."""
+        if not self._tokenizer or batch.tokenizer in ("", self._tokenizer):
+            return batch.known(self._vocabulary)
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "turns of another tokenizer are left out: expected %s, got %.100r; let engines of one model alone "
+                "share their turns",
+                self._tokenizer,
+                batch.tokenizer,
+            )
+        return batch.select(np.zeros(len(batch), bool))
 
     def swap_aside(self) -> None:
         """As ``swap``, on a thread for which no step waits; once more after it if this is called meanwhile."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -40,14 +40,17 @@ class TurnBatch:
     """Tokens of each turn, shape (turns,)."""
     tokens: NDArray[np.int32] | NDArray[np.uint16]
     """Token ids, one turn after another; the narrower dtype if all token ids fit."""
+    tokenizer: str = ""
+    """Hash of the tokenizer that they are of; empty where that is not known."""
 
     @classmethod
-    def of(cls, states: Sequence[DialogueState], turns: Sequence[ArrayLike]) -> Self:
+    def of(cls, states: Sequence[DialogueState], turns: Sequence[ArrayLike], *, tokenizer: str = "") -> Self:
         """Build a batch from turns.
 
         Args:
             states: States where they were sampled, shape (turns,).
             turns: Token ids, shape (tokens,) each.
+            tokenizer: Hash of the tokenizer that they are of.
 
         Raises:
             ValueError: If there is not one turn a state.
@@ -66,6 +69,7 @@ class TurnBatch:
             names=np.array(names, np.int32).reshape(-1, 3),
             lengths=np.array([len(turn) for turn in arrays], np.int32),
             tokens=said.astype(np.uint16) if said.max(initial=0) < 1 << 16 else said,
+            tokenizer=tokenizer,
         )
 
     def __len__(self) -> int:
@@ -103,11 +107,12 @@ class TurnBatch:
             names=places.astype(np.int32).reshape(-1, 3),
             lengths=self.lengths[kept],
             tokens=self.tokens[np.repeat(kept, self.lengths)],
+            tokenizer=self.tokenizer,
         )
 
     def copied(self) -> TurnBatch:
         """A copy in its own memory, for arrays that lie in borrowed memory."""
-        return TurnBatch(texts=self.texts, **{name: getattr(self, name).copy() for name in _ARRAYS})
+        return replace(self, **{name: getattr(self, name).copy() for name in _ARRAYS})
 
     def newest(self, tokens: int) -> TurnBatch:
         """The last turns, as many as have at most ``tokens`` tokens."""
@@ -129,6 +134,12 @@ class TurnBatch:
         ]
         return states, places.reshape(-1)
 
+    def known(self, vocabulary: int) -> TurnBatch:
+        """The turns whose tokens are all of a vocabulary of so many; 0 is any."""
+        beyond = (self.tokens < 0) | (self.tokens > (vocabulary or 1 << 31) - 1)
+        turn_of = np.repeat(np.arange(len(self)), self.lengths)
+        return self.select(~np.isin(np.arange(len(self)), turn_of[beyond]))
+
     def parts(self, most: int) -> Iterator[TurnBatch]:
         """The batch in parts of at most ``most`` bytes, or of one turn, in order."""
         if self.nbytes <= most or len(self) <= 1:
@@ -142,8 +153,10 @@ class TurnBatch:
         """The batch as an uncompressed ``.npz`` without pickles, behind its version and a check sum."""
         file = io.BytesIO()
         texts = [text.encode() for text in self.texts]
+        known: dict[str, Any] = {_TOKENIZER: np.frombuffer(self.tokenizer.encode(), np.uint8)} if self.tokenizer else {}
         np.savez(
             file,
+            **known,
             texts=np.frombuffer(b"".join(texts), np.uint8),
             text_lengths=np.array([len(text) for text in texts], np.int32),
             **{name: getattr(self, name) for name in _ARRAYS},
@@ -169,9 +182,13 @@ class TurnBatch:
             file = ArrayFile(io.BytesIO(body))
             tokens = file.members.get("tokens")
             narrow = tokens is not None and tokens.dtype == np.uint16
-            arrays = file.read_all({**_KINDS, "tokens": (np.uint16 if narrow else np.int32, 1)})
+            kinds = {**_KINDS, "tokens": (np.uint16 if narrow else np.int32, 1)}
+            if _TOKENIZER in file.members:
+                kinds[_TOKENIZER] = (np.uint8, 1)
+            arrays = file.read_all(kinds)
             texts = _split(arrays.pop("texts").tobytes(), arrays.pop("text_lengths"), most=3 * len(arrays["exact"]))
-            batch = cls(texts=texts, **arrays)
+            tokenizer = arrays.pop(_TOKENIZER, np.zeros(0, np.uint8)).tobytes().decode()
+            batch = cls(texts=texts, tokenizer=tokenizer, **arrays)
         except ValueError as error:
             raise DamagedBatch(f"a batch of turns cannot be read: {error}") from error
         batch._check()
@@ -203,6 +220,8 @@ def _split(joined: bytes, lengths: NDArray[np.int32], *, most: int) -> tuple[str
     return tuple(joined[begin:end].decode() for begin, end in pairwise(ends))
 
 
+_TOKENIZER = "tokenizer"
+"""An entry of batches whose tokenizer is known."""
 _ARRAYS = ("exact", "names", "lengths", "tokens")
 _KINDS: dict[str, tuple[DTypeLike, int]] = {
     "texts": (np.uint8, 1),

@@ -30,7 +30,15 @@ from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.stats import ForestStats
 from turntree.spec_tree.store.chains import COUNT, Chains, Proposals, go_on, help_out
 from turntree.spec_tree.store.holdings import collect, restore
-from turntree.spec_tree.store.live_table import LiveTable, Tokens, context_ids, flat_ids, said_ids, token_ids
+from turntree.spec_tree.store.live_table import (
+    LiveTable,
+    Tokens,
+    context_ids,
+    flat_ids,
+    known_tokens,
+    said_ids,
+    token_ids,
+)
 from turntree.spec_tree.store.prefix_tree import TreeNode
 from turntree.spec_tree.store.proposal import ROWS_OF_A_THREAD, own_work, pool, propose
 from turntree.spec_tree.store.retention import RetentionPolicy
@@ -262,9 +270,9 @@ class SpecForest:
             tokens: Sampled tokens, shape (tokens,).
 
         Raises:
-            ValueError: If ``tokens`` holds something other than token ids.
+            ValueError: If ``tokens`` holds something other than token ids of the vocabulary.
         """
-        said = token_ids(tokens, "tokens")
+        said = known_tokens(token_ids(tokens, "tokens"), self.config.vocabulary)
         with self._lock:
             self.rollouts.add(state, said, self.live_table.turns)
 
@@ -276,11 +284,12 @@ class SpecForest:
             turns: Sampled tokens, shape (tokens,) each.
 
         Raises:
-            ValueError: If there is not one turn a state, or one holds something other than token ids.
+            ValueError: If there is not one turn a state, or one holds something other than token ids of the vocabulary.
         """
         if len(states) != len(turns):
             raise ValueError(f"turns needs one entry a state: expected {len(states)}, got {len(turns)}")
         said, offsets = flat_ids(turns, "turns")
+        known_tokens(said, self.config.vocabulary)
         with self._lock:
             self.rollouts.add_all(states, said, offsets, self.live_table.turns)
 
@@ -362,11 +371,12 @@ class SpecForest:
                 kept; learnt weights are kept under any settings.
 
         Raises:
-            DamagedForest: If the file is not a forest's, incomplete, or of another version.
+            DamagedForest: If the file is not a forest's, incomplete, of another version, or of a policy with other
+                tokens; one that does not say of which tokenizer it is counts as this policy's.
             OSError: If it cannot be read.
         """
-        snapshot = read_snapshot(Path(path))
-        forest = cls(config or snapshot.config)
+        snapshot = read_snapshot(Path(path), config)
+        forest = cls(snapshot.config)
         forest._take(snapshot)
         return forest
 
@@ -382,8 +392,9 @@ class SpecForest:
             DamagedForest: As ``load``; the forest stays unchanged.
             OSError: If it cannot be read.
         """
-        snapshot = read_snapshot(Path(path))
+        snapshot = read_snapshot(Path(path), self.config)
         with self._lock:
+            self.config = snapshot.config
             self.clear()
             self._take(snapshot)
 

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from turntree.spec_tree.kernels.layout import LiveTurns
+from turntree.spec_tree.store.cold import unpack
+from turntree.spec_tree.store.live_table import known_tokens
 from turntree.spec_tree.store.retention import RetentionPolicy, _State
 from turntree.spec_tree.store.turn_store import LogEntry
 
@@ -166,6 +168,20 @@ def check(held: Holdings) -> None:
             and all(held.cold_packed[ends[i] - held.cold_size[i] + 4 : ends[i] : 4].max() < 128 for i in wide),
         }
     )
+
+
+def check_tokens(held: Holdings, vocabulary: int) -> None:
+    """Check that all tokens of checked arrays are of a vocabulary of so many; 0 is any.
+
+    Raises:
+        ValueError: If one is beyond it.
+    """
+    if not vocabulary:
+        return
+    known_tokens(held.hot_tokens.astype(np.int32, copy=False), vocabulary)
+    packed = held.cold_packed.tobytes()
+    for begin, end in pairwise([0, *np.cumsum(held.cold_size).tolist()]):
+        known_tokens(unpack(packed[begin:end]), vocabulary)
 
 
 def _require(rules: dict[str, bool | np.bool_]) -> None:

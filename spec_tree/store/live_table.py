@@ -133,6 +133,21 @@ def token_ids(values: ArrayLike, what: str) -> NDArray[np.int32]:
     raise _no_tokens(what, values)
 
 
+def known_tokens(tokens: NDArray[np.int32], vocabulary: int) -> NDArray[np.int32]:
+    """``tokens``, if they are of a vocabulary of so many; 0 is any.
+
+    Raises:
+        ValueError: If one is beyond it.
+    """
+    if vocabulary and len(tokens) and (tokens.max() >= vocabulary or tokens.min() < 0):
+        strange = tokens.min() if tokens.min() < 0 else tokens.max()
+        raise ValueError(
+            f"expected tokens from 0 to {vocabulary - 1}, got {strange}: these turns are of another tokenizer, or "
+            "damaged; use a store of this policy's own turns, or an empty one"
+        )
+    return tokens
+
+
 def _no_tokens(what: str, values: ArrayLike) -> ValueError:
     return ValueError(f"{what} must be token ids from 0 to {_MOST}, shape (tokens,), got {values!r:.100}")
 

@@ -12,6 +12,7 @@ Live turns are not covered, nor is the index, which is rebuilt.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import secrets
 from collections.abc import Iterable
@@ -27,7 +28,9 @@ from turntree.spec_tree.config_text import config_from_text, config_to_text
 from turntree.spec_tree.errors import DamagedFile, DamagedForest
 from turntree.spec_tree.kernels.layout import Weights
 from turntree.spec_tree.kernels.weights import first_weights, parts
-from turntree.spec_tree.store.holdings import KINDS, MOST_COUNT, Holdings, check
+from turntree.spec_tree.store.holdings import KINDS, MOST_COUNT, Holdings, check, check_tokens
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 2
 """Version of the file's format."""
@@ -89,21 +92,36 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
     _sync_folder(path.parent)
 
 
-def read_snapshot(path: Path) -> Snapshot:
+def read_snapshot(path: Path, own: ForestConfig | None = None) -> Snapshot:
     """The snapshot that ``write_snapshot`` wrote to ``path``.
 
+    Args:
+        path: The file.
+        own: Settings to have instead of the saved ones.
+
     Raises:
-        DamagedForest: If the file is not a snapshot, incomplete, or of another version.
+        DamagedForest: If the file is not a snapshot, incomplete, of another version, or of a policy with other tokens.
         OSError: If it cannot be read.
     """
     try:
         with open_regular(path, most=_MOST_BYTES) as file:
-            return _snapshot(ArrayFile(file))
+            snapshot = _snapshot(ArrayFile(file))
     except ValueError as error:
         raise DamagedForest(
             f"{path} is no forest that this version can load: {error}. Load another copy, or start with an empty "
             "forest and save that in its place"
         ) from error
+    saved = snapshot.config
+    if own is None:
+        own = saved
+    elif own.tokenizer and not saved.tokenizer:
+        logger.warning("%s has no hash of a tokenizer, as older versions saved none: its turns count as ours", path)
+    try:
+        known = saved.of_policy(own.vocabulary, own.tokenizer)
+        check_tokens(snapshot.held, known.vocabulary)
+    except ValueError as error:
+        raise DamagedForest(f"{path} is not of this policy: {error}") from error
+    return snapshot._replace(config=own.of_policy(known.vocabulary, known.tokenizer))
 
 
 def _snapshot(file: ArrayFile) -> Snapshot:

@@ -17,11 +17,17 @@ BEHIND = 3
 """Sampled behind a turn whose last token was drafted."""
 
 
+VOCABULARY = 1 << 20
+
+
 def vllm_config(settings: DrafterSettings, depth: int) -> Any:
     return SimpleNamespace(
         additional_config=settings.to_additional_config(),
         model_config=SimpleNamespace(
             max_model_len=CONTEXT,
+            get_vocab_size=lambda: VOCABULARY,
+            tokenizer="",
+            tokenizer_revision=None,
             try_get_generation_config=lambda: {"eos_token_id": END},
             hf_text_config=SimpleNamespace(eos_token_id=END),
         ),

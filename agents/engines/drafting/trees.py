@@ -38,6 +38,17 @@ def select(draft: DraftBatch, rows: Ints) -> DraftBatch:
     )
 
 
+def within(draft: DraftBatch, vocabulary: int) -> DraftBatch:
+    """The same trees, those with tokens beyond a vocabulary of so many left out."""
+    beyond = draft.tokens >= vocabulary
+    if not beyond.any():
+        return draft
+    counts = np.diff(draft.offsets)
+    row_of = np.repeat(np.arange(draft.rows), counts)
+    whole = ~np.isin(np.arange(draft.rows), row_of[beyond])
+    return spread(select(draft, np.flatnonzero(whole)), np.flatnonzero(whole).tolist(), draft.rows)
+
+
 def with_guesses(draft: DraftBatch, guesses: Sequence[Sequence[int]]) -> DraftBatch:
     """Each row's guess as a chain, followed by the nodes of its tree that are not on the chain."""
     tokens: list[int] = []

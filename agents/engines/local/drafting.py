@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from turntree.agents.engines.drafting.session import DraftingSession
 from turntree.agents.engines.drafting.step_bound import most_drafted
-from turntree.agents.engines.drafting.trees import spread, with_guesses
+from turntree.agents.engines.drafting.trees import spread, with_guesses, within
 from turntree.agents.engines.local.config import LocalEngineConfig
 from turntree.agents.engines.local.forward.plan import StepPlan
 from turntree.agents.engines.local.request import Request
@@ -101,7 +101,7 @@ class Drafter:
             allowed = Allowance(speculation.min_probability, most)
             if self._budget is not None:
                 allowed = self._budget.allow(len(asking), most=most)
-            return self._session.draft(
+            draft = self._session.draft(
                 asking,
                 max_nodes=speculation.max_nodes,
                 room=[min(speculation.max_depth, self.room(r) - 1) for r in asking],
@@ -109,6 +109,7 @@ class Drafter:
                 chain=speculation.chain,
                 total_nodes=allowed.nodes,
             )
+        return within(draft, self._vocabulary)  # the store may have been filled elsewhere
 
     def commit(self, rows: Sequence[Request], tokens: Sequence[list[int]]) -> None:
         """Report sampled tokens to the store."""

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
 from turntree.agents.engines.local.checks import checked
 from turntree.agents.engines.local.config import LocalEngineConfig
 from turntree.agents.engines.local.core import EngineCore
@@ -58,6 +59,10 @@ class LocalEngine:
             config: Settings.
             forest: The store that drafts, or the settings of one that is created if ``config`` enables speculation;
                 a created store also knows the model's own end tokens.
+
+        Raises:
+            ValueError: If the model has fewer positions than ``config.max_context``, or the store's turns are of
+                another tokenizer.
         """
         policy = model if isinstance(model, Policy) else Policy(model)
         config = config or LocalEngineConfig()
@@ -299,9 +304,12 @@ def _store(forest: SpecForest | ForestConfig | None, policy: Policy) -> SpecFore
     from turntree.spec_tree.store.warm_up import warm_up
 
     warm_up()
+    known = policy.vocabulary, tokenizer_hash(policy.name)
     if forest is None or isinstance(forest, ForestConfig):
-        config = forest or ForestConfig()
+        config = (forest or ForestConfig()).of_policy(*known)
         return SpecForest(replace(config, end_tokens=config.end_tokens | policy.end_tokens))
+    if isinstance(forest, SpecForest):
+        forest.config = forest.config.of_policy(*known)
     return forest
 
 

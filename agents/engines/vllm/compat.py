@@ -15,6 +15,8 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
+
 _ADDED = re.compile(r"-[0-9a-f]{8}$")
 """The suffix that vLLM appends to a caller's request id; an offline ``LLM`` appends none."""
 
@@ -99,6 +101,17 @@ def end_tokens(model_config: Any) -> frozenset[int]:
     for value in (generation.get("eos_token_id"), getattr(model_config.hf_text_config, "eos_token_id", None)):
         found.update([value] if isinstance(value, int) else value or ())
     return frozenset(found)
+
+
+def known_tokens(model_config: Any) -> tuple[int, str]:
+    """The size of the model's vocabulary, and the hash of its tokenizer.
+
+    Args:
+        model_config: vLLM's ``ModelConfig``.
+    """
+    return model_config.get_vocab_size(), tokenizer_hash(
+        model_config.tokenizer, revision=model_config.tokenizer_revision
+    )
 
 
 def callers_id(request_id: str) -> str:

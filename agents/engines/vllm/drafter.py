@@ -29,7 +29,7 @@ from turntree.agents.engines.drafting import chain_rows
 from turntree.agents.engines.drafting.chain_rows import ChainRows, ChainTurn, StepResult
 from turntree.agents.engines.drafting.session import DraftCounts, DraftingSession
 from turntree.agents.engines.judged import ended_turn
-from turntree.agents.engines.request_wire import draft_of, given_of, is_judged, judged_most, turn_state
+from turntree.agents.engines.request_wire import given_of, guess_of, is_judged, judged_most, turn_state
 from turntree.agents.engines.vllm import compat, cpu_repair
 from turntree.agents.engines.vllm.chain_budget import ChainBudget
 from turntree.agents.engines.vllm.settings import DrafterSettings
@@ -72,7 +72,7 @@ class ForestDrafter:
         if not config.end_tokens:
             config = dataclasses.replace(config, end_tokens=compat.end_tokens(vllm_config.model_config))
         self.settings = settings
-        self.forest = SpecForest(config)
+        self.forest = SpecForest(config.of_policy(*compat.known_tokens(vllm_config.model_config)))
         self._session = DraftingSession(forest=self.forest)
         self._longest: int = vllm_config.model_config.max_model_len
         self._deepest: int = vllm_config.speculative_config.num_speculative_tokens
@@ -131,7 +131,10 @@ class ForestDrafter:
         self._runner = runner
         self.leads = leads
         exchange = FolderExchange.from_environment()
-        self._chains.shared = self._shared = None if exchange is None else SharedTurns(self.forest, exchange)
+        if exchange is not None:
+            config = self.forest.config
+            self._shared = SharedTurns(self.forest, exchange, vocabulary=config.vocabulary, tokenizer=config.tokenizer)
+            self._chains.shared = self._shared
 
     def load_model(self, *_: Any, **__: Any) -> None:
         """Compile the store's kernels; vLLM calls this where other drafters load their models.
@@ -303,18 +306,13 @@ class ForestDrafter:
         given = given_of(parameters.extra_args)
         prompt = request.prompt_token_ids[: len(request.prompt_token_ids) - given]
         room = self._longest - len(prompt)
-        try:
-            guess = draft_of(parameters.extra_args)
-        except (TypeError, ValueError) as error:
-            logger.warning("a request's draft is ignored, as it cannot be read: %s", error)
-            guess = []
         return ChainTurn(
             state=turn_state(parameters.extra_args, prompt),
             prompt=prompt,
             stops=compat.stop_tokens(parameters),
             least=given + (parameters.min_tokens or 0),
             most=room if parameters.max_tokens is None else min(room, given + parameters.max_tokens),
-            guess=guess,
+            guess=guess_of(parameters.extra_args, self.forest.config.vocabulary),
         )
 
     def _sweep(self, requests: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,8 +28,10 @@ from turntree.agents.errors import AgentError
 from turntree.agents.reuse import run_ahead_arrays
 from turntree.agents.reuse.prefix_reuse import PrefixReuse
 from turntree.agents.reuse.run_ahead import RunAhead
+from turntree.spec_tree import ForestConfig
 from turntree.spec_tree.array_file import open_regular, read_array_file, read_regular
 from turntree.spec_tree.rules import ledger_arrays
+from turntree.spec_tree.store.live_table import known_tokens
 
 FORMAT = 2
 """Version of the folder's layout."""
@@ -72,9 +75,20 @@ class ServerState:
         forest: The store of drafts.
         reuse: Earlier trajectories.
         ahead: The engine that precomputes turns.
+        vocabulary: Tokens that the policy knows; turns with others are refused. 0 is any.
+        tokenizer: Hash of its tokenizer; a checkpoint of another one is refused. Empty where it is not known.
     """
 
-    def __init__(self, forest: Saved | None, reuse: PrefixReuse | None, ahead: RunAhead | None) -> None:
+    def __init__(
+        self,
+        forest: Saved | None,
+        reuse: PrefixReuse | None,
+        ahead: RunAhead | None,
+        *,
+        vocabulary: int = 0,
+        tokenizer: str = "",
+    ) -> None:
+        self._policy = ForestConfig(vocabulary=vocabulary, tokenizer=tokenizer)
         self._forest = forest
         self._reuse = reuse
         self._ahead = ahead
@@ -108,7 +122,7 @@ class ServerState:
                 with (partial / name).open("xb") as file:
                     np.savez(file, **arrays)  # type: ignore[arg-type]
             digests = {path.name: _digest(path) for path in sorted(partial.iterdir())}
-            listed = {"format": FORMAT, "step": step, "files": digests}
+            listed = {"format": FORMAT, "step": step, "tokenizer": self._policy.tokenizer, "files": digests}
             (partial / _LIST).write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
             for path in partial.iterdir():
                 _sync(path)
@@ -123,34 +137,45 @@ class ServerState:
         """Load what ``write`` put into ``folder``. Parts that the saved run did not have stay empty.
 
         Raises:
-            DamagedCheckpoint: If it is incomplete, of another version or of another step.
+            DamagedCheckpoint: If it is incomplete, of another version, of another step, or of a policy with other
+                tokens; one that does not say of which tokenizer it is counts as this policy's.
         """
-        files = _checked(folder, step)
+        files = _checked(folder, step, self._policy)
         try:
             if self._forest is not None and _FOREST in files:
                 self._forest.restore(folder / _FOREST)
             if self._reuse is not None and _LEDGER in files:
-                arrays = read_array_file(folder / _LEDGER, ledger_arrays.KINDS, most=_MOST)
+                arrays = self._known(read_array_file(folder / _LEDGER, ledger_arrays.KINDS, most=_MOST))
                 ledger_arrays.fill_ledger(self._reuse.ledger, arrays)
             if self._ahead is not None and _AHEAD in files:
                 room = self._ahead.config.max_tokens
-                arrays = read_array_file(folder / _AHEAD, run_ahead_arrays.KINDS, most=_MOST)
+                arrays = self._known(read_array_file(folder / _AHEAD, run_ahead_arrays.KINDS, most=_MOST))
                 self._ahead.stock = run_ahead_arrays.stock_of_arrays(arrays, max_tokens=room)
         except ValueError as error:  # those of damaged files are
             raise _damaged(folder, str(error)) from error
 
+    def _known(self, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        for tokens in (arrays["tokens"], arrays.get("top_ids", arrays["tokens"])):
+            known_tokens(tokens, self._policy.vocabulary)
+        return arrays
 
-def _checked(folder: Path, step: int) -> set[str]:
+
+def _checked(folder: Path, step: int, policy: ForestConfig) -> set[str]:
     """Names of the files, after checking that all are complete."""
     try:
         listed = json.loads(read_regular(folder / _LIST, most=_MOST_LIST))
         version, saved_step, digests = listed["format"], listed["step"], dict(listed["files"])
+        tokenizer = str(listed.get("tokenizer", ""))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(folder, f"{_LIST} cannot be read: {error}") from error
     if version != FORMAT:
         raise _damaged(folder, f"it has format {version}, expected {FORMAT}")
     if saved_step != step:
         raise _damaged(folder, f"it is of step {saved_step}, expected {step}")
+    try:
+        replace(policy, tokenizer=tokenizer).of_policy(0, policy.tokenizer)
+    except ValueError as error:
+        raise _damaged(folder, str(error)) from error
     for name, digest in digests.items():
         if name not in (_FOREST, _LEDGER, _AHEAD):
             raise _damaged(folder, f"{_LIST} names {name!r}, a file of another version")

@@ -14,6 +14,7 @@ from typing import Any
 
 from verl.workers.rollout.replica import TokenOutput
 
+from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.engines.protocol import Completion, DraftStats, Engine, TurnRequest
 from turntree.agents.engines.sglang.turns import SglangTurns
@@ -53,6 +54,7 @@ class ExternalServer:
     """
 
     config: Any
+    model_config: Any = None
     replica_rank: int
     global_steps: Any
     _turns: TurnServer | None = None
@@ -95,6 +97,7 @@ class ExternalServer:
             seed=self.config.seed + self.replica_rank,
             vocabulary=engine.vocabulary,
             max_context=engine.max_context or self.config.max_model_len,
+            tokenizer=tokenizer_hash(self.model_config.local_path if self.model_config else ""),
             store=store,
             exchange=HubExchange(self.replica_rank) if shared else None,
             restarted=self._life.restarted,

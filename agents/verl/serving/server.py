@@ -20,6 +20,7 @@ from typing import Any
 
 from verl.workers.rollout.replica import TokenOutput
 
+from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
 from turntree.agents.engines.protocol import TurnRequest
 from turntree.agents.evaluation.machine import hardware
 from turntree.agents.verl.config.exchange_settings import ExchangeSettings
@@ -100,6 +101,7 @@ class TurntreeServer:
             seed=config.seed + replica_rank,
             vocabulary=self.engine.vocabulary,
             max_context=engine_config.max_context,
+            tokenizer=tokenizer_hash(path),
             store=self.engine.forest,
             exchange=None if exchange is None else HubExchange(replica_rank),
             restarted=self._life.restarted,

@@ -61,6 +61,7 @@ class TurnServer:
         seed: For turns that bring none.
         vocabulary: Size of the policy's vocabulary.
         max_context: Most tokens of prompt and response together.
+        tokenizer: Hash of the policy's tokenizer; empty where it is not known.
         store: The engine's store of drafts; ``None`` if it has none that can be reached.
         exchange: The connection to the stores of other replicas; ``None`` exchanges no turns.
         restarted: Whether the replica lost an earlier process. It then loads nothing of a checkpoint, as turns
@@ -76,6 +77,7 @@ class TurnServer:
         seed: int,
         vocabulary: int,
         max_context: int,
+        tokenizer: str = "",
         store: TurnStore | None = None,
         exchange: Exchange | None = None,
         restarted: bool = False,
@@ -95,10 +97,12 @@ class TurnServer:
         self._turns: Engine = self._reuse or self._ahead or engine
         validation = run.validation
         self._validation = CoupledTurns(engine, max_tokens=validation.max_tokens) if validation.coupled else None
-        self._shared = None if exchange is None or store is None else SharedTurns(store, exchange)
+        self._shared = None
+        if exchange is not None and store is not None:
+            self._shared = SharedTurns(store, exchange, vocabulary=vocabulary, tokenizer=tokenizer)
         self._monitors = Monitors()
         self._counters = StepCounters(run, rank, self._monitors, self._reuse, self._ahead)
-        self._state = ServerState(store, self._reuse, self._ahead)
+        self._state = ServerState(store, self._reuse, self._ahead, vocabulary=vocabulary, tokenizer=tokenizer)
         self._resumable = bool(run.checkpoint_dir) and not restarted
         self._checkpoints = Path(run.checkpoint_dir)
         self._rank = rank

@@ -253,6 +253,28 @@ def test_what_one_store_was_told_is_drafted_by_another(log: TurnLog) -> None:
     assert forest.draft(turn, max_nodes=3, room=[8]).tokens.tolist() == [7, 8, 9]
 
 
+def test_turns_of_others_beyond_the_vocabulary_are_left_out_and_counted(log: TurnLog) -> None:
+    log.append("b", 0, TurnBatch.of([HERE] * 4, [[1, 9], [], [2, 2**31 - 1], [10]]))
+    forest, wire, _ = member(log, "a")
+    counts = SharedTurns(forest, wire, vocabulary=10).swap()
+    assert (counts.taken, counts.missed, forest.finished([HERE])) == (2, 2, [1])
+
+
+def test_turns_of_another_tokenizer_are_left_out_and_said_once(log: TurnLog, caplog: pytest.LogCaptureFixture) -> None:
+    for number, hashed in enumerate(("x", "y", "x", "")):
+        sent = TurnBatch.of([HERE], [[number]], tokenizer=hashed)
+        log.append("b", number, TurnBatch.from_bytes(sent.to_bytes()))
+    forest, wire, _ = member(log, "a")
+    shared = SharedTurns(forest, wire, tokenizer="y")
+    shared.note(HERE, [7])
+    counts = shared.swap()
+    assert (counts.taken, counts.missed, forest.finished([HERE])) == (2, 2, [2])
+    assert [r.getMessage() for r in caplog.records] == [
+        "turns of another tokenizer are left out: expected y, got 'x'; let engines of one model alone share their turns"
+    ]
+    assert [batch.tokenizer for batch in log.read("b", None).batches] == ["y"]
+
+
 def test_a_store_is_not_given_its_own_turns_again() -> None:
     forest, _, shared = member(TurnLog(1 << 20), "a")
     forest.insert(HERE, [7, 8, 9])

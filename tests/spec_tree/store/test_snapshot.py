@@ -2,6 +2,7 @@ import os
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -343,3 +344,43 @@ def test_pickles_are_never_read(path: Path) -> None:
     np.savez(path, magic=np.array([{"a": 1}], object))
     with pytest.raises(DamagedForest, match=r"allow_pickle"):
         SpecForest.load(path)
+
+
+@pytest.mark.parametrize("config", [DEFAULT, SMALL], ids=["indexed", "cold"])
+def test_tokens_beyond_the_vocabulary_enter_no_store(path: Path, config: ForestConfig) -> None:
+    filled(config, turns=120).save(path)
+    small = SpecForest(replace(config, vocabulary=70_000))
+    for enter in (
+        lambda: small.insert(state(0), [1, 70_000]),
+        lambda: small.insert_all([state(0)] * 2, [[1], [2**31 - 1]]),
+        lambda: small.restore(path),
+        lambda: SpecForest.load(path, small.config),
+    ):
+        with pytest.raises(ValueError, match=r"from 0 to 69999, got (70000|2147483647): these turns are of another"):
+            enter()
+    assert small.stats().rollouts == 0
+    assert SpecForest.load(path, replace(config, vocabulary=70_001)).stats().rollouts > 0
+
+
+def test_a_store_of_another_tokenizer_is_refused_in_one_line_and_one_without_a_hash_is_ours(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, others = replace(DEFAULT, tokenizer="a" * 32), replace(DEFAULT, tokenizer="b" * 32)
+    filled(others).save(path)
+    for enter in (lambda: SpecForest(ours).restore(path), lambda: SpecForest.load(path, ours)):
+        with pytest.raises(
+            DamagedForest, match=f"expected turns of the tokenizer {'a' * 32}, got those of b+; use"
+        ) as e:
+            enter()
+        assert "\n" not in str(e.value)
+    unknown = SpecForest(DEFAULT)
+    unknown.restore(path)
+    assert unknown.config == others, "what is saved next is of the tokenizer that the file names"
+    assert not caplog.records
+    filled(DEFAULT).save(path)
+    restored = SpecForest(ours)
+    restored.restore(path)
+    assert restored.config == ours
+    assert [r.getMessage() for r in caplog.records] == [
+        f"{path} has no hash of a tokenizer, as older versions saved none: its turns count as ours"
+    ]

@@ -49,6 +49,8 @@ class Policy:
         text = config.get_text_config()
         self.windows = bool(getattr(text, "sliding_window", None)) and getattr(text, "use_sliding_window", True)
         self.vocabulary = int(text.vocab_size)
+        self.name = str(getattr(config, "_name_or_path", ""))
+        """Directory or Hugging Face id that it was loaded from; empty without one."""
         self.end_tokens = _end_tokens(model)
         """Tokens that end a text, by the model's own settings."""
         self.max_positions = int(getattr(text, "max_position_embeddings", 0)) or None

@@ -73,6 +73,7 @@ class TreeDrafter:
         """
         self._session = DraftingSession(forest=forest)
         self.forest = forest
+        self._vocabulary = forest.config.vocabulary or 1 << 31
         self.widths = settings.widths_within(widest)
         self._settings = settings
         self._clock = clock
@@ -178,7 +179,9 @@ class TreeDrafter:
         return self.widths[0] if most == 0 else self.widths[int(np.searchsorted(self.widths, most + 1))]
 
     def _turns(self, requests: Sequence[Served]) -> list[LiveTurn]:
-        new = [LiveTurn.of(request) for request in requests if request.rid not in self._live]
+        new = [
+            LiveTurn.of(request, vocabulary=self._vocabulary) for request in requests if request.rid not in self._live
+        ]
         self._begin(new)
         self._live |= {turn.request.rid: turn for turn in new}
         for request in requests:

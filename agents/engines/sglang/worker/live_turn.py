@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from turntree.agents.engines.drafting.session import DraftTurn
-from turntree.agents.engines.request_wire import draft_of, given_of, is_judged, turn_state
+from turntree.agents.engines.request_wire import given_of, guess_of, is_judged, turn_state
 from turntree.spec_tree import DialogueState
 
 
@@ -60,19 +60,20 @@ class LiveTurn(DraftTurn):
     """Whether the prompt ends with a guess: the request samples nothing of the turn."""
 
     @classmethod
-    def of(cls, request: Served, drawn: Sequence[int] = ()) -> LiveTurn:
+    def of(cls, request: Served, drawn: Sequence[int] = (), *, vocabulary: int = 1 << 31) -> LiveTurn:
         """A turn that has not begun.
 
         Args:
             request: Its request.
             drawn: The turn of a judged request that has ended it.
+            vocabulary: Tokens that the policy knows, of which its guess is taken.
         """
         entries, tokens = request.sampling_params.custom_params, list(request.origin_input_ids)
         before = len(tokens) - given_of(entries)
         return cls(
             request=request,
             state=turn_state(entries, tokens[:before]),
-            guess=draft_of(entries),
+            guess=guess_of(entries, vocabulary),
             prompt=tokens[:before],
             given=list(drawn) if is_judged(entries) else tokens[before:],
             judged=is_judged(entries),

@@ -22,6 +22,7 @@ from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
 from turntree.agents.engines.sglang.drawing.noise_rows import draw_for_all
 from turntree.agents.engines.sglang.drawing.verification import DRAFTED_NODES
 from turntree.agents.engines.sglang.settings import settings_from_environment
@@ -150,9 +151,11 @@ def make_drafter(
         return FollowingDrafter(ranks, widths)
     warm_up()
     ends = settings.forest.end_tokens | frozenset(model_config.hf_eos_token_id or ())
-    forest = SpecForest(replace(settings.forest, end_tokens=ends))
-    exchange = FolderExchange.from_environment()
-    shared = None if exchange is None else SharedTurns(forest, exchange)
+    tokenizer = tokenizer_hash(server_args.tokenizer_path, revision=server_args.revision)
+    config = replace(settings.forest, end_tokens=ends).of_policy(model_config.vocab_size, tokenizer)
+    forest, exchange, shared = SpecForest(config), FolderExchange.from_environment(), None
+    if exchange is not None:
+        shared = SharedTurns(forest, exchange, vocabulary=config.vocabulary, tokenizer=config.tokenizer)
     if ranks is None:
         return TreeDrafter(settings, forest, widest, shared=shared, device=device)
     return LeadingDrafter(ranks, settings, forest, widest, shared=shared, device=device)

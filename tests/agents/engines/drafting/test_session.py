@@ -4,6 +4,7 @@ import pytest
 from forest_checks import turns_in
 
 from turntree.agents.engines.drafting.session import DraftingSession, DraftTurn
+from turntree.agents.engines.drafting.trees import within
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
 STATE, SPEECH = DialogueState(exact=7, task="t"), [5, 6, 7, 8, 9]
@@ -81,3 +82,13 @@ def test_only_the_step_that_verified_a_draft_tells_what_became_of_it():
         session.commit([second], [[token]])
     session.end([second], keep=True)
     assert session.forest.stats().accepted == 1
+
+
+def test_trees_with_tokens_beyond_the_vocabulary_are_not_drafted() -> None:
+    forest = SpecForest()
+    states = [DialogueState(exact=number, env=str(number)) for number in (1, 2, 3)]
+    forest.insert_all(states, [[1, 2], [3, 2**31 - 1], [4, 5]])
+    draft = forest.draft(forest.begin(states), max_nodes=4, room=[4] * 3)
+    kept = within(draft, 10)
+    assert (kept.tokens.tolist(), kept.offsets.tolist()) == ([1, 2, 4, 5], [0, 2, 2, 4])
+    assert within(draft, 2**31).tokens.tolist() == [1, 2, 3, 2**31 - 1, 4, 5]

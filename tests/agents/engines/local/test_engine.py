@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -10,11 +11,12 @@ from cores import CONFIG, AdversarialForest, run_core, tiny_llama
 from machine_speed import patience, soon
 from tables import table
 
+from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.protocol import Engine, FinishReason, Sampling, TurnRequest
-from turntree.spec_tree import ForestConfig
+from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
 
 async def test_many_callers_get_what_each_would_get_alone(engine, prompts):
@@ -193,3 +195,23 @@ async def test_a_store_that_the_engine_makes_knows_the_models_end_tokens():
 async def test_without_speculation_there_is_no_store():
     with LocalEngine(tiny_llama(), config=replace(CONFIG, speculation=None), forest=ForestConfig()) as engine:
         assert engine.forest is None
+
+
+async def test_a_store_given_to_an_engine_is_of_its_tokenizer_and_drafts_no_token_beyond_its_vocabulary(
+    tiny_model: Path, prompts: list[list[int]]
+) -> None:
+    state, how = DialogueState.from_tokens(prompts[0]), Sampling(temperature=0, max_tokens=12)
+    forest = SpecForest()
+    with LocalEngine.from_pretrained(tiny_model, config=CONFIG, forest=forest) as engine:
+        assert forest.config.tokenizer == tokenizer_hash(str(tiny_model)) != ""
+        turn = await engine.generate(TurnRequest(prompts[0], how, state=state))
+        with pytest.raises(ValueError, match=f"from 0 to {engine.vocabulary - 1}, got 2147483647"):
+            forest.insert(state, [2**31 - 1])
+    poisoned = SpecForest()
+    for place in range(12):
+        poisoned.insert(state, [*turn.token_ids[:place], 2**31 - 1, 5])
+    with LocalEngine.from_pretrained(tiny_model, config=CONFIG, forest=poisoned) as engine:
+        again = await engine.generate(TurnRequest(prompts[0], how, state=state))
+    assert again.token_ids == turn.token_ids
+    with pytest.raises(ValueError, match=f"expected turns of the tokenizer {forest.config.tokenizer}, got those of x;"):
+        LocalEngine.from_pretrained(tiny_model, config=CONFIG, forest=SpecForest(ForestConfig(tokenizer="x")))

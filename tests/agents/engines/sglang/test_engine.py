@@ -165,6 +165,8 @@ async def test_turns_of_another_engine_come_in_at_a_flush(
     prompt, sampling = [9, 8, 7, 6, 5], Sampling(max_tokens=24, seed=7)
     turn, other = policy.seeded(prompt, 24, 7), FolderExchange(exchange, "other")
     other.swap(TurnBatch.of([state("exchanged")], [turn]), 0)
+    beyond = [[*turn[:3], token, *turn[4:]] for token in (32, 2**31 - 1)]
+    other.swap(TurnBatch.of([state("exchanged")] * 2, beyond), 1)  # the model knows 32 tokens
     known = engine.figures()["forest_rollouts"]
     engine.reset_prefix_cache()
     await soon(lambda: engine.figures()["forest_rollouts"] == known + 1)  # no step waits for the exchange
@@ -175,7 +177,7 @@ async def test_turns_of_another_engine_come_in_at_a_flush(
     heard: list[list[int]] = []
 
     def given() -> bool:
-        heard.extend(list(said) for batch in other.swap(TurnBatch.of([], []), 1).batches for said in batch.turns)
+        heard.extend(list(said) for batch in other.swap(TurnBatch.of([], []), 3).batches for said in batch.turns)
         return turn in heard
 
     await soon(given)

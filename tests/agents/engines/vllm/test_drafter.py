@@ -11,7 +11,7 @@ import pytest
 from forest_checks import turns_in
 from machine_speed import patience
 from tables import table
-from vllm_runner import CONTEXT, END, ScriptedRunner, vllm_config
+from vllm_runner import CONTEXT, END, VOCABULARY, ScriptedRunner, vllm_config
 
 from turntree.agents.engines.request_wire import DRAFT
 from turntree.agents.engines.state_wire import KEY, to_wire
@@ -175,6 +175,25 @@ def test_the_caller_s_guess_is_drafted_while_it_comes_true(runner: ScriptedRunne
     assert runner.step()["a"] == [12, 13, 14, 50]
     assert runner.step()["a"] == []
     assert runner.drafter.take_stats("a") == (2, 4, 3)
+
+
+def test_what_is_beyond_the_vocabulary_is_never_drafted_whoever_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    poison = FolderExchange(tmp_path, "other")
+    for number, token in enumerate((VOCABULARY, 2**31 - 1)):
+        poison.swap(TurnBatch.of([DialogueState.from_tokens(PROMPT)] * 2, [[TURN[0], token], TURN]), 2 * number)
+    runner = ScriptedRunner()
+    runner.say("a", [9], TURN)
+    assert runner.drafter._shared.wait(patience(30))
+    assert runner.drafter._shared.counts.missed == 2
+    runner.add("b", PROMPT, TURN, extra_args={DRAFT: [TURN[0], TURN[1], VOCABULARY, 50]})
+    runner.add("c", PROMPT, TURN, extra_args={DRAFT: "[1e999]"})
+    drafted = [token for _ in TURN for draft in runner.step().values() for token in draft]
+    assert drafted
+    assert all(0 <= token < VOCABULARY for token in drafted)
+    assert runner.drafter.forest.finished([DialogueState.from_tokens(PROMPT)]) == [4]
 
 
 def test_a_turn_that_is_said_again_takes_fewer_steps_unless_the_drafter_is_off_which_learns_all_the_same(

@@ -55,6 +55,8 @@ async def test_turns_of_another_engine_come_in_through_the_folder(
     prompt, sampling = [9, 8, 7, 6, 5], Sampling(max_tokens=24, seed=7)
     turn, other = policy.seeded(prompt, 24, 7), FolderExchange(exchange, "other")
     other.swap(TurnBatch.of([state("exchanged")], [turn]), 0)
+    beyond = [[*turn[:3], token, *turn[4:]] for token in (32, 2**31 - 1)]
+    other.swap(TurnBatch.of([state("exchanged")] * 2, beyond), 1)  # the model knows 32 tokens
     known = engine.figures()["held_rollouts"]
     unknown = await engine.generate(TurnRequest(prompt, Sampling(max_tokens=24, seed=8), state=state("of nobody")))
     await soon(lambda: engine.figures()["held_rollouts"] == known + 2)  # no step waits for the exchange
@@ -65,7 +67,7 @@ async def test_turns_of_another_engine_come_in_through_the_folder(
     heard: list[list[int]] = []
 
     def given() -> bool:
-        heard.extend(list(said) for batch in other.swap(TurnBatch.of([], []), 1).batches for said in batch.turns)
+        heard.extend(list(said) for batch in other.swap(TurnBatch.of([], []), 3).batches for said in batch.turns)
         return turn in heard
 
     await soon(given)

@@ -96,12 +96,12 @@ PARTS = ("forest", "ledger", "run_ahead")
 
 
 class Server:
-    def __init__(self) -> None:
+    def __init__(self, vocabulary: int = 5) -> None:
         self.engine = TabledEngine(random_policy(1, 5))
         self.forest = SpecForest()
         self.reuse = PrefixReuse(self.engine, ReuseConfig(mode="replay"), vocabulary=5)
         self.ahead = RunAhead(self.engine, RunAheadConfig(enabled=True))  # type: ignore[arg-type]
-        self.state = ServerState(self.forest, self.reuse, self.ahead)
+        self.state = ServerState(self.forest, self.reuse, self.ahead, vocabulary=vocabulary, tokenizer="ours")
 
 
 async def played() -> Server:
@@ -169,6 +169,7 @@ def relisted(**changes: Any) -> Callable[[bytes], bytes]:
         ("state.json", relisted(files=3), r"state\.json cannot be read"),
         ("state.json", lambda _: b"[" * 60_000, r"state\.json cannot be read"),
         ("state.json", relisted(step=4), "of step 4"),
+        ("state.json", relisted(tokenizer="other"), "expected turns of the tokenizer ours, got those of other; use"),
     ],
 )
 async def test_a_state_that_is_not_whole_or_not_of_the_step_is_refused(
@@ -179,6 +180,19 @@ async def test_a_state_that_is_not_whole_or_not_of_the_step_is_refused(
     file.unlink() if spoil is None else file.write_bytes(spoil(file.read_bytes()))
     with pytest.raises(DamagedCheckpoint, match=said):
         Server().state.read(tmp_path / "state", step=1)
+
+
+async def test_tokens_beyond_the_vocabulary_are_refused_and_an_older_state_without_a_tokenizer_is_read(
+    tmp_path: Path,
+) -> None:
+    server = await save(tmp_path / "state")
+    with pytest.raises(DamagedCheckpoint, match=r"from 0 to 1, got [234]: these turns are of"):
+        Server(2).state.read(tmp_path / "state", step=1)
+    listed = tmp_path / "state" / "state.json"
+    listed.write_text(listed.read_text().replace('"tokenizer": "ours",', ""))
+    after = Server()
+    after.state.read(tmp_path / "state", step=1)
+    assert after.forest.tree(STATE) == server.forest.tree(STATE)
 
 
 async def test_parts_that_the_saved_run_did_not_have_stay_empty(tmp_path: Path) -> None:
