@@ -35,7 +35,8 @@ from turntree.rewards.reading.scales import numeral
 
 _RELATIONS = {
     "=": "=", "<": "<", ">": ">", "lt": "<", "gt": ">", "le": "<=", "leq": "<=", "leqslant": "<=", "ge": ">=",
-    "geq": ">=", "geqslant": ">=", "ne": "!=", "neq": "!=", "approx": "~", "sim": "~", "simeq": "~", "in": "in",
+    "geq": ">=", "geqslant": ">=", "ne": "!=", "neq": "!=", "in": "in",
+    "approx": "approx", "sim": "approx", "simeq": "approx",
     "equiv": "~", "cong": "~", "to": "~", "rightarrow": "~", "Rightarrow": "~", "implies": "~", "subset": "~",
     "subseteq": "~", "propto": "~", "notin": "!=", "leqq": "<=", "geqq": ">=", "ni": "~", "iff": "~",
 }  # fmt: skip

@@ -123,7 +123,7 @@ class Evaluation:
             if any(isinstance(value, mp.mpc) for value in values):
                 raise Undefined("complex numbers have no order")
             return (max if name == "max" else min)(values, key=real)
-        if name == "abs":
+        if name in ("abs", "norm"):
             return abs(first)
         if name not in _ONE_ARGUMENT and isinstance(first, mp.mpc):
             raise Undefined("a complex argument")
