@@ -45,6 +45,7 @@ from turntree.rewards.limits import MAX_BITS, MAX_STEPS, MAX_TERMS, LimitExceede
 _ONE_ARGUMENT = {
     "sin": mp.sin, "cos": mp.cos, "tan": mp.tan, "cot": mp.cot, "sec": mp.sec, "csc": mp.csc,
     "arcsin": mp.asin, "arccos": mp.acos, "arctan": mp.atan, "sinh": mp.sinh, "cosh": mp.cosh, "tanh": mp.tanh,
+    "coth": mp.coth, "sech": mp.sech, "csch": mp.csch, "arcsinh": mp.asinh, "arccosh": mp.acosh, "arctanh": mp.atanh,
 }  # fmt: skip
 
 
