@@ -13,10 +13,12 @@ from turntree.rewards.formula.clock import same_time
 from turntree.rewards.formula.form import contradicts, lacks_form
 from turntree.rewards.formula.options import compare_option, is_option
 from turntree.rewards.formula.restated import is_restated
-from turntree.rewards.formula.syntax.nodes import Group, Node, Num, Quantity, Rel, Words
+from turntree.rewards.formula.syntax.bases import read_based
+from turntree.rewards.formula.syntax.nodes import Based, Group, Node, Num, Quantity, Ratio, Rel, Words
 from turntree.rewards.formula.syntax.parse import parse
 from turntree.rewards.formula.syntax.plain import commands_stripped, plain
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Malformed, Suspect, Undefined
+from turntree.rewards.formula.syntax.walk import free_variables, holds
 from turntree.rewards.formula.tolerance import within_tolerance
 from turntree.rewards.formula.typed import Comparison
 from turntree.rewards.formula.understanding import is_understood
@@ -28,6 +30,8 @@ from turntree.rewards.reading.visible import without_hidden
 from turntree.rewards.result import Status, Verdict
 
 _ROW = 3
+_RUN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+"""Letters that may be a word or a product."""
 _NUMBER_OR_FORMULA = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?")
 
 
@@ -56,12 +60,16 @@ def understands(gold: str, contract: Contract) -> bool:
     """Whether a gold answer can be compared with any readable answer."""
     if contract.kind is Kind.OPTION or is_option(gold):
         return True
-    try:
-        return is_understood(parse(gold))
-    except (Malformed, Suspect):
-        return _is_worded(gold)
-    except LimitExceeded:
-        return False
+    for letters in (False, True) if _RUN.search(gold) else (False,):
+        try:
+            if is_understood(parse(gold, letters=letters)):
+                return True
+        except (Malformed, Suspect):
+            if _is_worded(gold):
+                return True
+        except LimitExceeded:
+            return False
+    return False
 
 
 def _carried_out(verdict: Verdict, gold: str, answer: Answer, contract: Contract, question: str) -> Verdict:
@@ -97,6 +105,13 @@ def _compare(gold: str, answer: Answer, contract: Contract) -> Verdict:
 
 
 def _compare_text(gold: str, text: str, contract: Contract, *, prose: bool) -> Verdict:
+    verdict = _compare_as_read(gold, text, contract, prose=prose)
+    if verdict.correct or verdict.flags or contract.kind is Kind.OPTION or not (_RUN.search(gold) or _RUN.search(text)):
+        return verdict
+    return Verdict(correct=True, method="numeric") if _same_letters(gold, text) else verdict
+
+
+def _compare_as_read(gold: str, text: str, contract: Contract, *, prose: bool) -> Verdict:
     if contract.kind is Kind.OPTION or is_option(gold):
         option = compare_option(gold, text, contract)
         if option is not None:
@@ -114,6 +129,8 @@ def _compare_text(gold: str, text: str, contract: Contract, *, prose: bool) -> V
         right = parse(gold)
     except (Malformed, Suspect, LimitExceeded):
         return _against_unreadable(gold, text)
+    if isinstance(right, Based) and (digits := read_based(text, right.base)) is not None:
+        return Verdict(correct=(right.base, right.value) == (digits.base, digits.value), method="typed")
     try:
         ours = _parsed(text, prose=prose)
     except Suspect as suspicion:
@@ -134,6 +151,19 @@ def _compare_text(gold: str, text: str, contract: Contract, *, prose: bool) -> V
             if again.correct:
                 return again
     return verdict
+
+
+def _same_letters(gold: str, text: str) -> bool:
+    r"""Whether two texts are equal where letters are variables: ``mg`` and ``gm``, ``x\sin x`` and ``xsinx``."""
+    try:
+        right, ours = (parse(one, letters=bool(_RUN.search(one))) for one in (gold, text))
+    except (Malformed, Suspect, LimitExceeded):
+        return False
+    if holds(right, Words, Quantity, Ratio) or holds(ours, Words, Quantity, Ratio):
+        return False
+    if free_variables(ours) != free_variables(right):
+        return False
+    return _decide(right, ours).correct is True
 
 
 def _parsed(text: str, *, prose: bool) -> Node:

@@ -48,6 +48,8 @@ def compare_relations(gold: Rel, answer: Rel) -> bool | None:
 
 
 def _chains(gold: Rel, answer: Rel) -> bool | None:
+    if all(sign in _TURNED for sign in answer.signs) and gold.signs[0] == _TURNED[answer.signs[-1]]:
+        answer = Rel(answer.terms[::-1], tuple(_TURNED[sign] for sign in reversed(answer.signs)))
     if len(gold.signs) != len(answer.signs):
         return False
     sides = list(zip(gold.terms, gold.signs, strict=False)), list(zip(answer.terms, answer.signs, strict=False))

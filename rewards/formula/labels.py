@@ -14,6 +14,7 @@ from turntree.rewards.formula.syntax.nodes import (
     Applied,
     Big,
     Call,
+    Const,
     Group,
     Mul,
     Node,
@@ -22,11 +23,12 @@ from turntree.rewards.formula.syntax.nodes import (
     Quantity,
     Ratio,
     Rel,
+    SetOp,
     Sym,
     Words,
 )
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
-from turntree.rewards.formula.syntax.walk import free_variables
+from turntree.rewards.formula.syntax.walk import free_variables, ordered, walk
 from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.functions import real
 from turntree.rewards.limits import LimitExceeded
@@ -36,14 +38,32 @@ def labelled(relation: Rel) -> tuple[Node | None, Node | None]:
     """The name and the value of ``name = value``.
 
     Returns:
-        ``(None, None)`` if the left side is not a name, or occurs on the right.
+        ``(None, None)`` if neither side is a name, or the name occurs in the value.
     """
+    relation = named_first(relation)
     first, last = relation.terms[0], relation.terms[-1]
     if first is None or last is None or set(relation.signs) != {"="} or not is_name(first):
         return None, None
     if isinstance(first, Sym) and first.name in free_variables(last):
         return None, None
     return first, last
+
+
+def named_first(relation: Rel) -> Rel:
+    """A chain of equations with the name that it ends with in front: ``7 = x`` as ``x = 7``."""
+    first, last = relation.terms[0], relation.terms[-1]
+    if set(relation.signs) != {"="} or first is None or is_name(first) or not isinstance(last, Sym | Applied):
+        return relation
+    others = relation.terms[:-1]
+    if isinstance(last, Sym) and any(last.name in free_variables(side) for side in others if side is not None):
+        return relation
+    return Rel((last, *others), relation.signs)
+
+
+def same_name(one: Node, other: Node) -> bool:
+    """Whether two names are the same; ``y`` and ``f(x)`` are names of the same graph."""
+    graphs = [name == Sym("y") or (isinstance(name, Applied) and name.args == (Sym("x"),)) for name in (one, other)]
+    return ordered(one) == ordered(other) or (all(graphs) and Sym("y") in (one, other))
 
 
 def is_name(node: Node) -> bool:
@@ -57,10 +77,16 @@ def is_name(node: Node) -> bool:
             return isinstance(argument, Sym | Num | Group) or is_name(argument)
         case Group(items, _, _, _) | Ratio(items):
             return all(is_name(item) for item in items)
+        case Mul((Const("pi"), Num(value, -1))):
+            return value > 1  # the number of primes
+        case Call("norm"):
+            return True
         case Call("abs", (Sym(name),)):
-            return name.isupper()
-        case Call("abs", (Mul(factors),)):
-            return all(isinstance(factor, Sym) and factor.name.isupper() for factor in factors)
+            return name.isupper() or "(" in name
+        case Call("abs", (inner,)):
+            return all(
+                not isinstance(part, Num) and (not isinstance(part, Sym) or part.name.isupper()) for part in walk(inner)
+            ) and isinstance(inner, Mul | SetOp)
     return False
 
 
@@ -81,13 +107,13 @@ def _is_linear(node: Node) -> bool:
 
 def held_chain(answer: Rel, gold: Node) -> list[Node]:
     """The sides of a chain that must have the same value; names and expressions with other variables are left out."""
-    sides = [side for side in answer.terms if side is not None]
+    sides = [side for side in named_first(answer).terms if side is not None]
     known = free_variables(gold)
     while len(sides) > 1:
         first = sides[0]
         own = free_variables(first)
         expression = isinstance(first, Add | Mul | Pow | Quantity | Big | Call) and not _is_linear(first)
-        expression = expression and not (isinstance(first, Call) and first.name == "abs")
+        expression = expression and not (isinstance(first, Call) and first.name in ("abs", "norm"))
         names_value = is_name(first) or (bool(own - known) and expression)
         if not names_value:
             break

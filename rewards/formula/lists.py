@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turntree.rewards.formula.labels import labelled
-from turntree.rewards.formula.syntax.nodes import Add, Group, Mul, Node, Pow, Quantity, Rel, SetOp, Signed
+from turntree.rewards.formula.syntax.nodes import Add, Group, Mul, Node, Pow, Quantity, Rel, SetOp, Signed, Sym
 from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import holds, ordered
 
@@ -24,6 +24,15 @@ def items_of(group: Group) -> tuple[Node, ...]:
     if len(values) == len(items) and len({ordered(name) for name, _ in pairs if name is not None}) == 1:
         return tuple(values)
     return tuple(items)
+
+
+def by_name(group: Group) -> Group:
+    """Labelled values in the order of their names, as a tuple has them: ``y = 2, x = 1`` as ``x = 1, y = 2``."""
+    named = [(labelled(item)[0] if isinstance(item, Rel) else None, item) for item in group.items]
+    if not all(isinstance(name, Sym) for name, _ in named) or len({ordered(name) for name, _ in named if name}) < 2:
+        return group
+    items = tuple(item for _, item in sorted(named, key=lambda pair: pair[0].name if isinstance(pair[0], Sym) else ""))
+    return Group(items, group.opening, group.closing, group.word)
 
 
 def distinct(items: tuple[Node, ...]) -> tuple[Node, ...]:

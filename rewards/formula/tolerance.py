@@ -29,6 +29,20 @@ def within_tolerance(gold: Node, answer: Node, contract: Contract) -> bool:
     return bool(difference <= allowed * (1 + mp.mpf(10) ** -12))
 
 
+def is_rounding(value: Node, rounded: Node) -> bool:
+    """Whether a number is another one rounded or cut off at its last digit; ``True`` where one is no number."""
+    exact, written = _number(value), _number(rounded)
+    if exact is None or written is None:
+        return True
+    place = _last_place(rounded)
+    if place is None and isinstance(rounded, Num) and rounded.value:
+        place = len(digits := str(abs(rounded.value.numerator))) - len(digits.rstrip("0"))
+    if isinstance(rounded, Quantity) and rounded.unit == "%" and not isinstance(value, Quantity):
+        exact *= 100
+    unit = abs(exact) / 100 if place is None else mp.mpf(10) ** place
+    return bool(abs(exact - written) <= unit * (1 if abs(written) < abs(exact) else 0.500001))
+
+
 def _last_place(node: Node) -> int | None:
     """The power of ten of the last digit of a rounded gold number; ``None`` for whole numbers and formulas."""
     match node:
@@ -55,7 +69,7 @@ def _number(node: Node) -> mp.mpf | None:
     match node:
         case Quantity(value, _):
             return _number(value)
-        case Rel((Sym(), inner), ("=",)) if inner is not None:
+        case Rel((Sym(), inner), ("=" | "approx",)) if inner is not None:
             return _number(inner)
     try:
         value = Evaluation(real_only=True).value(node)

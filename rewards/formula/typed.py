@@ -9,9 +9,10 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import combinations
 
+from turntree.rewards.formula.constants import renamed
 from turntree.rewards.formula.equations import compare_relations
-from turntree.rewards.formula.labels import held_chain, labelled
-from turntree.rewards.formula.lists import both_signs, distinct, items_of
+from turntree.rewards.formula.labels import held_chain, labelled, same_name
+from turntree.rewards.formula.lists import both_signs, by_name, distinct, items_of
 from turntree.rewards.formula.matrices import as_matrix
 from turntree.rewards.formula.syntax.nodes import (
     Add,
@@ -37,6 +38,7 @@ from turntree.rewards.formula.syntax.nodes import (
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Suspect, Undefined
 from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import children, free_variables, holds, is_undone, ordered, walk
+from turntree.rewards.formula.tolerance import is_rounding
 from turntree.rewards.formula.units import check_words, opposed, read_unit, singular, spelled_out
 from turntree.rewards.formula.values.numeric import equal
 from turntree.rewards.formula.values.realset import is_set_like, real_set, same_set
@@ -52,6 +54,7 @@ _NUMBER_WORDS = {
         )
     )
 }
+_DECIMAL = 10
 _BRACKETS = str.maketrans({"]": ")", "[": "(", "<": "("})
 
 
@@ -91,7 +94,7 @@ class Comparison:
         if isinstance(gold, Cases) and isinstance(answer, Cases):
             return self._in_order(children(gold), children(answer))
         if isinstance(gold, Rel) or isinstance(answer, Rel):
-            if is_set_like(gold) or (isinstance(answer, Rel) and not set(answer.signs) <= {"=", "~"}):
+            if is_set_like(gold) or (isinstance(answer, Rel) and not set(answer.signs) <= {"=", "~", "approx"}):
                 return self._sets(gold, answer)
             return self._relations(gold, answer)
         gold, answer = spelled_out(gold, answer), spelled_out(answer, gold)
@@ -103,7 +106,8 @@ class Comparison:
         if is_set_like(gold) or is_set_like(answer) or (isinstance(gold, Const) and gold.name == "empty"):
             return self._sets(gold, answer)
         if isinstance(gold, Group):
-            return gold.opening in ("", "{") and len(distinct(gold.items)) == 1 and self.equal(gold.items[0], answer)
+            once = distinct(gold.items) if gold.opening == "{" else gold.items
+            return gold.opening in ("", "{") and len(once) == 1 and self.equal(gold.items[0], answer)
         if isinstance(answer, Group):
             if all(self.equal(gold, item) for item in answer.items) and answer.opening in ("", "{"):
                 return True
@@ -114,6 +118,8 @@ class Comparison:
             return self._ratios(gold, answer)
         if isinstance(gold, Based):
             return _in_base(gold, answer)
+        if isinstance(answer, Based) and answer.base != _DECIMAL:
+            return False
         for part in walk(answer):
             if isinstance(part, Words):
                 return False
@@ -122,7 +128,10 @@ class Comparison:
         if isinstance(answer, Const) and answer.name not in ("pi", "e", "i", "inf"):
             return False
         self.method = "numeric"
-        return equal(gold, answer)
+        verdict = equal(gold, answer)
+        if verdict is False and any(equal(gold, other) for other in renamed(gold, answer)):
+            return True
+        return verdict
 
     def _residues(self, gold: Node, answer: Node) -> bool | None:
         if isinstance(gold, Residue) and isinstance(answer, Residue):
@@ -158,7 +167,7 @@ class Comparison:
         if isinstance(answer, Rel):
             if value is not None:
                 other_name, other_value = labelled(answer)
-                named_alike = name is not None and other_name is not None and ordered(other_name) == ordered(name)
+                named_alike = name is not None and other_name is not None and same_name(name, other_name)
                 if other_value is not None and named_alike:
                     return self.equal(value, other_value)
             return compare_relations(gold, answer)
@@ -168,10 +177,26 @@ class Comparison:
         if answer.terms[0] is None:
             raise Suspect(flags.HEDGE)
         values = held_chain(answer, gold)
+        if "approx" in answer.signs:
+            exact = max(answer.signs.index("approx") + 1 - len(answer.terms) + len(values), 0)
+            return self._rounded(gold, values[:exact], values[exact:])
         for other in values[1:]:
             if self.equal(values[0], other) is False:
                 raise Suspect(flags.FALSE_CHAIN)
         return self.equal(gold, values[-1])
+
+    def _rounded(self, gold: Node, exact: list[Node], rounded: list[Node]) -> bool | None:
+        """Against what a value is, and what it is about: only a gold answer with decimals may be what it is about."""
+        for other in exact[1:]:
+            if self.equal(exact[0], other) is False:
+                raise Suspect(flags.FALSE_CHAIN)
+        if exact and not all(is_rounding(exact[-1], other) for other in rounded):
+            raise Suspect(flags.FALSE_CHAIN)
+        if exact and self.equal(gold, exact[-1]):
+            return True
+        if any(isinstance(part, Num) and part.decimals > 0 for part in walk(gold)):
+            return self.equal(gold, rounded[-1])
+        raise Suspect(flags.HEDGE)
 
     def _sets(self, gold: Node, answer: Node) -> bool | None:
         named = free_variables(gold), free_variables(answer)
@@ -224,6 +249,7 @@ class Comparison:
             return self._unordered(gold, answer)
         if answer.opening == "{" or len(gold.items) != len(answer.items):
             return False
+        answer = by_name(answer)
         if len(gold.items) == 2 and answer.opening:
             ends = [
                 ("[" if group.opening == "[" else "(", "]" if group.closing == "]" else ")") for group in (gold, answer)
@@ -246,7 +272,8 @@ class Comparison:
         others = [labelled(item)[0] if isinstance(item, Rel) else None for item in ours]
         if None not in names and len({ordered(name) for name in names if name}) == len(names) > 1 and None in others:
             return self._in_order(right, ours)
-        right, ours = distinct(right), distinct(ours)
+        if gold.opening or len(distinct(right)) == len(right):  # a bare list that names a value twice has it twice
+            right, ours = distinct(right), distinct(ours)
         if len(right) != len(ours):
             if len(right) == 1:
                 raise Suspect(flags.CANDIDATES)

@@ -149,7 +149,7 @@ def spelled_out(node: Node, other: Node) -> Node:
     """A quantity as a product where the letters of its unit are the other's variables: ``4 V`` beside ``4V``."""
     if isinstance(node, Quantity) and not isinstance(other, Quantity):
         letters = [letter for word in node.unit.split() for letter in word]
-        if letters and set(letters) == free_variables(other):
+        if letters and len(set(letters)) == len(letters) and set(letters) == free_variables(other):
             return Mul((node.value, *map(Sym, letters)))
     return node
 

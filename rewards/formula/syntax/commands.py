@@ -76,7 +76,7 @@ class Commands(Terms):
             return Undone("det", (self.factor(),))
         if name in ("lfloor", "lceil", "lvert", "vert", "|"):
             self.place -= 1
-            kind = {"lfloor": "floor", "lceil": "ceil"}.get(name, "abs")
+            kind = {"lfloor": "floor", "lceil": "ceil", "|": "norm"}.get(name, "abs")
             return self.enclosed(_CLOSERS[name], kind)
         if name in _NAMED:
             return self._named(name)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 
+from turntree.rewards.formula.syntax.bases import read_based
 from turntree.rewards.formula.syntax.commands import Commands
 from turntree.rewards.formula.syntax.nodes import (
     Add,
-    Based,
     Builder,
     Call,
     Const,
@@ -35,24 +35,25 @@ from turntree.rewards.reading.scales import numeral
 
 _RELATIONS = {
     "=": "=", "<": "<", ">": ">", "lt": "<", "gt": ">", "le": "<=", "leq": "<=", "leqslant": "<=", "ge": ">=",
-    "geq": ">=", "geqslant": ">=", "ne": "!=", "neq": "!=", "approx": "~", "sim": "~", "simeq": "~", "in": "in",
+    "geq": ">=", "geqslant": ">=", "ne": "!=", "neq": "!=", "in": "in",
+    "approx": "approx", "sim": "approx", "simeq": "approx",
     "equiv": "~", "cong": "~", "to": "~", "rightarrow": "~", "Rightarrow": "~", "implies": "~", "subset": "~",
     "subseteq": "~", "propto": "~", "notin": "!=", "leqq": "<=", "geqq": ">=", "ni": "~", "iff": "~",
 }  # fmt: skip
 _SETS = {"cup": "cup", "cap": "cap", "setminus": "minus", "backslash": "minus", "bigcup": "cup"}
 _MONEY = {"$": "$", "euro": "\u20ac", "pounds": "\u00a3", "pound": "\u00a3"}
-_LETTER_DIGITS = re.compile(r"\s*([0-9A-Za-z]{1,60})_\{?\s*(?:\\text\s*\{\s*)?([0-9]{1,2})\s*\}{0,2}\s*")
 _WORDS = re.compile(r"\s*(?:\\text(?:bf|it|rm)?\s*\{)?\s*([A-Za-z][a-z -]{1,80}?)\s*\}?\s*\.?\s*")
 _CONDITIONS = ("for", "where", "when", "if", "with", "provided")
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "langle": "rangle", "]": "["}
 
 
-def parse(text: str, *, thousands: bool = True) -> Node:
+def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
     """The syntax tree of an answer.
 
     Args:
         text: The answer, LaTeX or plain, without the box.
         thousands: Read ``1,234`` as one number where no bracket is open.
+        letters: Read letters outside of text commands as products, functions and names, never as words or units.
 
     Raises:
         LimitExceeded: The answer is too large.
@@ -62,11 +63,9 @@ def parse(text: str, *, thousands: bool = True) -> Node:
     text = HALF_OF_DAY.sub(r"\1m", text)
     if (words := _WORDS.fullmatch(text)) and (number := numeral(words[1])) is not None:
         return Num(number)
-    if (match := _LETTER_DIGITS.fullmatch(text)) and not match[1].isdigit() and match[1][0].isdigit():
-        base = int(match[2])
-        if 11 <= base <= 36 and all(int(digit, 36) < base for digit in match[1]):
-            return Based(match[1].lower(), base)
-    parser = Parser(tokenize(text, thousands=thousands))
+    if (numeral_in_base := read_based(text)) is not None:
+        return numeral_in_base
+    parser = Parser(tokenize(text, thousands=thousands, letters=letters))
     node = parser.sequence()
     while parser.accept(".", ",", ";", ":"):
         pass

@@ -10,11 +10,11 @@ from abc import abstractmethod
 from fractions import Fraction
 
 from turntree.rewards.formula.syntax.application import CONDITIONAL, OPERATIONS, function_name, is_application
+from turntree.rewards.formula.syntax.bases import based
 from turntree.rewards.formula.syntax.cursor import Cursor
 from turntree.rewards.formula.syntax.nodes import (
     Add,
     Applied,
-    Based,
     Call,
     Const,
     Group,
@@ -33,7 +33,10 @@ MINUS_ONE = Num(Fraction(-1))
 HALF = Num(Fraction(1, 2))
 MODULO = ("mod", "pmod", "bmod", "Mod")
 FUNCTIONS = frozenset(
-    str.split("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log lg exp max min gcd lcm")
+    str.split(
+        "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh coth sech csch arcsinh arccosh arctanh "
+        "ln log lg exp max min gcd lcm"
+    )
 )
 GREEK = frozenset(
     str.split(
@@ -45,7 +48,6 @@ GREEK = frozenset(
 ACCENTS = frozenset(
     str.split("overline bar hat vec tilde overrightarrow widehat dot mathcal mathscr mathfrak underbrace")
 )
-_BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
 _NO_FACTOR = frozenset(
     [
         "+",
@@ -163,7 +165,7 @@ class Terms(Cursor):
                 left = factors[0] if len(factors) == 1 else Mul(tuple(factors))
                 factors = [Call("mod", (left, self.factor()))]
             elif self.accept("/", "div"):
-                factors.append(Pow(self._signed_factor(), MINUS_ONE))
+                factors.append(Pow(self._divisor(), MINUS_ONE))
             elif self.starts_factor():
                 if token.kind == "num" and isinstance(factors[-1], Num):
                     factors = [self._mixed(factors)]
@@ -194,6 +196,13 @@ class Terms(Cursor):
             return negated(self.factor())
         self.accept("+")
         return self.factor()
+
+    def _divisor(self) -> Node:
+        """What a slash divides by: letters that stand together are divided by together, as in ``t/RC``."""
+        node = self._signed_factor()
+        while self.next.kind == "sym" and not self.next.spaced and self.tokens[self.place - 1].kind == "sym":
+            node = Mul((node, self.factor()))
+        return node
 
     def starts_factor(self) -> bool:
         """Whether a factor without a product sign is next."""
@@ -429,14 +438,7 @@ def _is_part(node: Node) -> bool:
 
 def _indexed(node: Node, token: Token, index: str) -> Node:
     if isinstance(node, Num):
-        index = index.rstrip(".")
-        base = _BASES.get(index) or (int(index) if index.isdigit() and len(index) < 3 else 0)
-        if not 2 <= base <= 36:
-            raise Malformed(f"a number with the index {index!r}")
-        digits = token.text.replace(",", "").lower()
-        if any(not digit.isalnum() or int(digit, 36) >= base for digit in digits.replace(".", "", 1)):
-            raise Malformed(f"{digits} is no number in base {base}")
-        return Based(digits, base)
+        return based(token.text.replace(",", "").lower(), index)
     if isinstance(node, Sym | Const):
         return Sym(f"{node.name}_{index}")
     raise Malformed("an index behind something that takes none")

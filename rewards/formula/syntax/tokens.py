@@ -63,24 +63,41 @@ _SAME = {
 """Commands that stand for a sign, or a letter."""
 _PRINTED = {
     "asin": "arcsin", "acos": "arccos", "atan": "arctan", "tg": "tan", "ctg": "cot", "cosec": "csc", "arctg": "arctan",
-    "sh": "sinh", "ch": "cosh", "th": "tanh",
+    "sh": "sinh", "ch": "cosh", "th": "tanh", "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh",
+    "arsinh": "arcsinh", "arcosh": "arccosh", "artanh": "arctanh", "oo": "infty", "inf": "infty", "infinity": "infty",
 }  # fmt: skip
 """Names of operators as sympy and other countries print them."""
 KNOWN_WORDS = frozenset(
     str.split(
-        "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp sqrt max min gcd lcm det lim "
+        "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh coth sech csch ln log exp sqrt max min gcd lcm "
+        "det arcsinh arccosh arctanh lim "
         "and or deg mod pi infty inf cm mm km kg mg ml hz pm am mph kmh units unit ways degrees dollars "
         "cents to ft in hr min sec"
     )
 )
 
 
-def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
+_INSIDE = re.compile(
+    "(arc(?:sinh?|cosh?|tanh?)|a(?:sinh?|cosh?|tanh?)|(?:sin|cos|tan|cot)h?|sech|csch|sqrt|log|exp|ln)|([A-Za-z])"
+)
+"""A function or a letter in a run of letters."""
+_GREEK_WORDS = frozenset(
+    str.split(
+        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau phi chi psi omega pi "
+        "Gamma Delta Theta Lambda Sigma Phi Psi Omega"
+    )
+)
+_LONGEST_PRODUCT = 5
+"""More letters in a row are a word."""
+
+
+def tokenize(text: str, *, thousands: bool = True, letters: bool = False) -> list[Token]:
     """Tokens of an answer.
 
     Args:
         text: The answer.
         thousands: Read ``1,234`` as one number where no bracket is open.
+        letters: Read letters outside of text commands as products, functions and names: ``hr``, ``xsinx``, ``theta``.
 
     Raises:
         LimitExceeded: The text has too many characters, tokens or digits.
@@ -94,8 +111,9 @@ def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
         raise Suspect(flags.PHANTOM)
     text = _without_math_signs(normalized(text))
     tokens: list[Token] = []
-    _read(text, tokens, thousands, in_text=False)
-    _name_unit(tokens)
+    _read(text, tokens, thousands, in_text=False, letters=letters)
+    if not letters:
+        _name_unit(tokens)
     if len(tokens) > MAX_TOKENS:
         raise LimitExceeded(f"{len(tokens)} tokens")
     return tokens
@@ -124,7 +142,7 @@ def _without_math_signs(text: str) -> str:
     return text
 
 
-def _read(text: str, tokens: list[Token], thousands: bool, *, in_text: bool) -> None:
+def _read(text: str, tokens: list[Token], thousands: bool, *, in_text: bool, letters: bool = False) -> None:
     position, depth, spaced, end = 0, 0, False, len(text)
     while position < end:
         character = text[position]
@@ -137,6 +155,8 @@ def _read(text: str, tokens: list[Token], thousands: bool, *, in_text: bool) -> 
             position = _read_number(text, position, tokens, spaced, thousands and depth == 0)
         elif character == "\\":
             position = _read_command(text, position, tokens, spaced, thousands)
+        elif letters and character.isalpha() and character.isascii():
+            position = _read_product(text, position, tokens, spaced)
         elif character.isalpha() and character.isascii():
             position = _read_letters(text, position, tokens, spaced, in_text)
         elif character in "+-*/^_=<>()[]{}|,;:!%'&.$?~\"#@`":
@@ -233,6 +253,23 @@ def _read_letters(text: str, position: int, tokens: list[Token], spaced: bool, i
         return end
     for letter in run:
         tokens.append(Token("sym", letter, spaced))
+        spaced = False
+    return match.end()
+
+
+def _read_product(text: str, position: int, tokens: list[Token], spaced: bool) -> int:
+    match = _LETTERS.match(text, position)
+    assert match is not None
+    run = match[0]
+    if run in _GREEK_WORDS or run.lower() in ("oo", "inf", "infinity"):
+        tokens.append(Token("cmd", _PRINTED.get(run.lower(), run), spaced))
+        return match.end()
+    parts = [(found[1], found[2]) for found in _INSIDE.finditer(run)]
+    if sum(bool(letter) for _, letter in parts) > _LONGEST_PRODUCT or run in ("mm", "cc"):
+        raise Malformed(f"{run!r} is a word")
+    for function, letter in parts:
+        name = _PRINTED.get(function, function)
+        tokens.append(Token("cmd", name, spaced) if name else Token("sym", letter, spaced))
         spaced = False
     return match.end()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from turntree.rewards.formula.syntax.nodes import (
@@ -112,4 +112,22 @@ def ordered(node: Node) -> object:
             return ("signed", sign, ordered(term))
         case Quantity(value, unit):
             return ("quantity", unit, ordered(value))
+    return node
+
+
+def replaced(node: Node, values: Mapping[str, Node]) -> Node:
+    """A tree with its variables replaced, except those of sums, which are bound."""
+    match node:
+        case Sym(name):
+            return values.get(name, node)
+        case Add(parts) | Mul(parts) | Ratio(parts):
+            return type(node)(tuple(replaced(part, values) for part in parts))
+        case Call(name, parts) | Applied(name, parts):
+            return type(node)(name, tuple(replaced(part, values) for part in parts))
+        case Pow(base, exponent):
+            return Pow(replaced(base, values), replaced(exponent, values))
+        case Rel(terms, signs):
+            return Rel(tuple(None if term is None else replaced(term, values) for term in terms), signs)
+        case Group(items, opening, closing, word):
+            return Group(tuple(replaced(item, values) for item in items), opening, closing, word)
     return node

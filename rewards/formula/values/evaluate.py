@@ -45,6 +45,7 @@ from turntree.rewards.limits import MAX_BITS, MAX_STEPS, MAX_TERMS, LimitExceede
 _ONE_ARGUMENT = {
     "sin": mp.sin, "cos": mp.cos, "tan": mp.tan, "cot": mp.cot, "sec": mp.sec, "csc": mp.csc,
     "arcsin": mp.asin, "arccos": mp.acos, "arctan": mp.atan, "sinh": mp.sinh, "cosh": mp.cosh, "tanh": mp.tanh,
+    "coth": mp.coth, "sech": mp.sech, "csch": mp.csch, "arcsinh": mp.asinh, "arccosh": mp.acosh, "arctanh": mp.atanh,
 }  # fmt: skip
 
 
@@ -123,7 +124,7 @@ class Evaluation:
             if any(isinstance(value, mp.mpc) for value in values):
                 raise Undefined("complex numbers have no order")
             return (max if name == "max" else min)(values, key=real)
-        if name == "abs":
+        if name in ("abs", "norm"):
             return abs(first)
         if name not in _ONE_ARGUMENT and isinstance(first, mp.mpc):
             raise Undefined("a complex argument")

@@ -12,7 +12,7 @@ from turntree.rewards.formula.syntax.problems import CannotEvaluate
 from turntree.rewards.formula.syntax.walk import ordered
 from turntree.rewards.limits import MAX_BITS
 
-_FUNCTIONS = "sin cos tan cot sec csc sinh cosh tanh max min gcd lcm floor factorial"
+_FUNCTIONS = "sin cos tan cot sec csc sinh cosh tanh coth sech csch max min gcd lcm floor factorial"
 _NAMES = {
     "arcsin": "asin",
     "arccos": "acos",
