@@ -121,17 +121,6 @@ def test_a_suite_plays_each_of_its_sets_and_writes_one_table(turntree: Any, tiny
     assert json.loads((tmp_path / "results" / "results.json").read_text())[1]["tasks"] == 1
 
 
-def test_the_same_seed_samples_the_same_with_and_without_speculation(evaluate: Any, tmp_path: Path) -> None:
-    def tokens(name: str, *more: Any) -> list[Any]:
-        evaluate("--temperature", 1, "--out", tmp_path / name, *more)
-        episodes = sorted(read_episodes(tmp_path / name), key=lambda episode: episode.task.id)
-        return [turn.completion.token_ids for episode in episodes for turn in episode.turns]
-
-    drafted = tokens("a")
-    assert tokens("b", "--no-speculate") == drafted
-    assert tokens("c", "--seed", 1) != drafted
-
-
 def test_a_tool_that_raises_is_counted_and_left_out(
     turntree: Any, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,23 +247,6 @@ def test_every_command_takes_a_module_of_the_folder_as_train_does(
     finally:
         registry.unregister("here/Doubling-v0")
         sys.modules.pop("doubling_here", None)
-
-
-def test_new_env_writes_an_environment_that_check_and_play_find(
-    turntree: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    said = turntree("new", "env", "MyWords")
-    assert said.status == 0, said.err
-    assert "turntree check my_words:local/MyWords-v0" in said.out
-    try:
-        assert turntree("check", "my_words:local/MyWords-v0").status == 0
-        monkeypatch.setattr(sys, "stdin", io.StringIO("elppa\n"))
-        said = turntree("play", "my_words:local/MyWords-v0", "--index", 0)
-        assert "done, reward 1" in said.out
-    finally:
-        registry.unregister("local/MyWords-v0")
-        sys.modules.pop("my_words", None)
 
 
 def test_play_shows_a_task_as_it_is_written(turntree: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

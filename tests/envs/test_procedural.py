@@ -12,7 +12,6 @@ from turntree.envs.math.expression import evaluate
 from turntree.envs.procedural.adventure import Adventure
 from turntree.envs.procedural.countdown import Countdown, complaint, solve
 from turntree.envs.procedural.equations import Equations
-from turntree.envs.procedural.final_line import final_line
 from turntree.envs.procedural.units import KINDS, convert
 from turntree.envs.procedural.world import make_world, path
 
@@ -108,11 +107,6 @@ def test_with_attempts_left_the_mistake_is_named() -> None:
 def test_the_solver_finds_fractions_on_the_way_and_says_when_there_is_none() -> None:
     assert evaluate(solve([3, 3, 8, 8], 24)) == Fraction(24)
     assert solve([1, 1, 1, 1], 24) == ""
-
-
-def test_the_last_marked_line_is_the_answer() -> None:
-    assert final_line("#### 1\n#### 2 \nso") == "2"
-    assert final_line("####") is None
 
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4])

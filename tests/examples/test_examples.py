@@ -56,24 +56,6 @@ def test_drafts_change_the_passes_and_not_the_tokens(tiny_model: Path) -> None:
     assert drafted.tokens_per_step > 1.2
 
 
-def test_both_ways_are_warm_when_their_time_is_taken(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    example, seen = load("speculate_local"), list[tuple[int, int, Any]]()
-    play = example.play
-
-    async def noted(*args: Any, epochs: int, index: int = 0, **options: Any) -> Any:
-        played = await play(*args, epochs=epochs, index=index, **options)
-        seen.append((index, epochs, played))
-        return played
-
-    monkeypatch.setattr(example, "play", noted)
-    words = [str(tiny_model), "--samples", "1", "--epochs", "1", "--max-tokens", "16", "--always"]
-    plain, drafted = example.main(words)
-    order = [(index, epochs) for index, epochs, _ in seen]
-    assert order == [(1, 2), (0, 1)] * 2, "both play another task twice, which drafts, before what counts"
-    assert (plain, drafted) == (seen[1][2], seen[3][2])
-    assert plain.tokens_per_step == 1.0
-
-
 def test_earlier_turns_are_used_again(tiny_model: Path) -> None:
     words = [str(tiny_model), "--tasks", "1", "--samples", "2", "--max-tokens", "12"]
     passes = load("reuse_and_trees").main(words)

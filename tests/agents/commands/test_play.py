@@ -87,12 +87,6 @@ def test_an_unknown_command_is_no_turn_and_a_turn_may_begin_with_a_slash() -> No
     assert result == Played(0.0, {"correct": 0.0}, "done")  # of the one turn, which had no answer
 
 
-def test_an_environment_without_tools_says_so() -> None:
-    said = played("/tools", "/quit", id="turntree/Countdown-v0")[1].said("help")
-    assert said[1:] == ["this environment offers no tools"]
-    assert "/call" not in said[0]
-
-
 def test_a_tool_with_several_arguments_needs_json_and_one_without_needs_none() -> None:
     _, terminal = played("/call set apple", "/call list_keys", id="turntree/KeyValue-v0")
     assert 'set takes key, value: write /call set {"...": ...}' in terminal.said("help")

@@ -65,13 +65,6 @@ def test_a_run_ends_in_a_comparison_a_report_and_a_table(asked, model, tmp_path,
     assert asked["composition"].settings.save_policy_every == 2, "what is compared has its weights"
 
 
-def test_the_warm_start_moves_a_bar_of_its_own(asked, tmp_path, capsys):
-    run.main(steps=3, out=tmp_path / "run")
-    printed = capsys.readouterr().out
-    assert re.search(rf"warm start.*{run.WarmStart().steps}/{run.WarmStart().steps}", printed)
-    assert re.search(r"training.*3/3", printed)
-
-
 def test_drafts_have_at_most_twelve_tokens_and_plain_decoding_stays_possible(asked, model, tmp_path):
     run.main(model=str(model), out=tmp_path / "run")
     drafting = asked["composition"].verl.actor_rollout_ref.rollout.engine_kwargs.turntree.speculation

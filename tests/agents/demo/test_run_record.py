@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from recorded_run import a_comparison, write_run
+from recorded_run import write_run
 from tables import table
 
 from turntree.agents.demo.run_record import read_run
@@ -37,20 +37,6 @@ def test_the_tree_is_of_the_state_at_which_most_different_things_were_said(folde
 def test_without_the_tokenizer_tokens_are_numbers(tmp_path, caplog):
     assert read_run(write_run(tmp_path, tokenizer=False)).decode(7) == "⟨7⟩"
     assert "tokenizer cannot be read" in caplog.text
-
-
-def test_a_comparison_is_read_where_there_is_one(folder):
-    assert read_run(folder.root).comparison is None
-    a_comparison().save(folder.root / "comparison.json")
-    assert read_run(folder.root).comparison == a_comparison()
-
-
-def test_a_run_without_episodes_still_has_its_curves(folder):
-    for path in folder.root.glob("episodes/*"):
-        path.unlink()
-    run = read_run(folder.root)
-    assert (run.episode, run.tree, run.episode_step) == (None, None, 0)
-    assert run.points
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

@@ -53,8 +53,3 @@ def test_the_renderer_extends_to_what_the_template_renders_at_once(tokenizer):
     cut = tuple(ids(tokenizer, "calculator(3"))
     extended = renderer.extend((1,), cut, DIALOGUE[2:3])
     assert extended[: 1 + len(cut) + 1] == (1, *cut, vocabulary()[END]), "a turn that was cut gets its end"
-
-
-def test_the_template_refuses_an_unknown_role(tokenizer):
-    with pytest.raises(Exception, match="no such role: critic"):
-        tokenizer.apply_chat_template([{"role": "critic", "content": "1"}], tokenize=False)

@@ -60,16 +60,6 @@ def test_several_choices_have_noise_of_their_own(served: Served, engine: SpokenE
     assert answer["usage"]["prompt_tokens"] == len(engine.asked[0].prompt_ids)
 
 
-def test_a_stop_string_ends_the_turn_where_it_is_and_is_not_shown(served: Served, engine: SpokenEngine):
-    engine.say = lambda prompt: "one two three four"
-    answer = served.chat("x", stop="three").json()
-    assert answer["choices"][0]["message"]["content"] == "one two "
-    assert answer["choices"][0]["finish_reason"] == "stop"
-    whole = served.chat("x").json()
-    assert answer["usage"]["completion_tokens"] < whole["usage"]["completion_tokens"]
-    assert answer["usage"]["completion_tokens_details"]["verify_steps"] < len("one two three four")
-
-
 def test_an_engine_that_shows_nothing_gives_the_same_pieces_and_tokens(served: Served, engine: SpokenEngine):
     engine.say = lambda prompt: "one two three four"
     answers = []
@@ -82,10 +72,6 @@ def test_an_engine_that_shows_nothing_gives_the_same_pieces_and_tokens(served: S
         )
     assert answers[0] == answers[1]
     assert answers[0][-1] == "one two "
-
-
-def test_a_turn_that_is_cut_says_so(served: Served, engine: SpokenEngine):
-    assert served.chat("x", max_tokens=2).json()["choices"][0]["finish_reason"] == "length"
 
 
 def test_calls_are_read_and_the_tools_were_shown(served: Served, engine: SpokenEngine, chatml: Any):
@@ -115,15 +101,6 @@ def test_a_call_that_cannot_be_read_is_content(served: Served, engine: SpokenEng
     choice = served.chat("x", tools=[CALCULATOR]).json()["choices"][0]
     assert choice["message"]["content"] == '<tool_call>{"name": </tool_call>'
     assert choice["finish_reason"] == "stop"
-
-
-def test_earlier_calls_and_their_answers_are_rendered(served: Served, engine: SpokenEngine, chatml: Any):
-    call = {"id": "c1", "type": "function", "function": {"name": "calculator", "arguments": '{"expression": "1+1"}'}}
-    said = {"role": "assistant", "content": None, "tool_calls": [call]}
-    assert served.chat("x", said, {"role": "tool", "tool_call_id": "c1", "content": "2"}).status_code == 200
-    prompt = chatml.decode(list(engine.asked[-1].prompt_ids))
-    assert '"expression": "1+1"' in prompt
-    assert "\n2" in prompt
 
 
 def test_an_earlier_call_that_the_format_cannot_write_is_refused(engine: SpokenEngine, renderer: Renderer):

@@ -82,12 +82,6 @@ def test_a_stop_string_of_any_script_ends_the_turn_at_its_last_token(renderer: R
             assert (text.text, len(text.tokens)) == (script.partition(stop)[0], kept)
 
 
-def test_text_is_shown_before_its_turn_ends(renderer: Renderer):
-    text = TurnText(renderer.decode, byte=byte_token(renderer.tokenizer))
-    text.add(renderer.tokenizer("一二三 四五六", add_special_tokens=False)["input_ids"][:-1])
-    assert text.text in ("一二三 四五", "一二三 ")
-
-
 @pytest.mark.parametrize("renderer", ["fall-back"], indirect=True)
 def test_the_pieces_of_a_chat_are_the_answer_and_go_on_as_it(served: Served, engine: SpokenEngine):
     for script in SCRIPTS.values():
@@ -111,15 +105,6 @@ def test_the_pieces_of_completions_are_the_answers(served: Served, engine: Spoke
     for piece in choices(served.client.post("/v1/completions", json=body).text):
         shown[piece["index"]] += piece["text"]
     assert shown == [script for script in SCRIPTS.values() for _ in STEPS]
-
-
-@pytest.mark.parametrize("renderer", ["bytes"], indirect=True)
-def test_the_pieces_of_messages_are_the_answers(served: Served, engine: SpokenEngine):
-    body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 500}
-    for script in SCRIPTS.values():
-        engine.say = lambda prompt, script=script: script
-        lines = served.client.post("/v1/messages", json=body).text.splitlines()
-        assert script == "".join(deltas(json.loads(line[6:]) for line in lines if line.startswith("data: ")))
 
 
 def test_the_events_of_messages_are_the_answer_whatever_a_step_brings(renderer: Renderer):

@@ -95,13 +95,6 @@ def test_choices_are_streamed_beside_each_other_and_the_usage_comes_last(served:
         assert put_together(pieces, index)[0]["content"] == "four"
 
 
-def test_completions_are_streamed(served: Served):
-    text = served.client.post("/v1/completions", json={"model": "tiny", "prompt": "x", "stream": True}).text
-    pieces = [event["choices"][0] for event in events(text)]
-    assert "".join(piece["text"] for piece in pieces) == "four"
-    assert pieces[-1]["finish_reason"] == "stop"
-
-
 def test_log_probabilities_come_with_the_last_piece(served: Served):
     pieces = events(served.chat("x", stream=True, logprobs=True).text)
     assert len(pieces[-1]["choices"][0]["logprobs"]["content"]) >= 4

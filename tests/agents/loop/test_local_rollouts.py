@@ -137,20 +137,6 @@ def test_a_moved_policy_gives_sound_episodes(engine: LocalEngine, chatml: Any, t
     assert reuse.stats.reused > 0
 
 
-def test_reused_tokens_have_the_log_probabilities_of_the_policy_of_now(
-    engine: LocalEngine, chatml: Any, tiny_model: Path
-) -> None:
-    reuse = reusing(engine, "exact")
-    play(reuse, chatml, seed=1)
-    shake(engine, tiny_model, by=0.01)
-    reuse.close_step()
-    for turn in play(reuse, chatml, seed=2)[0].turns:
-        done = turn.completion
-        scores = asyncio.run(engine.score(turn.prompt_ids, done.token_ids, SAMPLING))
-        assert done.behaviour_logprobs == pytest.approx(scores.logprobs, abs=1e-5)
-        assert done.logprobs == pytest.approx(scores.logprobs, abs=1e-5)
-
-
 class Forgetful(Hints):
     """Shortens the dialogue every two turns."""
 

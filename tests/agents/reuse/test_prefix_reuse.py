@@ -135,15 +135,6 @@ def test_a_mode_that_reuses_nothing_passes_everything_on() -> None:
     assert (play.engine.drawn[0][1].top_logprobs, play.held.added) == (0, 0)
 
 
-def test_storage_is_bounded() -> None:
-    """SPEC-RL's released code writes a gigabyte a step and deletes nothing."""
-    play = Reused(fixed(1, 3), replace(EXACT, max_tokens=60), 2)
-    for _ in range(5):
-        play.many(20, max_tokens=6)
-        play.update()
-        assert play.held.charged <= 60
-
-
 class InOrder(Ledger):
     """Keeps those that came last."""
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TopLogprobs
-from turntree.agents.reuse.turn_storage import offer, storage_key, stored_turn, within
+from turntree.agents.reuse.turn_storage import offer, stored_turn, within
 from turntree.spec_tree import DialogueState
 
 SAMPLING = Sampling(max_tokens=4)
@@ -31,20 +31,6 @@ def test_turns_that_were_given_up_or_have_no_law_are_not_stored() -> None:
     assert stored_turn(replace(TURN, finish_reason=FinishReason.ABORT), SAMPLING, seed=1, width=2) is None
     assert stored_turn(replace(TURN, top=None), SAMPLING, seed=1, width=2) is None
     assert stored_turn(replace(TURN, top=None), SAMPLING, seed=1, width=0) is not None
-
-
-def test_the_key_is_the_state_and_what_shapes_the_law() -> None:
-    key = storage_key((1, 2), SAMPLING)
-    assert key == storage_key((1, 2), replace(SAMPLING, seed=4, max_tokens=9, stop_token_ids=(1,)))
-    assert key != storage_key((1, 3), SAMPLING)
-    assert key != storage_key((1, 2), replace(SAMPLING, temperature=0.9))
-
-
-def test_what_is_offered_fits_what_is_asked_for() -> None:
-    stored = stored_turn(TURN, SAMPLING, seed=1, width=2)
-    assert offer(stored, SAMPLING) == ([5, 6, 7], 4)
-    assert offer(stored, replace(SAMPLING, max_tokens=2)) == ([5, 6], 2)
-    assert offer(stored, replace(SAMPLING, stop_token_ids=(6,))) == ([5, 6], 4)
 
 
 @pytest.mark.parametrize(("room", "most"), [(4, 3), (3, 9)])

@@ -39,12 +39,6 @@ def test_weights_add_up_and_a_weight_of_0_is_a_metric() -> None:
     assert scorer.names == ("answer", "answer_format", "few_turns")
 
 
-def test_how_the_answer_was_judged_comes_along() -> None:
-    judged = only(Scorer({"answer": 1}), sample("so #### 4")).answer
-    assert (judged.correct, judged.answer) == (False, "4")
-    assert only(Scorer({"finished": 1}), sample("so #### 4")).answer is None
-
-
 @pytest.mark.parametrize(("weights", "open_one", "decided"), [((1, 0.1), None, 1.1), ((0, 1), 1.0, 1.0)])
 def test_what_cannot_be_judged_has_no_reward_unless_it_is_a_metric_alone(
     weights: tuple[float, float], open_one: float | None, decided: float

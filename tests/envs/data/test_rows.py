@@ -1,4 +1,3 @@
-import json
 import os
 import sys
 from contextlib import nullcontext
@@ -15,20 +14,6 @@ from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows
 from turntree.envs.math.gsm8k import GSM8K
 
 ROWS = [{"question": "1+1?", "n": 2}, {"question": "naïve \N{LINE SEPARATOR} line", "n": 3}]
-
-
-def test_jsonl_rows_keep_their_order_and_know_their_line(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "a.jsonl", ROWS)
-    rows = list(find_rows(path, split="x").read())
-    assert [row.fields for row in rows] == ROWS
-    assert [row.where for row in rows] == [f"{path}:1", f"{path}:2"]
-
-
-def test_blank_lines_count_but_hold_no_row_and_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'\xef\xbb\xbf{"n": 1}\r\n\r\n{"n": 2}')
-    read = [(row.where, row.fields["n"]) for row in find_rows(path, split="x").read()]
-    assert read == [(f"{path}:1", 1), (f"{path}:3", 2)]
 
 
 @pytest.mark.parametrize(
@@ -151,17 +136,6 @@ def test_rows_become_tasks(data: Path) -> None:
     assert [task.answer for task in tasks] == ["4", "1,200", "0.5"]
     assert tasks[0].prompt == "Two and two?"
     assert {task.data_source for task in tasks} == {"gsm8k"}
-
-
-def test_an_episode_with_the_calculator(data: Path) -> None:
-    env = GSM8K(data=data, tool_format="compact")
-    _, info = env.reset(options={"index": 1})
-    assert [message["role"] for message in info["messages"]] == ["system", "user"]
-    assert "calculator(" in info["messages"][0]["content"]
-    assert "1,200" not in json.dumps(info)
-    assert env.step("calculator((500+100)*2)")[0] == "1200"
-    _, reward, terminated, _, info = env.step("A thousand and 200 is:\n#### $1200.00")
-    assert (reward, terminated, info["rewards"]) == (1.0, True, {"correct": 1.0})
 
 
 @pytest.mark.parametrize(("row", "complaint"), table(__file__, "malformed_gsm8k"))

@@ -6,7 +6,7 @@ import pytest
 from playing import call, play, use, write_rows
 
 from turntree.envs import DataError, MissingExtra, make, require_conformance
-from turntree.envs.lookup.corpus import Corpus, Document, words
+from turntree.envs.lookup.corpus import Corpus, Document
 from turntree.envs.lookup.documents import read_corpus
 from turntree.envs.lookup.island import island, towns
 from turntree.envs.lookup.key_value import KeyValue
@@ -137,10 +137,6 @@ def test_the_best_text_comes_first_and_strangers_are_left_out(files: dict[str, P
     assert corpus.search("?!", 5) == []
     assert corpus.get("c") == Document(id="c", title="", text=TEXTS[2]["text"])
     assert corpus.get("x") is None
-
-
-def test_case_and_plural_make_no_difference() -> None:
-    assert words("The TOWERS, of Ardol's bus") == ["the", "tower", "of", "ardol", "s", "bus"]
 
 
 def test_what_the_tools_refuse_is_said(files: dict[str, Path]) -> None:

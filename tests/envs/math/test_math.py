@@ -73,16 +73,6 @@ def test_a_wrong_answer_may_be_mended_where_attempts_are_left(entry: MathSet, ma
 
 
 @sets
-def test_tools_help_and_their_output_earns_nothing(entry: MathSet, math: Any) -> None:
-    env = math(entry.name, use=["calculator"], tool_format="compact")
-    _, info = env.reset(seed=0)
-    assert [tool["function"]["name"] for tool in info["tools"]] == ["calculator"]
-    assert "calculator(" in info["messages"][0]["content"]
-    assert env.step("calculator(2*(3+4))")[:3] == ("14", 0.0, False)
-    assert env.step(rf"\boxed{{{RIGHT[entry.name]}}}")[1] == 1.0
-
-
-@sets
 def test_with_tools_only_an_answer_uses_up_the_attempt(entry: MathSet, tmp_path: Path) -> None:
     data = write_rows(tmp_path / "rows.jsonl", [PUBLISHED[entry.name]])
     env = make(entry.tools_id, data=data, tool_format="hermes")

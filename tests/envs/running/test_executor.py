@@ -122,14 +122,6 @@ def test_a_pickled_executor_has_the_same_bounds() -> None:
     assert (copy.seconds, copy.max_output, copy.max_workers) == (3, 7, 2)
 
 
-def test_it_can_be_used_again_after_close() -> None:
-    executor = ToolExecutor(seconds=1000)
-    executor.close()
-    executor.run([job(say("a"))])
-    executor.close()
-    assert executor.run([job(say("b"))])[0].text == "b"
-
-
 @pytest.mark.parametrize("bound", [{"seconds": 0}, {"max_output": -1}, {"max_workers": 0}])
 def test_bounds_that_allow_nothing_are_refused(bound: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be positive"):

@@ -7,8 +7,6 @@ from playing import call
 
 from turntree.envs import Env, Message, Reply, ResultMemo, Task, tool
 from turntree.envs.errors import ToolError
-from turntree.envs.message import ToolCall
-from turntree.envs.running.memo import after_call, after_words, beginning
 
 RUNS: Counter[str] = Counter()
 
@@ -122,24 +120,6 @@ def test_the_oldest_results_go_first() -> None:
     assert [memo.get(key) for key in "bac"] == [None, "1", "3"]
     with pytest.raises(ValueError, match="max_results=0"):
         ResultMemo(0)
-
-
-def test_points_differ_where_anything_differs() -> None:
-    task = Task(id="t", prompt="p")
-    start = beginning("env", task)
-    points = [
-        start,
-        beginning("other", task),
-        beginning("env", Task(id="t", prompt="p", metadata={"x": 1})),
-        after_call(start, ToolCall(name="f")),
-        after_call(start, ToolCall(name="f", arguments={"x": 1})),
-        after_call(start, ToolCall(name="f", arguments={"x": "1"})),
-        after_words(start, "f"),
-        after_words(after_words(start, "a"), "b"),
-        after_words(after_words(start, "b"), "a"),
-    ]
-    assert len(set(points)) == len(points)
-    assert after_call(start, ToolCall(name="f", id="1")) == after_call(start, ToolCall(name="f", id="2"))
 
 
 def test_threads_may_share_a_memo() -> None:

@@ -3,12 +3,7 @@ import pytest
 from forest_checks import Said, paths, rows_of
 
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
-from turntree.spec_tree.kernels.candidates import LENGTH_CLASSES
-from turntree.spec_tree.kernels.layout import EXACT, MATCH
 from turntree.spec_tree.kernels.look_ahead import TOGETHER
-
-ALIKE = int(LENGTH_CLASSES[MATCH])
-"""Class of the agreement of a turn that is alike from its beginning on."""
 
 
 def drafted_after(said: list[int], turns: list[list[int]], rows: int = 1) -> list[Said]:
@@ -31,19 +26,6 @@ def test_below_the_root_what_the_state_says_after_the_last_token_of_the_path_is_
     """No place of the root leads there: the two turns of the state have nothing in common before the 3."""
     assert (2, 3, 5, 6) in drafted_after([1], [[1, 2, 3, 4], [9, 3, 5, 6]])
     assert (2, 3, 5) not in drafted_after([1], [[1, 2, 3, 4], [9, 7, 5, 6]])
-
-
-def test_a_place_that_the_root_has_led_to_has_one_vote_for_each_node() -> None:
-    forest, state = SpecForest(), DialogueState.from_tokens([1])
-    forest.insert(state, [1, 2, 3, 4])
-    handles = forest.begin([state])
-    forest.commit(handles, [[1]])
-    forest.draft(handles, max_nodes=3, room=[3])
-    live, row = forest.live_table.turns, int(forest.live_table.rows(handles)[0])
-    vote = forest.weights["odds"][0, EXACT, ALIKE]
-    assert 1 < vote < 1000, "the test needs votes that two of differ from one"
-    assert live.node_token[row, 1:4].tolist() == [2, 3, 4]
-    assert live.node_votes[row, 1:4] == pytest.approx(np.log(vote), rel=1e-4)
 
 
 def test_a_large_batch_is_not_looked_through_again() -> None:

@@ -75,17 +75,7 @@ def test_trained_turns_give_level_c_and_others_level_b() -> None:
     assert [ledger.take(key).level for key in ("emitted", "ahead", "untrained")] == [Level.C, Level.B, Level.B]
 
 
-def test_the_latest_closed_step_comes_first_and_pick_chooses_within_it() -> None:
-    ledger = Ledger(max_tokens=100)
-    ledger.add("s", turn(1), rank=0)
-    ledger.close_step()
-    ledger.add("s", turn(2), rank=0)
-    ledger.add("s", turn(3), rank=1)
-    ledger.close_step()
-    assert [ledger.take("s", pick=pick).turn.tokens[0] for pick in (5, 0, 0)] == [3, 2, 1]
-
-
-def test_the_turns_that_wait_are_those_among_which_one_is_taken() -> None:
+def test_the_turns_that_wait_are_those_of_the_latest_closed_step_among_which_one_is_picked() -> None:
     ledger = Ledger(max_tokens=100)
     ledger.add("s", turn(1), rank=0)
     assert ledger.waiting("s") == [], "its step is still running"
@@ -93,9 +83,10 @@ def test_the_turns_that_wait_are_those_among_which_one_is_taken() -> None:
     ledger.add("s", turn(3, 3), rank=1)
     ledger.add("s", turn(2), rank=0)
     ledger.close_step()
-    for left in ([2, 3], [3], [1], []):
+    for left, pick, taken in (([2, 3], 5, 3), ([2], 0, 2), ([1], 0, 1)):
         assert [waiting.tokens[0] for waiting in ledger.waiting("s")] == left
-        assert left == [] or ledger.take("s").turn.tokens[0] == left[0]
+        assert ledger.take("s", pick=pick).turn.tokens[0] == taken
+    assert ledger.waiting("s") == []
 
 
 def test_turns_of_the_oldest_step_go_when_the_room_is_full_the_lowest_rank_first() -> None:
@@ -278,16 +269,6 @@ def test_less_room_keeps_the_newest():
     again = restored(ledger, max_tokens=6)
     assert again.stats().turns == 1
     assert said(again.take(KEYS[0])) == said(ledger.take(KEYS[0]))
-
-
-def test_what_comes_late_stays_below_what_was_dropped_before_the_snapshot():
-    ledger = Ledger(max_tokens=7)
-    for rank in (5, 9):
-        ledger.add(KEYS[0], turn(1, 2, 3, 4, room=6), rank=rank)
-    again = restored(ledger, max_tokens=100)
-    for rank in (4, 6):
-        again.add(KEYS[1], turn(1, room=3), rank=rank)
-    assert (again.stats().turns, again.stats().dropped) == (2, 2)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from forest_checks import best_path, broken, malformed, rows_of, turns_in
 from plain_forest import PREFIX_ONLY, PlainForest
 
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest, UnknownTurn
-from turntree.spec_tree.kernels.layout import LIVE_TURN
 from turntree.spec_tree.kernels.weights import parts
 
 END = 9
@@ -349,9 +348,3 @@ def test_a_long_turn_is_drafted_to_its_end_though_it_lies_in_pieces(forest: Spec
         forest.commit(reader, [turn[at : at + right]])
         at += right
     assert not broken(forest)
-
-
-def test_memory_of_live_turns_counts_once(forest: SpecForest) -> None:
-    """The columns of the live turns are views of their records."""
-    learnt = forest.weights.nbytes
-    assert forest.stats().live_bytes == len(forest.live_table.turns.last) * LIVE_TURN.itemsize + learnt

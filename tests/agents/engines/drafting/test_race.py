@@ -42,13 +42,6 @@ def test_the_earliest_clock_wins(way, size, scale, dtype):
     np.testing.assert_array_equal(way(p, SEEDS, POSITIONS).numpy(), expected)
 
 
-def test_a_rows_draw_does_not_depend_on_its_neighbours():
-    p = laws(50, 1.0, torch.float64)
-    together = race(p, SEEDS, POSITIONS)
-    alone = [race(p[i : i + 1], SEEDS[i : i + 1], POSITIONS[i : i + 1]).item() for i in range(0, 300, 17)]
-    assert together[::17].tolist() == alone
-
-
 def test_memory_for_clocks_is_bounded_without_changing_the_draw(monkeypatch):
     p = laws(129, 1.0, torch.float64)
     whole = race_by_tensors(p, SEEDS, POSITIONS)

@@ -6,7 +6,6 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-import torch
 from cores import CONFIG, AdversarialForest, run_core, tiny_llama
 from machine_speed import patience, soon
 from tables import table
@@ -81,14 +80,6 @@ async def test_a_turn_that_is_cancelled_also_in_the_middle_of_its_guess_leaves_t
         assert not engine.live
         assert not forest.live
         assert forest.withdrawn == 1
-
-
-async def test_abort_all_returns_what_was_sampled(engine, prompts):
-    tasks = [asyncio.create_task(engine.generate(TurnRequest(p, Sampling(max_tokens=100)))) for p in prompts]
-    await soon(lambda: engine.live, 120)
-    count = await asyncio.to_thread(engine.abort_all)
-    turns = await asyncio.gather(*tasks)
-    assert sum(t.finish_reason is FinishReason.ABORT for t in turns) == count
 
 
 class Breaking(Policy):
@@ -178,11 +169,6 @@ def test_a_missing_model_directory_is_named():
 def test_bad_settings_are_refused_by_name(kind, settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         {"engine": LocalEngineConfig, "speculation": Speculation}[kind](**settings)
-
-
-def test_bfloat16_runs(prompts):
-    turns = run_core(tiny_llama(dtype=torch.bfloat16), prompts, Sampling(max_tokens=4), dtype="bfloat16")
-    assert all(len(t.token_ids) == 4 for t in turns)
 
 
 async def test_a_store_that_the_engine_makes_knows_the_models_end_tokens():
