@@ -68,7 +68,7 @@ class RunRecord:
     comparison: Comparison | None
     """Comparison with and without speculation; ``None`` if there is none."""
     shown: tuple[ShownEpisode, ...]
-    """An episode of the first recorded step and one of the last, of one task if both have it; fewer if fewer are there."""
+    """An episode of the first recorded step and one of the last, of one task if both have it; without records fewer."""
     tree: StateTree | None
     """Tree of a dialogue state that several episodes passed."""
     decode: Callable[[int], str]
