@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import recorded_run
 from viewed_run import HOSTILE, write_run
 
+from turntree.agents.demo.report import write_report
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.viewer import view
 
@@ -102,6 +104,19 @@ def test_on_a_phone_the_episode_has_the_screen_and_the_list_is_a_drawer(browser:
     phone.wait_for_selector("#dialogue")
     assert not phone.locator("#list").is_visible()
     phone.close()
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_the_report_has_room_on_a_phone_and_shows_two_episodes(browser: Any, tmp_path: Path, width: int) -> None:
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(recorded_run.write_run, tmp_path).result()
+    recorded_run.a_comparison().save(tmp_path / "comparison.json")
+    page = browser.new_page(viewport={"width": width, "height": 844})
+    page.goto(write_report(tmp_path).as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    lefts = [box.bounding_box()["x"] for box in page.locator(".chat").all()]
+    assert (lefts[0] == lefts[1]) is (width == 390), "one above the other, or side by side"
+    page.close()
 
 
 def test_a_click_shows_the_dialogue_its_rewards_and_its_accepted_tokens(page: Any) -> None:
