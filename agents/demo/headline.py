@@ -50,8 +50,8 @@ def figures(run: RunRecord) -> list[Figure]:
     if run.comparison is not None:
         for name, saved in (("forward passes", passes_saved), ("engine seconds", seconds_saved)):
             late, early = saved(run.comparison.last_third), saved(run.comparison.first_third)
-            note = f"without / with, last third; half of its steps {_between(late)}. First third: {early.whole:.2f}x, "
-            note += f"half {_between(early)}"
+            note = f"without / with, last third (middle half of its steps: {_between(late)}); "
+            note += f"first third {early.whole:.2f}x ({_between(early)})"
             shown.append(Figure(name, f"{late.whole:.2f}x", note))
     return shown
 

@@ -79,9 +79,8 @@ def render(run: RunRecord) -> str:
         effect=effect(run.comparison) if run.comparison else "",
         choices=_choices(run.comparison) if run.comparison else [],
         fold=_FOLD,
-        episode=run.episode,
-        episode_step=run.episode_step,
-        bubbles=bubbles(run.episode, run.decode) if run.episode else [],
+        shown=[(step, episode, bubbles(episode, run.decode)) for step, episode in run.shown],
+        view=shlex.join(["turntree", "view", str(run.root)]),
         prompt=run.tree.prompt if run.tree else "",
         tree=branches(run.tree.root, run.decode) if run.tree else None,
         machine=machine(),
@@ -90,7 +89,9 @@ def render(run: RunRecord) -> str:
 
 def machine() -> list[tuple[str, str]]:
     """Machine and versions of the report."""
-    return [("command", shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])), *machine_facts(_PACKAGES)]
+    program = Path(sys.argv[0])
+    started = ["turntree"] if program.suffix == ".py" else [program.name]  # as `python -m turntree.agents.cli`
+    return [("command", shlex.join([*started, *sys.argv[1:]])), *machine_facts(_PACKAGES)]
 
 
 def _charts(run: RunRecord) -> dict[str, str]:

@@ -144,7 +144,7 @@ def summary(reports: list[StepReport], comparison: Comparison) -> Table:
             f"engine seconds, {name}", f"{sum(c.seconds for c in plain):.2f}", f"{sum(c.seconds for c in drafted):.2f}"
         )
     table.add_section()
-    table.add_row("[bold]without / with (half of the steps)", "[bold]forward passes", "[bold]engine seconds")
+    table.add_row("[bold]without / with (middle half of the steps)", "[bold]forward passes", "[bold]engine seconds")
     for name, part in thirds:
         table.add_row(name, told(passes_saved(part)), told(seconds_saved(part)))
     episodes, equal = sum(s.episodes for s in comparison.steps), sum(s.equal for s in comparison.steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,18 +48,27 @@ class StateTree:
     """The turns, merged."""
 
 
+class ShownEpisode(NamedTuple):
+    """An episode that the report shows."""
+
+    step: int
+    """Its training step."""
+    episode: Episode
+    """The episode."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """Everything that the report shows of a run."""
 
+    root: Path
+    """Folder of the run."""
     points: tuple[Point, ...]
     """Training steps in order, at least one."""
     comparison: Comparison | None
     """Comparison with and without speculation; ``None`` if there is none."""
-    episode: Episode | None
-    """An episode of the last recorded step."""
-    episode_step: int
-    """Its step; 0 without an episode."""
+    shown: tuple[ShownEpisode, ...]
+    """An episode of the first recorded step and one of the last, of one task if both have it; without records fewer."""
     tree: StateTree | None
     """Tree of a dialogue state that several episodes passed."""
     decode: Callable[[int], str]
@@ -78,13 +87,12 @@ def read_run(root: Path) -> RunRecord:
     points = _points(folder)
     steps = [step for step in (point.step for point in points) if folder.episodes(step).is_file()]
     late = [list(read_episodes(folder.episodes(step))) for step in steps[-_TREE_STEPS:]]
-    last = late[-1] if late else []
     comparison = root / "comparison.json"
     return RunRecord(
+        root=root,
         points=points,
         comparison=Comparison.load(comparison) if comparison.is_file() else None,
-        episode=max(last, key=_telling, default=None),
-        episode_step=steps[-1] if steps else 0,
+        shown=_shown(folder, steps),
         tree=_tree(itertools.chain(*late), decode),
         decode=decode,
     )
@@ -114,10 +122,23 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return [row for _, row in json_lines(path, lambda *told: RecordError(refuse(*told)))]
 
 
-def _telling(episode: Episode) -> tuple[int, float, int]:
-    """Sort key of episodes worth showing: turns, success, and drafts both accepted and rejected."""
+def _shown(folder: RunFolder, steps: Sequence[int]) -> tuple[ShownEpisode, ...]:
+    """The most telling episode of the last step, behind the first step's worst, if it can be, of the same task."""
+    if not steps:
+        return ()
+    last = ShownEpisode(steps[-1], max(read_episodes(folder.episodes(steps[-1])), key=_telling))
+    if len(steps) == 1:
+        return (last,)
+    early = list(read_episodes(folder.episodes(steps[0])))
+    alike = [episode for episode in early if episode.task == last.episode.task]
+    first = min(alike or early, key=lambda episode: (episode.reward, len(episode.turns)))
+    return ShownEpisode(steps[0], first), last
+
+
+def _telling(episode: Episode) -> tuple[float, int, int]:
+    """Sort key of episodes worth showing: success, turns, and drafts both accepted and rejected."""
     flags = [flag for turn in episode.turns for flag in turn.completion.accepted]
-    return len(episode.turns), episode.reward, min(sum(flags), len(flags) - sum(flags))
+    return episode.reward, len(episode.turns), min(sum(flags), len(flags) - sum(flags))
 
 
 class _Passed(NamedTuple):

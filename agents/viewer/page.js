@@ -19,7 +19,7 @@ async function unpack(id) {
 
 const ROW = 44, KEPT = 24, WIDEST = 24, TURNS = 400;
 const PAINTS = [["draft", "drafts"], ["logprob", "probability"], ["level", "level"], ["mask", "mask"], ["none", "none"]];
-let head, columns, shown = [], chosen = -1, paint = "draft", asTokens = false, opened = 0;
+let head, columns, said = null, shown = [], chosen = -1, paint = "draft", asTokens = false, opened = 0;
 const chunks = new Map();
 
 async function episode(number) {
@@ -66,6 +66,7 @@ function sampled(turn) {
     };
   };
 }
+const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
 const context = (ids) => (place) => ({ marks: "", title: `token ${ids[place]}, not the policy's`, probability: null });
 
 /* ---- the list ---- */
@@ -78,7 +79,7 @@ function row(number) {
     },
     el("b", {}, c.task[number] || c.env[number]),
     el("span", { class: `score ${c.outcome[number].replace(" ", "-")}` }, c.reward[number].toFixed(2)),
-    el("small", {}, `${where}, ${c.turns[number]} turns, ${c.tokens[number]} tokens${pace}${c.cut[number] ? `, ${c.cut[number]} cut` : ""}`));
+    el("small", {}, `${where}, ${counted(c.turns[number], "turn")}, ${counted(c.tokens[number], "token")}${pace}${c.cut[number] ? `, ${c.cut[number]} cut` : ""}`));
 }
 
 function draw() {
@@ -91,7 +92,16 @@ function draw() {
   if (there) list.setAttribute("aria-activedescendant", `row-${chosen}`); else list.removeAttribute("aria-activedescendant");
 }
 
-function filter() {
+/* Texts of all episodes, read when they are first searched. */
+async function texted() {
+  $("summary").textContent = "reading the texts …";
+  said = [];
+  for (let chunk = 0; chunk * head.chunk < columns.reward.length; chunk++)
+    for (const data of await unpack(`chunk-${chunk}`)) said.push(data.messages.map(plain).join("\n").toLowerCase());
+}
+
+async function filter() {
+  if ($("texts").checked && !said) await texted();
   const c = columns, words = $("find").value.toLowerCase().split(/\s+/).filter(Boolean);
   const outcome = $("outcome").value, stop = $("stop").value;
   const from = $("from").value === "" ? -Infinity : +$("from").value, to = $("to").value === "" ? Infinity : +$("to").value;
@@ -100,7 +110,7 @@ function filter() {
     if (outcome && c.outcome[n] !== outcome || stop && c.stop[n] !== stop) continue;
     if (c.step[n] !== null && (c.step[n] < from || c.step[n] > to)) continue;
     if (words.length) {
-      const text = `${c.task[n]} ${c.env[n]} ${c.source[n]} ${c.stop[n]}`.toLowerCase();
+      const text = `${c.task[n]} ${c.env[n]} ${c.source[n]} ${c.stop[n]}`.toLowerCase() + ($("texts").checked ? said[n] ?? "" : "");
       if (!words.every((word) => text.includes(word))) continue;
     }
     shown.push(n);
@@ -120,6 +130,7 @@ function filter() {
 /* ---- one episode ---- */
 async function open(number) {
   chosen = number;
+  listing(false);
   const place = shown.indexOf(number), list = $("list"), top = place * ROW;
   if (place >= 0 && (top < list.scrollTop || top + ROW > list.scrollTop + list.clientHeight)) list.scrollTop = top - list.clientHeight / 2;
   draw();
@@ -176,11 +187,11 @@ function bubbles(data) {
     const node = el("section", { class: `bubble ${message.role}` }, who);
     if (!turn) { node.append(el("div", { class: "text" }, plain(message))); return node; }
     const accepted = [...turn.accepted].filter((flag) => flag === "1").length;
-    who.append(el("span", {}, `${turn.ids.length} tokens, ${accepted} accepted of ${turn.drafted} drafted, ${turn.steps} verify steps, ` +
+    who.append(el("span", {}, `${counted(turn.ids.length, "token")}, ${accepted} accepted of ${turn.drafted} drafted, ${counted(turn.steps, "verify step")}, ` +
       `${turn.cached} of ${turn.prompt} prompt tokens cached, reward ${turn.reward}, ended by ${turn.finish}`));
     node.append(el("div", { class: "text code" }, tokens(turn.ids, sampled(turn))));
     const known = head.states[turn.state];
-    if (known) who.append(el("button", { class: "open-tree", "aria-expanded": "false", onclick: (event) => unfold(event.target, node, known) }, `tree of ${known.length / 2} turns`));
+    if (known) who.append(el("button", { class: "open-tree", "aria-expanded": "false", onclick: (event) => unfold(event.target, node, known) }, `tree of ${counted(known.length / 2, "turn")}`));
     return node;
   });
 }
@@ -205,7 +216,7 @@ async function unfold(button, node, known) {
     }
   }
   const left = known.length / 2 - root.count;
-  node.append(el("details", { class: "tree", open: "" }, el("summary", {}, `${root.count} turns said here` + (left > 0 ? `, ${left} more left out` : "")), ...children(root, [])));
+  node.append(el("details", { class: "tree", open: "" }, el("summary", {}, `${counted(root.count, "turn")} said here` + (left > 0 ? `, ${left} more left out` : "")), ...children(root, [])));
 }
 
 function children(node, path) {
@@ -234,6 +245,13 @@ function tab(name) {
     $(`tab-${id}`).tabIndex = id === name ? 0 : -1;
   }
   if (name === "episodes") draw();
+}
+
+/* On a narrow screen the list is a drawer over the episode. */
+function listing(open) {
+  document.body.classList.toggle("listing", open);
+  $("drawer").setAttribute("aria-expanded", String(open));
+  if (open) draw();
 }
 
 function move(by) {
@@ -270,15 +288,16 @@ async function start() {
   for (const step of steps) { low = Math.min(low, step); high = Math.max(high, step); }
   if (steps.length) { $("from").placeholder = low; $("to").placeholder = high; } else $("from").closest("label").hidden = true;
   $("no-curves").hidden = document.querySelector(".charts").children.length > 0;
-  for (const id of ["find", "outcome", "stop", "from", "to", "sort"]) $(id).addEventListener("input", filter);
+  for (const id of ["find", "texts", "outcome", "stop", "from", "to", "sort"]) $(id).addEventListener("input", filter);
   $("filters").addEventListener("submit", (event) => event.preventDefault());
   $("list").addEventListener("scroll", draw, { passive: true });
+  $("drawer").addEventListener("click", () => listing(!document.body.classList.contains("listing")));
   addEventListener("resize", draw);
   addEventListener("keydown", keys);
   for (const id of ["episodes", "curves"]) $(`tab-${id}`).addEventListener("click", () => tab(id));
-  filter();
+  await filter();
   const asked = /^#episode-(\d+)$/.exec(location.hash);
-  if (asked && +asked[1] < columns.reward.length) await open(+asked[1]);
+  await open(asked && +asked[1] < columns.reward.length ? +asked[1] : 0);
   document.documentElement.dataset.ready = "true";
 }
 start();

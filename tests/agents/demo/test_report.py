@@ -55,8 +55,11 @@ def test_the_report_shows_every_part_of_a_run_and_needs_nothing_else(run_folder)
     page = Page(path.read_text())
     assert page.open == [], "every element is closed"
     assert [tag for tag, _ in page.tags].count("svg") == 4
-    for text in ("success rate", "12 of 12 episodes equal", "calculator", "Made with", "arithmetic/train/0"):
+    for text in ("success rate", "12 of 12 episodes equal", "calculator", "Made with", "arithmetic/train/0", "2+3*4"):
         assert text in page.text
+    assert "Step 1, reward 0" in page.text, "an episode of the first step beside one of the last"
+    assert "Step 3, reward 1" in page.text
+    assert f"turntree view {run_folder}" in page.text
     assert not {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe", "object"}
     assert not {a for _, attributes in page.tags for a in attributes} & {"src", "href", "onclick"}
     assert "url(" not in path.read_text()
@@ -90,10 +93,12 @@ def test_without_escaping_the_same_run_would_become_markup(tmp_path, monkeypatch
 
 def test_accepted_tokens_are_marked_and_others_are_not(run_folder, monkeypatch):
     run = read_run(run_folder)
-    first = run.episode.turns[0]
+    last = run.shown[-1]
+    first = last.episode.turns[0]
     flags = (True, *(False,) * (len(first.completion.token_ids) - 1))
     turn = replace(first, completion=replace(first.completion, accepted=flags))
-    marked = replace(run, episode=replace(run.episode, turns=(turn, *run.episode.turns[1:])))
+    episode = replace(last.episode, turns=(turn, *last.episode.turns[1:]))
+    marked = replace(run, shown=(last._replace(episode=episode),))
     assert '<mark class="token" title="probability 1.000">calculator</mark>' in report.render(marked)
     assert '<mark class="token"' not in report.render(run)
 
@@ -154,8 +159,8 @@ def test_the_headline_tells_passes_and_seconds_of_both_thirds_with_their_scatter
     shown = {figure.name: figure for figure in figures(run)}
     assert (shown["forward passes"].value, shown["engine seconds"].value) == ("2.00x", "1.50x")
     note = shown["engine seconds"].note
-    assert "last third; half of its steps 1.25 to 2.25" in note
-    assert "First third: 1.00x, half 1.00 to 1.00" in note
+    assert "last third (middle half of its steps: 1.25 to 2.25)" in note
+    assert "first third 1.00x (1.00 to 1.00)" in note
 
 
 def test_the_plot_of_seconds_has_a_band_that_is_as_wide_as_the_steps_scatter(run_folder):

@@ -22,9 +22,12 @@ def test_metrics_and_counters_meet_by_step(folder):
     assert {point.tokens_per_step for point in read_run(folder.root).points} == {None}
 
 
-def test_the_longest_episode_of_the_last_step_is_shown(folder):
+def test_what_failed_at_first_and_what_worked_at_last_are_shown(folder):
     run = read_run(folder.root)
-    assert (run.episode_step, len(run.episode.turns)) == (3, 3)
+    first, last = run.shown
+    assert (first.step, first.episode.reward, len(first.episode.turns)) == (1, 0.0, 2), "what did not work at first"
+    assert (last.step, last.episode.reward, len(last.episode.turns)) == (3, 1.0, 3)
+    assert first.episode.task == last.episode.task
 
 
 def test_the_tree_is_of_the_state_at_which_most_different_things_were_said(folder):

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import recorded_run
 from viewed_run import HOSTILE, write_run
 
+from turntree.agents.demo.report import write_report
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.viewer import view
 
@@ -73,6 +75,50 @@ def test_filters_leave_what_they_say(page: Any) -> None:
     assert page.inner_text("#summary").startswith("0 of")
 
 
+def test_it_opens_on_the_first_episode_and_a_link_leads_to_another(page: Any, browser: Any, url: str) -> None:
+    page.wait_for_selector("#row-0[aria-selected=true]")
+    assert page.inner_text(".bubble.user .text") == "4+1"
+    other = browser.new_page()
+    other.goto(f"{url}#episode-7")
+    other.wait_for_selector("#row-7[aria-selected=true]")
+    other.close()
+
+
+def test_what_was_said_is_found_only_where_it_is_looked_for(page: Any) -> None:
+    page.fill("#find", "heard")
+    assert page.inner_text("#summary").startswith("0 of")
+    page.check("#texts")
+    page.wait_for_function("!/^(0 of|reading)/.test(document.getElementById('summary').textContent)")
+
+
+def test_on_a_phone_the_episode_has_the_screen_and_the_list_is_a_drawer(browser: Any, url: str) -> None:
+    phone = browser.new_page(viewport={"width": 390, "height": 844})
+    phone.goto(url)
+    phone.wait_for_selector("html[data-ready]")
+    assert phone.evaluate("document.documentElement.scrollWidth") == 390, "nothing runs over"
+    assert phone.locator(".bubble.assistant").first.bounding_box()["width"] > 300
+    assert not phone.locator("#list").is_visible()
+    phone.click("#drawer")
+    assert phone.locator("#list").bounding_box()["height"] > 300
+    phone.click("#row-3")
+    phone.wait_for_selector("#dialogue")
+    assert not phone.locator("#list").is_visible()
+    phone.close()
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_the_report_has_room_on_a_phone_and_shows_two_episodes(browser: Any, tmp_path: Path, width: int) -> None:
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(recorded_run.write_run, tmp_path).result()
+    recorded_run.a_comparison().save(tmp_path / "comparison.json")
+    page = browser.new_page(viewport={"width": width, "height": 844})
+    page.goto(write_report(tmp_path).as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    lefts = [box.bounding_box()["x"] for box in page.locator(".chat").all()]
+    assert (lefts[0] == lefts[1]) is (width == 390), "one above the other, or side by side"
+    page.close()
+
+
 def test_a_click_shows_the_dialogue_its_rewards_and_its_accepted_tokens(page: Any) -> None:
     open_row(page, 0)
     assert page.inner_text(".bubble.user .text") == "4+1"
@@ -120,8 +166,6 @@ def test_the_keyboard_is_enough(page: Any) -> None:
     page.keyboard.press("/")
     page.keyboard.type("adder/4")
     page.keyboard.press("Escape")
-    page.keyboard.press("ArrowDown")
-    page.wait_for_selector("#dialogue")
     page.keyboard.press("ArrowDown")
     page.wait_for_selector("#row-1[aria-selected=true]")
     page.keyboard.press("End")
