@@ -8,7 +8,10 @@ and at the end the worker. Each dies with its parent.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import signal
+import site
 import sys
 from typing import Any, NamedTuple, NoReturn
 
@@ -79,10 +82,12 @@ def _become_worker(
         os.setsid()
         _keep_only(requests, results, out, err)
         confinement.limit_resources(config["limits"])
-        confinement.give_up_identity(user)
+        closed = confinement.give_up_identity(user, config["paths"], reads_all=not namespaces)
         kernel.die_with_parent()  # a change of identity resets it
         locked = namespaces or confinement.lock_files(folder, config["paths"])
         filtered = kernel.filter_calls()
+        if closed and not (locked and filtered):
+            raise PermissionError(f"only root may read {closed}, and this kernel cannot let others read that alone")
     except Exception as error:
         frames.write(results, {"failed": f"{type(error).__name__}: {error}"})
         os._exit(1)
@@ -126,6 +131,25 @@ def _begin_clean(folder: str, packages: list[str]) -> None:
         del sys.modules[name]
     sys.path[:] = ["", *(path for path in sys.path if path), *packages]
     sys.argv[:] = [""]
-    sys.stdin = open(0)  # noqa: SIM115  (the standard streams stay open)
-    sys.stdout = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", encoding="utf-8", errors="replace", closefd=False, buffering=1)  # noqa: SIM115
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115  (the standard streams stay open)
+    sys.stdout = sys.__stdout__ = _written_through(1)
+    sys.stderr = sys.__stderr__ = _written_through(2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    site.setquit()
+    site.setcopyright()
+    site.sethelper()
+
+
+def _written_through(descriptor: int) -> io.TextIOWrapper:
+    """A standard stream that holds nothing back, so that a process that is killed has shown all that it wrote."""
+    buffer = _Unbuffered(io.FileIO(descriptor, "w", closefd=False))
+    return io.TextIOWrapper(buffer, encoding="utf-8", errors="replace", write_through=True)
+
+
+class _Unbuffered(io.BufferedWriter):
+    """Writes at once, and whole: a bare file may write less than it is given."""
+
+    def write(self, data: Any, /) -> int:
+        written = super().write(data)
+        self.flush()
+        return written
