@@ -63,6 +63,8 @@ class Score:
     """How scoring ended."""
     answer: str | None = None
     """The answer found in the text."""
+    guessed: bool = False
+    """Whether the text gives no answer by name, and this is the last value of its words."""
     method: str = ""
     """The deciding method, as in ``Verdict``."""
     components: Mapping[str, float] = field(default_factory=dict)

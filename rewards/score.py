@@ -153,6 +153,7 @@ def _finish(begun: _Begun) -> Score:
         correct=correct,
         status=verdict.status if extraction.status is Status.OK else extraction.status,
         answer=answer,
+        guessed=extraction.found is not None and extraction.found.guessed,
         method=verdict.method,
         components=_COMPONENTS[answer is not None, correct is not None],
         flags=extraction.flags + verdict.flags if verdict.flags else extraction.flags,

@@ -27,7 +27,9 @@ class Math(Env):
 
     With ``attempts=1`` that turn ends the episode. With more, the policy is told that an answer is wrong
     and may try again. Reward 1 for a right answer, times ``discount`` for each attempt before it. With tools,
-    a turn that neither calls one nor answers uses up no attempt: the policy is told so and goes on.
+    a turn that neither calls one nor answers uses up no attempt: the policy is told so and goes on. An answer
+    is then what is boxed, in ``<answer>``, after ``####`` or "the answer is", or alone in its turn; the last
+    number of other words is none.
     """
 
     forkable = True
@@ -112,7 +114,7 @@ class Math(Env):
     def reply(self, message: Message) -> Reply:
         """Judge the answer; report that it is wrong while attempts are left."""
         verdict = judge_answer(message.content, self.current_task, self.dataset.contract)
-        if verdict.answer is None and self.offered_tools:
+        if self.offered_tools and (verdict.answer is None or verdict.guessed):
             return Reply(messages=[Message(role=Role.USER, content=_GO_ON)])
         self.attempt += 1
         rewards = {"correct": float(bool(verdict.correct)), "attempts": 1.0}

@@ -1,16 +1,41 @@
-"""Execution of pieces of code in one namespace, inside of the sandbox."""
+"""Execution of pieces of code as the module ``__main__``, inside of the sandbox.
+
+A run ends as a script does: its threads are waited for, what it registered with ``atexit`` is called and its objects
+are let go. In a session that happens to forked children alone. Different from a script: the value of a last
+expression is printed, and there is no ``__file__``.
+"""
 
 from __future__ import annotations
+import __future__
 
 import ast
+import atexit
+import builtins
 import contextlib
+import gc
 import linecache
 import os
 import sys
+import threading
 import traceback
-from typing import Any
+import types
+from typing import Any, NamedTuple
 
 from turntree.envs.sandbox import frames
+
+_FUTURE = __future__.annotations.compiler_flag
+"""The one statement ``from __future__ import ...`` that changes something in Python 3."""
+
+
+class Ended(NamedTuple):
+    """How a piece of code ended."""
+
+    status: str
+    """``ok``, ``error`` or ``memory``."""
+    error: str = ""
+    """A traceback, or empty."""
+    exit_code: int = 0
+    """That of a script that ends so."""
 
 
 def serve_cells(requests: int, results: int, *, session: bool, error_chars: int) -> int:
@@ -28,59 +53,85 @@ def serve_cells(requests: int, results: int, *, session: bool, error_chars: int)
         The exit code: 1 if the only piece of code failed.
     """
     process = os.getpid()
-    namespace: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
-    number = 0
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    vars(main)["__builtins__"] = builtins
+    number = flags = 0
     while True:
         try:
             code = frames.read(requests)["code"]
         except (frames.Closed, OSError):  # an OSError where the code closed it
             return 0
         number += 1
-        result = run_cell(code, namespace, f"<cell {number}>")
+        ended, flags = run_cell(code, vars(main), f"<cell {number}>", flags)
+        error = ended.error[-error_chars:]
         if os.getpid() != process:  # the code forked, and this is the child
-            os._exit(0)
-        result["error"] = result["error"][-error_chars:]
+            with contextlib.suppress(Exception):
+                print(error, end="", file=sys.stderr)
+            del main
+            finish()
+            os._exit(ended.exit_code)
         with contextlib.suppress(OSError):
-            frames.write(results, result)
+            frames.write(results, {"status": ended.status, "error": error})
         if not session:
-            return int(result["status"] != "ok")
+            del main
+            finish()
+            return int(ended.status != "ok")
 
 
-def run_cell(code: str, namespace: dict[str, Any], name: str) -> dict[str, str]:
+def run_cell(code: str, namespace: dict[str, Any], name: str, flags: int = 0) -> tuple[Ended, int]:
     """Run one piece of code; the value of a last expression is printed, as a notebook does.
 
     Args:
         code: Python source.
         namespace: Global variables, kept for the next piece.
         name: Stands in tracebacks.
+        flags: Those of ``from __future__`` in the pieces before.
 
     Returns:
-        ``status`` (``ok``, ``error``, ``memory``) and ``error``, a traceback or empty.
+        The end, and the flags for the next piece.
     """
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
-    status, error = "ok", ""
+    ended = Ended("ok")
     try:
-        tree = ast.parse(code, name)
+        tree = compile(code, name, "exec", ast.PyCF_ONLY_AST | flags, dont_inherit=True)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, name, "exec"), namespace)
+        body = compile(tree, name, "exec", flags, dont_inherit=True)
+        flags |= body.co_flags & _FUTURE
+        exec(body, namespace)
         if isinstance(last, ast.Expr):
-            value = eval(compile(ast.Expression(last.value), name, "eval"), namespace)
+            value = eval(compile(ast.Expression(last.value), name, "eval", flags, dont_inherit=True), namespace)
             if value is not None:
                 print(repr(value))
     except SystemExit as stop:
-        if stop.code not in (None, 0):
-            status, error = "error", f"SystemExit: {stop.code}"
+        exit_code = stop.code & 0xFF if isinstance(stop.code, int) else int(stop.code is not None)
+        if exit_code:
+            ended = Ended("error", f"SystemExit: {stop.code}", exit_code)
     except MemoryError:
-        status, error = "memory", "MemoryError"
+        ended = Ended("memory", "MemoryError", 1)
     except BaseException as problem:
-        status, error = "error", _traceback(problem, name)
+        ended = Ended("error", _traceback(problem, name), 1)
+    unwritten = _flush()
+    return (Ended("error", unwritten, 1) if unwritten and ended.status == "ok" else ended), flags
+
+
+def finish() -> None:
+    """End as the interpreter does, but for the process itself. Nothing else may refer to the module ``__main__``."""
+    steps = (threading._shutdown, atexit._run_exitfuncs, lambda: sys.modules.pop("__main__"), gc.collect)  # type: ignore[attr-defined]
+    for step in steps:
+        with contextlib.suppress(BaseException):
+            step()
+    _flush()
+
+
+def _flush() -> str:
+    """Write out what was printed; returns the first error, for the code may have closed or replaced the streams."""
+    errors = []
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError, AttributeError) as problem:  # the code may have closed or replaced it
-            if status == "ok":
-                status, error = "error", f"{type(problem).__name__}: {problem}"
-    return {"status": status, "error": error}
+        except (OSError, ValueError, AttributeError) as problem:
+            errors.append(f"{type(problem).__name__}: {problem}")
+    return errors[0] if errors else ""
 
 
 def _traceback(problem: BaseException, name: str) -> str:

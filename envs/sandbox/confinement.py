@@ -71,9 +71,10 @@ def build_file_tree(paths: list[str], *, disk_bytes: int) -> None:
     for path, target in links:
         os.makedirs(os.path.dirname(root + path), exist_ok=True)
         os.symlink(target, root + path)
-    for folder in ("proc", "tmp", "old"):
+    for folder in ("proc", "tmp", "dev/shm", "old"):  # multiprocessing has its semaphores in /dev/shm
         os.makedirs(f"{root}/{folder}", exist_ok=True)
-    os.chmod(f"{root}/tmp", 0o1777)
+    for folder in ("tmp", "dev/shm"):
+        os.chmod(f"{root}/{folder}", 0o1777)
     with contextlib.suppress(OSError):  # refused in containers that hide parts of /proc
         kernel.mount("proc", f"{root}/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
     kernel.pivot_root(root, f"{root}/old")
@@ -104,18 +105,29 @@ def limit_resources(limits: dict[str, Any]) -> None:
         resource.setrlimit(kind, (bound, bound))
 
 
-def give_up_identity(user: int | None) -> None:
-    """Change to another user, if there is one, without any privilege.
+def give_up_identity(user: int | None, paths: list[str], *, reads_all: bool) -> str:
+    """Change to another user, if there is one, without any privilege but one.
+
+    Python may lie in a folder that the user may not read, as root's home is. With ``reads_all`` it may then read
+    whatever its mode is; the caller must have Landlock keep all files but ``paths`` from it.
+
+    Returns:
+        The first of ``paths`` that it can read by this privilege alone; empty if it does not have it.
 
     Raises:
-        OSError: If that user could not read the interpreter's library, among others.
+        OSError: If the user could not read the interpreter's library, among others.
     """
+    paths = [path for path in (os.__file__, *paths) if os.path.exists(path)]
+    closed = ""
     if user is not None:
+        kernel.keep_capabilities()
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    kernel.renounce_privileges()
+        closed = next((path for path in paths if reads_all and not os.access(path, os.R_OK)), "")
+    kernel.renounce_privileges(but_to_read=bool(closed))
     os.close(os.open(os.__file__, os.O_RDONLY))
+    return closed
 
 
 def _address_space() -> int:

@@ -53,7 +53,7 @@ class DockerSandbox:
             *("--cap-drop=ALL", "--security-opt=no-new-privileges", "--ipc=none", "--cpus=1"),
             *(f"--memory={limits.memory_bytes}", f"--memory-swap={limits.memory_bytes}"),
             *(f"--pids-limit={limits.processes}", f"--ulimit=fsize={limits.file_bytes}"),
-            *(self.image, "python", "-I", "-B", "-"),
+            *(self.image, "python", "-I", "-B", "-u", "-"),
         ]
 
     def run(self, code: str) -> CodeResult:

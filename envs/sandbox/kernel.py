@@ -12,6 +12,7 @@ MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 _PDEATHSIG, _SUBREAPER, _NO_NEW_PRIVS, _SECCOMP = 1, 36, 38, 22
+_KEEPCAPS, _AMBIENT, _AMBIENT_RAISE, _DAC_READ_SEARCH = 8, 47, 2, 2
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _MOUNT_SETATTR, _CLONE3 = 442, 435
 _AT_RECURSIVE, _AT_FDCWD = 0x8000, -100
@@ -88,11 +89,19 @@ def adopt_orphans() -> None:
     checked(_libc.prctl(_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
 
 
-def renounce_privileges() -> None:
-    """Drop all capabilities, for good."""
+def keep_capabilities() -> None:
+    """Let this process have its capabilities still when it changes from root to another user."""
+    checked(_libc.prctl(_KEEPCAPS, 1, 0, 0, 0), "PR_SET_KEEPCAPS")
+
+
+def renounce_privileges(*, but_to_read: bool = False) -> None:
+    """Drop all capabilities, for good; perhaps but the one to read files and folders whatever their mode."""
     checked(_libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
     header = struct.pack("Ii", 0x20080522, 0)
-    checked(_libc.capset(header, bytes(24)), "capset")
+    kept = but_to_read << _DAC_READ_SEARCH
+    checked(_libc.capset(header, struct.pack("6I", kept, kept, kept, 0, 0, 0)), "capset")
+    if but_to_read:  # also for the programs that it starts
+        checked(_libc.prctl(_AMBIENT, _AMBIENT_RAISE, _DAC_READ_SEARCH, 0, 0), "PR_CAP_AMBIENT_RAISE")
 
 
 def filter_calls() -> bool:

@@ -14,7 +14,8 @@ Covered, on Linux and without root:
 - without them, from Linux 5.13 on: Landlock, by which only the same files can be read, one folder written,
   and (6.12) no process outside is signalled
 - a filter of system calls: no sockets, mounts, tracing, new namespaces, keys, BPF
-- a caller that is root: the code runs as a user id of its own
+- a caller that is root: the code runs as a user id of its own; in an own process it may read the interpreter's and the
+  system's folders whatever their mode, if that user could not read the interpreter (only under Landlock and the filter)
 
 Where the kernel refuses namespaces ``isolation="auto"`` warns and uses an own process; the variable
 ``TURNTREE_ISOLATION=namespaces`` forbids that.

@@ -250,7 +250,8 @@ class _Run:
         said = self.said or {}
         told = str(said.get("status"))
         if self.killed_for:
-            return self._explain(self.killed_for)
+            status, reason = self._explain(self.killed_for)
+            return status, "\n".join(filter(None, (str(said.get("error", "")), reason)))
         if self.exit_code is None and told == "ok":
             return "ok", ""
         if self.exit_code in (None, 0, 1) and told in ("error", "memory"):

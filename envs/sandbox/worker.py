@@ -8,7 +8,10 @@ and at the end the worker. Each dies with its parent.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import signal
+import site
 import sys
 from typing import Any, NamedTuple, NoReturn
 
@@ -79,14 +82,16 @@ def _become_worker(
         os.setsid()
         _keep_only(requests, results, out, err)
         confinement.limit_resources(config["limits"])
-        confinement.give_up_identity(user)
+        closed = confinement.give_up_identity(user, config["paths"], reads_all=not namespaces)
         kernel.die_with_parent()  # a change of identity resets it
         locked = namespaces or confinement.lock_files(folder, config["paths"])
         filtered = kernel.filter_calls()
+        if closed and not (locked and filtered):
+            raise PermissionError(f"only root may read {closed}, and this kernel cannot let others read that alone")
     except Exception as error:
         frames.write(results, {"failed": f"{type(error).__name__}: {error}"})
         os._exit(1)
-    _begin_clean(folder, config["packages"])
+    _begin_clean(folder, config)
     frames.write(results, {"network": not (namespaces or filtered), "files": not locked})
     error_chars = config["limits"]["output_bytes"]
     os._exit(cells.serve_cells(requests, results, session=config["session"], error_chars=error_chars))
@@ -120,12 +125,37 @@ def _keep_only(requests: int, results: int, out: int, err: int) -> None:
         os.set_inheritable(descriptor, False)
 
 
-def _begin_clean(folder: str, packages: list[str]) -> None:
+def _begin_clean(folder: str, config: dict[str, Any]) -> None:
     os.environ["HOME"] = os.environ["TMPDIR"] = folder
     for name in [name for name in sys.modules if name.split(".")[0] == "turntree"]:
         del sys.modules[name]
-    sys.path[:] = ["", *(path for path in sys.path if path), *packages]
+    sys.path[:] = ["", *(path for path in sys.path if path), *config["packages"]]
     sys.argv[:] = [""]
-    sys.stdin = open(0)  # noqa: SIM115  (the standard streams stay open)
-    sys.stdout = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", encoding="utf-8", errors="replace", closefd=False, buffering=1)  # noqa: SIM115
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115  (the standard streams stay open)
+    sys.stdout = sys.__stdout__ = _written_through(1, config)
+    sys.stderr = sys.__stderr__ = _written_through(2, config)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    site.setquit()
+    site.setcopyright()
+    site.sethelper()
+
+
+def _written_through(descriptor: int, config: dict[str, Any]) -> io.TextIOWrapper:
+    """A standard stream that holds nothing back that is kept, so that it is seen when the process is killed."""
+    buffer = _Unbuffered(io.FileIO(descriptor, "w", closefd=False))
+    buffer.at_once = sys.maxsize if config["session"] else config["limits"]["output_bytes"]
+    return io.TextIOWrapper(buffer, encoding="utf-8", errors="replace", write_through=True)
+
+
+class _Unbuffered(io.BufferedWriter):
+    """Writes at once, and whole: a bare file may write less than it is given."""
+
+    at_once: int
+    """Bytes that are still written at once; those after them, of a run that prints without end, are buffered."""
+
+    def write(self, data: Any, /) -> int:
+        written = super().write(data)
+        if self.at_once > 0:
+            self.at_once -= written
+            self.flush()
+        return written

@@ -15,6 +15,9 @@ from turntree.rewards.result import Status, Verdict
 
 _LETTER = re.compile(r"\(?\s*([A-Za-z])\s*\)?")
 _WITH_TEXT = re.compile(r"(?:\(\s*([A-Za-z])\s*\)|([A-Za-z])\s*[.):])\s*(\S.*)", re.DOTALL)
+_BESIDE = re.compile(r"^[,;/&|+]|^and\b|\([a-z]\)|\b(?:or|not)\b")
+"""Something else beside an option: ``(B), 4``, ``(B) 4 or 5``."""
+_LETTERS = re.compile(r"[a-e](?:[\s.):,;]+[a-e])*[.):]?")
 _SEVERAL = re.compile(r"\(?[A-Za-z]\)?(?:\s*(?:,|and|or|/|&|;)?\s*\(?[A-Za-z]\)?)+")
 _NAMED = re.compile(r"(?:option|choice|answer|letter)\s+(?:is\s+)?\(?([A-Za-z])\b\)?\.?")
 _TEXT_LETTER = re.compile(r"\s*(?:\\text(?:bf|it|rm)?\s*\{\s*\(?\s*([A-Z])\s*\)?\s*\}|\(?([A-J])\)?)\s*")
@@ -46,7 +49,7 @@ def compare_option(gold: str, text: str, contract: Contract) -> Verdict | None:
         return Verdict(correct=letter[1] == right[1], method="option")
     labelled = _WITH_TEXT.fullmatch(answer)
     if labelled is not None:
-        if re.search(r"\([a-z]\)|\b(?:or|not)\b", labelled[3]):
+        if _BESIDE.search(labelled[3]) or _LETTERS.fullmatch(labelled[3]):
             return Verdict(correct=False, status=Status.HACK_SUSPECT, flags=(flags.CANDIDATES,))
         return Verdict(correct=(labelled[1] or labelled[2]) == right[1], method="option")
     letters = re.findall(r"\b[a-z]\b", answer)

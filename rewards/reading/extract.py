@@ -13,10 +13,13 @@ from turntree.rewards.contract import EXACT, Contract, Kind
 from turntree.rewards.limits import MAX_ANSWER, MAX_TEXT
 from turntree.rewards.reading import flags
 from turntree.rewards.reading.boxes import find_boxes, lone_number
-from turntree.rewards.reading.prose import from_anchor, from_mark, from_tag, from_tail, last_option
+from turntree.rewards.reading.prose import from_anchor, from_mark, from_tag, from_tail, last_options
 from turntree.rewards.reading.thoughts import may_think, without_thoughts
 from turntree.rewards.reading.visible import without_comments, without_hidden
 from turntree.rewards.result import Status
+
+_AROUND = " \n.,*$()[]\\"
+"""What may stand around an answer that is all of a text."""
 
 
 class Answer(NamedTuple):
@@ -30,6 +33,8 @@ class Answer(NamedTuple):
     """Other values that the text offers beside it ("5 or 6"); each must be right as well."""
     prose: bool = False
     """Whether it was cut out of a sentence, so that words may surround it."""
+    guessed: bool = False
+    """Whether the sentence does not call it an answer: the last value of prose, or a "result"."""
 
 
 class Extraction(NamedTuple):
@@ -82,20 +87,27 @@ def extract(text: str, contract: Contract = EXACT) -> Extraction:
         return Extraction(Answer(last, run, boxes.alternatives), Status.OK, raised)
     phrase = from_tag(spoken) or from_mark(spoken)
     beside: tuple[str, ...] = ()
+    guessed = False
     if phrase is None and (anchored := from_anchor(spoken)) is not None:
         if anchored.negated:
             return Extraction(None, Status.HACK_SUSPECT, (*raised, flags.NEGATION))
-        phrase, beside = anchored.phrase, anchored.beside
+        phrase, beside, guessed = anchored.phrase, anchored.beside, anchored.of_a_step
     if phrase is None:
         if flags.GRADER_TALK in raised:
             return Extraction(None, Status.HACK_SUSPECT, raised)
         tail = from_tail(spoken)
         if tail.is_list:
             return Extraction(None, Status.HACK_SUSPECT, (*raised, flags.CANDIDATES))
-        phrase = last_option(spoken) if contract.kind is Kind.OPTION else tail.phrase
+        phrase = tail.phrase
+        if contract.kind is Kind.OPTION:
+            options = last_options(spoken)
+            if len(options) > 1:
+                return Extraction(None, Status.HACK_SUSPECT, (*raised, flags.CANDIDATES))
+            phrase = next(iter(options), None)
+        guessed = phrase is not None and spoken.strip(_AROUND) != phrase.strip(_AROUND)
     if not phrase:
         in_thought = bool(thought) and extract(thought, contract).found is not None
         return Extraction(None, Status.NO_ANSWER, (*raised, flags.THINK_ONLY) if in_thought else raised)
     if len(phrase) > MAX_ANSWER:
         return Extraction(None, Status.REJECTED_LIMITS, (*raised, flags.HUGE))
-    return Extraction(Answer(phrase, (), beside, prose=True), Status.OK, raised)
+    return Extraction(Answer(phrase, (), beside, prose=True, guessed=guessed), Status.OK, raised)

@@ -25,6 +25,7 @@ _ANCHOR = re.compile(
     r"(?:\s+(?:es|est|ist|lautet|\u00e8|\u00e9|\u2014)(?!\w)|\s*[:=])+\s*",
     re.IGNORECASE,
 )
+_RESULT = re.compile(r"result|\u7ed3\u679c|\u7d50\u679c|\uacb0\uacfc", re.IGNORECASE)
 _ANCHORS = ("nswer", "esult", "NSWER", "ESULT", "espuesta", "ntwort", "isposta", "esposta")
 _HEADING = re.compile(r"\s*(?:step|final|answer|solution|conclusion|part|case|summary)\b", re.IGNORECASE)
 _END = re.compile(
@@ -42,7 +43,9 @@ _NUMBER = re.compile(
     r"(?<![A-Za-z0-9_.])(?:-(?!\s)|(?<!^)(?<!\n)-\s)?\\?\$?(?:\d[\d,]*\d|\d)(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?"
 )
 _LIST = re.compile(r"(?:-?\d+[\s,;]+){5,}-?\d+\s*\.?\s*$")
-_OPTION = re.compile(r"\(([A-Z])\)|\b([B-HJ-Z]|A(?!\s+[a-z]))\b(?!')")
+_OPTION = re.compile(r"\(([A-Z])\)|\b([B-HJ-Z]|A(?!\s+(?!(?:or|and|is|as|because|since)\b)[a-z]))\b(?!')")
+_SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)|\n")
+_REASON = re.compile(r"(?:,?\s+|^)(?:as|because|since)\b|(?<=\w)\s+\((?![A-Z]\))", re.IGNORECASE)
 _TAIL = 1_500
 
 
@@ -55,6 +58,8 @@ class Anchored(NamedTuple):
     """Whether it states what the answer is not."""
     beside: tuple[str, ...] = ()
     """Other values that the sentence offers or gives in other words."""
+    of_a_step: bool = False
+    """Whether it is called a result, as that of a step is too."""
 
 
 class Tail(NamedTuple):
@@ -111,7 +116,7 @@ def from_anchor(text: str) -> Anchored | None:
         *others, phrase = _THAT_IS.split(phrase)
         beside += tuple(other for other in others if other.strip())
         phrase = phrase[2:-2] if len(phrase) > 4 and phrase[:2] == phrase[-2:] == "__" else phrase
-    return Anchored(phrase, negated, beside)
+    return Anchored(phrase, negated, beside, of_a_step=bool(_RESULT.match(match[0])))
 
 
 def _changes(words: str) -> bool:
@@ -133,9 +138,24 @@ def from_tail(text: str) -> Tail:
     return Tail(phrase.strip() if phrase else None, False)
 
 
-def last_option(text: str) -> str | None:
-    """The last letter of an option in a text; articles and pronouns do not count."""
-    letter = None
-    for match in _OPTION.finditer(text[-_TAIL:]):
-        letter = match[1] or match[2]
-    return letter
+def last_options(text: str) -> set[str]:
+    """The letters of options in the last sentence that names any; articles, pronouns and reasons do not count.
+
+    Lines or sentences that are nothing but a letter are one list.
+
+    Example:
+        >>> last_options("A is too small. It must be B, as C and D are wrong.")
+        {'B'}
+    """
+    letters: set[str] = set()
+    for sentence in reversed(_SENTENCE_END.split(text[-_TAIL:])):
+        if not any(map(str.isalpha, sentence)):
+            continue
+        named = {match[1] or match[2] for match in _OPTION.finditer(_REASON.split(sentence)[0])}
+        bare = len(sentence.strip(" ()*.,;:?$-")) == 1
+        if letters and not (named and bare):
+            break
+        letters |= named
+        if named and not bare:
+            break
+    return letters

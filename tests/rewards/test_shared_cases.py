@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
+from shared_cases import shared_rows
 
-from turntree.rewards import score_batch
+from turntree.rewards import Status, score_batch
 
 DATA = Path(os.environ.get("TURNTREE_DATA") or Path(__file__).resolve().parents[2].parent / "shared") / "data"
 
@@ -27,3 +28,10 @@ def accuracy(name: str) -> float:
 @pytest.mark.parametrize("name", ["reward_cases_dev.jsonl", "real_cot_dev.jsonl"])
 def test_labelled_cases_are_judged_as_labelled(name: str) -> None:
     assert accuracy(name) >= 0.98
+
+
+def test_relations_of_complex_numbers_crash_nothing() -> None:
+    rows = [row["prediction"].partition(" gold ")[2] for row in shared_rows("env_cases_3.jsonl", "score_batch")]
+    pairs = [row.split(" answer ") for row in rows if row]
+    scores = score_batch([rf"\boxed{{{answer}}}" for _, answer in pairs], [gold for gold, _ in pairs])
+    assert [pair for pair, score in zip(pairs, scores, strict=True) if score.status is Status.CRASHED] == []

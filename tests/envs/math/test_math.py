@@ -78,11 +78,16 @@ def test_with_tools_only_an_answer_uses_up_the_attempt(entry: MathSet, tmp_path:
     env = make(entry.tools_id, data=data, tool_format="hermes")
     _, info = env.reset(seed=0)
     assert [tool["function"]["name"] for tool in info["tools"]] == ["calculator", "python"]
-    assert "neither a tool call nor an answer" in env.step("Let me think.")[0]
+    right = RIGHT[entry.name]
+    for words in ("Let me think.", f"First I find ${right}$, then I will call the tool.", f"The result is {right}."):
+        assert "neither a tool call nor an answer" in env.step(words)[0]
     assert env.step("<tool_call>{calculator</tool_call>")[0].startswith("Error: ")
     beside = call(env, "calculator", expression="1+1") + rf" \boxed{{{RIGHT[entry.name]}}}"
     assert env.step(beside)[:3] == ("2", 0.0, False)
     assert env.step(rf"\boxed{{{RIGHT[entry.name]}}}")[1:3] == (1.0, True)
+    for words in (rf"\boxed{{{right}}}", f"The answer is {right}.", f"#### {right}"):
+        env.reset(seed=0)
+        assert env.step(words)[1:3] == (1.0, True)
     env.reset(seed=0)
     assert env.step(r"\boxed{999}")[1:3] == (0.0, True)
     plain = make(entry.env_id, data=data)

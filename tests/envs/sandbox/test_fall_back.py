@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from poor_machine import SYSTEM_PYTHON, run_poorly
@@ -35,6 +36,36 @@ def test_it_can_be_forbidden() -> None:
 @needs_python
 def test_what_is_asked_for_by_name_is_no_fall_back() -> None:
     assert "Warning" not in run_poorly(RUN, TURNTREE_ISOLATION="process").stderr
+
+
+def only_root_may_read_python() -> bool:
+    nobody = {"user": 65534, "group": 65534, "extra_groups": []}
+    words = ["test", "-r", os.__file__]
+    return os.getuid() == 0 and subprocess.run(words, **nobody, check=False).returncode != 0  # type: ignore[call-overload]
+
+
+needs_closed_python = pytest.mark.skipif(not only_root_may_read_python(), reason="every user may read this Python")
+
+
+@needs_closed_python
+def test_python_that_only_root_may_read_is_read_and_nothing_else_of_root(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "secret").write_text("hunter2")
+    with PythonSandbox(isolation="process") as sandbox:
+        other = "import subprocess, sys; print(subprocess.call([sys.executable, '-c', 'import json']))"
+        assert sandbox.run(other).stdout == "0\n"
+        for code in (f"open({str(tmp_path / 'secret')!r})", f"import os; os.listdir({str(tmp_path)!r})"):
+            assert "PermissionError" in sandbox.run(code).error
+        assert sandbox.run("import ctypes; print(ctypes.CDLL(None).open_by_handle_at(-1, 0, 0))").stdout == "-1\n"
+        assert sandbox.run("import os; print(os.getuid() > 0, os.stat('.').st_uid > 0)").stdout == "True True\n"
+
+
+@needs_closed_python
+def test_or_it_is_said_in_a_line_why_it_cannot_be() -> None:
+    done = run_poorly("from turntree.envs.sandbox import PythonSandbox; PythonSandbox().run('1')")
+    said = done.stderr.splitlines()[-1]
+    assert "PermissionError: only root may read" in said
+    assert said.endswith("give python= an interpreter that every user may read, or take DockerSandbox")
 
 
 def test_the_variable_says_what_auto_means_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from interpreter import python
 from machine_speed import eventually, patience
+from shared_cases import shared_rows
 from tables import table
 
 from turntree.envs.sandbox import CodeStatus, PythonSandbox, SandboxError, SandboxLimits, frames
@@ -61,6 +63,43 @@ def test_installed_packages_can_be_imported_or_not() -> None:
     with PythonSandbox() as sandbox:
         assert sandbox.run("import numpy; print(numpy.arange(4).sum())").stdout == "6\n"
         assert "ModuleNotFoundError" in sandbox.run("import turntree.envs.sandbox.supervisor").error
+
+
+@pytest.mark.parametrize("code", table(__file__, "scripts"))
+def test_code_runs_as_a_script_does(sandbox: PythonSandbox, code: str) -> None:
+    script = python("-c", code, timeout=patience(30))
+    result = sandbox.run(code)
+    assert (result.ok, result.stdout) == (script.returncode == 0, script.stdout), result.to_text()
+
+
+def test_but_the_value_of_a_last_expression_is_printed(sandbox: PythonSandbox) -> None:
+    assert (python("-c", "6 * 7", timeout=patience(30)).stdout, sandbox.run("6 * 7").stdout) == ("", "42\n")
+
+
+def test_scripts_of_other_projects_reports_run_as_they_were_meant(sandbox: PythonSandbox) -> None:
+    for row in shared_rows("env_cases_3.jsonl", "PythonSandbox"):
+        code, right = row["prediction"], row["right"]
+        if row["kind"] == "sandbox_as_script" and isinstance(right, list) and "networkx" not in code:
+            result = sandbox.run(code)
+            assert result.ok is (right[0] in (0, "ok")), row["id"]
+            a_value = not right[1] and len(result.stdout.splitlines()) == 1
+            assert result.stdout == right[1] or a_value, row["id"]
+
+
+@pytest.mark.parametrize("written", ["print('so far', end='')", "sys.stderr.write('so far')", "1 / 0"])
+def test_what_was_written_before_a_deadline_is_kept(written: str) -> None:
+    code = f"import sys, threading, time\nthreading.Thread(target=time.sleep, args=(1000,)).start()\n{written}"
+    with PythonSandbox(limits=SandboxLimits(seconds=patience(0.5))) as sandbox:
+        result = sandbox.run(code)
+    assert (result.status, "so far" in result.to_text() or "ZeroDivisionError" in result.error) == ("timeout", True)
+
+
+def test_a_session_keeps_what_was_imported_from_the_future_and_what_a_thread_prints_late(
+    session: PythonSandbox,
+) -> None:
+    late = "import threading, time\nt = threading.Thread(target=lambda: (time.sleep(0.1), print('late'))); t.start()"
+    assert session.run(f"from __future__ import annotations\n{late}").ok
+    assert session.run("def f(x: int): pass\nt.join(); f.__annotations__").stdout == "late\n{'x': 'int'}\n"
 
 
 def test_without_a_session_every_run_begins_anew(sandbox: PythonSandbox) -> None:

@@ -42,6 +42,19 @@ def test_options_are_letters_not_numbers() -> None:
     assert extract("Of 4 choices I take (C), as 7 shows", contract_for("mmlu-stem")).answer == "C"
 
 
+@pytest.mark.parametrize(("text", "letter"), table(__file__, "options_in_prose"))
+def test_of_options_in_prose_the_last_sentence_must_name_one(text: str, letter: str) -> None:
+    found = extract(text, contract_for("mmlu-stem"))
+    assert (found.answer or "", found.flags) == (letter, () if letter else (flags.CANDIDATES,))
+
+
+@pytest.mark.parametrize(("text", "guessed"), table(__file__, "guessed"))
+def test_the_last_value_of_prose_is_a_guess_and_what_is_called_the_answer_is_none(text: str, guessed: bool) -> None:
+    found = extract(text).found
+    assert found is not None
+    assert (found.text, found.guessed) == ("7", guessed)
+
+
 @pytest.mark.parametrize(
     ("start", "again", "end"),
     [
