@@ -4,6 +4,7 @@ import pytest
 from forest_checks import turns_in
 
 from turntree.agents.engines.drafting.session import DraftingSession, DraftTurn
+from turntree.agents.engines.drafting.step_bound import draft_length
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
 STATE, SPEECH = DialogueState(exact=7, task="t"), [5, 6, 7, 8, 9]
@@ -81,3 +82,11 @@ def test_only_the_step_that_verified_a_draft_tells_what_became_of_it():
         session.commit([second], [[token]])
     session.end([second], keep=True)
     assert session.forest.stats().accepted == 1
+
+
+def test_drafts_are_shorter_the_more_requests_run_and_never_longer_than_the_engine_verifies() -> None:
+    lengths = [draft_length(rows, 32) for rows in range(1, 400)]
+    assert lengths == sorted(lengths, reverse=True)
+    assert (lengths[0], lengths[15], lengths[63], lengths[-1]) == (32, 32, 8, 8)
+    assert all(length * rows <= 512 for rows, length in enumerate(lengths, 1) if length > 8)
+    assert {draft_length(rows, 4) for rows in (1, 64, 256)} == {4}
