@@ -15,6 +15,8 @@ import pytest
 from interpreter import python
 from tables import table
 
+import turntree.agents
+
 ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = {
     "spec_tree": {"spec_tree"},
@@ -134,6 +136,13 @@ def test_light_packages_load_nothing_heavy(package):
     heavy = HEAVY | {"numba", "datasets", "pyarrow", "tokenizers"}
     code = f"import sys, {package}; print(sorted({heavy!r} & set(sys.modules)))"
     assert python("-c", code, check=True).stdout.strip() == "[]"
+
+
+def test_every_public_name_of_the_agents_is_there_and_no_other() -> None:
+    for name in turntree.agents.__all__:
+        assert getattr(turntree.agents, name) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = turntree.agents.no_such_name
 
 
 def test_every_data_file_of_a_package_is_installed_with_it():

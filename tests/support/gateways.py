@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -119,3 +120,16 @@ def gateway_at(engine: Any, renderer: Renderer, **fields: Any) -> Iterator[Serve
             thread.join(patience(20))
             assert not thread.is_alive(), "the gateway does not end"
             gateway.paths.close_all()
+
+
+def events(stream: str) -> list[dict[str, Any]]:
+    """What the pieces of an answer hold, up to ``[DONE]``."""
+    lines = stream.split("\n\n")
+    assert lines[-2:] == ["data: [DONE]", ""]
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+
+
+def streamed(stream: str) -> str:
+    """The content of a chat that comes in pieces."""
+    deltas = [choice["delta"] for event in events(stream) for choice in event["choices"]]
+    return "".join(delta.get("content") or "" for delta in deltas)

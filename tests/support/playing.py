@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from turntree.envs import Env, Message, Reply, Task, ToolCall
+from turntree.envs import Env, Message, Reply, Task, ToolCall, ToolError, tool
 from turntree.envs.catalogue import Entry
 
 SHARED = Path(os.environ.get("TURNTREE_DATA") or Path(__file__).resolve().parents[2].parent / "shared")
@@ -76,3 +76,27 @@ class Errand(Env):
 
     def reply(self, message: Message) -> Reply:
         return Reply(done=True)
+
+
+class Shop(Env):
+    """Names prices; air is a mistake of the policy, a bomb a failure of the environment."""
+
+    @tool
+    def price(self, item: str, count: int = 1) -> int:
+        """Ask for a price.
+
+        Args:
+            item: What
+            count: How many
+        """
+        if item == "air":
+            raise ToolError("not for sale")
+        if item == "bomb":
+            raise OSError("gone")
+        return len(item) * count
+
+    def task(self, index: int) -> Task:
+        return Task(id=str(index), prompt=f"What do {index} pens cost?", answer=str(4 * index))
+
+    def reply(self, message: Message) -> Reply:
+        return Reply(reward=float(message.content == self.current_task.answer), done=True)

@@ -23,7 +23,7 @@ from turntree.rewards.formula.syntax.nodes import (
     Sym,
     Words,
 )
-from turntree.rewards.formula.syntax.walk import free_variables, holds, ordered, walk
+from turntree.rewards.formula.syntax.walk import free_variables, holds, ordered
 
 OPERATIONS = ("oplus", "otimes", "ominus", "odot", "oslash", "diamond", "circledast")
 """Operations that an exercise defines."""
@@ -83,8 +83,3 @@ def is_application(name: str, args: tuple[Node, ...], *, beside: bool) -> bool:
     if isinstance(argument, Add):
         return letter in ("g", "h", "G", "H") and any(isinstance(term, Num) for term in argument.terms)
     return letter in _OFTEN and isinstance(argument, Mul | Pow | Call) and names <= set("xyzts")
-
-
-def applied_names(node: Node) -> frozenset[str]:
-    """Names of the functions in a tree."""
-    return frozenset(inner.name for inner in walk(node) if isinstance(inner, Applied))

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from tables import table
 
 from turntree.agents.cli import main
 from turntree.agents.commands import gpu_check
@@ -59,17 +60,9 @@ def test_a_machine_with_all_that_is_pinned_is_well(installed: dict[str, str]) ->
 NEEDED = ("torch", "transformers", "flash-attn")
 
 
-@pytest.mark.parametrize(
-    ("package", "version", "says"),
-    [
-        ("vllm", "0.28.0", "0.28.0 is installed; verl 0.9.1 pins 0.24.0"),
-        ("vllm", None, "none is installed; verl 0.9.1 pins 0.24.0"),
-        ("torch", "2.13.0+cpu", "2.13.0+cpu is installed; verl 0.9.1 pins 2.11.0"),
-        ("flash-attn", None, "none is installed; verl 0.9.1 pins 2.8.3"),
-    ],
-)
+@pytest.mark.parametrize(("package", "version", "says"), table(__file__, "not_pinned"))
 def test_what_is_missing_is_named_with_verls_pin(
-    package: str, version: str | None, says: str, installed: dict[str, str]
+    package: str, version: str, says: str, installed: dict[str, str]
 ) -> None:
     installed.pop(package)
     if version:

@@ -2,6 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tables import table
 
 from turntree.agents.engines.engine_choice import EngineName, parsed_engine_args
 from turntree.agents.errors import UsageError
@@ -12,19 +13,10 @@ def test_an_object_is_taken_and_nothing_is_nothing() -> None:
     assert parsed_engine_args(EngineName.LOCAL, None) == {}
 
 
-@pytest.mark.parametrize(
-    ("engine", "text", "base_url", "complaint"),
-    [
-        ("local", "{}", None, "--engine local has none"),
-        ("openai", "{}", None, "--engine openai has none"),
-        ("sglang", "[1]", None, "must be a JSON object, got '\\[1\\]'"),
-        ("vllm", "{tp: 2}", None, "must be a JSON object: "),
-        ("vllm", "{}", "http://localhost:8000", "--base-url names one that runs"),
-    ],
-)
-def test_what_no_engine_takes_is_refused_in_words(engine: str, text: str, base_url: str | None, complaint: str) -> None:
+@pytest.mark.parametrize(("engine", "text", "base_url", "complaint"), table(__file__, "wrong_engine_args"))
+def test_what_no_engine_takes_is_refused_in_words(engine: str, text: str, base_url: str, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        parsed_engine_args(EngineName(engine), text, base_url=base_url)
+        parsed_engine_args(EngineName(engine), text, base_url=base_url or None)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tables import table
 
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine, open_policy
 from turntree.agents.errors import UsageError
@@ -24,18 +25,7 @@ def test_what_does_not_serve_tokens_is_no_engine_at_a_url(name: EngineName, says
         open_engine(at_a_url(name))
 
 
-@pytest.mark.parametrize(
-    ("name", "gpus", "dtype", "precision"),
-    [
-        ("vllm", 0, "auto", "float32"),
-        ("vllm", 1, "auto", "auto"),
-        ("sglang", 1, "auto", "auto"),
-        ("sglang", 0, "auto", "float32"),
-        ("local", 1, "auto", "float32"),
-        ("vllm", 1, "float32", "float32"),
-        ("vllm", 0, "bfloat16", "bfloat16"),
-    ],
-)
+@pytest.mark.parametrize(("name", "gpus", "dtype", "precision"), table(__file__, "precisions"))
 def test_on_a_gpu_an_external_engine_has_the_models_own_precision(
     name: str, gpus: int, dtype: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from adder import play
+from tables import table
 
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.evaluation.metrics import estimate, majority_right, pass_at_k, repeated
@@ -49,17 +50,7 @@ async def test_the_majority_counts_equal_answers_once_however_they_are_written(r
     assert majority_right([]) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("written", "share"),
-    [
-        ([r"\boxed{0}", r"\boxed{0.0}", r"\boxed{0}"], 0),
-        ([r"\boxed{\frac12}", r"\boxed{1/2}", r"\boxed{\dfrac{1}{2}}"], 0),
-        ([r"\boxed{7\text{ cm}}", r"\boxed{7}", r"\boxed{7\,\mathrm{cm}}"], 0),
-        ([r"\boxed{x+1}", r"\boxed{1+x}", r"\boxed{x+2}"], 0.5),
-        (["I do not know", "no idea", "None."], 1),  # a control: they have no vote
-        ([r"\boxed{7}", r"\boxed{8}", r"\boxed{9}"], 1),  # a control: they differ
-    ],
-)
+@pytest.mark.parametrize(("written", "share"), table(__file__, "majorities"))
 async def test_wrong_answers_are_one_where_the_verifier_finds_them_equal(
     renderer: Renderer, written: list[str], share: float
 ) -> None:

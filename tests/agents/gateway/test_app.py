@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
-from gateways import Served, SpokenEngine, gateway_at
+from gateways import Served, SpokenEngine, gateway_at, streamed
 from machine_speed import eventually
 from tables import table
 
@@ -236,14 +235,6 @@ def test_the_local_engine_gives_over_http_what_it_gives_directly(tiny_model, cha
             answer = served.chat("What is 12 + 34?", **fields, stream=stream)
             text = streamed(answer.text) if stream else answer.json()["choices"][0]["message"]["content"]
             assert text == renderer.decode(direct.token_ids)
-
-
-def streamed(text: str) -> str:
-    """The content of a stream."""
-    lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
-    assert lines[-1] == "[DONE]"
-    deltas = [choice["delta"] for line in lines[:-1] for choice in json.loads(line)["choices"]]
-    return "".join(delta.get("content") or "" for delta in deltas)
 
 
 @pytest.mark.parametrize("arguments", ["", None, " ", "{}"])

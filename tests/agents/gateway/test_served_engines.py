@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from gateways import streamed
 from machine_speed import patience
 from policy_law import PolicyLaw
 from served_command import served_command
@@ -21,17 +22,6 @@ TOKENS = 12
 USER = [{"role": "user", "content": "12+30"}]
 AGAIN = {"role": "user", "content": "and one more?"}
 BODY = {"model": "tiny", "max_tokens": TOKENS, "temperature": 0}
-
-
-def pieces(client: httpx.Client, body: dict[str, Any]) -> str:
-    """The text of a stream."""
-    text = ""
-    with client.stream("POST", "/chat/completions", json={**body, "stream": True}) as answer:
-        assert answer.status_code == 200
-        for line in answer.iter_lines():
-            if line.startswith("data: {"):
-                text += json.loads(line[6:])["choices"][0]["delta"].get("content", "")
-    return text
 
 
 def check_dialogue(base_url: str, renderer: Renderer, policy: PolicyLaw) -> None:
@@ -57,7 +47,8 @@ def check_dialogue(base_url: str, renderer: Renderer, policy: PolicyLaw) -> None
             assert again.json()["choices"][0]["message"]["content"] == wanted[0]
             steps.append(again.json()["usage"]["completion_tokens_details"]["verify_steps"])
         assert steps[-1] < TOKENS
-        assert pieces(client, {**BODY, "messages": USER}) == wanted[0]
+        pieces = client.post("/chat/completions", json={**BODY, "messages": USER, "stream": True}).text
+        assert streamed(pieces) == wanted[0]
 
 
 def served_dialogue(folder: Path, log: Path, *options: str) -> None:

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from gateways import Served, SpokenEngine, gateway_at
 from machine_speed import eventually
+from tables import table
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.episodes.dialogue import dialogue_states
@@ -243,14 +244,7 @@ def test_a_turn_that_was_given_up_is_in_no_session(served: Served, engine: Spoke
     assert records(run_folder) == []
 
 
-@pytest.mark.parametrize(
-    ("body", "reward", "parts"),
-    [
-        ({"reward": 0.25, "parts": {"tests": 3.0}}, 0.25, {"tests": 3.0}),
-        ({"by": {"answer": 1.0}, "answer": "46", "contract": "gsm8k"}, 1.0, {"answer": 1.0, "correct": 1.0}),
-        ({"by": {"answer": 1.0}, "answer": "47", "contract": "gsm8k"}, 0.0, {"answer": 0.0, "correct": 0.0}),
-    ],
-)
+@pytest.mark.parametrize(("body", "reward", "parts"), table(__file__, "verdicts"))
 def test_a_session_is_scored_by_a_figure_or_by_name(served, engine, run_folder, body, reward, parts):
     engine.say = lambda prompt: "#### 46"
     answer = scored(served, session_of(served.chat(user("12 + 34?"))), **body)
@@ -293,18 +287,7 @@ def test_a_cut_dialogue_says_so(served: Served, engine: SpokenEngine, run_folder
     assert records(run_folder)[0].episode.stop_reason is StopReason.MAX_TOKENS
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({}, "reward"),
-        ({"reward": 1.0, "failure": "x"}, "reward"),
-        ({"reward": "1"}, "reward"),
-        ({"by": {"anwser": 1.0}}, "by"),
-        ({"by": {"answer": 1.0}}, "contract"),
-        ({"by": {"answer": 1.0}, "contract": "maht"}, "by"),
-        ({"rewards": 1.0}, "rewards"),
-    ],
-)
+@pytest.mark.parametrize(("body", "param"), table(__file__, "no_verdicts"))
 def test_a_verdict_that_is_none_is_refused_and_the_session_goes_on(served: Served, body: Any, param: str):
     first = served.chat(user("a"))
     answer = served.client.post(f"/v1/sessions/{session_of(first)}/reward", json=body)
@@ -426,18 +409,6 @@ AGAIN = [
     r"""{ "a" : 2e0, "b":[1,1.50,{"deep":1000.0}],
     "text":"é ü \uD83D\uDE42 \ud800","big":9007199254740993,"yes":true}""",
 ]
-OTHER = [
-    {"yes": 1},
-    {"yes": "true"},
-    {"a": "2"},
-    {"a": True},
-    {"a": 2.0000001},
-    {"big": 9007199254740992},
-    {"big": 9007199254740993.0},
-    {"b": [1.5, 1, {"deep": 1000}]},
-    {"text": "é ü 🙂 ?"},
-    {"c": None},
-]
 
 
 def called(served: Served, engine: SpokenEngine, sampled: str, arguments: str) -> str:
@@ -460,10 +431,10 @@ def test_a_call_written_again_is_in_the_same_dialogue(served, engine, run_folder
     assert len(episode.turns) == 3
 
 
-@pytest.mark.parametrize("change", OTHER)
-def test_another_value_in_a_call_is_another_dialogue(served, engine, change: dict[str, Any]):
+@pytest.mark.parametrize("change", table(__file__, "other_values"))
+def test_another_value_in_a_call_is_another_dialogue(served, engine, change: str):
     """The control."""
-    called(served, engine, PLAIN, json.dumps({**json.loads(PLAIN), **change}))
+    called(served, engine, PLAIN, json.dumps({**json.loads(PLAIN), **json.loads(change)}))
     assert len(served.gateway.sessions.live) == 3
 
 

@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 import pytest
-from gateways import Served, SpokenEngine, gateway_at
+from gateways import Served, SpokenEngine, events, gateway_at
 from machine_speed import eventually
 
 from turntree.agents.gateway import choices
@@ -16,12 +16,6 @@ from turntree.agents.loop.renderer import Renderer
 TEXTS = ["four", "", "Grüße, 你好 🙂 end", "a <tool_call> b", " one\n two  ", "x < y", "half \ufffd of it"]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 CALL = '<tool_call>\n{"name": "f", "arguments": {"é": "ü"}}\n</tool_call>'
-
-
-def events(text: str) -> list[dict[str, Any]]:
-    lines = text.split("\n\n")
-    assert lines[-2:] == ["data: [DONE]", ""]
-    return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
 
 
 def put_together(pieces: list[dict[str, Any]], index: int = 0) -> tuple[dict[str, Any], str | None]:

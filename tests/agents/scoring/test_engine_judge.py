@@ -22,11 +22,6 @@ SCALE = Criteria(text="10 for kind answers, 0 for rude ones.")
 SAMPLE = Sample(turns=("You are welcome.",), question="Thanks!", gold="A kind word.", task_id="t")
 
 
-@pytest.fixture
-def renderer(chatml: Any) -> Renderer:
-    return Renderer(chatml)
-
-
 class Voter:
     """An engine that says the next text of a list, with the key of the prompt in place of KEY."""
 

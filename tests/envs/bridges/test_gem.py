@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from bridge_results import require_result
-from playing import Errand, call, play
+from playing import Shop, call, play
 
-from turntree.envs import make, require_conformance, tool
+from turntree.envs import make, require_conformance
 from turntree.envs.bridges.failure import EpisodeFailure
 from turntree.envs.bridges.gem import Gem, gem_environment
 from turntree.envs.errors import EnvError
@@ -30,13 +30,6 @@ def gem(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield gem
     for id in set(ENV_REGISTRY) - before:
         del ENV_REGISTRY[id]
-
-
-class Bomb(Errand):
-    @tool
-    def light(self) -> str:
-        """Light it."""
-        raise OSError("gone")
 
 
 def test_their_games_are_played_and_go_on_from_snapshots(gem: Any) -> None:
@@ -110,10 +103,10 @@ def test_vectors_and_copies_of_gem_take_ours(gem: Any) -> None:
 
 
 def test_a_failure_of_ours_is_raised_there() -> None:
-    env = gem_environment(Bomb)()
+    env = gem_environment(Shop)()
     env.reset(seed=1)
     with pytest.raises(EpisodeFailure, match="OSError: gone"):
-        env.step(call(Bomb(), "light"))
+        env.step(call(Shop(), "price", item="bomb"))
 
 
 def test_it_keeps_the_rules() -> None:

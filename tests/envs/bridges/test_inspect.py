@@ -9,28 +9,18 @@ from typing import Any
 import pytest
 from bridge_results import require_result
 from chat_tokenizers import chatml_tokenizer
-from playing import Errand
+from playing import Shop, call
 
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.record import episode_to_dict
 from turntree.agents.evaluation.evaluate import evaluate
 from turntree.agents.loop.renderer import Renderer
-from turntree.envs import Message, Reply, ToolCall, make, tool
+from turntree.envs import make
 from turntree.envs.bridges.inspect_ai import inspect_task
 from turntree.envs.bridges.inspect_log import write_inspect_log
 
 pytestmark = pytest.mark.interop
 arithmetic = partial(make, "turntree/Arithmetic-v0")
-
-
-class Bomb(Errand):
-    @tool
-    def light(self) -> str:
-        """Light it."""
-        raise OSError("gone")
-
-    def reply(self, message: Message) -> Reply:
-        return Reply(reward=1.0, done=True)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +74,7 @@ def test_a_wrong_call_is_told_to_their_model(outputs: Any, tmp_path: Path) -> No
 
 
 def test_a_failure_is_an_error_of_the_sample_and_no_score(outputs: Any, tmp_path: Path) -> None:
-    log = run(inspect_task(Bomb, [0]), outputs(("light", {})), tmp_path)
+    log = run(inspect_task(Shop, [0]), outputs(("price", {"item": "bomb"})), tmp_path)
     assert log.status == "error"
     assert "OSError: gone" in log.samples[0].error.message
     assert not log.samples[0].scores
@@ -96,8 +86,8 @@ async def results() -> list[dict[str, Any]]:
     gold = arithmetic().task(0).answer
     engine = ScriptedEngine(lambda prompt: f"#### {gold}", tokenizer)
     episodes = await evaluate(arithmetic, engine, Renderer(tokenizer), [0, 1], concurrency=1)
-    call = Bomb().parser.format_call(ToolCall(name="light"))
-    lost = await evaluate(Bomb, ScriptedEngine(lambda prompt: call, tokenizer), Renderer(tokenizer), [2])
+    bomb = call(Shop(), "price", item="bomb")
+    lost = await evaluate(Shop, ScriptedEngine(lambda prompt: bomb, tokenizer), Renderer(tokenizer), [2])
     rows = [{"index": at, "sample": 0, "episode": episode_to_dict(e)} for at, e in enumerate([*episodes, *lost])]
     return [json.loads(json.dumps(row)) for row in rows]
 

@@ -5,28 +5,13 @@ from typing import Any
 
 import pytest
 from bridge_results import require_result
-from playing import Errand, call
+from playing import Shop, call
 
-from turntree.envs import ToolError, make, tool
+from turntree.envs import make
 from turntree.envs.bridges.failure import EpisodeFailure
 from turntree.envs.bridges.skyrl import skyrl_environment
 
 pytestmark = pytest.mark.interop
-
-
-class Shop(Errand):
-    @tool
-    def price(self, item: str) -> int:
-        """Ask for a price.
-
-        Args:
-            item: What
-        """
-        if item == "air":
-            raise ToolError("not for sale")
-        if item == "bomb":
-            raise OSError("gone")
-        return len(item)
 
 
 @pytest.fixture

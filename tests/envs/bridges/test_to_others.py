@@ -5,33 +5,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from playing import Shop
 
-from turntree.envs import Env, Message, Reply, Task, ToolError, make, tool
+from turntree.envs import make
 from turntree.envs.bridges.failure import EpisodeFailure
 from turntree.envs.bridges.torchtitan import torchtitan_environment
 from turntree.envs.bridges.trl import trl_environment, trl_reward
-
-
-class Shop(Env):
-    @tool
-    def price(self, item: str, count: int = 1) -> int:
-        """Ask for a price.
-
-        Args:
-            item: What
-            count: How many
-        """
-        if item == "air":
-            raise ToolError("not for sale")
-        if item == "bomb":
-            raise OSError("gone")
-        return len(item) * count
-
-    def task(self, index: int) -> Task:
-        return Task(id=str(index), prompt=f"What do {index} pens cost?", answer=str(4 * index))
-
-    def reply(self, message: Message) -> Reply:
-        return Reply(reward=float(message.content == self.current_task.answer), done=True)
 
 
 class TestTRL:

@@ -7,28 +7,13 @@ from typing import Any
 import pytest
 from bridge_results import require_result
 from chat_tokenizers import chatml_tokenizer
-from playing import Errand
+from playing import Shop
 from tiny_llama import random_llama
 
-from turntree.envs import Message, Reply, make, tool
+from turntree.envs import Message, Reply, make
 from turntree.envs.bridges.trl import trl_environment, trl_reward
 
 pytestmark = pytest.mark.interop
-
-
-class Shop(Errand):
-    @tool
-    def price(self, item: str) -> int:
-        """Ask for a price.
-
-        Args:
-            item: What
-        """
-        self.asked = item
-        return 4
-
-    def reply(self, message: Message) -> Reply:
-        return Reply(reward=float(message.content.strip() == "12"), done=True)
 
 
 def parts(folder: Path, make_env: Any, steps: int, **more: Any) -> dict[str, Any]:
@@ -83,6 +68,10 @@ def test_three_steps_of_a_tiny_model(tmp_path: Path) -> None:
 def test_a_call_in_trls_loop_reaches_the_tool_and_the_answer_is_paid(tmp_path: Path) -> None:
     from trl import GRPOTrainer
 
+    class Dozen(Shop):
+        def reply(self, message: Message) -> Reply:
+            return Reply(reward=float(message.content.strip() == "12"), done=True)
+
     said = ['<tool_call>\n{"name": "price", "arguments": {"item": "pens"}}\n</tool_call>', "12"]
 
     class Scripted(GRPOTrainer):  # type: ignore[misc]
@@ -97,11 +86,11 @@ def test_a_call_in_trls_loop_reaches_the_tool_and_the_answer_is_paid(tmp_path: P
             self.turn += 1
             return [self.processing_class.encode(text) for _ in prompt_ids], None
 
-    trainer = Scripted(**parts(tmp_path, Shop, 1, max_completion_length=256))
+    trainer = Scripted(**parts(tmp_path, Dozen, 1, max_completion_length=256))
     trainer.train()
     (reward,) = [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
     assert reward == 1.0
-    assert "Do it." in trainer.seen[0]
+    assert "pens cost?" in trainer.seen[0]
     assert "Ask for a price." in trainer.seen[0]
     assert "<tool_response>\n4\n</tool_response>" in trainer.seen[1]
     require_result("trl", "three steps of GRPOTrainer on a tiny model; tools are called in its loop, answers are paid")

@@ -19,19 +19,7 @@ from turntree.envs.service.env import TauAirline
 from turntree.envs.service.tau_airline import TABLES, TauAirlineDesk
 
 WRITES = ("book", "cancel", "update", "send")
-BOOKING: dict[str, Any] = {
-    "user_id": "ann_lee_1234",
-    "origin": "BOS",
-    "destination": "SEA",
-    "flight_type": "one_way",
-    "cabin": "economy",
-    "flights": [{"flight_number": "F1", "date": "2024-05-20"}, {"flight_number": "F2", "date": "2024-05-20"}],
-    "passengers": [{"first_name": "Ann", "last_name": "Lee", "dob": "1990-01-01"}],
-    "payment_methods": [{"payment_id": "certificate_1", "amount": 100}, {"payment_id": "gift_card_1", "amount": 160}],
-    "total_baggages": 2,
-    "nonfree_baggages": 1,
-    "insurance": "yes",
-}
+BOOKING = table(__file__, "booking")
 
 
 @pytest.fixture

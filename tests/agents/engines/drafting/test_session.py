@@ -4,6 +4,7 @@ import pytest
 from forest_checks import turns_in
 
 from turntree.agents.engines.drafting.session import DraftingSession, DraftTurn
+from turntree.agents.engines.drafting.step_bound import draft_length
 from turntree.agents.engines.drafting.trees import within
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
@@ -92,3 +93,11 @@ def test_trees_with_tokens_beyond_the_vocabulary_are_not_drafted() -> None:
     kept = within(draft, 10)
     assert (kept.tokens.tolist(), kept.offsets.tolist()) == ([1, 2, 4, 5], [0, 2, 2, 4])
     assert within(draft, 2**31).tokens.tolist() == [1, 2, 3, 2**31 - 1, 4, 5]
+
+
+def test_drafts_are_shorter_the_more_requests_run_and_never_longer_than_the_engine_verifies() -> None:
+    lengths = [draft_length(rows, 32) for rows in range(1, 400)]
+    assert lengths == sorted(lengths, reverse=True)
+    assert (lengths[0], lengths[15], lengths[63], lengths[-1]) == (32, 32, 8, 8)
+    assert all(length * rows <= 512 for rows, length in enumerate(lengths, 1) if length > 8)
+    assert {draft_length(rows, 4) for rows in (1, 64, 256)} == {4}
