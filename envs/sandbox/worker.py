@@ -131,9 +131,9 @@ def _begin_clean(folder: str, config: dict[str, Any]) -> None:
         del sys.modules[name]
     sys.path[:] = ["", *(path for path in sys.path if path), *config["packages"]]
     sys.argv[:] = [""]
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115  (the standard streams stay open)
-    sys.stdout = sys.__stdout__ = _written_through(1, config)
-    sys.stderr = sys.__stderr__ = _written_through(2, config)
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc]  # noqa: SIM115  (they stay open)
+    sys.stdout = sys.__stdout__ = _written_through(1, config)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _written_through(2, config)  # type: ignore[misc]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     site.setquit()
     site.setcopyright()
